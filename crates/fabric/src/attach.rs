@@ -1,0 +1,227 @@
+//! What a process of an instance and the node of its host say to each other.
+//!
+//! The node listens on the abstract Unix socket [`SOCKET_NAME`] of type `SOCK_SEQPACKET` *in the
+//! instance's network namespace*: only processes of that instance can reach it, and it is there
+//! under the same name on every host. Each packet is one message in postcard encoding, with
+//! descriptors as ancillary data where the message says so.
+//!
+//! ```text
+//! process                          node
+//!    │ Hello ──────────────────────▶│            also again after a move, with `resume`
+//!    │◀───────────────────── Welcome│            or Refused
+//!    │ OpenLink{peer} ─────────────▶│            a QP needs its peer's process
+//!    │◀────── LinkUp{peer} + streams│            or LinkRefused; the peer gets LinkUp as well
+//!    │◀───────────────── Nudge{peer}│            the peer wants a link, and we are the one
+//!    │                              │            of the pair that opens: the lower ProcessId
+//!    │◀──────────────────── Suspend │            the instance will be frozen
+//!    │ Suspended ──────────────────▶│            every link is closed, no neighbour's memory is
+//!    │ (closes)                     │            mapped, and this socket is closed next
+//!    ┊   frozen, copied, thawed     ┊
+//!    │ Hello{resume} ──────────────▶│            at the destination, or here after a rollback
+//!    │◀───────────────────── Welcome│
+//!    │ Resumed ────────────────────▶│            handles are allocated again; links follow
+//! ```
+//!
+//! Both sides refuse what they cannot decode, and a process can speak for itself alone: its
+//! [`ProcessId`] is what the node answered in `Welcome`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Epoch, FabricId, ProcessId};
+
+/// The abstract socket's name, after the leading NUL byte.
+pub const SOCKET_NAME: &[u8] = b"transhume/node";
+
+/// Raised when a message changes its meaning or layout.
+pub const VERSION: u16 = 1;
+
+/// The largest message, in bytes.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+
+/// The most descriptors beside one message.
+pub const MAX_DESCRIPTORS: usize = 4;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A process that opened the RDMA device.
+    Verbs,
+    /// The instance's first process, which runs the command and carries its output.
+    Init,
+}
+
+/// From a process to its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// The first message of every connection.
+    Hello {
+        /// [`VERSION`] of the sender.
+        version: u16,
+        /// What the connection is for.
+        role: Role,
+        /// Who the process was before it was suspended; `None` the first time.
+        resume: Option<ProcessId>,
+    },
+    /// Asks for a link to `peer`.
+    OpenLink {
+        /// The process at the other end.
+        peer: ProcessId,
+    },
+    /// Links are closed and nothing of a neighbour is mapped. The sender closes this connection next.
+    Suspended {
+        /// Microseconds from the arrival of `Suspend` to this message.
+        elapsed_us: u64,
+        /// QPs that the process has.
+        queue_pairs: u32,
+        /// Memory regions that the process has.
+        memory_regions: u32,
+        /// Peers to which a connection has carried traffic since it connected or the peer last moved.
+        active_peers: Vec<ProcessId>,
+    },
+    /// Handles are allocated again, and links to active peers have been asked for.
+    Resumed {
+        /// Microseconds from the arrival of `Welcome` to this message.
+        elapsed_us: u64,
+    },
+    /// Output of the command ([`Role::Init`]).
+    Output {
+        /// Where the command wrote it.
+        stream: OutputStream,
+        /// At most [`MAX_OUTPUT`] bytes.
+        bytes: Vec<u8>,
+    },
+    /// The command ended ([`Role::Init`]); the sender waits for [`ToProcess::Farewell`].
+    Exited {
+        /// As a shell reports it: the exit code, or 128 and the signal's number.
+        code: i32,
+    },
+}
+
+/// The most bytes in one [`ToNode::Output`].
+pub const MAX_OUTPUT: usize = 16 * 1024;
+
+/// The command's output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// From a node to a process of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToProcess {
+    /// The answer to `Hello`.
+    Welcome {
+        /// Who the process is from now on. The same as before when it resumes.
+        process: ProcessId,
+        /// The fabric of its instance.
+        fabric: FabricId,
+        /// The moves of its instance so far.
+        epoch: Epoch,
+    },
+    /// The connection is refused; it closes next.
+    Refused {
+        /// Why, in words.
+        reason: String,
+    },
+    /// A link to `peer` is ready. The descriptors beside it depend on `transport`.
+    LinkUp {
+        /// The process at the other end.
+        peer: ProcessId,
+        /// The peer's epoch, as its node knows it.
+        epoch: Epoch,
+        /// What the descriptors are.
+        transport: Transport,
+    },
+    /// No link to `peer` for now.
+    LinkRefused {
+        /// The process at the other end.
+        peer: ProcessId,
+        /// Why, and so what to do.
+        reason: LinkRefusal,
+    },
+    /// `peer` wants a link to this process, which is the one of the two that opens it.
+    Nudge {
+        /// The process at the other end.
+        peer: ProcessId,
+    },
+    /// Get ready to be frozen: close links and everything that reaches out of the instance.
+    Suspend,
+    /// The exit code is recorded; the instance's first process may end.
+    Farewell,
+}
+
+/// How the two ends of a link reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Transport {
+    /// One descriptor: a connected TCP socket of the hosts' network.
+    Stream,
+    /// Four descriptors: a sealed memfd with a ring for each direction, the eventfd that wakes this
+    /// process, the eventfd that wakes the peer, and a connected Unix stream socket that carries
+    /// descriptors and whose end says that the peer is gone. The process with the lower
+    /// [`ProcessId`] sends through the first ring.
+    SharedMemory,
+}
+
+/// Why there is no link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkRefusal {
+    /// There is no such instance or process, or it has ended: requests to it fail as with a
+    /// peer that does not answer.
+    Gone,
+    /// The peer is being moved: ask again when its links come back, or after a while.
+    Moving,
+    /// The peer's host or the coordinator cannot be reached: ask again after a while.
+    Unreachable,
+}
+
+/// A message that could not be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("malformed message of {length} bytes between an instance and its node")]
+pub struct Malformed {
+    length: usize,
+}
+
+/// The packet for `message`.
+///
+/// # Panics
+/// Never for messages of this module: they all encode.
+#[must_use]
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("messages hold nothing that postcard cannot encode")
+}
+
+/// The message in `packet`.
+///
+/// # Errors
+/// If the packet is not exactly one message.
+pub fn decode<'a, M: Deserialize<'a>>(packet: &'a [u8]) -> Result<M, Malformed> {
+    match postcard::take_from_bytes(packet) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(Malformed { length: packet.len() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Vid;
+
+    #[test]
+    fn messages_survive_their_encoding() {
+        let peer = ProcessId { vid: Vid::new(5).unwrap(), index: 2 };
+        let message = ToProcess::LinkUp { peer, epoch: Epoch(3), transport: Transport::Stream };
+        assert_eq!(decode::<ToProcess>(&encode(&message)).unwrap(), message);
+    }
+
+    #[test]
+    fn trailing_bytes_and_noise_are_refused() {
+        let mut packet = encode(&ToNode::Exited { code: 1 });
+        packet.push(0);
+        assert!(decode::<ToNode>(&packet).is_err());
+        assert!(decode::<ToNode>(&[0xff; 9]).is_err());
+        assert!(decode::<ToNode>(&[]).is_err());
+    }
+}
