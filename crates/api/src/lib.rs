@@ -1,0 +1,103 @@
+//! What the command line and the coordinator say to each other.
+//!
+//! The coordinator listens on a Unix socket ([`DEFAULT_SOCKET`]) that only its owner can open. A
+//! connection carries one [`Request`] and the [`Event`]s that answer it, each a line of JSON. The
+//! last event is the one of which [`Event::is_last`] is true, and then the connection ends.
+//! Closing it early changes nothing at the coordinator: a move is ended by [`Request::Cancel`].
+//!
+//! ```text
+//! CLI                         coordinator
+//!  │ {"move": {...}} ─────────────▶│
+//!  │◀──────── {"phase": {...}} ... │
+//!  │◀──────── {"moved": {...}}     │   or {"failed": {"message": ..., "help": ...}}
+//! ```
+
+mod failure;
+mod line;
+mod report;
+mod request;
+
+pub use failure::Failure;
+pub use line::{LineError, MAX_LINE, from_line, to_line};
+pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+pub use request::{Host, Instance, MoveRequest, Request, RunRequest, State};
+
+use fabric::attach::OutputStream;
+use serde::{Deserialize, Serialize};
+
+/// Where the coordinator listens if nothing else is said.
+pub const DEFAULT_SOCKET: &str = "/run/transhume/coordinator.sock";
+
+/// The environment variable that names another socket.
+pub const SOCKET_VARIABLE: &str = "TRANSHUME_SOCKET";
+
+/// Part of the answer to a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The instance runs: the last answer to [`Request::Run`].
+    Started(Instance),
+    /// The last answer to [`Request::List`], in the order of names.
+    Instances(Vec<Instance>),
+    /// The last answer to [`Request::Hosts`], in the order of names.
+    Hosts(Vec<Host>),
+    /// A move enters a phase.
+    Phase {
+        /// The phase that begins.
+        phase: Phase,
+        /// Microseconds since the move began.
+        at_us: u64,
+    },
+    /// Bytes of the instance's image that have arrived at the destination.
+    Transferred {
+        /// So far.
+        bytes: u64,
+        /// In all, once the dump has ended.
+        total: Option<u64>,
+    },
+    /// What stands in the way of a move. Empty if it can be made: the last answer to a dry run.
+    Checked {
+        /// Each obstacle in words, with the way out.
+        obstacles: Vec<Failure>,
+    },
+    /// The last answer to [`Request::Move`]: it was made, or rolled back.
+    Moved(Box<MoveReport>),
+    /// The move will be rolled back, unless it is committed already: the last answer to
+    /// [`Request::Cancel`].
+    Cancelling,
+    /// Output of the instance's command.
+    Output {
+        /// Where the command wrote it.
+        stream: OutputStream,
+        /// What it wrote, as UTF-8 as far as it is.
+        text: String,
+    },
+    /// The last answer to [`Request::Logs`] without `follow`, and to [`Request::Kill`].
+    Done,
+    /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
+    Exited {
+        /// As a shell reports it.
+        code: i32,
+    },
+    /// The request was refused or has failed: the last answer.
+    Failed(Failure),
+}
+
+impl Event {
+    /// Whether no more events follow this one.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::Phase { .. } | Self::Transferred { .. } | Self::Output { .. } => false,
+            Self::Started(_)
+            | Self::Instances(_)
+            | Self::Hosts(_)
+            | Self::Checked { .. }
+            | Self::Moved(_)
+            | Self::Cancelling
+            | Self::Done
+            | Self::Exited { .. }
+            | Self::Failed(_) => true,
+        }
+    }
+}

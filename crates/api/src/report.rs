@@ -1,0 +1,120 @@
+use fabric::Epoch;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// The phases of a move, in their order. `Transfer` runs beside `Dump`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Both hosts look for what stands in the way.
+    Check,
+    /// The destination makes room.
+    Prepare,
+    /// The instance's processes let go of their links. The blackout begins.
+    Suspend,
+    /// The instance is stopped and its state is written out.
+    Dump,
+    /// What is left of its state goes to the destination.
+    Transfer,
+    /// The destination makes the instance again, stopped.
+    Restore,
+    /// The location is written: there is no way back from here.
+    Commit,
+    /// The instance runs again and its links are made again. The blackout ends.
+    Resume,
+    /// The source ends its stopped copy.
+    Destroy,
+    /// The source runs the instance on, instead of the phases that are left.
+    RollBack,
+}
+
+/// How a move went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// The instance.
+    pub name: String,
+    /// Where it was.
+    pub from: String,
+    /// Where it should go.
+    pub to: String,
+    /// Its epoch after the move.
+    pub epoch: Epoch,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// From the request to the last phase's end, in microseconds.
+    pub total_us: u64,
+    /// From the order to suspend until the instance runs again with its links asked for, in microseconds,
+    /// as the coordinator sees it.
+    pub blackout_us: u64,
+    /// Each phase that was entered, in order.
+    pub phases: Vec<PhaseTime>,
+    /// The part of the blackout that RDMA costs.
+    pub network: NetworkPart,
+    /// The part of the blackout that the processes' state costs.
+    pub engine: EnginePart,
+}
+
+/// How a move ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The instance runs at the destination.
+    Moved,
+    /// The instance runs on at the source.
+    RolledBack(Failure),
+}
+
+/// When a phase was, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseTime {
+    /// The phase.
+    pub phase: Phase,
+    /// Its begin, from the begin of the move.
+    pub at_us: u64,
+    /// How long it took.
+    pub elapsed_us: u64,
+}
+
+/// The time that RDMA adds to a blackout, in microseconds; of several processes the slowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkPart {
+    /// Links closed, neighbours' memory unmapped, resources freed: what processes say themselves.
+    pub suspend_us: u64,
+    /// The same as the source's node sees it: from its word to the last process that let go.
+    pub suspend_round_us: u64,
+    /// Resources allocated again, handles published, links asked for: what processes say themselves.
+    pub resume_us: u64,
+    /// The same as the destination's node sees it: from the first process that came back to the
+    /// last that has resumed.
+    pub resume_round_us: u64,
+    /// Processes that use RDMA.
+    pub processes: u32,
+    /// Their QPs.
+    pub queue_pairs: u32,
+    /// Their memory regions.
+    pub memory_regions: u32,
+}
+
+impl NetworkPart {
+    /// The whole network part, in microseconds.
+    #[must_use]
+    pub fn total_us(&self) -> u64 {
+        self.suspend_round_us + self.resume_round_us
+    }
+}
+
+/// The time that the processes' state adds to a blackout, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnginePart {
+    /// Processes stopped and written out.
+    pub dump_us: u64,
+    /// From the dump's end until the last byte is verified at the destination.
+    pub transfer_us: u64,
+    /// Processes made again, up to where they wait for the commit.
+    pub restore_us: u64,
+    /// From the word to go on until the processes run.
+    pub release_us: u64,
+    /// The size of the image.
+    pub image_bytes: u64,
+}

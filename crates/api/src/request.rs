@@ -1,0 +1,125 @@
+use fabric::{Epoch, FabricId, Vid};
+use serde::{Deserialize, Serialize};
+
+/// What the command line asks of the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Starts an instance.
+    Run(RunRequest),
+    /// Lists the instances.
+    List,
+    /// Lists the hosts.
+    Hosts,
+    /// Moves an instance, and follows the move.
+    Move(MoveRequest),
+    /// Rolls the instance's move back, if it is not committed yet.
+    Cancel {
+        /// The instance.
+        name: String,
+    },
+    /// Writes out what the instance's command has written.
+    Logs {
+        /// The instance.
+        name: String,
+        /// Goes on until the command ends.
+        follow: bool,
+    },
+    /// Waits until the instance's command ends.
+    Wait {
+        /// The instance.
+        name: String,
+    },
+    /// Ends the instance with all its processes.
+    Kill {
+        /// The instance.
+        name: String,
+    },
+}
+
+/// An instance to be started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRequest {
+    /// Its name; one is made up if there is none.
+    pub name: Option<String>,
+    /// Where to start it; any host that is up if there is none.
+    pub host: Option<String>,
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// The program, found by `PATH`, and its arguments.
+    pub command: Vec<String>,
+    /// The command's whole environment.
+    pub environment: Vec<(String, String)>,
+    /// The command's working directory: an absolute path that exists on every host.
+    pub directory: String,
+}
+
+/// A move to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveRequest {
+    /// The instance.
+    pub name: String,
+    /// Where it should go.
+    pub host: String,
+    /// Only finds out what stands in the way.
+    pub dry_run: bool,
+}
+
+/// An instance as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Its name.
+    pub name: String,
+    /// Its identity in the fabric.
+    pub vid: Vid,
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// Where it is.
+    pub host: String,
+    /// How often it has moved.
+    pub epoch: Epoch,
+    /// Its address on the hosts' network, in dotted form.
+    pub address: String,
+    /// What it does.
+    pub state: State,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+}
+
+/// What an instance does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is being started.
+    Starting,
+    /// It runs.
+    Running,
+    /// It is being moved.
+    Moving {
+        /// The host to which it goes.
+        to: String,
+    },
+    /// Its command has ended.
+    Exited {
+        /// As a shell reports it.
+        code: i32,
+    },
+    /// It ended with its host, or could not be started.
+    Lost {
+        /// How, in words.
+        reason: String,
+    },
+}
+
+/// A host as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Where its node listens, as `address:port`.
+    pub address: String,
+    /// Whether its node is connected to the coordinator.
+    pub up: bool,
+    /// How many instances it has.
+    pub instances: u32,
+}
