@@ -1,0 +1,58 @@
+//! What goes wrong, in words.
+
+use std::io;
+
+use crate::instance::InstanceName;
+
+/// The result of an engine's call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an engine's call failed. The text is one line and says the way out where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The instance is not on this host.
+    #[error("there is no instance `{0}` on this host")]
+    Unknown(InstanceName),
+    /// The instance's state does not allow the call.
+    #[error("instance `{name}` is {is}, and must be {must}")]
+    State {
+        /// Which.
+        name: InstanceName,
+        /// Its state.
+        is: &'static str,
+        /// The state that the call needs.
+        must: &'static str,
+    },
+    /// The engine cannot work on this host.
+    #[error("{0}")]
+    Unusable(String),
+    /// CRIU refused; its log is kept.
+    #[error("CRIU could not {doing} `{name}`: {reason}")]
+    Criu {
+        /// `dump` or `restore`.
+        doing: &'static str,
+        /// Which instance.
+        name: InstanceName,
+        /// Its log's errors in one sentence.
+        reason: String,
+    },
+    /// The caller cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// The time ran out.
+    #[error("{doing} took longer than {seconds} s")]
+    TimedOut {
+        /// What was done.
+        doing: &'static str,
+        /// The limit.
+        seconds: u64,
+    },
+    /// A system call failed.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was tried, with the thing's name.
+        doing: String,
+        /// Why not.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,123 @@
+//! What an instance is made of.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What an instance is called: unique in its cluster, and fit to be a file name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct InstanceName(String);
+
+impl InstanceName {
+    /// The longest name, in bytes.
+    pub const MAX: usize = 63;
+
+    /// `None` unless `name` is 1 to [`Self::MAX`] lower-case letters, digits and hyphens, and
+    /// starts with a letter.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+        let fits = name.len() <= Self::MAX;
+        let plain = name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        (starts && fits && plain).then(|| Self(name.to_owned()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InstanceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Not an [`InstanceName`].
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is no instance name: use 1 to 63 lower-case letters, digits and hyphens, a letter first")]
+pub struct BadName(String);
+
+impl TryFrom<String> for InstanceName {
+    type Error = BadName;
+
+    fn try_from(name: String) -> Result<Self, BadName> {
+        Self::new(&name).ok_or(BadName(name))
+    }
+}
+
+impl From<InstanceName> for String {
+    fn from(name: InstanceName) -> Self {
+        name.0
+    }
+}
+
+/// Everything needed to start an instance, or to make a place for it at its destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceSpec {
+    /// What it is called.
+    pub name: InstanceName,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// The command's whole environment, with what loads the drop-in library.
+    pub environment: Vec<(String, String)>,
+    /// The command's working directory.
+    pub directory: PathBuf,
+    /// The user as whom it runs.
+    pub user: u32,
+    /// The group as which it runs.
+    pub group: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Resource limits other than the node's own.
+    pub limits: Vec<ResourceLimit>,
+    /// Its link.
+    pub network: Network,
+}
+
+/// A resource limit, as `setrlimit` takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceLimit {
+    /// `RLIMIT_*`.
+    pub resource: u32,
+    /// What holds now; `u64::MAX` is unlimited.
+    pub soft: u64,
+    /// How far the program may raise it.
+    pub hard: u64,
+}
+
+/// An instance's link to its host's bridge: `eth0`, the same on each host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// `eth0`'s MAC, unique on the bridge: the host's end of the link is named after its last four bytes.
+    pub mac: [u8; 6],
+    /// `eth0`'s address.
+    pub address: Ipv4Addr,
+    /// The address' prefix length.
+    pub prefix: u8,
+    /// `eth0`'s MTU, in bytes.
+    pub mtu: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_fit_to_be_a_file_name() {
+        assert!(InstanceName::new("job-7").is_some());
+        for bad in ["", "..", "a/b", "-x", "7up", "Job", &"a".repeat(64)] {
+            assert!(InstanceName::new(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_name_from_a_peer_is_refused() {
+        assert!(serde_json::from_str::<InstanceName>("\"../etc\"").is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! What an instance is on its host: started, checked, dumped, restored and ended.
+//!
+//! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
+//! * [`instance`]: what an instance is made of; travels with a move.
+//! * [`report`]: what pins an instance to its host, and what it needs at its destination.
+//! * [`netns`]: network namespaces held by a descriptor.
+//! * [`error`]: what goes wrong, in words.
+
+pub mod engine;
+pub mod error;
+pub mod instance;
+pub mod netns;
+pub mod report;
+
+pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
+pub use error::{Error, Result};
+pub use instance::{InstanceName, InstanceSpec, Network, ResourceLimit};
+pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

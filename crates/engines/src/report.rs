@@ -1,0 +1,91 @@
+//! What pins an instance to its host, and what it needs at its destination.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What [`Engine::check`](crate::Engine::check) finds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// What pins the instance here. Empty: it can leave.
+    pub blockers: Vec<Blocker>,
+    /// What it needs at its destination.
+    pub needs: Needs,
+}
+
+/// A reason why an instance cannot move, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Blocker {
+    /// What pins it: one clause that names the thing.
+    pub what: String,
+    /// What to do about it: one clause.
+    pub remedy: String,
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.remedy)
+    }
+}
+
+/// What an instance needs at its destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// Files that are open, mapped or the working directory of a process.
+    pub files: Vec<OpenFile>,
+    /// Memory that the processes have in use, in bytes: room for the images, and again to restore.
+    pub memory: u64,
+    /// The source, whose CPU features and versions the destination must have.
+    pub host: Host,
+}
+
+/// A file that must be the same at the destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFile {
+    /// Its path, as the instance sees it.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its permission bits.
+    pub mode: u32,
+    /// In bytes; compared for regular files.
+    pub size: u64,
+    /// The ELF build ID of an executable or a library, in hexadecimal digits.
+    pub build_id: Option<String>,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A named pipe.
+    Fifo,
+    /// A character device with its numbers.
+    Character {
+        /// The driver.
+        major: u32,
+        /// The driver's device.
+        minor: u32,
+    },
+}
+
+/// What a host has to offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// The kernel's release.
+    pub kernel: String,
+    /// CRIU's version: major, minor, patch.
+    pub criu: (u32, u32, u32),
+    /// The machine's architecture, as `uname -m` says it.
+    pub architecture: String,
+    /// CPU features, as `/proc/cpuinfo` names them, sorted.
+    pub cpu_features: Vec<String>,
+    /// Memory that can be had, in bytes.
+    pub memory_available: u64,
+    /// Room for images, in bytes.
+    pub image_room: u64,
+}
