@@ -1,0 +1,33 @@
+//! What a device tells its user without being asked.
+
+use crate::handle::{Cq, Qp, Srq};
+
+/// Something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An armed CQ got a completion. It is not armed any more.
+    Completion(Cq),
+    /// An asynchronous event.
+    Async(AsyncEvent),
+}
+
+/// `struct ibv_async_event`, of the kinds that this device raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// A CQ overran: completions are lost, its QPs fail.
+    CqError(Cq),
+    /// A QP failed at something that no completion tells.
+    QpFatal(Qp),
+    /// The responder refused a malformed request.
+    QpRequestError(Qp),
+    /// The responder refused a request for want of access.
+    QpAccessError(Qp),
+    /// A message arrived while the QP was in RTR.
+    CommunicationEstablished(Qp),
+    /// A QP in SQD has nothing in flight any more.
+    SendQueueDrained(Qp),
+    /// A QP in error with an SRQ takes no more receives from it.
+    LastWqeReached(Qp),
+    /// Receives in an SRQ fell below the limit that was set.
+    SrqLimitReached(Srq),
+}

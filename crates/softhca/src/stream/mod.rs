@@ -1,0 +1,86 @@
+//! What a link runs over: a reliable stream of bytes in both directions.
+
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+
+use libc::iovec;
+
+/// A descriptor to sleep on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waitable {
+    /// Owned by the device: never close it, and stop using it once `waitables_version` changes.
+    pub fd: RawFd,
+    /// Wake also when it can be written; reading is always of interest.
+    pub writable: bool,
+}
+
+/// A reliable, non-blocking stream.
+///
+/// # Safety
+/// An implementation touches only the memory that the vectors name, and keeps no pointer to it.
+pub unsafe trait Stream: Send {
+    /// Sends a prefix of `from`, and says how many bytes.
+    ///
+    /// # Safety
+    /// The vectors name readable memory.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room; anything else ends the link.
+    unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize>;
+
+    /// Receives what is there, at most what `into` has room for. `Ok(0)`: the peer has closed.
+    ///
+    /// # Safety
+    /// The vectors name writable memory that nobody else refers to as a Rust object.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; anything else ends the link.
+    unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize>;
+
+    /// True if surely nothing is there to read. Cheap; meant for spinning.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
+    /// What to sleep on, if the stream is one that can be slept on.
+    fn waitables(&self, wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
+        let _ = (wants_to_write, add);
+    }
+
+    /// Announces that nobody polls from now on. False if there is something to do already.
+    fn prepare_to_sleep(&mut self, wants_to_write: bool) -> bool {
+        let _ = wants_to_write;
+        true
+    }
+
+    /// Takes the announcement back.
+    fn awake(&mut self) {}
+}
+
+/// A stream over a connected TCP socket.
+///
+/// # Errors
+/// If the socket's options cannot be set.
+pub fn tcp_stream(socket: OwnedFd) -> io::Result<Box<dyn Stream>> {
+    let _ = socket;
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A stream over a shared-memory ring, from the descriptors of a
+/// [`fabric::attach::Transport::SharedMemory`] link. `lower_end`: this is the process with the
+/// lower `ProcessId`.
+///
+/// # Errors
+/// If the memory is not as [`create_shm_pair`] makes it, or cannot be mapped.
+pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<dyn Stream>> {
+    let _ = (descriptors, lower_end);
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The descriptors for the lower and for the higher end of a shared-memory link.
+///
+/// # Errors
+/// If descriptors or memory run out.
+pub fn create_shm_pair() -> io::Result<([OwnedFd; 4], [OwnedFd; 4])> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,167 @@
+//! Work requests and completions, with the numbers of the verbs ABI.
+
+/// A piece of local memory (`struct ibv_sge`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Where it starts.
+    pub addr: u64,
+    /// Its bytes.
+    pub length: u32,
+    /// The key of the region in which it lies.
+    pub lkey: u32,
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Complete it with an entry in the send CQ. Implied where the QP has `sq_sig_all`.
+    pub signaled: bool,
+    /// Start it only after earlier READs and atomics of its QP are complete.
+    pub fence: bool,
+    /// Raise a solicited event at the receiver.
+    pub solicited: bool,
+    /// Where its bytes come from or go to.
+    pub payload: Payload<'a>,
+}
+
+/// Local memory of a send work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Gathered from (scattered to, for READ and atomics) registered memory.
+    Sges(&'a [Sge]),
+    /// Copied by `post_send` from these pieces of memory, whatever their registration: address and
+    /// bytes; keys are ignored. They must be readable during the call.
+    Inline(&'a [Sge]),
+}
+
+/// What a send work request does. Immediate data is carried as the 32 bits that the application
+/// stored (network order by convention), never swapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// Into the peer's next receive.
+    Send,
+    /// The same with immediate data.
+    SendImm(u32),
+    /// Into the peer's memory.
+    Write {
+        /// Where in the peer's region.
+        va: u64,
+        /// The region's key.
+        rkey: u32,
+    },
+    /// The same, and completes the peer's next receive.
+    WriteImm {
+        /// Where in the peer's region.
+        va: u64,
+        /// The region's key.
+        rkey: u32,
+        /// Immediate data.
+        imm: u32,
+    },
+    /// From the peer's memory.
+    Read {
+        /// Where in the peer's region.
+        va: u64,
+        /// The region's key.
+        rkey: u32,
+    },
+    /// Stores `swap` in the peer's memory if it held `compare`; what it held comes back.
+    CompareSwap {
+        /// Where in the peer's region; 8-byte aligned.
+        va: u64,
+        /// The region's key.
+        rkey: u32,
+        /// The expected value.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// Adds to the peer's memory; what it held comes back.
+    FetchAdd {
+        /// Where in the peer's region; 8-byte aligned.
+        va: u64,
+        /// The region's key.
+        rkey: u32,
+        /// The summand.
+        add: u64,
+    },
+}
+
+/// How a work request ended (`enum ibv_wc_status`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WcStatus {
+    /// Done.
+    #[default]
+    Success = 0,
+    /// The message is longer than the receive, or than the device carries.
+    LocalLength = 1,
+    /// The QP could not do it.
+    LocalQpOperation = 2,
+    /// A local key, range or access right is wrong.
+    LocalProtection = 4,
+    /// The QP is in the error state, or came there before this request's turn.
+    Flushed = 5,
+    /// The responder found the request malformed or too long for its receive.
+    RemoteInvalidRequest = 9,
+    /// A remote key, range or access right is wrong.
+    RemoteAccess = 10,
+    /// The responder could not complete it.
+    RemoteOperation = 11,
+    /// The peer did not answer.
+    RetryExceeded = 12,
+    /// The peer had no receive ready too often.
+    RnrRetryExceeded = 13,
+}
+
+/// What a completion is of (`enum ibv_wc_opcode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WcOpcode {
+    /// A SEND.
+    #[default]
+    Send = 0,
+    /// An RDMA WRITE.
+    RdmaWrite = 1,
+    /// An RDMA READ.
+    RdmaRead = 2,
+    /// A compare and swap.
+    CompareSwap = 3,
+    /// A fetch and add.
+    FetchAdd = 4,
+    /// A receive.
+    Receive = 128,
+    /// A receive that a WRITE with immediate data consumed.
+    ReceiveRdmaWithImm = 129,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wc {
+    /// The work request's `wr_id`.
+    pub wr_id: u64,
+    /// How it ended. Only `wr_id`, `status`, `qpn` and `vendor_error` are valid unless it is
+    /// [`WcStatus::Success`].
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Says more about an error; no meaning across versions.
+    pub vendor_error: u32,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data, as the peer's application stored it.
+    pub imm: Option<u32>,
+    /// The local QP, as applications know it.
+    pub qpn: u32,
+    /// The remote QP, as applications know it.
+    pub src_qp: u32,
+    /// The peer's LID.
+    pub slid: u16,
+    /// The peer asked for a solicited event, or the status is an error.
+    pub solicited: bool,
+}
