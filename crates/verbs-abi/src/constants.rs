@@ -1,0 +1,105 @@
+//! Enumerators of `verbs.h`.
+
+/// `enum ibv_node_type`.
+pub const IBV_NODE_CA: i32 = 1;
+/// `enum ibv_transport_type`.
+pub const IBV_TRANSPORT_IB: i32 = 0;
+/// `ibv_port_attr.link_layer`.
+pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
+/// `enum ibv_gid_type`.
+pub const IBV_GID_TYPE_IB: u32 = 0;
+/// `enum ibv_atomic_cap`: atomic against every other access of this device.
+pub const IBV_ATOMIC_HCA: u32 = 1;
+
+/// `enum ibv_port_state`.
+pub mod port_state {
+    pub const IBV_PORT_DOWN: u32 = 1;
+    pub const IBV_PORT_ACTIVE: u32 = 4;
+}
+
+/// `enum ibv_mtu`.
+pub const IBV_MTU_4096: u32 = 5;
+
+/// `enum ibv_device_cap_flags`.
+pub mod device_cap {
+    pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
+    pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
+    pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
+    pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+    pub const IBV_DEVICE_N_NOTIFY_CQ: u32 = 1 << 14;
+}
+
+/// `enum ibv_event_type`.
+pub mod event {
+    pub const IBV_EVENT_CQ_ERR: u32 = 0;
+    pub const IBV_EVENT_QP_FATAL: u32 = 1;
+    pub const IBV_EVENT_QP_REQ_ERR: u32 = 2;
+    pub const IBV_EVENT_QP_ACCESS_ERR: u32 = 3;
+    pub const IBV_EVENT_COMM_EST: u32 = 4;
+    pub const IBV_EVENT_SQ_DRAINED: u32 = 5;
+    pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
+    pub const IBV_EVENT_SRQ_ERR: u32 = 14;
+    pub const IBV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
+    pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+}
+
+/// `enum ibv_qp_type`.
+pub mod qp_type {
+    pub const IBV_QPT_RC: u32 = 2;
+}
+
+/// `enum ibv_wr_opcode`.
+pub mod wr_opcode {
+    pub const IBV_WR_RDMA_WRITE: u32 = 0;
+    pub const IBV_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub const IBV_WR_SEND: u32 = 2;
+    pub const IBV_WR_SEND_WITH_IMM: u32 = 3;
+    pub const IBV_WR_RDMA_READ: u32 = 4;
+    pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+}
+
+/// `enum ibv_send_flags`.
+pub mod send_flags {
+    pub const IBV_SEND_FENCE: u32 = 1 << 0;
+    pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
+    pub const IBV_SEND_SOLICITED: u32 = 1 << 2;
+    pub const IBV_SEND_INLINE: u32 = 1 << 3;
+}
+
+/// `enum ibv_wc_flags`.
+pub mod wc_flags {
+    pub const IBV_WC_WITH_IMM: u32 = 1 << 1;
+}
+
+/// `enum ibv_create_cq_wc_flags`: the fields that every CQ of this device can report.
+pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+
+/// `enum ibv_qp_init_attr_mask`.
+pub mod qp_init_attr {
+    pub const IBV_QP_INIT_ATTR_PD: u32 = 1 << 0;
+    pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+    pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+}
+
+/// `enum ibv_qp_create_send_ops_flags`: the seven operations of an RC QP.
+pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x7f;
+
+/// `enum ibv_srq_init_attr_mask`.
+pub mod srq_init_attr {
+    pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1 << 0;
+    pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+}
+
+/// `enum ibv_access_flags`.
+pub mod access {
+    pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
+    pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
+    pub const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
+    pub const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
+    /// Hints that a device may leave aside, such as relaxed ordering.
+    pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+}
+
+/// `enum ibv_fork_status`.
+pub const IBV_FORK_UNNEEDED: u32 = 2;
