@@ -1,0 +1,294 @@
+//! What a broker knows of an instance: who has a seat in it, who is attached, what it is waiting for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabric::attach::{LinkRefusal, Role, ToProcess};
+use fabric::{Epoch, FabricId, ProcessId, Vid};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::namespace::Namespace;
+use crate::output::Output;
+use crate::report::SuspendedProcess;
+
+/// An instance in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InstanceId {
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// Which of the fabric's instances.
+    pub vid: Vid,
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.fabric.0, self.vid)
+    }
+}
+
+/// Who has a seat in an instance, attached or not: it tells a broker that takes the instance over, on
+/// another host or after its node died, whom to wait for and which indexes are taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    /// Indexes of processes that use verbs.
+    pub verbs: BTreeSet<u8>,
+    /// Whether the instance's first process has attached.
+    pub init: bool,
+    /// The index that was allotted last. Free ones are taken in a circle, so that a dead process' QPNs are not
+    /// soon another's.
+    pub last: u8,
+}
+
+impl Roster {
+    fn allot(&mut self) -> Option<u8> {
+        let index = (self.last..=u8::MAX).skip(1).chain(1..=self.last).find(|i| !self.verbs.contains(i))?;
+        self.verbs.insert(index);
+        self.last = index;
+        Some(index)
+    }
+}
+
+/// What goes along when another broker takes an instance over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Who has a seat.
+    pub roster: Roster,
+    /// What the command has written of late.
+    pub output: Output,
+    /// How the command ended, if it has.
+    pub exit: Option<i32>,
+}
+
+/// A place in an instance that one process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Seat {
+    Init,
+    Verbs(u8),
+}
+
+/// A message on its way to a process.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub message: ToProcess,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// An attached process. Dropping it ends the connection.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Which connection it is: a process that attaches again has another.
+    pub serial: u64,
+    pub pid: i32,
+    pub queue: mpsc::Sender<Outgoing>,
+    suspended: Option<SuspendedProcess>,
+    resumed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    Suspended,
+    Listening(JoinHandle<()>),
+    Suspending,
+}
+
+/// Why a process is not let in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotAdmitted {
+    /// The instance is being suspended: the process finds the broker when it listens again.
+    Later,
+    /// With these words.
+    Refused(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub id: InstanceId,
+    pub epoch: Epoch,
+    pub network: Arc<OwnedFd>,
+    pub pids: Option<Namespace>,
+    pub phase: Phase,
+    /// Whether it has run here: one that is still to arrive is looked for elsewhere.
+    pub here: bool,
+    pub carried: Carried,
+    pub members: HashMap<Seat, Member>,
+    pub suspended: Vec<SuspendedProcess>,
+    pub back: Back,
+    pub changed: Arc<Notify>,
+}
+
+/// How far the processes have come back since the broker listens.
+#[derive(Debug, Default)]
+pub(crate) struct Back {
+    /// Raised each time the broker starts to listen.
+    pub round: u64,
+    pub first: Option<Instant>,
+    pub last: Option<Instant>,
+    pub slowest_us: u64,
+    pub missing: Vec<ProcessId>,
+}
+
+impl Instance {
+    pub fn process(&self, index: u8) -> ProcessId {
+        ProcessId { vid: self.id.vid, index }
+    }
+
+    /// Gives the process of connection `serial` its seat and queues its welcome.
+    pub fn admit(
+        &mut self,
+        (serial, pid): (u64, i32),
+        role: Role,
+        resume: Option<ProcessId>,
+        queue: mpsc::Sender<Outgoing>,
+    ) -> Result<Seat, NotAdmitted> {
+        if !matches!(self.phase, Phase::Listening(_)) {
+            return Err(NotAdmitted::Later);
+        }
+        let seat = self.seat_for(pid, role, resume)?;
+        let process = match seat {
+            Seat::Init => ProcessId { vid: self.id.vid, index: 0 },
+            Seat::Verbs(index) => self.process(index),
+        };
+        let welcome = ToProcess::Welcome { process, fabric: self.id.fabric, epoch: self.epoch };
+        let _ = queue.try_send(Outgoing { message: welcome, descriptors: Vec::new() });
+        self.back.first.get_or_insert_with(Instant::now);
+        let resumed = resume.is_none();
+        self.members.insert(seat, Member { serial, pid, queue, suspended: None, resumed });
+        self.changed.notify_waiters();
+        Ok(seat)
+    }
+
+    fn seat_for(&mut self, pid: i32, role: Role, resume: Option<ProcessId>) -> Result<Seat, NotAdmitted> {
+        match (role, resume) {
+            (Role::Init, _) => {
+                self.carried.roster.init = true;
+                self.free_seat(Seat::Init, pid)
+            }
+            (Role::Verbs, Some(process)) if process.vid != self.id.vid || process.index == 0 => {
+                Err(NotAdmitted::Refused(format!("{process} is no process of instance {}", self.id.vid)))
+            }
+            (Role::Verbs, Some(process)) => {
+                let seat = self.free_seat(Seat::Verbs(process.index), pid)?;
+                self.carried.roster.verbs.insert(process.index);
+                Ok(seat)
+            }
+            (Role::Verbs, None) => match self.carried.roster.allot() {
+                Some(index) => Ok(Seat::Verbs(index)),
+                None => Err(NotAdmitted::Refused("255 processes of this instance use RDMA already".into())),
+            },
+        }
+    }
+
+    /// `seat`, unless another process than `pid` is attached to it.
+    fn free_seat(&self, seat: Seat, pid: i32) -> Result<Seat, NotAdmitted> {
+        match self.members.get(&seat) {
+            Some(member) if member.pid != pid => {
+                Err(NotAdmitted::Refused(format!("process {} has attached as this one already", member.pid)))
+            }
+            _ => Ok(seat),
+        }
+    }
+
+    /// The process of connection `serial` is gone from `seat`. It keeps its seat if it is suspended.
+    pub fn leave(&mut self, seat: Seat, serial: u64) -> bool {
+        match self.members.get(&seat) {
+            Some(member) if member.serial == serial => {}
+            _ => return false,
+        }
+        let member = self.members.remove(&seat);
+        let report = member.and_then(|member| member.suspended);
+        let stays = report.is_some();
+        if let Seat::Verbs(index) = seat {
+            self.suspended.extend(report);
+            if !stays {
+                self.carried.roster.verbs.remove(&index);
+            }
+        }
+        self.changed.notify_waiters();
+        !stays
+    }
+
+    /// A process has let go; it closes its connection next.
+    pub fn has_let_go(&mut self, seat: Seat, report: SuspendedProcess) {
+        if let Some(member) = self.members.get_mut(&seat) {
+            member.suspended = Some(report);
+        }
+    }
+
+    /// A process has allocated its resources again.
+    pub fn has_resumed(&mut self, seat: Seat, elapsed_us: u64) {
+        if let Some(member) = self.members.get_mut(&seat) {
+            member.resumed = true;
+            self.back.last = Some(Instant::now());
+            self.back.slowest_us = self.back.slowest_us.max(elapsed_us);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Seats whose processes have not come back and resumed.
+    pub fn still_away(&self) -> Vec<Seat> {
+        let verbs = self.carried.roster.verbs.iter().map(|&index| Seat::Verbs(index));
+        let init = self.carried.roster.init.then_some(Seat::Init);
+        let is_back = |seat: &Seat| match (seat, self.members.get(seat)) {
+            (Seat::Init, member) => member.is_some(),
+            (Seat::Verbs(_), member) => member.is_some_and(|member| member.resumed),
+        };
+        verbs.chain(init).filter(|seat| !is_back(seat)).collect()
+    }
+
+    /// Processes that have not come back lose their seats.
+    pub fn give_up_missing(&mut self) {
+        for seat in self.still_away() {
+            let Seat::Verbs(index) = seat else { continue };
+            if !self.members.contains_key(&seat) {
+                self.carried.roster.verbs.remove(&index);
+                let process = self.process(index);
+                self.back.missing.push(process);
+            }
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Queues a message for the process at `index`, if it can have links now.
+    pub fn post(&self, index: u8, outgoing: Outgoing) -> Result<(), LinkRefusal> {
+        let seat = Seat::Verbs(index);
+        match (&self.phase, self.members.get(&seat)) {
+            (Phase::Listening(_), Some(member)) => {
+                member.queue.try_send(outgoing).map_err(|_| LinkRefusal::Unreachable)
+            }
+            _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
+            _ => Err(LinkRefusal::Gone),
+        }
+    }
+
+    /// Whether the process at `index` can have links now.
+    pub fn reachable(&self, index: u8) -> Result<Epoch, LinkRefusal> {
+        match (&self.phase, self.members.contains_key(&Seat::Verbs(index))) {
+            (Phase::Listening(_), true) => Ok(self.epoch),
+            _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
+            _ => Err(LinkRefusal::Gone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_taken_in_a_circle_and_run_out() {
+        let mut roster = Roster::default();
+        assert_eq!(roster.allot(), Some(1));
+        assert_eq!(roster.allot(), Some(2));
+        roster.verbs.remove(&1);
+        assert_eq!(roster.allot(), Some(3));
+        for expected in (4..=255).chain([1]) {
+            assert_eq!(roster.allot(), Some(expected));
+        }
+        assert_eq!(roster.allot(), None);
+    }
+}

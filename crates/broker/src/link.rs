@@ -1,0 +1,107 @@
+//! Makes links: the lower of two processes opens, and the higher one's wish becomes a nudge.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fabric::attach::{LinkRefusal, ToProcess, Transport};
+use fabric::{Epoch, ProcessId};
+use tracing::debug;
+
+use crate::broker::Shared;
+use crate::instance::{InstanceId, Outgoing};
+use crate::peers::LinkRequest;
+
+/// Starts to fulfil the wish of `from`, a process of `instance`, for a link to `to`.
+pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId, to: ProcessId) {
+    let Some(epoch) = shared.epoch(instance) else { return };
+    let request = LinkRequest { fabric: instance.fabric, from, epoch, to };
+    if !shared.begin_link(request) {
+        return;
+    }
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let result = fulfil(&shared, request).await;
+        shared.end_link(request);
+        if let Err(reason) = result {
+            debug!("no link from {from} to {to}: {reason:?}");
+            let message = ToProcess::LinkRefused { peer: to, reason };
+            let _ = post(&shared, request.from_instance(), from, message, Vec::new());
+        }
+    });
+}
+
+async fn fulfil(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
+    let opens = request.from < request.to;
+    match (shared.reachable(&request), opens) {
+        _ if request.from == request.to => Err(LinkRefusal::Gone),
+        (Some(Err(reason)), _) => Err(reason),
+        (Some(Ok(epoch)), true) => open_locally(shared, request, epoch),
+        (Some(Ok(_)), false) => nudge(shared, &request),
+        (None, true) => open_remotely(shared, request).await,
+        (None, false) => shared.peers.nudge(request).await,
+    }
+}
+
+/// Tells the wanted process that the asking one wants it to open a link.
+pub(crate) fn nudge(shared: &Shared, request: &LinkRequest) -> Result<(), LinkRefusal> {
+    let message = ToProcess::Nudge { peer: request.from };
+    post(shared, request.to_instance(), request.to, message, Vec::new())
+}
+
+/// Hands the wanted process its end of a link that the asking one opened from another host.
+pub(crate) fn deliver(shared: &Shared, request: &LinkRequest, socket: TcpStream) -> Result<(), LinkRefusal> {
+    let _ = socket.set_nodelay(true);
+    let message =
+        ToProcess::LinkUp { peer: request.from, epoch: request.epoch, transport: Transport::Stream };
+    post(shared, request.to_instance(), request.to, message, vec![socket.into()])
+}
+
+async fn open_remotely(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
+    let link = shared.peers.open(request).await?;
+    let _ = link.socket.set_nodelay(true);
+    let message = ToProcess::LinkUp { peer: request.to, epoch: link.epoch, transport: Transport::Stream };
+    post(shared, request.from_instance(), request.from, message, vec![link.socket.into()])
+}
+
+fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(), LinkRefusal> {
+    let (transport, near, far) = pair().map_err(|error| {
+        debug!("no pair of descriptors for a link: {error}");
+        LinkRefusal::Unreachable
+    })?;
+    let to_near = ToProcess::LinkUp { peer: request.to, epoch, transport };
+    let to_far = ToProcess::LinkUp { peer: request.from, epoch: request.epoch, transport };
+    post(shared, request.to_instance(), request.to, to_far, far)?;
+    post(shared, request.from_instance(), request.from, to_near, near)
+}
+
+/// Both ends of a link on this host; the process with the lower ID gets the first.
+fn pair() -> io::Result<(Transport, Vec<OwnedFd>, Vec<OwnedFd>)> {
+    let (near, far) = loopback_pair()?;
+    Ok((Transport::Stream, vec![near.into()], vec![far.into()]))
+}
+
+/// Two connected TCP sockets of this host.
+pub(crate) fn loopback_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, address) = listener.accept()?;
+    if near.local_addr()? != address {
+        return Err(io::Error::other("a stranger connected"));
+    }
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}
+
+fn post(
+    shared: &Shared,
+    instance: InstanceId,
+    to: ProcessId,
+    message: ToProcess,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(), LinkRefusal> {
+    let outgoing = Outgoing { message, descriptors };
+    shared.with(instance, |instance| instance.post(to.index, outgoing)).unwrap_or(Err(LinkRefusal::Gone))
+}

@@ -1,0 +1,85 @@
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::linux::fs::MetadataExt;
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+
+/// Which namespace, of whatever kind: two are the same if these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Namespace {
+    device: u64,
+    inode: u64,
+}
+
+impl Namespace {
+    /// The namespace that `descriptor` refers to.
+    ///
+    /// # Errors
+    /// Those of `dup` and `fstat`.
+    pub fn of(descriptor: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self::from_metadata(&File::from(descriptor.try_clone_to_owned()?).metadata()?))
+    }
+
+    /// The namespace of kind `kind` (`net`, `pid`, …) in which process `pid` is.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such process.
+    pub fn of_process(pid: i32, kind: &str) -> io::Result<Self> {
+        Ok(Self::from_metadata(&fs::metadata(format!("/proc/{pid}/ns/{kind}"))?))
+    }
+
+    fn from_metadata(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.st_dev(), inode: metadata.st_ino() }
+    }
+}
+
+/// Whether `pid` is the first process of its PID namespace.
+///
+/// # Errors
+/// `NotFound` if there is no such process.
+pub fn is_first_process(pid: i32) -> io::Result<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    Ok(numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1"))
+}
+
+/// What `work` returns when it runs in the network namespace `network`, on a thread of its own.
+///
+/// # Errors
+/// Those of `setns`, of starting a thread, and of `work`.
+pub fn in_network<T: Send>(
+    network: BorrowedFd<'_>,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().name("th-netns".into()).spawn_scoped(scope, move || {
+            enter(network.as_fd())?;
+            work()
+        })?;
+        worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread in a network namespace panicked")))
+    })
+}
+
+/// Puts the calling thread into the network namespace `network`.
+pub(crate) fn enter(network: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_in_the_namespace_of_its_own_file() {
+        let own = File::open("/proc/self/ns/net").unwrap();
+        let pid = std::process::id().cast_signed();
+        assert_eq!(Namespace::of(own.as_fd()).unwrap(), Namespace::of_process(pid, "net").unwrap());
+        assert_ne!(Namespace::of(own.as_fd()).unwrap(), Namespace::of_process(pid, "pid").unwrap());
+    }
+}

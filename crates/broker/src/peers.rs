@@ -1,0 +1,91 @@
+use std::future::Future;
+use std::net::TcpStream;
+use std::pin::Pin;
+
+use fabric::attach::LinkRefusal;
+use fabric::{Epoch, FabricId, ProcessId};
+use serde::{Deserialize, Serialize};
+
+use crate::instance::{InstanceId, Roster};
+
+/// A link that `from` wants to `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LinkRequest {
+    /// The fabric of both.
+    pub fabric: FabricId,
+    /// Who asks.
+    pub from: ProcessId,
+    /// The epoch of the instance that asks.
+    pub epoch: Epoch,
+    /// Who is wanted.
+    pub to: ProcessId,
+}
+
+impl LinkRequest {
+    /// The instance that asks.
+    #[must_use]
+    pub fn from_instance(&self) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid: self.from.vid }
+    }
+
+    /// The instance that is wanted.
+    #[must_use]
+    pub fn to_instance(&self) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid: self.to.vid }
+    }
+}
+
+/// This end of a link to another host.
+#[derive(Debug)]
+pub struct RemoteLink {
+    /// The peer's epoch, as its host says.
+    pub epoch: Epoch,
+    /// The connected socket, with nothing read from it or written to it for the link's ends yet.
+    pub socket: TcpStream,
+}
+
+/// What a call that goes to another host comes to.
+pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, LinkRefusal>> + Send>>;
+
+/// How a broker reaches the processes that it does not have itself.
+pub trait Peers: Send + Sync + 'static {
+    /// Opens a link to a process on another host.
+    fn open(&self, request: LinkRequest) -> Answer<RemoteLink>;
+    /// Tells a process on another host that `request.from` wants it to open a link.
+    fn nudge(&self, request: LinkRequest) -> Answer<()>;
+}
+
+/// There are no other hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPeers;
+
+impl Peers for NoPeers {
+    fn open(&self, _: LinkRequest) -> Answer<RemoteLink> {
+        Box::pin(async { Err(LinkRefusal::Gone) })
+    }
+
+    fn nudge(&self, _: LinkRequest) -> Answer<()> {
+        Box::pin(async { Err(LinkRefusal::Gone) })
+    }
+}
+
+/// What a broker tells about its instances. Calls are made with the broker's lock held: they
+/// must be short, and must not call the broker.
+pub trait Observer: Send + Sync + 'static {
+    /// Processes came or went. A process is welcomed only after this has returned.
+    fn roster_changed(&self, instance: InstanceId, roster: &Roster);
+    /// The command ended. The instance's first process ends only after this has returned.
+    fn exited(&self, instance: InstanceId, code: i32);
+    /// The instance's first process is gone without having said how the command ended.
+    fn vanished(&self, instance: InstanceId);
+}
+
+/// Nobody wants to know.
+#[derive(Clone, Copy, Debug)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {
+    fn roster_changed(&self, _: InstanceId, _: &Roster) {}
+    fn exited(&self, _: InstanceId, _: i32) {}
+    fn vanished(&self, _: InstanceId) {}
+}
