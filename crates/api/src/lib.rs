@@ -12,11 +12,13 @@
 //!  │◀──────── {"moved": {...}}     │   or {"failed": {"message": ..., "help": ...}}
 //! ```
 
+mod client;
 mod failure;
 mod line;
 mod report;
 mod request;
 
+pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};

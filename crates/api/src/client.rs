@@ -1,0 +1,134 @@
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Event, LineError, MAX_LINE, Request, from_line, to_line};
+
+/// Why a request got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens on the socket.
+    #[error("no coordinator listens on {}", .0.display())]
+    NotRunning(PathBuf),
+    /// The socket is another user's.
+    #[error("{} may be opened by its owner only", .0.display())]
+    NotAllowed(PathBuf),
+    /// The coordinator ended or closed the connection before its last event.
+    #[error("the coordinator closed the connection before it had answered")]
+    Closed,
+    /// A line that is too long or not understood.
+    #[error("a line from the coordinator is not understood: is it of the same version?")]
+    Line(#[from] LineError),
+    /// The connection failed.
+    #[error("the connection to the coordinator failed")]
+    Io(#[from] io::Error),
+}
+
+/// One request to the coordinator, and the events that answer it.
+#[derive(Debug)]
+pub struct Client {
+    reader: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the coordinator behind `socket` and sends `request`.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], [`ClientError::NotAllowed`], and those of the connection.
+    pub fn send(socket: &Path, request: &Request) -> Result<Self, ClientError> {
+        let line = to_line(request)?;
+        let mut stream = UnixStream::connect(socket).map_err(|error| not_connected(socket, error))?;
+        stream.write_all(line.as_bytes())?;
+        Ok(Self { reader: BufReader::new(stream) })
+    }
+
+    /// The last event of the answer to `request`; the others are dropped.
+    ///
+    /// # Errors
+    /// As [`Self::send`] and [`Self::next_event`].
+    pub fn ask(socket: &Path, request: &Request) -> Result<Event, ClientError> {
+        let mut client = Self::send(socket, request)?;
+        loop {
+            let event = client.next_event()?;
+            if event.is_last() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Lets [`Self::next_event`] fail with [`ErrorKind::WouldBlock`] after `limit`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `limit` is zero.
+    pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.reader.get_ref().set_read_timeout(limit)
+    }
+
+    /// The next event; it blocks until there is one. Nothing follows the last one.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`], [`ClientError::Line`], and those of the connection.
+    pub fn next_event(&mut self) -> Result<Event, ClientError> {
+        let mut line = String::new();
+        let limit = MAX_LINE as u64 + 1;
+        match self.reader.by_ref().take(limit).read_line(&mut line)? {
+            0 => Err(ClientError::Closed),
+            _ => Ok(from_line(&line)?),
+        }
+    }
+}
+
+fn not_connected(socket: &Path, error: io::Error) -> ClientError {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NotRunning(socket.to_owned()),
+        ErrorKind::PermissionDenied => ClientError::NotAllowed(socket.to_owned()),
+        _ => ClientError::Io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    fn socket(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("th-api-{}-{name}.sock", std::process::id()))
+    }
+
+    fn answered_by(name: &str, answer: &'static str) -> Result<Event, ClientError> {
+        let path = socket(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let coordinator = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            request
+        });
+        let answer = Client::ask(&path, &Request::List);
+        assert_eq!(coordinator.join().unwrap(), "\"list\"\n");
+        std::fs::remove_file(path).unwrap();
+        answer
+    }
+
+    #[test]
+    fn the_last_event_answers() {
+        let answer = answered_by("last", "{\"transferred\":{\"bytes\":1,\"total\":null}}\n\"done\"\n");
+        assert_eq!(answer.unwrap(), Event::Done);
+    }
+
+    #[test]
+    fn an_early_end_and_noise_are_errors() {
+        assert!(matches!(answered_by("end", ""), Err(ClientError::Closed)));
+        assert!(matches!(answered_by("noise", "hello\n"), Err(ClientError::Line(_))));
+    }
+
+    #[test]
+    fn nobody_listening_is_told_from_other_failures() {
+        let error = Client::ask(&socket("nobody"), &Request::List).unwrap_err();
+        assert!(matches!(error, ClientError::NotRunning(_)));
+    }
+}
