@@ -1,0 +1,111 @@
+//! What can go wrong with a lab, each with the way out.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why an operation on a lab failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller is not root.
+    #[error("a lab makes network namespaces, which needs root: run this with sudo")]
+    NotRoot,
+    /// A name that no lab can have.
+    #[error("`{0}` is no lab name: take 1 to 12 lower-case letters and digits")]
+    BadName(String),
+    /// A name that no host or coordinator of a lab can have.
+    #[error("`{0}` is no place in a lab: say h1, h2, … or coordinator")]
+    BadPlace(String),
+    /// More hosts than a lab can have, or none.
+    #[error("a lab has 1 to {max} hosts, not {0}", max = crate::layout::MAX_HOSTS)]
+    BadSize(u16),
+    /// There is no such lab.
+    #[error("there is no lab `{name}`: start it with `transhume lab up --name {name}`")]
+    NoSuchLab {
+        /// The name asked for.
+        name: String,
+    },
+    /// The lab is there already.
+    #[error("lab `{name}` is there already: `transhume lab down --name {name}` removes it")]
+    AlreadyUp {
+        /// The lab's name.
+        name: String,
+    },
+    /// Another command is changing the lab.
+    #[error("another command is changing lab `{name}`: try again when it has ended")]
+    Busy {
+        /// The lab's name.
+        name: String,
+    },
+    /// The lab has no such host.
+    #[error("lab `{lab}` has no host {host}: it has h1 to h{hosts}")]
+    NoSuchHost {
+        /// The lab's name.
+        lab: String,
+        /// The host asked for.
+        host: String,
+        /// How many hosts the lab has.
+        hosts: u16,
+    },
+    /// A partition between a place and itself.
+    #[error("{0} cannot be cut from itself: name two places")]
+    SamePlace(String),
+    /// The daemon runs already.
+    #[error("{0} runs already")]
+    AlreadyRunning(String),
+    /// A command that the lab needs is not installed.
+    #[error("`{tool}` is not installed: run `scripts/setup.sh`, or `apt-get install {package}`")]
+    MissingTool {
+        /// The command.
+        tool: &'static str,
+        /// Debian's package of it.
+        package: &'static str,
+    },
+    /// A command failed.
+    #[error("`{command}` failed: {output}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// What it wrote to standard error.
+        output: String,
+    },
+    /// A daemon ended or did not become ready.
+    #[error("{what} {problem}; the end of {}:\n{tail}", log.display())]
+    Daemon {
+        /// Which daemon.
+        what: String,
+        /// What it did or did not do.
+        problem: String,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+    /// Processes of the lab did not end.
+    #[error("{count} processes of the lab do not end, among them PID {pid}")]
+    WillNotEnd {
+        /// How many are left.
+        count: usize,
+        /// One of them.
+        pid: i32,
+    },
+    /// A file operation failed.
+    #[error("{what}")]
+    Io {
+        /// What was done to which file.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Says what was being done when an I/O operation failed.
+pub(crate) trait Doing<T> {
+    /// Wraps the error, described by `what`.
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| Error::Io { what: what(), source: source.into() })
+    }
+}

@@ -1,0 +1,300 @@
+//! A lab as a whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api::{Client, Event, Request};
+
+use crate::layout::{self, Layout, MAX_HOSTS, RUN};
+use crate::partition::{self, Cut};
+use crate::record::{Lock, Record};
+use crate::status::{DaemonStatus, HostStatus, Status};
+use crate::tool::NSENTER;
+use crate::{Error, Host, LabName, Place, Result, daemons, network, sweep};
+
+/// How long the daemons may take until all hosts are registered.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often the coordinator is asked meanwhile.
+const READY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a running coordinator may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A lab to be made.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its name.
+    pub name: LabName,
+    /// How many hosts, 1 to [`MAX_HOSTS`].
+    pub hosts: u16,
+    /// The `transhume` binary for its daemons.
+    pub program: PathBuf,
+}
+
+/// A lab that is there.
+#[derive(Clone, Debug)]
+pub struct Lab {
+    name: LabName,
+    layout: Layout,
+    record: Record,
+}
+
+impl Lab {
+    /// Makes a lab, and returns when all its hosts are registered with its coordinator. What was
+    /// made before a failure is removed again.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::BadSize`], [`Error::AlreadyUp`], [`Error::Daemon`], and those
+    /// of [`network::make`].
+    pub fn up(spec: &Spec) -> Result<Self> {
+        require_root()?;
+        if !(1..=MAX_HOSTS).contains(&spec.hosts) {
+            return Err(Error::BadSize(spec.hosts));
+        }
+        let layout = Layout::of(&spec.name);
+        if !network::namespaces(&layout).is_empty() {
+            return Err(Error::AlreadyUp { name: spec.name.to_string() });
+        }
+        let _lock = Lock::create(&spec.name, &layout)?;
+        Self::make(spec, &layout).inspect_err(|_| {
+            // The first error is the one to report; `down` finds what this leaves.
+            let _ = sweep::sweep(&layout);
+        })
+    }
+
+    /// The lab `name`.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::NoSuchLab`] also for one whose making was interrupted.
+    pub fn open(name: &LabName) -> Result<Self> {
+        require_root()?;
+        let layout = Layout::of(name);
+        let record = Record::read(&layout).ok_or_else(|| Error::NoSuchLab { name: name.to_string() })?;
+        Ok(Self { name: name.clone(), layout, record })
+    }
+
+    /// Removes all that there is of lab `name`: its processes with all instances, namespaces,
+    /// mounts and files. Nothing happens if there is nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::Busy`], and those of [`sweep::sweep`].
+    pub fn down(name: &LabName) -> Result<()> {
+        require_root()?;
+        let layout = Layout::of(name);
+        let _lock = match Lock::take(name, &layout) {
+            Err(Error::NoSuchLab { .. }) => None,
+            lock => Some(lock?),
+        };
+        sweep::sweep(&layout)
+    }
+
+    /// The names of the labs that are there.
+    #[must_use]
+    pub fn names() -> Vec<LabName> {
+        let entries = fs::read_dir(RUN).into_iter().flatten().flatten();
+        let names =
+            entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("lab-")?.parse().ok());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// Where the lab's files are.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The lab's hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = Host> + use<> {
+        Host::first(self.record.hosts)
+    }
+
+    /// How the lab is.
+    ///
+    /// # Errors
+    /// Those of [`partition::cuts`].
+    pub fn status(&self) -> Result<Status> {
+        let registered = registered(&self.layout.socket());
+        let cuts = partition::cuts(&self.layout)?;
+        Ok(Status {
+            name: self.name.to_string(),
+            socket: self.layout.socket().display().to_string(),
+            coordinator: self.daemon_status(Place::Coordinator),
+            hosts: self.hosts().map(|host| self.host_status(host, registered.as_deref())).collect(),
+            cuts: cuts.into_iter().map(Cut::places).collect(),
+        })
+    }
+
+    /// A command that will run in the network of `place`, with `TRANSHUME_SOCKET` naming the lab's
+    /// coordinator.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchHost`], [`Error::MissingTool`].
+    pub fn command(&self, place: Place, program: &str) -> Result<Command> {
+        self.require(place)?;
+        NSENTER.check()?;
+        let namespace = network::namespace_file(&self.layout.namespace(place));
+        let mut command = NSENTER.command();
+        command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+        command.env(api::SOCKET_VARIABLE, self.layout.socket());
+        Ok(command)
+    }
+
+    /// Drops all that `one` and `other` send each other, instances' traffic included.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchHost`], [`Error::SamePlace`], and those of [`partition::cut`].
+    pub fn cut(&self, one: Place, other: Place) -> Result<()> {
+        partition::cut(&self.layout, self.cut_between(one, other)?)
+    }
+
+    /// Ends the partition of `one` and `other`.
+    ///
+    /// # Errors
+    /// As [`Self::cut`].
+    pub fn heal(&self, one: Place, other: Place) -> Result<()> {
+        partition::heal(&self.layout, self.cut_between(one, other)?)
+    }
+
+    /// Ends all partitions.
+    ///
+    /// # Errors
+    /// Those of [`partition::heal_all`].
+    pub fn heal_all(&self) -> Result<()> {
+        partition::heal_all(&self.layout)
+    }
+
+    /// Kills the daemon at `place` as a crash would; instances run on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchHost`], [`Error::Busy`], [`Error::WillNotEnd`].
+    pub fn kill(&self, place: Place) -> Result<()> {
+        self.require(place)?;
+        let _lock = Lock::take(&self.name, &self.layout)?;
+        daemons::kill(&self.layout, place)
+    }
+
+    /// Starts the daemon at `place`, and returns when the coordinator has a connection to each
+    /// node that runs.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchHost`], [`Error::Busy`], [`Error::AlreadyRunning`], [`Error::Daemon`].
+    pub fn start(&self, place: Place) -> Result<()> {
+        self.require(place)?;
+        let _lock = Lock::take(&self.name, &self.layout)?;
+        daemons::start(&self.layout, &self.record, place)?;
+        self.wait_until_registered(&self.reachable()?)
+    }
+
+    fn make(spec: &Spec, layout: &Layout) -> Result<Self> {
+        let record = Record::new(spec.hosts, &spec.program)?;
+        record.write(layout)?;
+        let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
+        network::make(layout, spec.hosts)?;
+        daemons::make_keys(layout, &lab.record)?;
+        for place in Place::all(spec.hosts) {
+            daemons::start(layout, &lab.record, place)?;
+        }
+        lab.wait_until_registered(&lab.hosts().collect::<Vec<_>>())?;
+        Ok(lab)
+    }
+
+    /// The hosts whose node runs and is not cut from the coordinator.
+    fn reachable(&self) -> Result<Vec<Host>> {
+        let cuts = partition::cuts(&self.layout)?;
+        let is_cut = |host| Cut::between(Place::Coordinator, host).is_ok_and(|cut| cuts.contains(&cut));
+        let runs = |host| daemons::running(&self.layout, host).is_some();
+        let places = self.hosts().filter(|host| runs(Place::Host(*host)) && !is_cut(Place::Host(*host)));
+        Ok(places.collect())
+    }
+
+    fn wait_until_registered(&self, awaited: &[Host]) -> Result<()> {
+        if daemons::running(&self.layout, Place::Coordinator).is_none() {
+            return Err(daemons::failure(&self.layout, Place::Coordinator, "does not run"));
+        }
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let registered = registered(&self.layout.socket());
+            let Some(missing) = first_missing(awaited, registered.as_deref()) else { return Ok(()) };
+            self.require_running(missing)?;
+            if Instant::now() > deadline {
+                let seconds = READY_LIMIT.as_secs();
+                let problem = format!("was not ready within {seconds} s");
+                return Err(daemons::failure(&self.layout, missing, &problem));
+            }
+            thread::sleep(READY_INTERVAL);
+        }
+    }
+
+    /// Fails if the daemon that is waited for, or the coordinator, has ended.
+    fn require_running(&self, awaited: Place) -> Result<()> {
+        for place in [Place::Coordinator, awaited] {
+            if daemons::running(&self.layout, place).is_none() {
+                return Err(daemons::failure(&self.layout, place, "has ended"));
+            }
+        }
+        Ok(())
+    }
+
+    fn require(&self, place: Place) -> Result<()> {
+        match place {
+            Place::Host(host) if host.number() > self.record.hosts => Err(Error::NoSuchHost {
+                lab: self.name.to_string(),
+                host: host.to_string(),
+                hosts: self.record.hosts,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn cut_between(&self, one: Place, other: Place) -> Result<Cut> {
+        self.require(one)?;
+        self.require(other)?;
+        Cut::between(one, other)
+    }
+
+    fn daemon_status(&self, place: Place) -> DaemonStatus {
+        DaemonStatus {
+            address: layout::address(place),
+            namespace: self.layout.namespace(place),
+            pid: daemons::running(&self.layout, place).map(|identity| identity.pid),
+        }
+    }
+
+    fn host_status(&self, host: Host, registered: Option<&[api::Host]>) -> HostStatus {
+        let name = host.to_string();
+        let known = registered.map(|hosts| hosts.iter().find(|known| known.name == name));
+        HostStatus {
+            name: host,
+            node: self.daemon_status(Place::Host(host)),
+            registered: known.map(|known| known.is_some_and(|known| known.up)),
+            instances: known.map(|known| known.map_or(0, |known| known.instances)),
+        }
+    }
+}
+
+/// The first of the coordinator and `awaited` that is not ready.
+fn first_missing(awaited: &[Host], registered: Option<&[api::Host]>) -> Option<Place> {
+    let Some(registered) = registered else { return Some(Place::Coordinator) };
+    let is_up = |host: &Host| registered.iter().any(|known| known.up && known.name == host.to_string());
+    awaited.iter().find(|host| !is_up(host)).map(|host| Place::Host(*host))
+}
+
+/// The hosts that the coordinator knows, or `None` if it does not answer.
+fn registered(socket: &Path) -> Option<Vec<api::Host>> {
+    let mut client = Client::send(socket, &Request::Hosts).ok()?;
+    client.set_limit(Some(ANSWER_LIMIT)).ok()?;
+    match client.next_event().ok()? {
+        Event::Hosts(hosts) => Some(hosts),
+        _ => None,
+    }
+}
+
+fn require_root() -> Result<()> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(Error::NotRoot) }
+}

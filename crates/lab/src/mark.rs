@@ -1,0 +1,80 @@
+//! How a lab's processes are recognised, whoever has become their parent since.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::process::{self, Identity};
+
+/// Every daemon of a lab has this variable in its environment, with the lab's own number as value.
+/// Instances inherit it from their node.
+pub const VARIABLE: &str = "TRANSHUME_LAB_ID";
+
+/// What makes a process one of the lab's.
+#[derive(Debug)]
+pub struct Marks {
+    assignment: Option<String>,
+    namespaces: HashSet<(u64, u64)>,
+}
+
+impl Marks {
+    /// Processes of the lab with this number (if it is still known) or in these namespaces.
+    #[must_use]
+    pub fn new<'a>(lab_id: Option<&str>, namespaces: impl Iterator<Item = &'a Path>) -> Self {
+        Self {
+            assignment: lab_id.map(|id| format!("{VARIABLE}={id}")),
+            namespaces: namespaces.filter_map(file_identity).collect(),
+        }
+    }
+
+    /// The lab's processes, without the caller.
+    pub fn processes(&self) -> impl Iterator<Item = Identity> {
+        let caller = std::process::id();
+        process::all().filter(move |found| found.pid.unsigned_abs() != caller && self.owns(found.pid))
+    }
+
+    fn owns(&self, pid: i32) -> bool {
+        self.is_inside(pid) || self.is_marked(pid)
+    }
+
+    fn is_inside(&self, pid: i32) -> bool {
+        file_identity(&process::file(pid, "ns/net")).is_some_and(|found| self.namespaces.contains(&found))
+    }
+
+    fn is_marked(&self, pid: i32) -> bool {
+        let Some(assignment) = &self.assignment else { return false };
+        let environment = fs::read(process::file(pid, "environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == assignment.as_bytes())
+    }
+}
+
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_marked_process_is_found_and_others_are_not() {
+        let mut marked = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-1").spawn().unwrap();
+        let mut other = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-12").spawn().unwrap();
+        let marks = Marks::new(Some("test-mark-1"), std::iter::empty());
+        // A child carries its parent's environment until it has become `sleep`: look when it has.
+        let found = loop {
+            let found: Vec<_> = marks.processes().map(|found| found.pid.unsigned_abs()).collect();
+            if !found.is_empty() {
+                break found;
+            }
+        };
+        for child in [&mut marked, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(found, [marked.id()]);
+    }
+}

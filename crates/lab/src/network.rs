@@ -1,0 +1,86 @@
+//! The lab's namespaces and links.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::layout::{self, Layout, NAMESPACES, PREFIX_LENGTH};
+use crate::tool::IP;
+use crate::{Place, Result, partition};
+
+/// Makes the switch, then a namespace for each place, plugged to the switch and with its address.
+///
+/// # Errors
+/// Those of [`crate::tool::Tool::run`]. What was made before the failure stays.
+pub fn make(layout: &Layout, hosts: u16) -> Result<()> {
+    make_switch(&layout.switch())?;
+    for place in Place::all(hosts) {
+        make_place(layout, place)?;
+    }
+    partition::prepare(layout)
+}
+
+/// Removes every namespace of the lab that has a name. It lives on while processes are in it.
+///
+/// # Errors
+/// Those of [`crate::tool::Tool::run`].
+pub fn remove(layout: &Layout) -> Result<()> {
+    namespaces(layout).iter().try_for_each(|name| IP.run(&["netns", "delete", name]).map(drop))
+}
+
+/// The names of the lab's namespaces that exist.
+#[must_use]
+pub fn namespaces(layout: &Layout) -> Vec<String> {
+    let prefix = layout.namespace_prefix();
+    let entries = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(&prefix)).collect();
+    names.sort();
+    names
+}
+
+/// The file by which one can enter the namespace `name`.
+#[must_use]
+pub fn namespace_file(name: &str) -> PathBuf {
+    PathBuf::from(NAMESPACES).join(name)
+}
+
+fn make_switch(namespace: &str) -> Result<()> {
+    IP.run(&["netns", "add", namespace])?;
+    batch(namespace, "link add switch type bridge forward_delay 0 mcast_snooping 0\nlink set switch up\n")
+}
+
+fn make_place(layout: &Layout, place: Place) -> Result<()> {
+    let (namespace, switch, port) = (layout.namespace(place), layout.switch(), layout::port(place));
+    IP.run(&["netns", "add", &namespace])?;
+    let inner = if place == Place::Coordinator { "eth0" } else { "up0" };
+    let cable = format!("link add {inner} type veth peer name {port} netns {switch}\n");
+    batch(&namespace, &(cable + &inside(place, inner)))?;
+    batch(&switch, &format!("link set {port} master switch up\n"))
+}
+
+/// What a place looks like inside: its address lies on the bridge of a host, to which the
+/// instances are plugged as well, or directly on the coordinator's only interface.
+fn inside(place: Place, inner: &str) -> String {
+    let (address, mac) = (layout::address(place), layout::mac(place));
+    let mut lines = "link set lo up\n".to_owned();
+    let carrier = match place {
+        Place::Coordinator => {
+            let _ = writeln!(lines, "link set {inner} address {mac}");
+            inner
+        }
+        Place::Host(_) => {
+            let _ =
+                writeln!(lines, "link add br0 address {mac} type bridge forward_delay 0 mcast_snooping 0");
+            let _ = writeln!(lines, "link set {inner} master br0");
+            "br0"
+        }
+    };
+    let _ = writeln!(lines, "address add {address}/{PREFIX_LENGTH} dev {carrier}");
+    let _ = writeln!(lines, "link set {inner} up\nlink set {carrier} up");
+    lines
+}
+
+fn batch(namespace: &str, lines: &str) -> Result<()> {
+    IP.feed(&["-netns", namespace, "-batch", "-"], lines).map(drop)
+}

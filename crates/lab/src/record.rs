@@ -1,0 +1,98 @@
+//! What a lab is made of, written before anything of it is made.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Doing;
+use crate::layout::Layout;
+use crate::{Error, LabName, Result};
+
+/// What has to be known of a lab besides its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The value of [`crate::mark::VARIABLE`] for its processes.
+    pub id: String,
+    /// How many hosts it has.
+    pub hosts: u16,
+    /// The `transhume` binary that its daemons run.
+    pub program: PathBuf,
+}
+
+impl Record {
+    /// A record with a number that no other lab has.
+    ///
+    /// # Errors
+    /// Those of reading the kernel's random numbers.
+    pub fn new(hosts: u16, program: &Path) -> Result<Self> {
+        let source = "/proc/sys/kernel/random/uuid";
+        let id = fs::read_to_string(source).doing(|| format!("cannot read {source}"))?;
+        Ok(Self { id: id.trim().to_owned(), hosts, program: program.to_owned() })
+    }
+
+    /// The record of a lab, or `None` if there is none that can be read.
+    #[must_use]
+    pub fn read(layout: &Layout) -> Option<Self> {
+        serde_json::from_slice(&fs::read(layout.record()).ok()?).ok()
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn write(&self, layout: &Layout) -> Result<()> {
+        write_json(&layout.record(), self)
+    }
+}
+
+/// Writes `value` so that readers see either the old file or all of the new one.
+///
+/// # Errors
+/// Those of writing and renaming a file.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let new = path.with_extension("new");
+    let text = serde_json::to_vec(value).map_err(std::io::Error::from);
+    text.and_then(|text| fs::write(&new, text))
+        .and_then(|()| fs::rename(&new, path))
+        .doing(|| format!("cannot write {}", path.display()))
+}
+
+/// The right to change a lab, held until this is dropped or its process ends.
+#[derive(Debug)]
+pub struct Lock {
+    _folder: File,
+}
+
+impl Lock {
+    /// Makes the lab's folder and locks it.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyUp`] if the folder is there.
+    pub fn create(name: &LabName, layout: &Layout) -> Result<Self> {
+        let root = layout.root();
+        let parent = root.parent().unwrap_or(root);
+        fs::create_dir_all(parent).doing(|| format!("cannot make {}", parent.display()))?;
+        match fs::create_dir(root) {
+            Ok(()) => Self::take(name, layout),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(Error::AlreadyUp { name: name.to_string() })
+            }
+            Err(source) => Err(Error::Io { what: format!("cannot make {}", root.display()), source }),
+        }
+    }
+
+    /// Locks a lab that is there.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLab`], [`Error::Busy`].
+    pub fn take(name: &LabName, layout: &Layout) -> Result<Self> {
+        let folder =
+            File::open(layout.root()).map_err(|_missing| Error::NoSuchLab { name: name.to_string() })?;
+        flock(&folder, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_held| Error::Busy { name: name.to_string() })?;
+        Ok(Self { _folder: folder })
+    }
+}

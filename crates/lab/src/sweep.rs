@@ -1,0 +1,91 @@
+//! Clearing a lab away, whatever state it is in.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::error::Doing;
+use crate::layout::{Layout, RUN};
+use crate::mark::Marks;
+use crate::process::{Handle, wait_for_end};
+use crate::record::Record;
+use crate::{Error, Result, network};
+
+/// How long killed processes may take to end: they may be writing out large images.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+/// Ends the lab's processes, then removes its namespaces, mounts and files. Nothing of it need
+/// be there.
+///
+/// # Errors
+/// [`Error::WillNotEnd`], and those of removing namespaces, mounts and files.
+pub fn sweep(layout: &Layout) -> Result<()> {
+    end_processes(layout)?;
+    network::remove(layout)?;
+    detach_mounts(layout)?;
+    remove_files(layout)
+}
+
+/// Ends the lab's processes and waits for their end. Looks again until none is found, since one
+/// may have started another before it was killed.
+fn end_processes(layout: &Layout) -> Result<()> {
+    let deadline = Instant::now() + END_LIMIT;
+    let record = Record::read(layout);
+    let namespaces = network::namespaces(layout);
+    let files: Vec<PathBuf> = namespaces.iter().map(|name| network::namespace_file(name)).collect();
+    let marks =
+        Marks::new(record.as_ref().map(|record| record.id.as_str()), files.iter().map(PathBuf::as_path));
+    loop {
+        let found: Vec<Handle> = marks.processes().filter_map(|found| found.open()).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        found.iter().for_each(Handle::kill);
+        let left = wait_for_end(found, deadline);
+        if let Some(first) = left.first() {
+            return Err(Error::WillNotEnd { count: left.len(), pid: first.identity().pid });
+        }
+    }
+}
+
+fn detach_mounts(layout: &Layout) -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mounts").doing(|| "cannot read /proc/self/mounts".into())?;
+    for target in mount_points(&mounts).filter(|target| target.starts_with(layout.root())) {
+        unmount(&target, UnmountFlags::DETACH).doing(|| format!("cannot unmount {}", target.display()))?;
+    }
+    Ok(())
+}
+
+/// The mount points of `/proc/self/mounts`, the latest first.
+fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let escaped = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    escaped.map(|path| path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\").into())
+}
+
+fn remove_files(layout: &Layout) -> Result<()> {
+    match fs::remove_dir_all(layout.root()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).doing(|| format!("cannot remove {}", layout.root().display()))
+        }
+        _ => {
+            // Fails while another lab or a coordinator keeps something there, as it should.
+            let _ = fs::remove_dir(RUN);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_mounts_come_first_and_blanks_are_read() {
+        let mounts = "proc /proc proc rw 0 0\nnone /run/a\\040b tmpfs rw 0 0\n";
+        let points: Vec<_> = mount_points(mounts).collect();
+        assert_eq!(points, [PathBuf::from("/run/a b"), PathBuf::from("/proc")]);
+    }
+}

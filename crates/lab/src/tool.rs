@@ -1,0 +1,106 @@
+//! Running `ip`, `nft` and their like.
+
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Output, Stdio};
+
+use crate::error::Doing;
+use crate::{Error, Result};
+
+/// A command of the system that the lab needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    name: &'static str,
+    package: &'static str,
+}
+
+/// Interfaces, addresses, namespaces.
+pub const IP: Tool = Tool { name: "ip", package: "iproute2" };
+/// Packet filter.
+pub const NFT: Tool = Tool { name: "nft", package: "nftables" };
+/// Runs a command in other namespaces. `ip netns exec` would give it a mount namespace of its
+/// own as well, with a mount that CRIU refuses.
+pub const NSENTER: Tool = Tool { name: "nsenter", package: "util-linux" };
+
+impl Tool {
+    /// Runs the tool with `arguments` and returns its standard output.
+    ///
+    /// # Errors
+    /// [`Error::MissingTool`], or [`Error::Tool`] with what it wrote to standard error.
+    pub fn run(self, arguments: &[&str]) -> Result<String> {
+        self.feed(arguments, "")
+    }
+
+    /// The same with `input` at its standard input.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn feed(self, arguments: &[&str], input: &str) -> Result<String> {
+        let output = self.output(arguments, input)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(Error::Tool {
+            command: format!("{} {}", self.name, arguments.join(" ")),
+            output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+
+    /// Makes sure that the tool is there.
+    ///
+    /// # Errors
+    /// [`Error::MissingTool`].
+    pub fn check(self) -> Result<()> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).any(|folder| folder.join(self.name).is_file());
+        if found { Ok(()) } else { Err(self.missing()) }
+    }
+
+    /// A command that will run the tool.
+    #[must_use]
+    pub fn command(self) -> Command {
+        Command::new(self.name)
+    }
+
+    fn output(self, arguments: &[&str], input: &str) -> Result<Output> {
+        let mut child = Command::new(self.name)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| self.not_started(error))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A tool that ends without having read all says why on standard error.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        child.wait_with_output().doing(|| format!("cannot wait for {}", self.name))
+    }
+
+    fn not_started(self, source: std::io::Error) -> Error {
+        if source.kind() == ErrorKind::NotFound {
+            return self.missing();
+        }
+        Error::Io { what: format!("cannot start {}", self.name), source }
+    }
+
+    fn missing(self) -> Error {
+        Error::MissingTool { tool: self.name, package: self.package }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_names_its_package() {
+        let error = Tool { name: "no-such-tool", package: "some-package" }.run(&[]).unwrap_err();
+        assert!(error.to_string().contains("apt-get install some-package"), "{error}");
+    }
+
+    #[test]
+    fn a_failure_says_what_the_tool_said() {
+        let error = IP.run(&["link", "show", "th-no-such"]).unwrap_err();
+        assert!(error.to_string().contains("th-no-such"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The lab's network by itself, without daemons: what reaches what, and what is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use lab::layout::{Layout, address};
+use lab::partition::{self, Cut};
+use lab::process::Identity;
+use lab::record::Record;
+use lab::{Lab, LabName, Place, mark, network};
+
+/// A lab of two hosts without daemons, removed at the end also of a failed test.
+struct Bare {
+    name: LabName,
+    layout: Layout,
+}
+
+impl Bare {
+    fn new(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        let name: LabName = name.parse().unwrap();
+        Lab::down(&name).unwrap();
+        let layout = Layout::of(&name);
+        fs::create_dir_all(layout.root()).unwrap();
+        Record::new(2, Path::new("/bin/false")).unwrap().write(&layout).unwrap();
+        network::make(&layout, 2).unwrap();
+        Some(Self { name, layout })
+    }
+
+    /// Whether a connection to a port where nobody listens is refused, rather than never answered.
+    fn reaches(&self, from: Place, to: Place) -> bool {
+        let connect = format!("exec 2>&1; true < /dev/tcp/{}/9", address(to));
+        let mut command = self.command(from, "timeout");
+        let output = command.args(["1", "bash", "-c", &connect]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("refused")
+    }
+
+    fn command(&self, place: Place, program: &str) -> Command {
+        Lab::open(&self.name).unwrap().command(place, program).unwrap()
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        Lab::down(&self.name).unwrap();
+    }
+}
+
+fn place(name: &str) -> Place {
+    name.parse().unwrap()
+}
+
+/// What a lab could leave behind, as far as it has this lab's name.
+fn leftovers(name: &str) -> BTreeSet<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let netns = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let netns = netns.filter_map(|entry| entry.file_name().into_string().ok());
+    let all = mounts.lines().map(str::to_owned).chain(netns);
+    all.filter(|line| line.contains(&format!("th-{name}-")) || line.contains(&format!("lab-{name}")))
+        .collect()
+}
+
+#[test]
+fn cut_places_do_not_reach_each_other_until_healed() {
+    let Some(bare) = Bare::new("tnet1") else { return };
+    let (h1, h2, coordinator) = (place("h1"), place("h2"), place("coordinator"));
+    assert!(bare.reaches(h1, h2) && bare.reaches(h2, coordinator));
+
+    let apart = Cut::between(h2, h1).unwrap();
+    partition::cut(&bare.layout, apart).unwrap();
+    partition::cut(&bare.layout, apart).unwrap();
+    assert_eq!(partition::cuts(&bare.layout).unwrap(), BTreeSet::from([apart]));
+    assert!(!bare.reaches(h1, h2));
+    assert!(bare.reaches(h1, coordinator));
+
+    partition::heal(&bare.layout, apart).unwrap();
+    partition::heal(&bare.layout, apart).unwrap();
+    assert!(bare.reaches(h1, h2));
+
+    partition::cut(&bare.layout, Cut::between(h1, coordinator).unwrap()).unwrap();
+    assert!(!bare.reaches(coordinator, h1));
+    partition::heal_all(&bare.layout).unwrap();
+    assert!(bare.reaches(coordinator, h1));
+}
+
+#[test]
+fn down_removes_processes_namespaces_mounts_and_files() {
+    let Some(bare) = Bare::new("tnet2") else { return };
+    let id = Record::read(&bare.layout).unwrap().id;
+    let mut inside = bare.command(place("h1"), "sleep").arg("600").spawn().unwrap();
+    let mut marked = Command::new("sleep").arg("600").env(mark::VARIABLE, id).spawn().unwrap();
+    let mut unrelated = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let mount = bare.layout.root().join("mount");
+    fs::create_dir(&mount).unwrap();
+    assert!(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&mount).status().unwrap().success());
+    assert!(leftovers("tnet2").len() > 3);
+    let unrelated_identity = Identity::of(unrelated.id().try_into().unwrap()).unwrap();
+
+    Lab::down(&bare.name).unwrap();
+
+    assert!(inside.wait().unwrap().code().is_none());
+    assert!(marked.wait().unwrap().code().is_none());
+    assert_eq!(leftovers("tnet2"), BTreeSet::new());
+    assert!(!bare.layout.root().exists());
+    assert!(unrelated_identity.is_running());
+    unrelated.kill().unwrap();
+    unrelated.wait().unwrap();
+    Lab::down(&bare.name).unwrap();
+}
+
+#[test]
+fn down_clears_what_an_interrupted_up_has_left() {
+    let Some(bare) = Bare::new("tnet3") else { return };
+    fs::write(bare.layout.record(), "{\"id\": \"cut sho").unwrap();
+    assert!(Lab::open(&bare.name).is_err());
+    Lab::down(&bare.name).unwrap();
+    assert_eq!(leftovers("tnet3"), BTreeSet::new());
+}

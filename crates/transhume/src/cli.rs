@@ -1,0 +1,94 @@
+//! The command line: one file for each subcommand.
+
+mod completions;
+mod hosts;
+mod kill;
+mod lab;
+mod logs;
+mod man;
+mod ps;
+mod run;
+mod target;
+mod transfer;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Result;
+use target::Target;
+
+/// Moves running jobs between machines, and nothing that a job talks to notices.
+#[derive(Parser)]
+#[command(name = "transhume", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Ps(ps::Arguments),
+    Move(transfer::Arguments),
+    Logs(logs::Arguments),
+    Wait(wait::Arguments),
+    Kill(kill::Arguments),
+    Hosts(hosts::Arguments),
+    Lab(lab::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+impl Cli {
+    /// Does what the command line says. The code is that of the process.
+    pub fn run(self) -> Result<ExitCode> {
+        let target = &self.target;
+        match self.command {
+            Command::Run(arguments) => arguments.run(target),
+            Command::Ps(arguments) => arguments.run(target),
+            Command::Move(arguments) => arguments.run(target),
+            Command::Logs(arguments) => arguments.run(target),
+            Command::Wait(arguments) => arguments.run(target),
+            Command::Kill(arguments) => arguments.run(target),
+            Command::Hosts(arguments) => arguments.run(target),
+            Command::Lab(arguments) => arguments.run(target),
+            Command::Completions(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(),
+        }
+    }
+}
+
+/// Writes `value` as one line of JSON to standard output.
+fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(std::io::Error::from)?;
+    println!("{text}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        let mut open = vec![Cli::command()];
+        while let Some(mut command) = open.pop() {
+            open.extend(command.get_subcommands().cloned());
+            if !command.has_subcommands() {
+                let help = command.render_long_help().to_string();
+                assert!(help.contains("Example"), "{} has no example", command.get_name());
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `transhume completions`
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::failure::Result;
+
+/// Writes completions for a shell to standard output
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume completions bash > /etc/bash_completion.d/transhume")]
+pub struct Arguments {
+    /// The shell
+    shell: Shell,
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<ExitCode> {
+        clap_complete::generate(self.shell, &mut super::Cli::command(), "transhume", &mut io::stdout());
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,43 @@
+//! `transhume hosts`
+
+use std::process::ExitCode;
+
+use api::{Event, Host, Request};
+use clap::Args;
+
+use super::print_json;
+use super::target::{Target, unexpected};
+use crate::failure::Result;
+use crate::table;
+
+/// Lists the hosts
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume hosts\n  transhume hosts --json | jq -r '.[] | select(.up) | .name'"
+)]
+pub struct Arguments {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let hosts = match target.ask(&Request::Hosts)? {
+            Event::Hosts(hosts) => hosts,
+            event => return Err(unexpected(&event)),
+        };
+        if self.json {
+            print_json(&hosts)?;
+        } else {
+            let rows: Vec<_> = hosts.iter().map(row).collect();
+            print!("{}", table::render(["HOST", "ADDRESS", "NODE", "INSTANCES"], &rows));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn row(host: &Host) -> [String; 4] {
+    let node = if host.up { "up" } else { "down" };
+    [host.name.clone(), host.address.clone(), node.into(), host.instances.to_string()]
+}

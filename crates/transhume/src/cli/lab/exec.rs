@@ -1,0 +1,34 @@
+//! `transhume lab exec`
+
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use clap::Args;
+use lab::{Lab, Place};
+
+use crate::cli::target::Target;
+use crate::failure::{Failure, Result};
+
+/// Runs a command in the network of a host, with the host's addresses and the lab's coordinator
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume lab exec h1 -- ping -c 1 10.77.0.2\n  transhume lab exec h2 -- bash"
+)]
+pub struct Arguments {
+    /// The host (h1, h2, …), or coordinator
+    host: Place,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let lab = Lab::open(&target.lab()?)?;
+        let (program, arguments) =
+            self.command.split_first().ok_or_else(|| Failure::new("no command", "name one after `--`"))?;
+        let mut command = lab.command(self.host, program)?;
+        // It returns only if it fails.
+        Err(command.args(arguments).exec().into())
+    }
+}

@@ -1,0 +1,35 @@
+//! `transhume man`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::{fs, io};
+
+use clap::{Args, CommandFactory};
+use clap_mangen::Man;
+
+use crate::failure::Result;
+
+/// Writes the manual page to standard output, or one for each command into a folder
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume man | man -l -\n  transhume man --dir /usr/local/share/man/man1"
+)]
+pub struct Arguments {
+    /// The folder for the pages of all commands
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<ExitCode> {
+        let command = super::Cli::command();
+        match self.dir {
+            None => Man::new(command).render(&mut io::stdout())?,
+            Some(dir) => {
+                fs::create_dir_all(&dir)?;
+                clap_mangen::generate_to(command, &dir)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,62 @@
+//! `transhume ps`
+
+use std::process::ExitCode;
+
+use api::{Event, Instance, Request, State};
+use clap::Args;
+
+use super::print_json;
+use super::target::{Target, unexpected};
+use crate::failure::Result;
+use crate::table;
+
+/// Lists the instances
+#[derive(Args)]
+#[command(after_help = "Examples:\n  transhume ps\n  transhume ps --json | jq -r '.[].name'")]
+pub struct Arguments {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let instances = match target.ask(&Request::List)? {
+            Event::Instances(instances) => instances,
+            event => return Err(unexpected(&event)),
+        };
+        if self.json {
+            print_json(&instances)?;
+        } else {
+            let rows: Vec<_> = instances.iter().map(row).collect();
+            print!(
+                "{}",
+                table::render(["NAME", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"], &rows)
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn row(instance: &Instance) -> [String; 7] {
+    [
+        instance.name.clone(),
+        instance.host.clone(),
+        describe(&instance.state),
+        instance.vid.to_string(),
+        instance.address.clone(),
+        instance.epoch.0.to_string(),
+        instance.command.join(" "),
+    ]
+}
+
+/// A state in words.
+pub fn describe(state: &State) -> String {
+    match state {
+        State::Starting => "starting".into(),
+        State::Running => "running".into(),
+        State::Moving { to } => format!("moving to {to}"),
+        State::Exited { code } => format!("exited ({code})"),
+        State::Lost { reason } => format!("lost ({reason})"),
+    }
+}

@@ -1,0 +1,99 @@
+//! `transhume run`
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use api::{Client, Event, Instance, Request, RunRequest};
+use clap::Args;
+use fabric::FabricId;
+
+use super::logs::copy_output;
+use super::target::{Target, unexpected};
+use crate::failure::{Failure, Result};
+use crate::{interrupt, library};
+
+/// Starts a program that can be moved
+///
+/// The program runs in PID and network namespaces of its own on one of the hosts, with this
+/// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
+/// Its output comes here, and its exit code is that of this command.
+/// Ctrl-C ends it (with SIGKILL, as `transhume kill` does); a second Ctrl-C leaves at once.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
+                        transhume run --host h2 -- ib_write_bw 10.77.1.1")]
+pub struct Arguments {
+    /// The host to start on [default: one that is up]
+    #[arg(long, value_name = "H")]
+    host: Option<String>,
+    /// The instance's name [default: made up]
+    #[arg(long, value_name = "N")]
+    name: Option<String>,
+    /// The RDMA address space; instances reach those of their own fabric only
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    fabric: u32,
+    /// Writes the instance's name, and leaves it running
+    #[arg(short, long)]
+    detach: bool,
+    /// Writes the instance as JSON, and leaves it running
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let (detach, json) = (self.detach, self.json);
+        let instance = match target.ask(&Request::Run(self.request()?))? {
+            Event::Started(instance) => instance,
+            event => return Err(unexpected(&event)),
+        };
+        if json {
+            super::print_json(&instance)?;
+        } else if detach {
+            println!("{}", instance.name);
+        } else {
+            return attend(target, instance);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn request(self) -> Result<RunRequest> {
+        let directory = env::current_dir()?;
+        let directory = directory.to_str().ok_or_else(|| not_text("the working directory's name"))?;
+        Ok(RunRequest {
+            name: self.name,
+            host: self.host,
+            fabric: FabricId(self.fabric),
+            command: self.command,
+            environment: library::add_to(environment()?)?,
+            directory: directory.to_owned(),
+        })
+    }
+}
+
+/// Copies the command's output until it ends; an interruption ends it.
+fn attend(target: &Target, instance: Instance) -> Result<ExitCode> {
+    let kill = Request::Kill { name: instance.name.clone() };
+    let socket = target.socket();
+    interrupt::on_first(move || {
+        // A coordinator that does not answer now is reported by the connection that follows the output.
+        let _ = Client::ask(&socket, &kill);
+    })?;
+    copy_output(target.send(&Request::Logs { name: instance.name, follow: true })?)
+}
+
+fn environment() -> Result<Vec<(String, String)>> {
+    let text = |(name, value): (OsString, OsString)| {
+        let name = name.into_string().map_err(|_| not_text("the name of an environment variable"))?;
+        let value = value.into_string().map_err(|_| not_text(&format!("the environment variable {name}")))?;
+        Ok((name, value))
+    };
+    env::vars_os().map(text).collect()
+}
+
+fn not_text(what: &str) -> Failure {
+    Failure::new(format!("{what} is not UTF-8"), "change or remove it")
+}

@@ -1,0 +1,79 @@
+//! Which coordinator a command speaks to.
+
+use std::path::{Path, PathBuf};
+
+use api::{Client, Event, Request};
+use clap::Args;
+use lab::LabName;
+use lab::layout::Layout;
+
+use crate::failure::{Failure, Result};
+
+/// Where the coordinator is. Without any of this it is the machine's own, if it listens, else the
+/// only lab's.
+#[derive(Args)]
+pub struct Target {
+    /// The coordinator's socket [default: /run/transhume/coordinator.sock, or that of the only lab]
+    #[arg(long, value_name = "PATH", env = api::SOCKET_VARIABLE, hide_env_values = true, global = true)]
+    socket: Option<PathBuf>,
+    /// The lab to use
+    #[arg(long, value_name = "NAME", global = true)]
+    lab: Option<LabName>,
+}
+
+impl Target {
+    /// The coordinator's socket.
+    pub fn socket(&self) -> PathBuf {
+        match (&self.lab, &self.socket) {
+            (Some(lab), _) => Layout::of(lab).socket(),
+            (None, Some(socket)) => socket.clone(),
+            (None, None) => default_socket(),
+        }
+    }
+
+    /// The lab: the one named, or the only one, or the default one.
+    pub fn lab(&self) -> Result<LabName> {
+        let only = if self.lab.is_none() { only_lab() } else { None };
+        only.map_or_else(|| self.new_lab(), Ok)
+    }
+
+    /// The lab to make: the one named, or the default one.
+    pub fn new_lab(&self) -> Result<LabName> {
+        match &self.lab {
+            Some(lab) => Ok(lab.clone()),
+            None => Ok(LabName::DEFAULT.parse()?),
+        }
+    }
+
+    /// Sends `request` and returns the connection on which its events come.
+    pub fn send(&self, request: &Request) -> Result<Client> {
+        Ok(Client::send(&self.socket(), request)?)
+    }
+
+    /// Sends `request` and returns the last event of the answer.
+    pub fn ask(&self, request: &Request) -> Result<Event> {
+        match Client::ask(&self.socket(), request)? {
+            Event::Failed(failure) => Err(failure.into()),
+            event => Ok(event),
+        }
+    }
+}
+
+/// The failure for an answer that does not belong to the request.
+pub fn unexpected(event: &Event) -> Failure {
+    let text = serde_json::to_string(event).unwrap_or_default();
+    Failure::new(format!("unexpected answer from the coordinator: {text}"), "is it of the same version?")
+}
+
+fn default_socket() -> PathBuf {
+    let machine = Path::new(api::DEFAULT_SOCKET);
+    if machine.exists() {
+        return machine.to_owned();
+    }
+    only_lab().map_or_else(|| machine.to_owned(), |lab| Layout::of(&lab).socket())
+}
+
+fn only_lab() -> Option<LabName> {
+    let mut names = lab::Lab::names().into_iter();
+    names.next().filter(|_| names.next().is_none())
+}

@@ -1,0 +1,198 @@
+//! `transhume move`
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
+use clap::Args;
+
+use super::print_json;
+use super::target::{Target, unexpected};
+use crate::failure::{Failure, Result};
+use crate::{interrupt, table};
+
+/// Moves an instance to another host
+///
+/// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
+/// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
+/// move goes on without this command.
+#[derive(Args)]
+#[command(name = "move")]
+#[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
+                        transhume move job1 h3 --json | jq .blackout_us")]
+pub struct Arguments {
+    /// The instance's name
+    name: String,
+    /// The host to which it goes
+    host: String,
+    /// Only says what stands in the way
+    #[arg(long)]
+    dry_run: bool,
+    /// Writes the report as JSON, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let request = MoveRequest { name: self.name.clone(), host: self.host, dry_run: self.dry_run };
+        let events = target.send(&Request::Move(request))?;
+        if !self.dry_run {
+            cancel_on_interrupt(target, self.name)?;
+        }
+        let progress = if self.json { Progress::None } else { Progress::to_stdout() };
+        match follow(events, progress)? {
+            Event::Checked { obstacles } => checked(&obstacles, self.json),
+            Event::Moved(report) => moved(&report, self.json),
+            event => Err(unexpected(&event)),
+        }
+    }
+}
+
+fn cancel_on_interrupt(target: &Target, name: String) -> io::Result<()> {
+    let (socket, cancel) = (target.socket(), Request::Cancel { name });
+    interrupt::on_first(move || {
+        eprintln!("cancelling; waiting for the outcome");
+        if let Ok(Event::Failed(failure)) = Client::ask(&socket, &cancel) {
+            eprintln!("{}", Failure::from(failure));
+        }
+    })
+}
+
+/// Shows progress until the last event, and returns that.
+fn follow(mut events: Client, mut progress: Progress) -> Result<Event> {
+    loop {
+        match events.next_event()? {
+            Event::Phase { phase, at_us } => progress.phase(phase, at_us)?,
+            Event::Transferred { bytes, total } => progress.bytes(bytes, total)?,
+            Event::Failed(failure) => return Err(failure.into()),
+            last => {
+                progress.end()?;
+                return Ok(last);
+            }
+        }
+    }
+}
+
+/// A move as it goes on.
+enum Progress {
+    /// Nothing is shown.
+    None,
+    /// A line for each phase, and on a terminal the bytes in the line of their phase.
+    Lines { live: bool, open: bool },
+}
+
+impl Progress {
+    fn to_stdout() -> Self {
+        Self::Lines { live: io::stdout().is_terminal(), open: false }
+    }
+
+    fn phase(&mut self, phase: Phase, at_us: u64) -> io::Result<()> {
+        let line = format!("{:>10}  {}", milliseconds(at_us), phase_name(phase));
+        match self {
+            Self::None => Ok(()),
+            Self::Lines { live: false, .. } => writeln!(io::stdout(), "{line}"),
+            Self::Lines { live: true, open } => {
+                let before = if *open { "\n" } else { "" };
+                *open = true;
+                write!(io::stdout(), "{before}{line}")?;
+                io::stdout().flush()
+            }
+        }
+    }
+
+    fn bytes(&mut self, bytes: u64, total: Option<u64>) -> io::Result<()> {
+        let Self::Lines { live: true, .. } = self else { return Ok(()) };
+        let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
+        // Save the cursor, write, erase the rest of the line, restore the cursor.
+        write!(io::stdout(), "\x1b7  {}{total}\x1b[K\x1b8", mebibytes(bytes))?;
+        io::stdout().flush()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::Lines { open: true, .. } => writeln!(io::stdout()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn checked(obstacles: &[Obstacle], json: bool) -> Result<ExitCode> {
+    if json {
+        print_json(&serde_json::json!({ "obstacles": obstacles }))?;
+    } else if obstacles.is_empty() {
+        println!("nothing stands in the way");
+    } else {
+        for obstacle in obstacles {
+            println!("{}\n  {}", obstacle.message, obstacle.help);
+        }
+    }
+    Ok(if obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
+    if json {
+        print_json(report)?;
+    } else {
+        print!("{}", render(report));
+    }
+    match &report.outcome {
+        Outcome::Moved => Ok(ExitCode::SUCCESS),
+        Outcome::RolledBack(_) if json => Ok(ExitCode::FAILURE),
+        Outcome::RolledBack(reason) => {
+            let message = format!("{} was not moved and runs on at {}: {reason}", report.name, report.from);
+            Err(Failure::new(message, reason.help.clone()))
+        }
+    }
+}
+
+/// A report for people.
+fn render(report: &MoveReport) -> String {
+    let rows: Vec<_> = report
+        .phases
+        .iter()
+        .map(|time| {
+            [phase_name(time.phase).to_owned(), milliseconds(time.at_us), milliseconds(time.elapsed_us)]
+        })
+        .collect();
+    let (network, engine) = (&report.network, &report.engine);
+    format!(
+        "\n{} {} → {}, epoch {}: {} in all, blackout {} (network part {}; {} QPs, {} memory regions, {})\n\n{}",
+        report.name,
+        report.from,
+        report.to,
+        report.epoch.0,
+        milliseconds(report.total_us),
+        milliseconds(report.blackout_us),
+        milliseconds(network.total_us()),
+        network.queue_pairs,
+        network.memory_regions,
+        mebibytes(engine.image_bytes),
+        table::render(["PHASE", "AT", "TOOK"], &rows),
+    )
+}
+
+/// A phase's name.
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Check => "check",
+        Phase::Prepare => "prepare",
+        Phase::Suspend => "suspend",
+        Phase::Dump => "dump",
+        Phase::Transfer => "transfer",
+        Phase::Restore => "restore",
+        Phase::Commit => "commit",
+        Phase::Resume => "resume",
+        Phase::Destroy => "destroy",
+        Phase::RollBack => "roll back",
+    }
+}
+
+fn milliseconds(microseconds: u64) -> String {
+    format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes * 10 / (1024 * 1024);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}

@@ -1,0 +1,31 @@
+//! `transhume wait`
+
+use std::process::ExitCode;
+
+use api::{Event, Request};
+use clap::Args;
+
+use super::target::{Target, unexpected};
+use crate::failure::Result;
+
+/// Waits until an instance's command ends, and ends with its exit code
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume wait job1 && echo job1 went well")]
+pub struct Arguments {
+    /// The instance's name
+    name: String,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        match target.ask(&Request::Wait { name: self.name })? {
+            Event::Exited { code } => Ok(exit_code(code)),
+            event => Err(unexpected(&event)),
+        }
+    }
+}
+
+/// The code that a process can end with.
+pub fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,71 @@
+//! Errors as the user sees them: what is wrong on one line, the way out on the next.
+
+use std::error::Error;
+use std::fmt;
+
+use api::ClientError;
+
+/// What this crate's functions return.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Why a command failed, with the way out.
+#[derive(Debug)]
+pub struct Failure(api::Failure);
+
+impl Failure {
+    /// A failure with its way out, which may be empty.
+    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self(api::Failure::new(message, help))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "transhume: {}", self.0.message)?;
+        if self.0.help.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.0.help) }
+    }
+}
+
+impl From<api::Failure> for Failure {
+    fn from(failure: api::Failure) -> Self {
+        Self(failure)
+    }
+}
+
+impl From<lab::Error> for Failure {
+    fn from(error: lab::Error) -> Self {
+        Self::new(chain(&error), "")
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error.to_string(), "")
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let help = match error {
+            ClientError::NotRunning(_) => {
+                "start one with `transhume coordinator`, or a whole lab with `transhume lab up`; \
+                 `--socket` or `--lab` says which"
+            }
+            ClientError::NotAllowed(_) => "run this with sudo",
+            ClientError::Closed => "its log says why",
+            ClientError::Line(_) | ClientError::Io(_) => "",
+        };
+        Self::new(chain(&error), help)
+    }
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,71 @@
+//! The drop-in `libibverbs.so.1`, and how a program comes to use it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// The library's file name. Beside it lies a link to it without the last number.
+const NAME: &str = "libibverbs.so.1";
+
+/// The environment with which a program loads our library instead of the system's.
+///
+/// Both are needed: the preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
+/// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
+pub fn add_to(mut environment: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
+    let program = env::current_exe()?;
+    let library = find(&program).ok_or_else(|| missing(&program))?;
+    let folder = library.parent().unwrap_or(Path::new("/"));
+    prepend(&mut environment, "LD_PRELOAD", &library);
+    prepend(&mut environment, "LD_LIBRARY_PATH", folder);
+    Ok(environment)
+}
+
+/// Beside an installed program or one in cargo's target folder.
+fn find(program: &Path) -> Option<PathBuf> {
+    candidates(program).into_iter().find(|library| library.is_file())
+}
+
+fn candidates(program: &Path) -> Vec<PathBuf> {
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let prefix = folder.parent().unwrap_or(Path::new("/"));
+    vec![folder.join("lib").join(NAME), prefix.join("lib/transhume").join(NAME)]
+}
+
+fn missing(program: &Path) -> Failure {
+    let places = candidates(program).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    Failure::new(
+        format!("the RDMA library is missing: looked for {}", places.join(" and ")),
+        "`make build` makes it beside the program",
+    )
+}
+
+fn prepend(environment: &mut Vec<(String, String)>, name: &str, path: &Path) {
+    let path = path.display().to_string();
+    match environment.iter_mut().find(|(known, _)| known == name) {
+        Some((_, value)) if !value.is_empty() => *value = format!("{path}:{value}"),
+        Some((_, value)) => *value = path,
+        None => environment.push((name.to_owned(), path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_comes_after_ours() {
+        let mut environment = vec![("LD_PRELOAD".to_owned(), "/a.so".to_owned())];
+        prepend(&mut environment, "LD_PRELOAD", Path::new("/b.so"));
+        prepend(&mut environment, "LD_LIBRARY_PATH", Path::new("/lib"));
+        let expected = [("LD_PRELOAD", "/b.so:/a.so"), ("LD_LIBRARY_PATH", "/lib")];
+        assert_eq!(environment, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_missing_library_says_how_to_make_it() {
+        let failure = missing(Path::new("/opt/bin/transhume")).to_string();
+        assert!(failure.contains("/opt/lib/transhume/libibverbs.so.1"), "{failure}");
+        assert!(failure.contains("make build"), "{failure}");
+    }
+}
