@@ -1,0 +1,106 @@
+use std::time::Duration;
+
+use crate::HostName;
+use crate::due::Due;
+use crate::journal::{MoveRecord, Stage};
+use crate::progress::Phase;
+use crate::protocol::Directive;
+
+/// What the coordinator knows of a move until it restarts.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Live {
+    pub(super) phase: Phase,
+    /// When each phase began, the present one last.
+    pub(super) marks: Vec<(Phase, Due)>,
+    /// When the move began, or the coordinator restarted.
+    pub(super) began: Due,
+    /// What the check at the source found.
+    pub(super) facts: Option<Vec<u8>>,
+    /// Until when the phase may last.
+    pub(super) deadline: Option<Due>,
+    /// Until when a host that is away may come back.
+    pub(super) unreachable_at: Option<Due>,
+    /// When the directives are sent again.
+    pub(super) repeat_at: Due,
+    /// Nothing more is asked of the source.
+    pub(super) source_done: bool,
+    /// Nothing more is asked of the destination.
+    pub(super) destination_done: bool,
+}
+
+impl Live {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            phase: Phase::Prepare,
+            marks: Vec::new(),
+            began: Due(now),
+            facts: None,
+            deadline: None,
+            unreachable_at: None,
+            repeat_at: Due(now),
+            source_done: false,
+            destination_done: false,
+        }
+    }
+
+    pub(super) fn after_restart(record: &MoveRecord, now: Duration) -> Self {
+        let phase = match record.stage {
+            Stage::Began => Phase::Prepare,
+            Stage::Committed => Phase::Resume,
+            Stage::Confirmed => Phase::Destroy,
+            Stage::RolledBack { .. } => Phase::RollBack,
+        };
+        Self { phase, marks: vec![(phase, Due(now))], ..Self::new(now) }
+    }
+
+    /// What the hosts are to do now. `spec` is the instance's.
+    pub(super) fn directives(&self, record: &MoveRecord, spec: &[u8]) -> Vec<(HostName, Directive)> {
+        let (source, destination) = (record.source.clone(), record.destination.clone());
+        match &record.stage {
+            Stage::Began => self.before_commit(record, spec).into_iter().collect(),
+            Stage::Committed => vec![(destination, Directive::Resume)],
+            Stage::Confirmed => vec![(source, Directive::Destroy)],
+            Stage::RolledBack { .. } => {
+                let hosts = [(source, self.source_done), (destination, self.destination_done)];
+                let open = hosts.into_iter().filter(|(_, done)| !done);
+                open.map(|(host, _)| (host, Directive::RollBack)).collect()
+            }
+        }
+    }
+
+    fn before_commit(&self, record: &MoveRecord, spec: &[u8]) -> Option<(HostName, Directive)> {
+        let (source, destination) = (record.source.clone(), record.destination.clone());
+        match (self.phase, &self.facts) {
+            (Phase::Prepare, None) => Some((source, Directive::CheckSource { destination })),
+            (Phase::Prepare, Some(facts)) => {
+                let (spec, facts) = (spec.to_vec(), facts.clone());
+                let epoch = record.epoch.next();
+                let directive = if record.dry_run {
+                    Directive::CheckDestination { spec, facts }
+                } else {
+                    Directive::Prepare { epoch, source, spec, facts }
+                };
+                Some((destination, directive))
+            }
+            (Phase::Suspend | Phase::Transfer, _) => {
+                Some((source, Directive::Suspend { epoch: record.epoch, destination }))
+            }
+            // Once everything is sent, the destination reports by itself.
+            _ => None,
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Due> {
+        [Some(self.repeat_at), self.deadline, self.unreachable_at].into_iter().flatten().min()
+    }
+
+    /// Every phase so far with its duration.
+    pub(super) fn durations(&self, now: Duration) -> Vec<(Phase, Duration)> {
+        let ends = self.marks.iter().skip(1).map(|(_, end)| end.0).chain([now]);
+        self.marks
+            .iter()
+            .zip(ends)
+            .map(|((phase, begin), end)| (*phase, end.saturating_sub(begin.0)))
+            .collect()
+    }
+}

@@ -1,0 +1,403 @@
+//! The coordinator: every instance's location, every move, and all decisions.
+//!
+//! ```text
+//!            Ready from the destination         Running            Destroyed
+//!   Began ───────────────────────────▶ Committed ──────▶ Confirmed ─────────▶ (ended)
+//!     │
+//!     │ refusal, failure, deadline, cancel, restart            both RolledBack
+//!     └──────────────────────────────▶ RolledBack ──────────────────────────▶ (ended)
+//! ```
+//!
+//! The boxes are [`Stage`]s, written down before anyone hears of them. What lies between — the
+//! [`Phase`] — is forgotten by a restart, and need not be remembered: an undecided move is then
+//! rolled back, a decided one is asked for again.
+//!
+//! A move blocks others of its instance until the instance runs: until it is Confirmed, or the
+//! source has reported the rollback. What is then left on the other host is a debt: the directive
+//! is repeated when that host comes back, and only moves of the instance to that host must wait.
+
+mod live;
+mod reports;
+mod stages;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fabric::Vid;
+
+use crate::due::Due;
+use crate::journal::{Image, Instance, MoveRecord, Record, Stage};
+use crate::progress::{Event, InstanceEnded, Phase};
+use crate::protocol::{Location, MAX_BLOB, ToCoordinator, ToNode};
+use crate::{HostName, MoveId};
+use live::Live;
+
+/// How long the coordinator waits, and how much it takes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// Before a directive that is not yet fulfilled is sent again.
+    pub repeat: Duration,
+    /// For the checks and the preparation.
+    pub prepare: Duration,
+    /// For all libraries of the instance to close their links.
+    pub suspend: Duration,
+    /// For the dump and the images' way.
+    pub transfer: Duration,
+    /// For the restore, after all was sent.
+    pub restore: Duration,
+    /// For a host that cannot be reached to come back, before the commit.
+    pub unreachable: Duration,
+    /// The most moves that are not over, of all instances.
+    pub max_moves: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            repeat: Duration::from_secs(1),
+            prepare: Duration::from_secs(30),
+            suspend: Duration::from_secs(10),
+            transfer: Duration::from_secs(300),
+            restore: Duration::from_secs(120),
+            unreachable: Duration::from_secs(2),
+            max_moves: 1024,
+        }
+    }
+}
+
+/// What happened to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// A node's connection is there (again).
+    LinkUp(HostName),
+    /// A node's connection is lost.
+    LinkDown(HostName),
+    /// A message from the node of `from`, which the connection has authenticated.
+    Message {
+        /// Its host.
+        from: HostName,
+        /// What it says.
+        message: ToCoordinator,
+    },
+    /// The time of [`Coordinator::wake_at`] has come.
+    Tick,
+}
+
+/// What the coordinator is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// Make this durable before going on to the outputs behind it.
+    Record(Record),
+    /// Send this to the node of `to`; drop it if there is no connection.
+    Send {
+        /// Its host.
+        to: HostName,
+        /// What to say.
+        message: ToNode,
+    },
+    /// Tell the move's user.
+    Event {
+        /// Which move.
+        id: MoveId,
+        /// What happened.
+        event: Event,
+    },
+    /// Tell whoever waits for the instance.
+    InstanceEnded(InstanceEnded),
+}
+
+/// A user's wish for a move.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MoveRequest {
+    /// Which instance.
+    pub vid: Vid,
+    /// Where to.
+    pub destination: HostName,
+    /// Only make the checks.
+    pub dry_run: bool,
+}
+
+/// Why a move does not begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such instance.
+    #[error("there is no instance {0}")]
+    UnknownInstance(Vid),
+    /// The instance is there already.
+    #[error("the instance is already on host {0}")]
+    SameHost(HostName),
+    /// A node that takes part is not connected.
+    #[error(
+        "host {0} is not connected to the coordinator: see that its node runs and reaches the coordinator"
+    )]
+    NotConnected(HostName),
+    /// Another move of the instance is not over.
+    #[error("{0} of the same instance is not over: wait for it or cancel it")]
+    InProgress(MoveId),
+    /// The destination still has something of the instance.
+    #[error("host {host} still removes what {id} of the same instance left there: try again in a moment")]
+    CleaningUp {
+        /// Which host.
+        host: HostName,
+        /// Since which move.
+        id: MoveId,
+    },
+    /// The limit on moves is reached.
+    #[error("{0} moves are not over: wait for some to end")]
+    TooMany(usize),
+}
+
+/// Why a move is not cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooLate {
+    /// It is committed.
+    #[error("{0} is committed and goes forward")]
+    Committed(MoveId),
+    /// It is over, or never was.
+    #[error("{0} is over")]
+    Over(MoveId),
+}
+
+/// Why an instance is not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// The VID belongs to another instance.
+    #[error("VID {0} is in use")]
+    VidTaken(Vid),
+    /// The name belongs to another instance.
+    #[error("the name {0:?} is in use: choose another with --name")]
+    NameTaken(String),
+    /// The specification is too large.
+    #[error("the instance's command, environment and settings take more than {MAX_BLOB} bytes")]
+    SpecTooLarge,
+}
+
+/// A move that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoveView<'a> {
+    /// Its number.
+    pub id: MoveId,
+    /// What is durable about it.
+    pub record: &'a MoveRecord,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// All locations and all moves.
+#[derive(Clone, Debug, Hash)]
+pub struct Coordinator {
+    config: Config,
+    image: Image,
+    lives: BTreeMap<MoveId, Live>,
+    linked: BTreeSet<HostName>,
+    /// Who asked where an instance is while it was on its way.
+    waiting: BTreeMap<Vid, BTreeSet<HostName>>,
+}
+
+impl Coordinator {
+    /// The coordinator with what its records amount to. Moves that are not committed are rolled back.
+    #[must_use]
+    pub fn new(config: Config, image: Image, now: Duration) -> (Self, Vec<Output>) {
+        let lives = image.moves.iter().map(|(id, record)| (*id, Live::after_restart(record, now))).collect();
+        let mut coordinator =
+            Self { config, image, lives, linked: BTreeSet::new(), waiting: BTreeMap::new() };
+        let mut out = Vec::new();
+        for id in coordinator.undecided().collect::<Vec<_>>() {
+            coordinator.give_up(id, vec!["the coordinator restarted".into()], now, &mut out);
+        }
+        (coordinator, out)
+    }
+
+    /// Enters an instance, which its host's node is to start once this is durable.
+    ///
+    /// # Errors
+    /// If its VID or name is taken, or its specification is too large.
+    pub fn add_instance(&mut self, vid: Vid, instance: Instance) -> Result<Vec<Output>, AddError> {
+        if self.image.instances.contains_key(&vid) {
+            return Err(AddError::VidTaken(vid));
+        }
+        if self.image.instances.values().any(|other| other.name == instance.name) {
+            return Err(AddError::NameTaken(instance.name));
+        }
+        if instance.spec.len() > MAX_BLOB {
+            return Err(AddError::SpecTooLarge);
+        }
+        let mut out = Vec::new();
+        self.record(Record::InstanceAdded { vid, instance }, &mut out);
+        Ok(out)
+    }
+
+    /// Begins a move, or a dry run of one.
+    ///
+    /// # Errors
+    /// If it cannot even begin.
+    pub fn begin(&mut self, request: MoveRequest, now: Duration) -> Result<(MoveId, Vec<Output>), Refusal> {
+        let record = self.admit(request)?;
+        let id = MoveId(self.image.last_move.0 + 1);
+        let mut out = Vec::new();
+        self.record(Record::MoveBegan { id, record }, &mut out);
+        self.lives.insert(id, Live::new(now));
+        self.enter(id, Phase::Prepare, now, &mut out);
+        Ok((id, out))
+    }
+
+    /// Rolls a move back, if it is not committed.
+    ///
+    /// # Errors
+    /// If it is committed or over.
+    pub fn cancel(&mut self, id: MoveId, now: Duration) -> Result<Vec<Output>, TooLate> {
+        let mut out = Vec::new();
+        match self.image.moves.get(&id).map(|record| &record.stage) {
+            None => return Err(TooLate::Over(id)),
+            Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
+            Some(Stage::RolledBack { .. }) => {}
+            Some(Stage::Began) => self.give_up(id, vec!["cancelled".into()], now, &mut out),
+        }
+        Ok(out)
+    }
+
+    /// Takes what happened at `now`, a time on any clock that does not go back.
+    pub fn handle(&mut self, input: Input, now: Duration) -> Vec<Output> {
+        let mut out = Vec::new();
+        match input {
+            Input::LinkUp(host) => self.link_up(host, &mut out),
+            Input::LinkDown(host) => self.link_down(&host, now),
+            Input::Message { from, message } => self.message(&from, message, now, &mut out),
+            Input::Tick => self.tick(now, &mut out),
+        }
+        out
+    }
+
+    /// When [`Input::Tick`] is due, if nothing else happens before.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.lives.values().filter_map(Live::next_due).min().map(|due| due.0)
+    }
+
+    /// What the records so far amount to.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Whether the node of `host` is connected.
+    #[must_use]
+    pub fn is_connected(&self, host: &HostName) -> bool {
+        self.linked.contains(host)
+    }
+
+    /// Every move that is not over.
+    pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
+        self.image
+            .moves
+            .iter()
+            .filter_map(|(id, record)| Some(MoveView { id: *id, record, phase: self.lives.get(id)?.phase }))
+    }
+
+    /// Where `vid` is; `None` if it is gone.
+    #[must_use]
+    pub fn locate(&self, vid: Vid) -> Option<Location> {
+        let instance = self.image.instances.get(&vid)?;
+        Some(Location { host: instance.host.clone(), epoch: instance.epoch, moving: self.is_moving(vid) })
+    }
+
+    fn admit(&self, request: MoveRequest) -> Result<MoveRecord, Refusal> {
+        let MoveRequest { vid, destination, dry_run } = request;
+        let instance = self.image.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
+        let source = instance.host.clone();
+        if source == destination {
+            return Err(Refusal::SameHost(destination));
+        }
+        for (id, record) in self.moves_of(vid) {
+            if self.blocks(id, record) {
+                return Err(Refusal::InProgress(id));
+            }
+            if record.source == destination || record.destination == destination {
+                return Err(Refusal::CleaningUp { host: destination, id });
+            }
+        }
+        if self.image.moves.len() >= self.config.max_moves {
+            return Err(Refusal::TooMany(self.image.moves.len()));
+        }
+        if let Some(host) = [&source, &destination].into_iter().find(|host| !self.linked.contains(host)) {
+            return Err(Refusal::NotConnected(host.clone()));
+        }
+        Ok(MoveRecord { vid, source, destination, epoch: instance.epoch, dry_run, stage: Stage::Began })
+    }
+
+    fn link_up(&mut self, host: HostName, out: &mut Vec<Output>) {
+        self.linked.insert(host.clone());
+        for (id, record) in &self.image.moves {
+            let both = self.linked.contains(&record.source) && self.linked.contains(&record.destination);
+            if let Some(live) = self.lives.get_mut(id).filter(|_| both) {
+                live.unreachable_at = None;
+            }
+        }
+        let directives = self.lives.keys().flat_map(|id| self.directives(*id));
+        out.extend(directives.filter(|output| matches!(output, Output::Send { to, .. } if *to == host)));
+    }
+
+    fn link_down(&mut self, host: &HostName, now: Duration) {
+        self.linked.remove(host);
+        for (id, record) in &self.image.moves {
+            let takes_part = record.source == *host || record.destination == *host;
+            if let Some(live) = self.lives.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
+            {
+                live.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
+        for id in self.lives.keys().copied().collect::<Vec<_>>() {
+            if let Some(reason) = self.overdue(id, now) {
+                self.give_up(id, vec![reason], now, out);
+            } else if self.lives.get(&id).is_some_and(|live| live.repeat_at.reached(now)) {
+                self.direct(id, now, out);
+            }
+        }
+    }
+
+    /// Why a move that can still be rolled back has taken too long, if it has.
+    fn overdue(&self, id: MoveId, now: Duration) -> Option<String> {
+        let (live, record) = (self.lives.get(&id)?, self.image.moves.get(&id)?);
+        if record.stage != Stage::Began {
+            return None;
+        }
+        if live.unreachable_at.is_some_and(|due| due.reached(now)) {
+            let host =
+                if self.linked.contains(&record.source) { &record.destination } else { &record.source };
+            return Some(format!("host {host} cannot be reached"));
+        }
+        let late = live.deadline.is_some_and(|due| due.reached(now));
+        late.then(|| format!("the {} phase took longer than it may", live.phase.name()))
+    }
+
+    fn undecided(&self) -> impl Iterator<Item = MoveId> {
+        self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
+    }
+
+    fn moves_of(&self, vid: Vid) -> impl Iterator<Item = (MoveId, &MoveRecord)> {
+        self.image.moves.iter().filter(move |(_, record)| record.vid == vid).map(|(id, record)| (*id, record))
+    }
+
+    /// Whether the move keeps others of its instance from beginning.
+    fn blocks(&self, id: MoveId, record: &MoveRecord) -> bool {
+        match record.stage {
+            Stage::Began | Stage::Committed => true,
+            Stage::Confirmed => false,
+            Stage::RolledBack { .. } => self.lives.get(&id).is_some_and(|live| !live.source_done),
+        }
+    }
+
+    fn is_moving(&self, vid: Vid) -> bool {
+        let suspended = |id| self.lives.get(&id).is_some_and(|live| live.phase != Phase::Prepare);
+        self.moves_of(vid).any(|(id, record)| self.blocks(id, record) && suspended(id))
+    }
+
+    /// Writes a record down: here, and by its output.
+    fn record(&mut self, record: Record, out: &mut Vec<Output>) {
+        self.image.apply(&record);
+        out.push(Output::Record(record));
+    }
+}

@@ -1,0 +1,219 @@
+//! What the nodes say, and what it means for a move.
+
+use std::time::Duration;
+
+use fabric::{Epoch, Vid};
+
+use super::{Coordinator, Output};
+use crate::journal::{Exit, MoveRecord, Record, Stage};
+use crate::progress::{Event, InstanceEnded, Outcome, Phase};
+use crate::protocol::{Directive, MAX_BLOB, MAX_REASON, MAX_REASONS, Report, ToCoordinator, ToNode};
+use crate::{HostName, MoveId};
+
+impl Coordinator {
+    pub(super) fn message(
+        &mut self,
+        from: &HostName,
+        message: ToCoordinator,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        match message {
+            ToCoordinator::Move { id, vid, report } => self.report(from, id, vid, report, now, out),
+            ToCoordinator::Exited { vid, epoch, exit } => self.exited(from, vid, epoch, exit, now, out),
+            ToCoordinator::Locate { vid } => self.located(from, vid, out),
+        }
+    }
+
+    fn located(&mut self, from: &HostName, vid: Vid, out: &mut Vec<Output>) {
+        let location = self.locate(vid);
+        if location.as_ref().is_some_and(|location| location.moving) {
+            self.waiting.entry(vid).or_default().insert(from.clone());
+        }
+        out.push(Output::Send { to: from.clone(), message: ToNode::Located { vid, location } });
+    }
+
+    /// A node speaks for its own part in a move only.
+    fn report(
+        &mut self,
+        from: &HostName,
+        id: MoveId,
+        vid: Vid,
+        report: Report,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(record) = self.image.moves.get(&id) else {
+            return self.report_of_ended(from, id, vid, &report, out);
+        };
+        if record.vid != vid {
+            return;
+        }
+        let record = record.clone();
+        let report = bounded(report);
+        if *from == record.source {
+            self.source_reports(id, &record, report, now, out);
+        } else if *from == record.destination {
+            self.destination_reports(id, &record, report, now, out);
+        }
+    }
+
+    /// A directive that came late can make a destination prepare for a move that is over. No
+    /// source is left in one: a move is over when its source has said so.
+    fn report_of_ended(&self, from: &HostName, id: MoveId, vid: Vid, report: &Report, out: &mut Vec<Output>) {
+        let waits = matches!(
+            report,
+            Report::Prepared | Report::Ready | Report::Refused { .. } | Report::Failed { .. }
+        );
+        if waits && id <= self.image.last_move {
+            let message = ToNode::Move { id, vid, directive: Directive::RollBack };
+            out.push(Output::Send { to: from.clone(), message });
+        }
+    }
+
+    fn source_reports(
+        &mut self,
+        id: MoveId,
+        record: &MoveRecord,
+        report: Report,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        match (&record.stage, report) {
+            (Stage::Began, Report::Checked { facts }) if phase == Phase::Prepare => {
+                self.source_checked(id, facts, now, out);
+            }
+            (Stage::Began, Report::Refused { reasons }) if phase == Phase::Prepare => {
+                self.give_up(id, reasons, now, out);
+            }
+            (Stage::Began, Report::Suspended { suspension }) if phase == Phase::Suspend => {
+                out.push(Output::Event { id, event: Event::Suspended(suspension) });
+                self.enter(id, Phase::Transfer, now, out);
+            }
+            (Stage::Began, Report::Progress { bytes, total }) => {
+                out.push(Output::Event { id, event: Event::Progress { bytes, total } });
+            }
+            (Stage::Began, Report::Sent { .. }) if matches!(phase, Phase::Suspend | Phase::Transfer) => {
+                self.enter(id, Phase::Restore, now, out);
+            }
+            (Stage::Began, Report::Failed { reason }) => self.give_up(id, vec![reason], now, out),
+            (Stage::RolledBack { reasons }, Report::RolledBack) => {
+                self.rolled_back_at_source(id, record.vid, reasons.clone(), now, out);
+            }
+            (Stage::Confirmed, Report::Destroyed) => self.end(id, out),
+            (_, Report::Trouble { reason }) => trouble(id, &record.source, reason, out),
+            _ => {}
+        }
+    }
+
+    fn source_checked(&mut self, id: MoveId, facts: Vec<u8>, now: Duration, out: &mut Vec<Output>) {
+        if facts.len() > MAX_BLOB {
+            let reason = format!("what the check at the source found takes more than {MAX_BLOB} bytes");
+            return self.give_up(id, vec![reason], now, out);
+        }
+        if let Some(live) = self.lives.get_mut(&id).filter(|live| live.facts.is_none()) {
+            live.facts = Some(facts);
+            self.direct(id, now, out);
+        }
+    }
+
+    fn destination_reports(
+        &mut self,
+        id: MoveId,
+        record: &MoveRecord,
+        report: Report,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(live) = self.lives.get_mut(&id) else { return };
+        match (&record.stage, report) {
+            (Stage::Began, Report::Checked { .. }) if record.dry_run => {
+                self.end_dry_run(id, Outcome::Feasible, now, out);
+            }
+            (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
+                self.enter(id, Phase::Suspend, now, out);
+            }
+            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.commit(id, now, out),
+            (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
+            (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
+                self.give_up(id, vec![reason], now, out);
+            }
+            (Stage::Committed, Report::Running) => self.confirm(id, record.vid, now, out),
+            (Stage::RolledBack { .. }, Report::RolledBack) => {
+                live.destination_done = true;
+                self.end_rollback(id, out);
+            }
+            (_, Report::Trouble { reason }) => trouble(id, &record.destination, reason, out),
+            _ => {}
+        }
+    }
+
+    /// An instance speaks from where it is, with its present epoch; an older word is only acknowledged.
+    fn exited(
+        &mut self,
+        from: &HostName,
+        vid: Vid,
+        epoch: Epoch,
+        exit: Exit,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let instance = self.image.instances.get(&vid);
+        if instance.is_some_and(|instance| instance.host == *from && instance.epoch == epoch) {
+            self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
+            out.push(Output::InstanceEnded(InstanceEnded { vid, exit }));
+        }
+        for (id, record) in self.image.moves.clone() {
+            if record.vid == vid {
+                self.exited_in_move(id, &record, from, epoch, now, out);
+            }
+        }
+        self.settled(vid, out);
+        out.push(Output::Send { to: from.clone(), message: ToNode::ExitRecorded { vid, epoch } });
+    }
+
+    fn exited_in_move(
+        &mut self,
+        id: MoveId,
+        record: &MoveRecord,
+        from: &HostName,
+        epoch: Epoch,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        match record.stage {
+            Stage::Began if *from == record.source && epoch == record.epoch => {
+                self.give_up(id, vec!["the instance has ended".into()], now, out);
+            }
+            Stage::Committed if *from == record.destination && epoch == record.epoch.next() => {
+                self.confirm(id, record.vid, now, out);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn trouble(id: MoveId, host: &HostName, reason: String, out: &mut Vec<Output>) {
+    out.push(Output::Event { id, event: Event::Trouble { host: host.clone(), reason } });
+}
+
+/// The report with its texts cut to what is kept of them.
+fn bounded(report: Report) -> Report {
+    match report {
+        Report::Refused { mut reasons } => {
+            reasons.truncate(MAX_REASONS);
+            Report::Refused { reasons: reasons.into_iter().map(cut).collect() }
+        }
+        Report::Failed { reason } => Report::Failed { reason: cut(reason) },
+        Report::Trouble { reason } => Report::Trouble { reason: cut(reason) },
+        other => other,
+    }
+}
+
+fn cut(mut reason: String) -> String {
+    if reason.len() > MAX_REASON {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    }
+    reason
+}

@@ -1,0 +1,133 @@
+//! From phase to phase, and the decisions.
+
+use std::time::Duration;
+
+use fabric::Vid;
+
+use super::{Coordinator, Output};
+use crate::MoveId;
+use crate::due::Due;
+use crate::journal::{Record, Stage};
+use crate::progress::{Event, Outcome, Phase};
+use crate::protocol::ToNode;
+
+impl Coordinator {
+    /// Begins a phase: tells the user, sets its deadline, and directs the hosts.
+    pub(super) fn enter(&mut self, id: MoveId, phase: Phase, now: Duration, out: &mut Vec<Output>) {
+        let limit = self.limit(phase);
+        let Some(live) = self.lives.get_mut(&id) else { return };
+        live.phase = phase;
+        live.marks.push((phase, Due(now)));
+        live.deadline = limit.map(|limit| Due::after(now, limit));
+        let at = now.saturating_sub(live.began.0);
+        out.push(Output::Event { id, event: Event::Phase { phase, at } });
+        self.direct(id, now, out);
+    }
+
+    fn limit(&self, phase: Phase) -> Option<Duration> {
+        match phase {
+            Phase::Prepare => Some(self.config.prepare),
+            Phase::Suspend => Some(self.config.suspend),
+            Phase::Transfer => Some(self.config.transfer),
+            Phase::Restore => Some(self.config.restore),
+            Phase::Resume | Phase::Destroy | Phase::RollBack => None,
+        }
+    }
+
+    /// Sends the directives that are not yet fulfilled.
+    pub(super) fn direct(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        if let Some(live) = self.lives.get_mut(&id) {
+            live.repeat_at = Due::after(now, self.config.repeat);
+        }
+        out.extend(self.directives(id));
+    }
+
+    /// Gives a move up that is not committed.
+    pub(super) fn give_up(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
+        let Some(record) = self.image.moves.get(&id) else { return };
+        if record.stage != Stage::Began {
+            return;
+        }
+        if record.dry_run {
+            return self.end_dry_run(id, Outcome::Hindered { reasons }, now, out);
+        }
+        self.record(Record::MoveRolledBack { id, reasons }, out);
+        self.enter(id, Phase::RollBack, now, out);
+    }
+
+    pub(super) fn end_dry_run(&mut self, id: MoveId, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
+        self.tell_end(id, outcome, now, out);
+        self.end(id, out);
+    }
+
+    /// The commit point. From the record on, the instance's place is the destination.
+    pub(super) fn commit(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        self.record(Record::MoveCommitted { id }, out);
+        self.enter(id, Phase::Resume, now, out);
+    }
+
+    /// The destination's copy runs, or ran: the source's can go.
+    pub(super) fn confirm(&mut self, id: MoveId, vid: Vid, now: Duration, out: &mut Vec<Output>) {
+        self.record(Record::MoveConfirmed { id }, out);
+        self.tell_end(id, Outcome::Moved, now, out);
+        self.enter(id, Phase::Destroy, now, out);
+        self.settled(vid, out);
+    }
+
+    /// The source has reported the rollback: the instance runs there.
+    pub(super) fn rolled_back_at_source(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        reasons: Vec<String>,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(live) = self.lives.get_mut(&id).filter(|live| !live.source_done) else { return };
+        live.source_done = true;
+        self.tell_end(id, Outcome::RolledBack { reasons }, now, out);
+        self.settled(vid, out);
+        self.end_rollback(id, out);
+    }
+
+    pub(super) fn end_rollback(&mut self, id: MoveId, out: &mut Vec<Output>) {
+        if self.lives.get(&id).is_some_and(|live| live.source_done && live.destination_done) {
+            self.end(id, out);
+        }
+    }
+
+    /// Nothing is left to do.
+    pub(super) fn end(&mut self, id: MoveId, out: &mut Vec<Output>) {
+        self.record(Record::MoveEnded { id }, out);
+        self.lives.remove(&id);
+        out.push(Output::Event { id, event: Event::Cleaned });
+    }
+
+    fn tell_end(&self, id: MoveId, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
+        let phases = self.lives.get(&id).map(|live| live.durations(now)).unwrap_or_default();
+        out.push(Output::Event { id, event: Event::Ended { outcome, phases } });
+    }
+
+    /// Answers those who asked where an instance is while it was on its way.
+    pub(super) fn settled(&mut self, vid: Vid, out: &mut Vec<Output>) {
+        if self.is_moving(vid) {
+            return;
+        }
+        let location = self.locate(vid);
+        for to in self.waiting.remove(&vid).unwrap_or_default() {
+            out.push(Output::Send { to, message: ToNode::Located { vid, location: location.clone() } });
+        }
+    }
+
+    /// The directives of a move that are not yet fulfilled.
+    pub(super) fn directives(&self, id: MoveId) -> Vec<Output> {
+        let (Some(live), Some(record)) = (self.lives.get(&id), self.image.moves.get(&id)) else {
+            return Vec::new();
+        };
+        let vid = record.vid;
+        let spec = self.image.instances.get(&vid).map(|instance| instance.spec.as_slice());
+        let directives = live.directives(record, spec.unwrap_or_default()).into_iter();
+        let send = |(to, directive)| Output::Send { to, message: ToNode::Move { id, vid, directive } };
+        directives.map(send).collect()
+    }
+}

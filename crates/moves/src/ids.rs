@@ -1,0 +1,77 @@
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Numbers the moves of a cluster. Never given twice; a later move has a higher number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MoveId(pub u64);
+
+impl fmt::Display for MoveId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "move {}", self.0)
+    }
+}
+
+/// The name of a host, unique in the cluster: 1 to 63 letters, digits, `-`, `_` or `.`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostName(Arc<str>);
+
+impl HostName {
+    /// The host called `name`.
+    ///
+    /// # Errors
+    /// If `name` is no name for a host.
+    pub fn new(name: &str) -> Result<Self, InvalidHostName> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let valid = (1..=63).contains(&name.len()) && name.bytes().all(allowed);
+        if valid { Ok(Self(name.into())) } else { Err(InvalidHostName { length: name.len() }) }
+    }
+
+    /// The name itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = InvalidHostName;
+
+    fn try_from(name: String) -> Result<Self, InvalidHostName> {
+        Self::new(&name)
+    }
+}
+
+impl From<HostName> for String {
+    fn from(host: HostName) -> Self {
+        host.as_str().into()
+    }
+}
+
+/// A text that names no host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a host name has 1 to 63 letters, digits, '-', '_' or '.'; this one ({length} bytes) does not")]
+pub struct InvalidHostName {
+    length: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_name_hosts() {
+        assert!(HostName::new("h1.rack-2").is_ok());
+        assert!(HostName::new("").is_err());
+        assert!(HostName::new("../h1").is_err());
+        assert!(HostName::new(&"h".repeat(64)).is_err());
+    }
+}

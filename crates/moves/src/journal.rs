@@ -1,0 +1,168 @@
+//! What the coordinator must remember: every instance's location, and the moves that are not over.
+
+use std::collections::BTreeMap;
+
+use fabric::{Epoch, FabricId, Vid};
+use serde::{Deserialize, Serialize};
+
+use crate::{HostName, MoveId};
+
+/// An instance, as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Instance {
+    /// The name that its user gave it.
+    pub name: String,
+    /// The fabric to which it belongs.
+    pub fabric: FabricId,
+    /// Where it is.
+    pub host: HostName,
+    /// Its moves so far.
+    pub epoch: Epoch,
+    /// How to make it, as its node wrote it; opaque here.
+    pub spec: Vec<u8>,
+}
+
+/// How an instance ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Exit {
+    /// Its command ended, as a shell reports it: the exit code, or 128 and the signal's number.
+    Code(i32),
+    /// Its processes are gone and nobody saw them end.
+    Lost {
+        /// What is known about it.
+        reason: String,
+    },
+}
+
+/// A move that is not over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MoveRecord {
+    /// Which instance.
+    pub vid: Vid,
+    /// Where it comes from.
+    pub source: HostName,
+    /// Where it goes.
+    pub destination: HostName,
+    /// The instance's epoch before the move.
+    pub epoch: Epoch,
+    /// Whether only the checks are made.
+    pub dry_run: bool,
+    /// What is decided.
+    pub stage: Stage,
+}
+
+/// What is decided about a move.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// Nothing yet: it can still be rolled back.
+    Began,
+    /// The instance's place is the destination; the move goes forward.
+    Committed,
+    /// The destination's copy runs; the source's is to be destroyed.
+    Confirmed,
+    /// The source runs on; the destination cleans up.
+    RolledBack {
+        /// Why, in words.
+        reasons: Vec<String>,
+    },
+}
+
+/// A change of what the coordinator remembers. Each is one durable transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// An instance is about to be started on its host.
+    InstanceAdded {
+        /// Its identity, never used by another instance that still exists.
+        vid: Vid,
+        /// What is known about it.
+        instance: Instance,
+    },
+    /// An instance is no more.
+    InstanceEnded {
+        /// Which instance.
+        vid: Vid,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// A move begins.
+    MoveBegan {
+        /// Its number: higher than all before.
+        id: MoveId,
+        /// In [`Stage::Began`].
+        record: MoveRecord,
+    },
+    /// The commit point: the instance's host and epoch change with the move's stage.
+    MoveCommitted {
+        /// Which move.
+        id: MoveId,
+    },
+    /// The destination's copy runs.
+    MoveConfirmed {
+        /// Which move.
+        id: MoveId,
+    },
+    /// A move is given up before its commit.
+    MoveRolledBack {
+        /// Which move.
+        id: MoveId,
+        /// Why, in words.
+        reasons: Vec<String>,
+    },
+    /// Nothing is left to do for a move.
+    MoveEnded {
+        /// Which move.
+        id: MoveId,
+    },
+}
+
+/// All that the coordinator remembers: what its records amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Image {
+    /// Every instance.
+    pub instances: BTreeMap<Vid, Instance>,
+    /// Every move that is not over.
+    pub moves: BTreeMap<MoveId, MoveRecord>,
+    /// The highest number of a move so far.
+    pub last_move: MoveId,
+}
+
+impl Image {
+    /// Applies one record. A record about an unknown instance or move changes nothing.
+    pub fn apply(&mut self, record: &Record) {
+        match record {
+            Record::InstanceAdded { vid, instance } => {
+                self.instances.insert(*vid, instance.clone());
+            }
+            Record::InstanceEnded { vid, .. } => {
+                self.instances.remove(vid);
+            }
+            Record::MoveBegan { id, record } => {
+                self.last_move = self.last_move.max(*id);
+                self.moves.insert(*id, record.clone());
+            }
+            Record::MoveCommitted { id } => self.commit(*id),
+            Record::MoveConfirmed { id } => self.set_stage(*id, Stage::Confirmed),
+            Record::MoveRolledBack { id, reasons } => {
+                self.set_stage(*id, Stage::RolledBack { reasons: reasons.clone() });
+            }
+            Record::MoveEnded { id } => {
+                self.moves.remove(id);
+            }
+        }
+    }
+
+    fn commit(&mut self, id: MoveId) {
+        let Some(record) = self.moves.get_mut(&id) else { return };
+        record.stage = Stage::Committed;
+        if let Some(instance) = self.instances.get_mut(&record.vid) {
+            instance.host = record.destination.clone();
+            instance.epoch = record.epoch.next();
+        }
+    }
+
+    fn set_stage(&mut self, id: MoveId, stage: Stage) {
+        if let Some(record) = self.moves.get_mut(&id) {
+            record.stage = stage;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What the coordinator says, and what a node does about it.
+
+use std::time::Duration;
+
+use fabric::Vid;
+
+use super::cell::{Cell, Decision, failed};
+use super::{NodeAgent, Operation, Output};
+use crate::MoveId;
+use crate::entry::{Arrival, Entry, NodeRecord, Role};
+use crate::protocol::{Directive, Location, Report, ToCoordinator, ToNode};
+
+impl NodeAgent {
+    pub(super) fn message(&mut self, message: ToNode, now: Duration, out: &mut Vec<Output>) {
+        match message {
+            ToNode::Move { id, vid, directive } => self.directive(id, vid, directive, now, out),
+            ToNode::ExitRecorded { vid, epoch } => {
+                let cell = self.cells.entry(vid).or_default();
+                let recorded =
+                    |entry: &Entry| matches!(entry.role, Role::Ended { .. }) && entry.epoch == epoch;
+                if cell.entry.as_ref().is_some_and(recorded) {
+                    cell.remove(vid, out);
+                    out.push(Output::Farewell { vid });
+                }
+                self.drop_blank(vid);
+            }
+            ToNode::Located { vid, location } => self.located(vid, location, out),
+        }
+    }
+
+    fn located(&mut self, vid: Vid, location: Option<Location>, out: &mut Vec<Output>) {
+        if !self.wanted.contains(&vid) {
+            return;
+        }
+        if !location.as_ref().is_some_and(|location| location.moving) {
+            self.wanted.remove(&vid);
+        }
+        out.push(Output::Located { vid, location });
+    }
+
+    fn directive(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        directive: Directive,
+        _now: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let cell = self.cells.entry(vid).or_default();
+        let answer = match directive {
+            Directive::CheckSource { destination } => {
+                cell.check_source(id, vid, Operation::CheckSource { destination }, out)
+            }
+            Directive::CheckDestination { spec, facts } => {
+                cell.check_destination(id, vid, Operation::CheckDestination { spec, facts }, out)
+            }
+            Directive::Prepare { epoch, source, spec, facts } => {
+                let role = Role::Destination { id, source, spec, facts, stage: Arrival::Preparing };
+                cell.prepare(id, vid, Entry { epoch, role }, out)
+            }
+            Directive::Suspend { epoch, destination } => {
+                cell.suspend(id, vid, Entry { epoch, role: Role::Source { id, destination } }, out)
+            }
+            Directive::Resume => cell.resume(id, vid, out),
+            Directive::Destroy => cell.destroy(id, vid, out),
+            Directive::RollBack => cell.roll_back(id, vid, out),
+        };
+        out.extend(answer.map(|report| Output::Send(ToCoordinator::Move { id, vid, report })));
+        self.drop_blank(vid);
+    }
+
+    pub(super) fn drop_blank(&mut self, vid: Vid) {
+        if self.cells.get(&vid).is_some_and(Cell::is_blank) {
+            self.cells.remove(&vid);
+        }
+    }
+}
+
+/// What an instance does with a directive. The answer is what there is to report at once.
+impl Cell {
+    fn check_source(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        check: Operation,
+        out: &mut Vec<Output>,
+    ) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Host { last_move }) if id > *last_move => {
+                self.ask_check(id, vid, check, out);
+                None
+            }
+            Some(Role::Host { .. } | Role::Source { .. } | Role::Destination { .. }) => None,
+            Some(Role::Ended { .. }) => refused("the instance has ended"),
+            None => refused("the instance is not on this host"),
+        }
+    }
+
+    fn check_destination(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        check: Operation,
+        out: &mut Vec<Output>,
+    ) -> Option<Report> {
+        if self.entry.is_some() {
+            return refused("this host still has something of the instance; try again in a moment");
+        }
+        self.ask_check(id, vid, check, out);
+        None
+    }
+
+    fn ask_check(&mut self, id: MoveId, vid: Vid, check: Operation, out: &mut Vec<Output>) {
+        if self.live.under_way.is_none() {
+            self.live.check = Some((id, check));
+            self.advance(vid, out);
+        }
+    }
+
+    fn prepare(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            None => {
+                self.become_role(vid, entry, out);
+                self.cancel(vid, out);
+                self.advance(vid, out);
+                None
+            }
+            Some(Role::Destination { id: mine, .. }) if *mine == id => self.report_of(vid),
+            Some(Role::Destination { id: mine, .. }) if *mine < id => {
+                // A newer move of the instance exists, so this one is rolled back.
+                self.decide_roll_back(vid, out);
+                None
+            }
+            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Source { id: mine, .. }) if id <= *mine => None,
+            Some(Role::Destination { .. }) => None,
+            Some(_) => refused("this host still has something of the instance; try again in a moment"),
+        }
+    }
+
+    fn suspend(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
+        let here = self.entry.as_ref();
+        match here.map(|here| &here.role) {
+            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Host { .. }) if here.is_some_and(|here| here.epoch != entry.epoch) => {
+                Some(failed("the instance is here with another epoch"))
+            }
+            Some(Role::Host { .. }) if !self.live.running => None,
+            Some(Role::Host { .. }) => {
+                self.become_role(vid, entry, out);
+                self.cancel(vid, out);
+                self.advance(vid, out);
+                None
+            }
+            Some(Role::Source { id: mine, .. }) if *mine == id => self.report_of(vid),
+            Some(Role::Source { .. } | Role::Destination { .. }) => None,
+            Some(Role::Ended { .. }) => Some(failed("the instance has ended")),
+            None => Some(failed("the instance is not on this host")),
+        }
+    }
+
+    fn resume(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Destination { id: mine, stage, .. }) if *mine == id => {
+                if *stage != Arrival::Preparing {
+                    self.decide(vid, Decision::Resume, out);
+                }
+                None
+            }
+            Some(Role::Host { last_move }) if id <= *last_move => Some(Report::Running),
+            Some(Role::Source { id: mine, .. }) if id < *mine => Some(Report::Running),
+            Some(Role::Ended { .. }) => {
+                out.extend(self.waiting_report(vid).map(Output::Send));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn destroy(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Source { id: mine, .. }) if *mine == id => {
+                self.decide(vid, Decision::Destroy, out);
+                None
+            }
+            _ => Some(Report::Destroyed),
+        }
+    }
+
+    fn roll_back(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Host { last_move }) if id <= *last_move => {
+                self.live.running.then_some(Report::RolledBack)
+            }
+            Some(Role::Host { .. }) => {
+                self.pass_over(id, vid, out);
+                self.live.running.then_some(Report::RolledBack)
+            }
+            Some(Role::Source { id: mine, .. }) if *mine == id => {
+                self.decide_roll_back(vid, out);
+                None
+            }
+            Some(Role::Destination { id: mine, .. }) if *mine <= id => {
+                // An older one is rolled back, too, since a newer move of the instance existed.
+                self.decide_roll_back(vid, out);
+                None
+            }
+            Some(_) | None => Some(Report::RolledBack),
+        }
+    }
+
+    /// Remembers that directives up to `id` are over.
+    fn pass_over(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
+        let Some(entry) = &mut self.entry else { return };
+        entry.role = Role::Host { last_move: id };
+        let entry = entry.clone();
+        self.live.check = None;
+        out.push(Output::Record(NodeRecord::Set { vid, entry }));
+    }
+
+    fn decide_roll_back(&mut self, vid: Vid, out: &mut Vec<Output>) {
+        let resuming =
+            |entry: &Entry| matches!(entry.role, Role::Destination { stage: Arrival::Resuming, .. });
+        if !self.entry.as_ref().is_some_and(resuming) {
+            self.decide(vid, Decision::RollBack, out);
+        }
+    }
+
+    fn report_of(&self, vid: Vid) -> Option<Report> {
+        match self.waiting_report(vid)? {
+            ToCoordinator::Move { report, .. } => Some(report),
+            _ => None,
+        }
+    }
+}
+
+fn refused(reason: &str) -> Option<Report> {
+    Some(Report::Refused { reasons: vec![reason.into()] })
+}

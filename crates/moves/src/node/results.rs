@@ -1,0 +1,227 @@
+//! What the engine says, and what a node does about it.
+
+use std::time::Duration;
+
+use fabric::Vid;
+
+use super::cell::{Cell, Decision, Step, failed};
+use super::{NodeAgent, Outcome, Output};
+use crate::MoveId;
+use crate::due::Due;
+use crate::entry::{Arrival, Entry, Role};
+use crate::journal::Exit;
+use crate::protocol::{Report, ToCoordinator};
+
+impl NodeAgent {
+    pub(super) fn ended(&mut self, vid: Vid, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
+        let Some(cell) = self.cells.get_mut(&vid) else { return };
+        let Some(under_way) = cell.live.under_way.take() else { return };
+        let retry = cell.result(vid, under_way.step, under_way.cancelled, outcome, out);
+        if retry {
+            cell.live.retry_at = Some(Due::after(now, self.config.retry));
+        }
+        cell.advance(vid, out);
+        self.drop_blank(vid);
+    }
+
+    pub(super) fn progress(&mut self, vid: Vid, bytes: u64, total: u64, out: &mut Vec<Output>) {
+        let Some(cell) = self.cells.get(&vid) else { return };
+        if let Some(Role::Source { id, .. }) = cell.entry.as_ref().map(|entry| &entry.role) {
+            let report = Report::Progress { bytes, total };
+            out.push(Output::Send(ToCoordinator::Move { id: *id, vid, report }));
+        }
+    }
+
+    pub(super) fn exited(&mut self, vid: Vid, exit: Exit, _now: Duration, out: &mut Vec<Output>) {
+        if let Some(cell) = self.cells.get_mut(&vid) {
+            cell.exited(vid, exit, out);
+            cell.advance(vid, out);
+        }
+    }
+
+    pub(super) fn advance(&mut self, vid: Vid, _now: Duration, out: &mut Vec<Output>) {
+        if let Some(cell) = self.cells.get_mut(&vid) {
+            cell.advance(vid, out);
+        }
+    }
+}
+
+impl Cell {
+    /// Takes the result of `step`; says whether the next operation has to wait a while.
+    fn result(
+        &mut self,
+        vid: Vid,
+        step: Step,
+        cancelled: bool,
+        outcome: Outcome,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        match step {
+            Step::Check(id) if !cancelled => self.checked(id, vid, outcome, out),
+            Step::Prepare | Step::Receive if !cancelled => self.arrived(vid, step, outcome, out),
+            Step::Suspend | Step::Send if !cancelled => self.left(vid, outcome, out),
+            Step::Restore if !cancelled => return self.restored(vid, outcome, out),
+            // These are never cancelled by a decision; if the instance ended meanwhile, nothing is awaited.
+            Step::Release if !cancelled => return self.released(vid, outcome, out),
+            Step::Continue if !cancelled => return self.continued(vid, outcome, out),
+            Step::Abort | Step::Destroy => return self.removed(vid, step, outcome, out),
+            _ => {}
+        }
+        false
+    }
+
+    fn checked(&mut self, id: MoveId, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
+        let report = match outcome {
+            Outcome::Checked { facts } => Report::Checked { facts },
+            Outcome::Refused { reasons } => Report::Refused { reasons },
+            other => Report::Refused { reasons: vec![reason_of(other)] },
+        };
+        out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+    }
+
+    fn left(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
+        match outcome {
+            Outcome::Suspended(suspension) => self.live.suspended = Some(suspension),
+            Outcome::Sent { bytes } => self.live.sent = Some(bytes),
+            other => self.fail(Report::Failed { reason: reason_of(other) }),
+        }
+        out.extend(self.waiting_report(vid).map(Output::Send));
+    }
+
+    fn arrived(&mut self, vid: Vid, step: Step, outcome: Outcome, out: &mut Vec<Output>) {
+        match (step, outcome) {
+            (Step::Prepare, Outcome::Done) => self.live.prepared = true,
+            (Step::Receive, Outcome::Done) => {
+                self.write_stage(vid, Arrival::Held, out);
+                self.live.held = true;
+            }
+            (_, Outcome::Refused { reasons }) => self.fail(Report::Refused { reasons }),
+            (_, other) => self.fail(Report::Failed { reason: reason_of(other) }),
+        }
+        out.extend(self.waiting_report(vid).map(Output::Send));
+    }
+
+    fn restored(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
+        if outcome == Outcome::Done {
+            self.live.held = true;
+            out.extend(self.waiting_report(vid).map(Output::Send));
+            return false;
+        }
+        self.trouble(vid, outcome, out);
+        true
+    }
+
+    fn released(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
+        match outcome {
+            Outcome::Done => self.become_host(vid, out),
+            Outcome::Gone { exit } => self.end(vid, exit, out),
+            other => {
+                // It has executed nothing, so the kept images still are its state.
+                self.trouble(vid, other, out);
+                self.live.held = false;
+                self.live.decision = Some(Decision::Resume);
+                self.write_stage(vid, Arrival::Held, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn continued(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
+        match outcome {
+            Outcome::Done => {
+                self.live.running = true;
+                let report = |id| ToCoordinator::Move { id, vid, report: Report::RolledBack };
+                out.extend(self.live.owes.take().map(report).map(Output::Send));
+            }
+            Outcome::Gone { exit } => self.end(vid, exit, out),
+            other => {
+                self.trouble(vid, other, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn removed(&mut self, vid: Vid, step: Step, outcome: Outcome, out: &mut Vec<Output>) -> bool {
+        if outcome != Outcome::Done {
+            self.trouble(vid, outcome, out);
+            return true;
+        }
+        let Some(id) = self.move_id() else { return false };
+        self.remove(vid, out);
+        let report = if step == Step::Abort { Report::RolledBack } else { Report::Destroyed };
+        out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+        false
+    }
+
+    fn exited(&mut self, vid: Vid, exit: Exit, out: &mut Vec<Output>) {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Host { .. } | Role::Destination { stage: Arrival::Resuming, .. }) => {
+                self.end(vid, exit, out);
+                self.cancel(vid, out);
+            }
+            // The held copy is gone, and is restored from the images again.
+            Some(Role::Destination { stage: Arrival::Held, .. }) => self.live.held = false,
+            // Until all is sent this ends the move. After that the stopped copy is needed only for a
+            // rollback, and its absence is found there.
+            Some(Role::Source { .. }) if self.live.sent.is_none() && self.live.decision.is_none() => {
+                self.fail(failed("the instance ended while it was being suspended"));
+                out.extend(self.waiting_report(vid).map(Output::Send));
+            }
+            _ => {}
+        }
+    }
+
+    fn become_host(&mut self, vid: Vid, out: &mut Vec<Output>) {
+        let (Some(id), Some(entry)) = (self.move_id(), self.entry.as_ref()) else { return };
+        let entry = Entry { epoch: entry.epoch, role: Role::Host { last_move: id } };
+        self.become_role(vid, entry, out);
+        self.live.running = true;
+        out.push(Output::Send(ToCoordinator::Move { id, vid, report: Report::Running }));
+    }
+
+    fn end(&mut self, vid: Vid, exit: Exit, out: &mut Vec<Output>) {
+        let Some(entry) = &self.entry else { return };
+        let entry = Entry { epoch: entry.epoch, role: Role::Ended { exit } };
+        self.become_role(vid, entry, out);
+        out.extend(self.waiting_report(vid).map(Output::Send));
+    }
+
+    fn write_stage(&mut self, vid: Vid, reached: Arrival, out: &mut Vec<Output>) {
+        let Some(mut entry) = self.entry.clone() else { return };
+        if let Role::Destination { stage, .. } = &mut entry.role {
+            *stage = reached;
+        }
+        self.write(vid, entry, out);
+    }
+
+    /// The first failure is the one that is reported.
+    fn fail(&mut self, report: Report) {
+        self.live.failure.get_or_insert(report);
+    }
+
+    fn trouble(&self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
+        if let Some(id) = self.move_id().or(self.live.owes) {
+            let report = Report::Trouble { reason: reason_of(outcome) };
+            out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+        }
+    }
+
+    fn move_id(&self) -> Option<MoveId> {
+        match &self.entry.as_ref()?.role {
+            Role::Source { id, .. } | Role::Destination { id, .. } => Some(*id),
+            Role::Host { .. } | Role::Ended { .. } => None,
+        }
+    }
+}
+
+fn reason_of(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Failed { reason } => reason,
+        Outcome::Refused { reasons } => reasons.join("; "),
+        Outcome::Gone { exit: Exit::Lost { reason } } => reason,
+        Outcome::Gone { exit: Exit::Code(code) } => format!("the instance ended with code {code}"),
+        _ => "the engine gave an answer that does not belong to the operation".into(),
+    }
+}
