@@ -1,0 +1,126 @@
+//! A connection that carries messages both ways until it is lost.
+//!
+//! Each end writes an empty frame when it has had nothing to say for [`KEEPALIVE`], and takes the connection for
+//! lost when it has heard nothing for [`SILENCE`].
+
+use std::io;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::frame;
+use crate::tls::Stream;
+
+/// How long an end may have nothing to say.
+pub const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// How long an end may be silent before it is taken for lost.
+pub const SILENCE: Duration = Duration::from_secs(4);
+
+/// The most messages that wait to be written.
+const QUEUE: usize = 4096;
+
+/// The connection is lost, or the other end does not take its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the connection is lost")]
+pub struct Closed;
+
+/// Where messages for the other end go. Clones share the connection.
+#[derive(Debug)]
+pub struct Outbox<M> {
+    queue: mpsc::Sender<Vec<u8>>,
+    messages: PhantomData<fn(M)>,
+}
+
+impl<M> Clone for Outbox<M> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), messages: PhantomData }
+    }
+}
+
+impl<M: Serialize> Outbox<M> {
+    /// Sends `message`, without waiting. That it was sent does not mean that it arrives.
+    ///
+    /// # Errors
+    /// If the connection is lost, or too many messages wait already.
+    pub fn send(&self, message: &M) -> Result<(), Closed> {
+        let frame = frame::encode(message).map_err(|_| Closed)?;
+        self.queue.try_send(frame).map_err(|_| Closed)
+    }
+
+    /// Whether the connection is lost.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+}
+
+/// Where messages of the other end come from. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Inbox<M> {
+    stream: BufReader<ReadHalf<Stream>>,
+    buffer: Vec<u8>,
+    writer: AbortHandle,
+    messages: PhantomData<fn() -> M>,
+}
+
+impl<M: DeserializeOwned> Inbox<M> {
+    /// The next message; `None` if the other end has closed.
+    ///
+    /// # Errors
+    /// `TimedOut` if it is silent; `InvalidData` if it says what cannot be understood.
+    pub async fn receive(&mut self) -> io::Result<Option<M>> {
+        loop {
+            let read = timeout(SILENCE, frame::read(&mut self.stream, &mut self.buffer)).await;
+            if !read?? {
+                return Ok(None);
+            }
+            if !self.buffer.is_empty() {
+                return frame::decode(&self.buffer).map(Some);
+            }
+        }
+    }
+}
+
+impl<M> Drop for Inbox<M> {
+    fn drop(&mut self) {
+        self.writer.abort();
+    }
+}
+
+/// Makes a channel of `stream`.
+#[must_use]
+pub fn open<O, I>(stream: Stream) -> (Outbox<O>, Inbox<I>) {
+    let (reader, writer) = tokio::io::split(stream);
+    let (queue, waiting) = mpsc::channel(QUEUE);
+    let writing = tokio::spawn(write(waiting, writer));
+    let outbox = Outbox { queue, messages: PhantomData };
+    let inbox = Inbox {
+        stream: BufReader::with_capacity(64 * 1024, reader),
+        buffer: Vec::new(),
+        writer: writing.abort_handle(),
+        messages: PhantomData,
+    };
+    (outbox, inbox)
+}
+
+async fn write(mut waiting: mpsc::Receiver<Vec<u8>>, stream: WriteHalf<Stream>) -> io::Result<()> {
+    let mut stream = BufWriter::with_capacity(64 * 1024, stream);
+    loop {
+        match timeout(KEEPALIVE, waiting.recv()).await {
+            Ok(Some(message)) => frame::write(&mut stream, &message).await?,
+            Ok(None) => return stream.shutdown().await,
+            Err(_elapsed) => frame::write(&mut stream, &[]).await?,
+        }
+        while let Ok(message) = waiting.try_recv() {
+            frame::write(&mut stream, &message).await?;
+        }
+        stream.flush().await?;
+    }
+}

@@ -1,0 +1,102 @@
+//! Frames: a length of four bytes, little-endian, and as many bytes. A message is a frame in postcard encoding.
+
+use std::io;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The longest frame, in bytes.
+pub const MAX_FRAME: usize = 4 * 1024 * 1024;
+
+/// Writes `bytes` as one frame. Does not flush.
+///
+/// # Errors
+/// `InvalidInput` past [`MAX_FRAME`]; otherwise the stream's.
+pub async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= MAX_FRAME);
+    let length = length.ok_or(io::ErrorKind::InvalidInput)?;
+    stream.write_all(&length.to_le_bytes()).await?;
+    stream.write_all(bytes).await
+}
+
+/// Reads one frame into `buffer`; `false` if the stream has ended before it.
+///
+/// # Errors
+/// `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
+pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<bool> {
+    let mut length = [0; 4];
+    if stream.read(&mut length[..1]).await? == 0 {
+        return Ok(false);
+    }
+    stream.read_exact(&mut length[1..]).await?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    buffer.resize(length, 0);
+    stream.read_exact(buffer).await?;
+    Ok(true)
+}
+
+/// Writes `message` as one frame and flushes.
+///
+/// # Errors
+/// As [`write()`].
+pub async fn send<M: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message: &M) -> io::Result<()> {
+    write(stream, &encode(message)?).await?;
+    stream.flush().await
+}
+
+/// Reads the message in the next frame.
+///
+/// # Errors
+/// `UnexpectedEof` if the stream has ended; `InvalidData` if the frame is no such message.
+pub async fn receive<M: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<M> {
+    let mut buffer = Vec::new();
+    if !read(stream, &mut buffer).await? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    decode(&buffer)
+}
+
+/// The frame for `message`.
+///
+/// # Errors
+/// `InvalidInput` if it cannot be encoded.
+pub fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// The message in `bytes`.
+///
+/// # Errors
+/// `InvalidData` if they are not exactly one such message.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> io::Result<M> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_arrives_as_it_was_sent() {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        send(&mut near, &("a", 7)).await.unwrap();
+        assert_eq!(receive::<(String, i32)>(&mut far).await.unwrap(), ("a".into(), 7));
+        drop(near);
+        assert!(!read(&mut far, &mut Vec::new()).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        near.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
+        let error = read(&mut far, &mut Vec::new()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}

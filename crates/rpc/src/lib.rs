@@ -1,0 +1,24 @@
+//! How the coordinator and the nodes reach each other.
+//!
+//! Everything between hosts, except the RDMA data itself, goes over TCP with TLS 1.3, and both ends show a
+//! certificate of the cluster's own authority. Who speaks is the name in the certificate, not an address, and
+//! not what a message says.
+//!
+//! * [`pki`]: the authority and its certificates, as files.
+//! * [`tls`]: connections whose other end is known by name.
+//! * [`frame`]: messages on a connection, with a limit on their size.
+//! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
+//! * [`call`]: questions and their answers over a channel.
+
+pub mod call;
+pub mod channel;
+pub mod frame;
+pub mod pki;
+pub mod tls;
+
+pub use call::{CallError, Caller, Pending};
+pub use channel::{Closed, Inbox, Outbox};
+pub use tls::{Endpoint, Stream};
+
+/// The coordinator's name in its certificate. No host may have it.
+pub const COORDINATOR: &str = "coordinator";

@@ -1,0 +1,106 @@
+//! TLS connections whose other end is known by the name in its certificate.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::pki::Identity;
+
+/// An encrypted connection.
+pub type Stream = TlsStream<TcpStream>;
+
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// One party of the cluster, which connects to others and is connected to.
+#[derive(Clone)]
+pub struct Endpoint {
+    name: Arc<str>,
+    connector: TlsConnector,
+    acceptor: TlsAcceptor,
+}
+
+impl Endpoint {
+    /// The endpoint of `identity`.
+    ///
+    /// # Errors
+    /// If certificate and key do not belong together, or the authority's is unusable.
+    pub fn new(identity: Identity) -> Result<Self, rustls::Error> {
+        let Identity { name, certificate, key, authority } = identity;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority)?;
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots.clone())
+            .with_client_auth_cert(vec![certificate.clone()], key.clone_key())?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate], key)?;
+        Ok(Self {
+            name: name.into(),
+            connector: TlsConnector::from(Arc::new(client)),
+            acceptor: TlsAcceptor::from(Arc::new(server)),
+        })
+    }
+
+    /// The name in this endpoint's certificate.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to `peer` at `address`.
+    ///
+    /// # Errors
+    /// If nobody answers in time, or not `peer`.
+    pub async fn connect(&self, address: SocketAddr, peer: &str) -> io::Result<Stream> {
+        let server = ServerName::try_from(peer.to_owned()).map_err(io::Error::other)?;
+        let connecting = async {
+            let tcp = TcpStream::connect(address).await?;
+            tcp.set_nodelay(true)?;
+            let stream = TlsStream::from(self.connector.connect(server, tcp).await?);
+            match peer_name(&stream)? {
+                name if name == peer => Ok(stream),
+                name => Err(io::Error::other(format!("{address} is {name}, not {peer}"))),
+            }
+        };
+        timeout(CONNECT_LIMIT, connecting).await?
+    }
+
+    /// The encrypted connection that somebody wants to make over `tcp`, and who it is.
+    ///
+    /// # Errors
+    /// If it takes too long, or the other end has no certificate of this cluster.
+    pub async fn accept(&self, tcp: TcpStream) -> io::Result<(Stream, String)> {
+        tcp.set_nodelay(true)?;
+        let stream = TlsStream::from(timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await??);
+        let name = peer_name(&stream)?;
+        Ok((stream, name))
+    }
+}
+
+fn peer_name(stream: &Stream) -> io::Result<String> {
+    let (_, connection) = stream.get_ref();
+    let certificate = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+    let certificate = certificate.ok_or_else(|| io::Error::other("the other end shows no certificate"))?;
+    let parsed = webpki::EndEntityCert::try_from(certificate).map_err(io::Error::other)?;
+    let mut names = parsed.valid_dns_names();
+    match (names.next(), names.next()) {
+        (Some(name), None) => Ok(name.to_owned()),
+        _ => Err(io::Error::other("the other end's certificate has not exactly one name")),
+    }
+}
