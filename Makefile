@@ -1,0 +1,38 @@
+# Every target does its own set-up (scripts/setup.sh); `make help` lists them.
+
+SHELL := /bin/bash
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Namespaces and CRIU need root; building does not.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test lint man clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+	    printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+setup: ## Install what is missing: packages, the Rust toolchain, CRIU
+	@scripts/setup.sh
+
+build: setup ## Build target/release/transhume and the library beside it
+	@cargo build --locked --release --workspace
+
+test: setup ## Build, check formatting and lints, run all tests (under 20 minutes)
+	@scripts/test.sh
+
+lint: setup ## Check formatting and lints only
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+man: build ## Write manual pages and shell completions to target/share
+	@mkdir -p target/share/man/man1 target/share/completions
+	@target/release/transhume man --dir target/share/man/man1
+	@for shell in bash zsh fish; do \
+	    target/release/transhume completions $$shell >target/share/completions/transhume.$$shell; done
+	@echo 'target/share: manual pages and completions'
+
+clean: ## Remove what was built, and all labs
+	@if [ -x target/release/transhume ]; then $(SUDO) target/release/transhume lab down --all; fi
+	@rm -rf target

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need on Debian 12 or 13, as far as it is missing:
+# packages by apt, the pinned Rust toolchain by rustup, and a CRIU that is new enough. Says nothing
+# when all is there. Run it again at any time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What it is for: build, lab, engine, and the programs that the tests and benchmarks run.
+readonly packages=(
+    gcc libc6-dev make
+    iproute2 nftables util-linux procps
+    perftest ibverbs-utils libibverbs-dev ucx-utils
+)
+
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
+}
+
+# Runs a command silently; shows what it said only if it fails.
+quietly() {
+    local output
+    output=$("$@" 2>&1) || die "$* failed:
+$output"
+}
+
+is_installed() {
+    [ "$(dpkg-query --show --showformat '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+apt_install() {
+    command -v apt-get >/dev/null || die "install these by hand, there is no apt-get here: $*"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "run this as root; it would install: $*"
+    printf 'setup: installing %s\n' "$*"
+    quietly as_root apt-get -qq update
+    quietly as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq --yes --no-install-recommends install "$@"
+}
+
+install_packages() {
+    local package missing=()
+    for package in "${packages[@]}"; do
+        is_installed "$package" || missing+=("$package")
+    done
+    [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
+}
+
+# Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there its own installer is used.
+install_rustup() {
+    if [ -n "$(apt-cache search --names-only '^rustup$' 2>/dev/null)" ]; then
+        apt_install rustup
+    else
+        is_installed curl || apt_install curl ca-certificates
+        printf 'setup: installing rustup\n'
+        curl --proto '=https' --silent --show-error --fail https://sh.rustup.rs |
+            sh -s -- -y --quiet --profile minimal --default-toolchain none ||
+            die "cannot get rustup: install it from https://rustup.rs and run this again"
+    fi
+}
+
+install_rust() {
+    PATH=$PATH:$HOME/.cargo/bin
+    command -v cargo >/dev/null || command -v rustup >/dev/null || install_rustup
+    if command -v rustup >/dev/null; then
+        # Asking for the version installs the toolchain of rust-toolchain.toml.
+        cargo --version >/dev/null 2>&1 || quietly rustup toolchain install
+    fi
+    local least version
+    least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    version=$(cargo --version | cut -d ' ' -f 2)
+    [ "$(printf '%s\n' "$least" "$version" | sort -V | head -n 1)" = "$least" ] ||
+        die "Rust $least or newer is needed and this is $version: install rustup from https://rustup.rs"
+}
+
+install_packages
+install_rust
+quietly scripts/criu.sh
