@@ -5,9 +5,9 @@ use std::time::Duration;
 use fabric::Vid;
 use serde::{Deserialize, Serialize};
 
+use crate::HostName;
 use crate::journal::Exit;
 use crate::protocol::Suspension;
-use crate::HostName;
 
 /// A part of a move. Up to and with [`Phase::Restore`] a move can be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ mod kill;
 mod lab;
 mod logs;
 mod man;
+mod pki;
 mod ps;
 mod run;
 mod target;
@@ -38,6 +39,7 @@ enum Command {
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
+    Pki(pki::Arguments),
     Lab(lab::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -55,6 +57,7 @@ impl Cli {
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
+            Command::Pki(arguments) => arguments.run(),
             Command::Lab(arguments) => arguments.run(target),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),

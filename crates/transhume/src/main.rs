@@ -12,6 +12,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let command = cli::Cli::parse();
+    end_with_the_reader();
     match command.run() {
         Ok(code) => code,
         Err(failure) => {
@@ -19,4 +20,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Lets a write to a pipe that nobody reads end the process, as people expect of `transhume ps | head`.
+fn end_with_the_reader() {
+    // SAFETY: no handler is installed, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }

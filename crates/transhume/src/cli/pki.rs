@@ -1,0 +1,38 @@
+//! `transhume pki`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use rpc::pki;
+
+use crate::failure::{Failure, Result};
+
+/// Issues the certificates by which the coordinator and the nodes know each other
+///
+/// The first use makes the cluster's authority as well. A host needs `authority.pem` and its own
+/// two files (`NAME.pem`, `NAME.key`) and no others; the authority's key stays where it is.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume pki --dir ./pki coordinator node1 node2")]
+pub struct Arguments {
+    /// The folder of keys and certificates
+    #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
+    dir: PathBuf,
+    /// `coordinator`, and the names of hosts
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<ExitCode> {
+        if !self.dir.join("authority.pem").exists() {
+            pki::create_authority(&self.dir).map_err(failed)?;
+        }
+        self.names.iter().try_for_each(|name| pki::issue(&self.dir, name).map_err(failed))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn failed(error: pki::PkiError) -> Failure {
+    Failure::new(error.to_string(), "")
+}
