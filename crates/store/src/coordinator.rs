@@ -1,0 +1,181 @@
+//! What the coordinator remembers.
+
+use std::path::Path;
+
+use fabric::Vid;
+use moves::MoveId;
+use moves::journal::{Image, MoveRecord, Record};
+use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+
+use crate::StoreError;
+use crate::file::{File, NUMBERS, decode, put, take};
+
+/// Raised when the layout of tables or values changes.
+const VERSION: u32 = 1;
+
+/// How many moves are remembered after their end; the oldest go first.
+pub const MAX_ENDED_MOVES: u64 = 1000;
+
+const INSTANCES: TableDefinition<u16, &[u8]> = TableDefinition::new("instances");
+const MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("moves");
+const ENDED_MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended moves");
+
+const LAST_MOVE: &str = "last move";
+const LAST_VID: &str = "last vid";
+
+/// The coordinator's store.
+pub struct Store {
+    file: File,
+}
+
+/// A move that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedMove {
+    /// Its number.
+    pub id: MoveId,
+    /// As it was when it ended.
+    pub record: MoveRecord,
+}
+
+impl Store {
+    /// Opens the store in the file at `path`, or makes a new one.
+    ///
+    /// # Errors
+    /// If it is in use, of another version, or cannot be read or written.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let prepare = |write: &WriteTransaction| {
+            write.open_table(INSTANCES)?;
+            write.open_table(MOVES)?;
+            write.open_table(ENDED_MOVES)?;
+            Ok(())
+        };
+        Ok(Self { file: File::open(path, VERSION, prepare)? })
+    }
+
+    /// What all records so far amount to.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn load(&self) -> Result<Image, StoreError> {
+        self.file.read(|read| {
+            let mut image = Image::default();
+            for row in read.open_table(INSTANCES)?.iter()? {
+                let (vid, bytes) = row?;
+                image.instances.extend(Vid::new(vid.value()).zip(Some(decode(bytes.value())?)));
+            }
+            for row in read.open_table(MOVES)?.iter()? {
+                let (id, bytes) = row?;
+                image.moves.insert(MoveId(id.value()), decode(bytes.value())?);
+            }
+            let last_move = read.open_table(NUMBERS)?.get(LAST_MOVE)?;
+            image.last_move = MoveId(last_move.map_or(0, |last| last.value()));
+            Ok(image)
+        })
+    }
+
+    /// Applies a record; it is durable when this returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written. Whether the record is there is then unknown until
+    /// the store is opened anew.
+    pub fn apply(&self, record: &Record) -> Result<(), StoreError> {
+        self.file.write(|write| apply(write, record))
+    }
+
+    /// A VID that no instance has and that was not given out for as long as possible.
+    ///
+    /// # Errors
+    /// [`StoreError::NoVid`] if there is none; otherwise if the file cannot be read or written.
+    pub fn allocate_vid(&self) -> Result<Vid, StoreError> {
+        let allocated = self.file.write(|write| {
+            let mut numbers = write.open_table(NUMBERS)?;
+            let instances = write.open_table(INSTANCES)?;
+            let last = numbers.get(LAST_VID)?.map_or(0, |last| last.value());
+            for step in 1..=u64::from(Vid::MAX) {
+                let lid = ((last + step - 1) % u64::from(Vid::MAX) + 1) as u16;
+                if instances.get(lid)?.is_none() {
+                    numbers.insert(LAST_VID, u64::from(lid))?;
+                    return Ok(Vid::new(lid));
+                }
+            }
+            Ok(None)
+        })?;
+        allocated.ok_or(StoreError::NoVid)
+    }
+
+    /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn ended_moves(&self) -> Result<Vec<EndedMove>, StoreError> {
+        self.file.read(|read| {
+            let mut ended = Vec::new();
+            for row in read.open_table(ENDED_MOVES)?.iter()? {
+                let (id, bytes) = row?;
+                ended.push(EndedMove { id: MoveId(id.value()), record: decode(bytes.value())? });
+            }
+            Ok(ended)
+        })
+    }
+}
+
+/// Brings the rows that `record` is about into an image, applies it there, and writes them back:
+/// what a record means is said in one place.
+fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
+    let mut instances = write.open_table(INSTANCES)?;
+    let mut moves = write.open_table(MOVES)?;
+    let id = move_of(record);
+    let known: Option<MoveRecord> = id.map(|id| take(&moves, id.0)).transpose()?.flatten();
+    let vid = vid_of(record).or(known.as_ref().map(|known| known.vid));
+    let mut image = Image::default();
+    image.moves.extend(id.zip(known.clone()));
+    if let Some(vid) = vid {
+        image.instances.extend(take(&instances, vid.lid())?.map(|instance| (vid, instance)));
+    }
+    image.apply(record);
+    if let Some(vid) = vid {
+        put(&mut instances, vid.lid(), image.instances.get(&vid))?;
+    }
+    if let Some(id) = id {
+        put(&mut moves, id.0, image.moves.get(&id))?;
+    }
+    match (record, id, known) {
+        (Record::MoveBegan { .. }, Some(id), _) => note_last_move(write, id),
+        (Record::MoveEnded { .. }, Some(id), Some(known)) => keep_ended(write, id, &known),
+        _ => Ok(()),
+    }
+}
+
+fn note_last_move(write: &WriteTransaction, id: MoveId) -> Result<(), redb::Error> {
+    let mut numbers = write.open_table(NUMBERS)?;
+    let last = numbers.get(LAST_MOVE)?.map_or(0, |last| last.value());
+    numbers.insert(LAST_MOVE, last.max(id.0))?;
+    Ok(())
+}
+
+fn keep_ended(write: &WriteTransaction, id: MoveId, record: &MoveRecord) -> Result<(), redb::Error> {
+    let mut ended = write.open_table(ENDED_MOVES)?;
+    put(&mut ended, id.0, Some(record))?;
+    while ended.len()? > MAX_ENDED_MOVES {
+        ended.pop_first()?;
+    }
+    Ok(())
+}
+
+fn move_of(record: &Record) -> Option<MoveId> {
+    match record {
+        Record::InstanceAdded { .. } | Record::InstanceEnded { .. } => None,
+        Record::MoveBegan { id, .. }
+        | Record::MoveCommitted { id }
+        | Record::MoveConfirmed { id }
+        | Record::MoveRolledBack { id, .. }
+        | Record::MoveEnded { id } => Some(*id),
+    }
+}
+
+fn vid_of(record: &Record) -> Option<Vid> {
+    match record {
+        Record::InstanceAdded { vid, .. } | Record::InstanceEnded { vid, .. } => Some(*vid),
+        _ => None,
+    }
+}

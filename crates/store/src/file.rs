@@ -1,0 +1,128 @@
+//! A database file with a version in it, and values in postcard encoding.
+
+use std::path::{Path, PathBuf};
+
+use redb::{
+    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
+    WriteTransaction,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::StoreError;
+
+/// Single numbers, by name.
+pub(crate) const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+
+const VERSION: &str = "version";
+
+pub(crate) struct File {
+    path: PathBuf,
+    database: Database,
+}
+
+impl File {
+    /// Opens or makes the file at `path`, and has `prepare` make the tables of a new one.
+    pub(crate) fn open(
+        path: &Path,
+        version: u32,
+        prepare: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<Self, StoreError> {
+        let database = Database::create(path).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.into()),
+            other => StoreError::File { path: path.into(), source: other.into() },
+        })?;
+        let file = Self { path: path.into(), database };
+        file.sync_name()?;
+        let found = file.write(|write| {
+            let mut numbers = write.open_table(NUMBERS)?;
+            let found = numbers.get(VERSION)?.map(|found| found.value());
+            if found.is_none() {
+                numbers.insert(VERSION, u64::from(version))?;
+            }
+            prepare(write)?;
+            Ok(found.unwrap_or(u64::from(version)))
+        })?;
+        if found == u64::from(version) {
+            return Ok(file);
+        }
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        Err(StoreError::Version { path: file.path, found, known: version })
+    }
+
+    /// Makes the file's name durable; the database takes care of its contents.
+    fn sync_name(&self) -> Result<(), StoreError> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let synced =
+            std::fs::File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+        synced.map_err(|source| self.failed(source.into()))
+    }
+
+    /// One transaction, durable when this returns.
+    pub(crate) fn write<T>(
+        &self,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let attempt = || {
+            let write = self.database.begin_write()?;
+            let result = change(&write)?;
+            write.commit()?;
+            Ok(result)
+        };
+        attempt().map_err(|source| self.failed(source))
+    }
+
+    /// Reads one consistent state.
+    pub(crate) fn read<T>(
+        &self,
+        look: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let attempt = || look(&self.database.begin_read()?);
+        attempt().map_err(|source: redb::Error| self.failed(source))
+    }
+
+    fn failed(&self, source: redb::Error) -> StoreError {
+        match source {
+            redb::Error::Corrupted(what) if what == MALFORMED => {
+                StoreError::Malformed { path: self.path.clone(), what: "an encoded value" }
+            }
+            source => StoreError::File { path: self.path.clone(), source },
+        }
+    }
+}
+
+const MALFORMED: &str = "malformed value";
+
+/// The bytes of `value`.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, redb::Error> {
+    postcard::to_stdvec(value).map_err(|_| redb::Error::Corrupted(MALFORMED.into()))
+}
+
+/// The value in `bytes`.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, redb::Error> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(redb::Error::Corrupted(MALFORMED.into())),
+    }
+}
+
+/// Makes the row of `key` hold `value`, or removes it.
+pub(crate) fn put<K: redb::Key + 'static, T: Serialize>(
+    table: &mut Table<'_, K, &'static [u8]>,
+    key: K::SelfType<'_>,
+    value: Option<&T>,
+) -> Result<(), redb::Error> {
+    match value {
+        Some(value) => table.insert(key, encode(value)?.as_slice())?,
+        None => table.remove(key)?,
+    };
+    Ok(())
+}
+
+/// The value in the row of `key`.
+pub(crate) fn take<K: redb::Key + 'static, T: DeserializeOwned>(
+    table: &impl ReadableTable<K, &'static [u8]>,
+    key: K::SelfType<'_>,
+) -> Result<Option<T>, redb::Error> {
+    table.get(key)?.map(|bytes| decode(bytes.value())).transpose()
+}

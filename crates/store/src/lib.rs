@@ -1,0 +1,16 @@
+//! The embedded stores: one file each, and one durable transaction for each record.
+//!
+//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out.
+//! * [`NodeStore`]: what a node remembers — an entry for each instance that it has to do with.
+//!
+//! A record that was applied is still there after a crash of the process or the machine, whole; a
+//! record whose application was interrupted is there whole or not at all.
+
+mod coordinator;
+mod error;
+mod file;
+mod node;
+
+pub use coordinator::{EndedMove, MAX_ENDED_MOVES, Store};
+pub use error::StoreError;
+pub use node::NodeStore;

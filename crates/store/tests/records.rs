@@ -1,0 +1,176 @@
+//! What is written is found again, also when the writer is killed in the middle.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fabric::{Epoch, FabricId, Vid};
+use moves::entry::{Entry, NodeRecord, Role};
+use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
+use moves::{HostName, MoveId};
+use store::{MAX_ENDED_MOVES, NodeStore, Store, StoreError};
+
+/// Where the child of [`a_killed_writer_leaves_every_acknowledged_record`] writes.
+const CHILD: &str = "TRANSHUME_TEST_STORE";
+
+fn host(number: u64) -> HostName {
+    HostName::new(&format!("h{number}")).unwrap()
+}
+
+fn vid(lid: u16) -> Vid {
+    Vid::new(lid).unwrap()
+}
+
+/// The `number`-th record of an endless history in which instances come, move, and go.
+fn record(number: u64) -> Record {
+    let (round, step) = (number / 7, number % 7);
+    let vid = vid((round % 200 + 1) as u16);
+    let id = MoveId(2 * round + u64::from(step >= 5));
+    let instance = Instance {
+        name: format!("i{round}"),
+        fabric: FabricId(1),
+        host: host(1),
+        epoch: Epoch(0),
+        spec: vec![step as u8; 300],
+    };
+    let began = MoveRecord {
+        vid,
+        source: host(1),
+        destination: host(2),
+        epoch: Epoch(0),
+        dry_run: false,
+        stage: Stage::Began,
+    };
+    match step {
+        0 => Record::InstanceAdded { vid, instance },
+        1 => Record::MoveBegan { id, record: began },
+        2 => Record::MoveCommitted { id },
+        3 => Record::MoveConfirmed { id },
+        4 => Record::MoveEnded { id },
+        5 => Record::MoveBegan { id, record: began },
+        _ if round % 2 == 0 => Record::InstanceEnded { vid, exit: Exit::Code(0) },
+        _ => Record::MoveRolledBack { id, reasons: vec!["no room".into()] },
+    }
+}
+
+fn image_after(records: u64) -> Image {
+    let mut image = Image::default();
+    (0..records).for_each(|number| image.apply(&record(number)));
+    image
+}
+
+#[test]
+fn a_store_is_what_its_records_amount_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let store = Store::open(&path).unwrap();
+    for number in 0..100 {
+        store.apply(&record(number)).unwrap();
+        assert_eq!(store.load().unwrap(), image_after(number + 1), "after record {number}");
+    }
+    drop(store);
+    assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(100));
+}
+
+#[test]
+fn ended_moves_are_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("store")).unwrap();
+    for id in 1..=MAX_ENDED_MOVES + 3 {
+        let Record::MoveBegan { record, .. } = record(1) else { unreachable!() };
+        store.apply(&Record::MoveBegan { id: MoveId(id), record }).unwrap();
+        store.apply(&Record::MoveEnded { id: MoveId(id) }).unwrap();
+    }
+    let ended = store.ended_moves().unwrap();
+    assert_eq!(ended.len() as u64, MAX_ENDED_MOVES);
+    assert_eq!(ended[0].id, MoveId(4));
+    assert_eq!(store.load().unwrap().last_move, MoveId(MAX_ENDED_MOVES + 3));
+}
+
+#[test]
+fn vids_come_in_turn_and_are_unused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("store")).unwrap();
+    let Record::InstanceAdded { instance, .. } = record(0) else { unreachable!() };
+    store.apply(&Record::InstanceAdded { vid: vid(2), instance }).unwrap();
+    let given: Vec<u16> = (0..3).map(|_| store.allocate_vid().unwrap().lid()).collect();
+    assert_eq!(given, [1, 3, 4]);
+}
+
+#[test]
+fn a_store_in_use_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let _store = Store::open(&path).unwrap();
+    assert!(matches!(Store::open(&path), Err(StoreError::InUse(_))));
+}
+
+#[test]
+fn a_file_that_is_no_store_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    std::fs::write(&path, b"something else entirely").unwrap();
+    assert!(matches!(Store::open(&path), Err(StoreError::File { .. })));
+}
+
+#[test]
+fn a_node_finds_its_entries_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let entry = Entry { epoch: Epoch(3), role: Role::Host { last_move: MoveId(9) } };
+    let store = NodeStore::open(&path).unwrap();
+    for lid in [1, 2] {
+        store.apply(&NodeRecord::Set { vid: vid(lid), entry: entry.clone() }).unwrap();
+    }
+    store.apply(&NodeRecord::Removed { vid: vid(1) }).unwrap();
+    drop(store);
+    let entries = NodeStore::open(&path).unwrap().load().unwrap();
+    assert_eq!(entries.into_iter().collect::<Vec<_>>(), [(vid(2), entry)]);
+}
+
+/// The child: writes records until it is killed, and says each number when it is durable.
+#[test]
+#[ignore = "run by a_killed_writer_leaves_every_acknowledged_record"]
+fn child_that_writes() {
+    let Ok(path) = std::env::var(CHILD) else { return };
+    let store = Store::open(Path::new(&path)).unwrap();
+    let first = std::env::var("FIRST").unwrap().parse().unwrap();
+    for number in first..first + 100_000 {
+        store.apply(&record(number)).unwrap();
+        println!("durable {number}");
+    }
+}
+
+/// Lets a child write from record `first` on, kills it after `lines`, and returns how many
+/// records it said to be durable in all.
+fn write_and_kill(path: &Path, first: u64, lines: usize) -> u64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "child_that_writes"])
+        .env(CHILD, path)
+        .env("FIRST", first.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut said = output.filter_map(|line| Some(line.split_once("durable ")?.1.parse::<u64>().ok()? + 1));
+    let mut durable = said.by_ref().take(lines).last().unwrap_or(first);
+    child.kill().unwrap();
+    durable = said.last().unwrap_or(durable);
+    child.wait().unwrap();
+    durable
+}
+
+#[test]
+fn a_killed_writer_leaves_every_acknowledged_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let mut written = 0;
+    for lines in [1, 2, 3, 5, 7, 11, 13, 17, 40, 80] {
+        let acknowledged = write_and_kill(&path, written, lines);
+        assert!(acknowledged > written, "the child wrote nothing");
+        let image = Store::open(&path).unwrap().load().unwrap();
+        let in_flight = u64::from(image != image_after(acknowledged));
+        written = acknowledged + in_flight;
+        assert!(image == image_after(written), "neither {acknowledged} records nor one more");
+    }
+}
