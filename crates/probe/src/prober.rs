@@ -1,0 +1,147 @@
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::{Gaps, namespace};
+
+/// The time between two packets.
+pub const INTERVAL: Duration = Duration::from_micros(500);
+
+/// How long the receiver waits before it looks whether it should stop.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Sends numbered packets to an address until it is dropped, and notes the answers.
+#[derive(Debug)]
+pub struct Prober {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: UdpSocket,
+    stop: AtomicBool,
+    gaps: Mutex<Gaps>,
+}
+
+impl Prober {
+    /// Starts to send to `target` from the network namespace `from`.
+    ///
+    /// # Errors
+    /// Those of [`namespace::inside`] and of making a socket.
+    pub fn start(from: &Path, target: SocketAddr) -> io::Result<Self> {
+        let socket = namespace::inside(from, || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        socket.connect(target)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let shared = Arc::new(Shared { socket, stop: AtomicBool::new(false), gaps: Mutex::default() });
+        let (sender, receiver) = (shared.clone(), shared.clone());
+        let threads = vec![thread::spawn(move || sender.send()), thread::spawn(move || receiver.receive())];
+        Ok(Self { shared, threads })
+    }
+
+    /// What was noted so far.
+    #[must_use]
+    pub fn gaps(&self) -> Gaps {
+        self.shared.gaps().clone()
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn gaps(&self) -> MutexGuard<'_, Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A packet whose time has passed is sent at once, but those missed are not made up for.
+    fn send(&self) {
+        let mut due = Instant::now();
+        for sequence in 0_u64.. {
+            if self.stopped() {
+                return;
+            }
+            // Refused while nobody listens yet: the answers that are missing say so.
+            let _ = self.socket.send(&sequence.to_be_bytes());
+            due = (due + INTERVAL).max(Instant::now());
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn receive(&self) {
+        let mut bytes = [0; 8];
+        while !self.stopped() {
+            if let Ok(8) = self.socket.recv(&mut bytes) {
+                self.gaps().note(u64::from_be_bytes(bytes), Instant::now());
+            }
+        }
+    }
+}
+
+/// Sends every packet that comes to `port` back to its sender, for ever.
+///
+/// # Errors
+/// Those of binding the port.
+pub fn answer(port: u16) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    let mut bytes = [0; 64];
+    loop {
+        if let Ok((length, sender)) = socket.recv_from(&mut bytes) {
+            // The prober counts what does not come back.
+            let _ = socket.send_to(&bytes[..length], sender);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_seen_with_its_length() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let here = Path::new("/proc/self/ns/net");
+        let Ok(prober) = Prober::start(here, server.local_addr().unwrap()) else {
+            eprintln!("skipped: entering a namespace needs root");
+            return;
+        };
+        let mut bytes = [0; 8];
+        let mut echo_until = |end: Instant| {
+            while Instant::now() < end {
+                let (length, sender) = server.recv_from(&mut bytes).unwrap();
+                server.send_to(&bytes[..length], sender).unwrap();
+            }
+        };
+        let begin = Instant::now();
+        let silence = Duration::from_millis(100);
+        echo_until(begin + silence);
+        thread::sleep(silence);
+        drop_waiting(&server);
+        echo_until(Instant::now() + silence);
+        let gap = prober.gaps().longest_within(begin, Instant::now()).unwrap();
+        assert!(gap.duration() >= silence, "{gap:?}");
+        assert!(prober.gaps().answered() > 50);
+    }
+
+    /// Drops the packets that wait, so that what was sent into the silence stays without answer.
+    fn drop_waiting(server: &UdpSocket) {
+        server.set_nonblocking(true).unwrap();
+        while server.recv_from(&mut [0; 8]).is_ok() {}
+        server.set_nonblocking(false).unwrap();
+    }
+}
