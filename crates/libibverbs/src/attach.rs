@@ -1,0 +1,163 @@
+//! The connection to the node of the host, made when a program first asks for devices.
+//!
+//! The messages and their order are in [`fabric::attach`].
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::{env, fmt, thread};
+
+use fabric::attach::{Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode};
+use fabric::{Epoch, FabricId, ProcessId, seqpacket};
+use softhca::{Config, Device, Limits};
+use verbs::{HandleSource, Policy};
+
+use crate::events::EventFd;
+use crate::fork;
+use crate::process::Process;
+use crate::thread::{self as runtime, Runtime};
+
+/// How long to wait between attempts while nobody listens: the instance is about to be frozen, or
+/// has just been thawed.
+pub(crate) const RETRY: Duration = Duration::from_micros(500);
+
+/// How often a starting program tries: its instance may be about to move.
+const FIRST_ATTEMPTS: u32 = 200;
+
+/// How long a node may take to answer `Hello`.
+const ANSWER_MS: libc::c_int = 10_000;
+
+/// Why the process has no device.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Nobody listens.
+    NoNode(io::Error),
+    /// The instance is about to move, or has just moved: the node hung up.
+    Later,
+    /// The node does not want this process.
+    Node(String),
+    /// The connection broke, or something unexpected came over it.
+    Broken(String),
+    /// The process lacks descriptors or threads.
+    Local(io::Error),
+}
+
+impl Refusal {
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::NoNode(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            Self::Later => true,
+            Self::Node(_) | Self::Broken(_) | Self::Local(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNode(error) => {
+                write!(
+                    f,
+                    "no RDMA device: this process is in no instance ({error}); start it with `transhume run -- COMMAND`"
+                )
+            }
+            Self::Later => write!(f, "no RDMA device: the instance moves; start the program again"),
+            Self::Node(reason) => write!(f, "no RDMA device: the node refused this process: {reason}"),
+            Self::Broken(what) => {
+                write!(f, "no RDMA device: {what}; does the node run the same version of transhume?")
+            }
+            Self::Local(error) => {
+                write!(f, "no RDMA device: {error}; raise the process' limits (ulimit -n, -u)")
+            }
+        }
+    }
+}
+
+/// What a node says of a process.
+pub(crate) struct Welcome {
+    pub(crate) process: ProcessId,
+    pub(crate) fabric: FabricId,
+    pub(crate) epoch: Epoch,
+}
+
+/// Attaches this process, and starts its thread.
+pub(crate) fn attach() -> Result<&'static Process, Refusal> {
+    let (socket, welcome) = first_connection()?;
+    let wake = EventFd::new(libc::EFD_NONBLOCK).map_err(Refusal::Local)?;
+    let device = Device::new(Config {
+        process: welcome.process,
+        fabric: welcome.fabric,
+        epoch: welcome.epoch,
+        handles: handles(welcome.process),
+        limits: Limits::default(),
+    });
+    let process = Process::new(welcome.process, welcome.fabric, device, wake).make_current();
+    process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
+    fork::watch();
+    runtime::start(Runtime::new(process, socket)).map_err(Refusal::Local)?;
+    Ok(process)
+}
+
+/// A program that starts while its instance moves finds nobody listening for a moment.
+fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
+    let mut attempts = 0;
+    loop {
+        match connection(None) {
+            Err(refusal) if refusal.may_pass() && attempts < FIRST_ATTEMPTS => {
+                attempts += 1;
+                thread::sleep(RETRY);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A connection to the node on which it has welcomed this process.
+pub(crate) fn connection(resume: Option<ProcessId>) -> Result<(OwnedFd, Welcome), Refusal> {
+    let socket = seqpacket::connect(SOCKET_NAME).map_err(Refusal::NoNode)?;
+    let welcome = greet(&socket, resume)?;
+    Ok((socket, welcome))
+}
+
+/// Says who we are, and waits for the answer.
+fn greet(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal> {
+    let hello = ToNode::Hello { version: VERSION, role: Role::Verbs, resume };
+    let broken = |error: io::Error| Refusal::Broken(format!("the connection to the node failed: {error}"));
+    seqpacket::send(socket.as_fd(), &encode(&hello), &[]).map_err(broken)?;
+    if !readable_within(socket, ANSWER_MS) {
+        return Err(Refusal::Broken("the node does not answer".to_owned()));
+    }
+    let packet = seqpacket::receive(socket.as_fd()).map_err(broken)?;
+    if packet.bytes.is_empty() {
+        return Err(Refusal::Later);
+    }
+    match decode::<ToProcess>(&packet.bytes) {
+        Ok(ToProcess::Welcome { process, fabric, epoch }) => Ok(Welcome { process, fabric, epoch }),
+        Ok(ToProcess::Refused { reason }) => Err(Refusal::Node(reason)),
+        Ok(_) => Err(Refusal::Broken("the node's answer is no answer".to_owned())),
+        Err(error) => Err(Refusal::Broken(error.to_string())),
+    }
+}
+
+fn readable_within(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
+    let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one live pollfd is passed.
+        match unsafe { libc::poll(&raw mut entry, 1, milliseconds) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            ready => return ready == 1,
+        }
+    }
+}
+
+/// Tests ask for a device that hands out hostile handles.
+fn handles(process: ProcessId) -> Box<dyn HandleSource> {
+    let policy = match env::var("TRANSHUME_TEST_HANDLES").as_deref() {
+        Ok("random") => Policy::Random,
+        Ok("reused") => Policy::Reused,
+        Ok("colliding") => Policy::Colliding,
+        _ => Policy::Stable,
+    };
+    policy.source(u64::from(process.qpn(process.vid.lid())))
+}

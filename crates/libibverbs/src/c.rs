@@ -1,0 +1,15 @@
+//! What the exports stand for, under their C names.
+
+pub(crate) use crate::address::*;
+pub(crate) use crate::channel::*;
+pub(crate) use crate::compat::*;
+pub(crate) use crate::context::*;
+pub(crate) use crate::cq::*;
+pub(crate) use crate::devices::*;
+pub(crate) use crate::fork::*;
+pub(crate) use crate::memory::*;
+pub(crate) use crate::qp::*;
+pub(crate) use crate::query::*;
+pub(crate) use crate::rates::*;
+pub(crate) use crate::srq::*;
+pub(crate) use crate::text::*;

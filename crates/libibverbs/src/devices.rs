@@ -1,0 +1,93 @@
+//! The list of devices: one if the process is attached to a node, else none.
+
+use std::ffi::{CStr, c_char};
+use std::ptr;
+use std::sync::{Mutex, OnceLock};
+
+use libc::c_int;
+use verbs_abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
+use verbs_abi::ibv_device;
+
+use crate::events::lock;
+use crate::process::Process;
+use crate::{attach, debug, object};
+
+/// What programs call the device.
+const NAME: &CStr = c"transhume0";
+
+/// The structure that programs see. It is the same for all contexts, and after a move.
+struct Shown(ibv_device);
+
+// SAFETY: its pointers are null, and it is never written after it was made.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+static DEVICE: OnceLock<Shown> = OnceLock::new();
+
+fn device() -> *mut ibv_device {
+    ptr::from_ref(&DEVICE.get_or_init(describe).0).cast_mut()
+}
+
+fn describe() -> Shown {
+    // SAFETY: null pointers and zeroes are values of these fields.
+    let mut device: ibv_device = unsafe { object::zeroed() };
+    device.node_type = IBV_NODE_CA;
+    device.transport_type = IBV_TRANSPORT_IB;
+    set_text(&mut device.name, NAME);
+    set_text(&mut device.dev_name, c"uverbs0");
+    set_text(&mut device.dev_path, c"/sys/class/infiniband_verbs/uverbs0");
+    set_text(&mut device.ibdev_path, c"/sys/class/infiniband/transhume0");
+    Shown(device)
+}
+
+fn set_text(field: &mut [c_char], text: &CStr) {
+    for (to, from) in field.iter_mut().zip(text.to_bytes_with_nul()) {
+        *to = from.cast_signed();
+    }
+}
+
+/// The attached process; attaches it if it is not.
+pub(crate) fn attached() -> Option<&'static Process> {
+    static ATTACHING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = lock(&ATTACHING);
+    if let Some(process) = Process::current() {
+        return Some(process);
+    }
+    attach::attach().map_err(|refusal| debug::say(|| refusal.to_string())).ok()
+}
+
+/// A NULL-terminated list of devices, to be freed with [`ibv_free_device_list`].
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let found = attached().map_or(ptr::null_mut(), |_| device());
+    // SAFETY: no memory is passed.
+    let list: *mut *mut ibv_device = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();
+    if !list.is_null() {
+        // SAFETY: the list has room for two.
+        unsafe { list.write(found) };
+    }
+    if !count.is_null() {
+        // SAFETY: the contract of verbs: `count` can be written.
+        unsafe { count.write(c_int::from(!list.is_null() && !found.is_null())) };
+    }
+    list
+}
+
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: the contract of verbs: NULL, or a list that `ibv_get_device_list` made with `calloc`.
+    unsafe { libc::free(list.cast()) };
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_device_name(_: *mut ibv_device) -> *const c_char {
+    NAME.as_ptr()
+}
+
+/// The kernel knows no such device, so it has no index.
+pub(crate) unsafe extern "C" fn ibv_get_device_index(_: *mut ibv_device) -> c_int {
+    -1
+}
+
+/// In network byte order.
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(_: *mut ibv_device) -> u64 {
+    Process::current().map_or(0, |process| u64::from_ne_bytes(process.identity.vid.guid()))
+}

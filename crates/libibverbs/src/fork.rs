@@ -1,0 +1,80 @@
+//! `fork`. The device stays with the parent: its memory may be registered and its links carry the
+//! parent's traffic. A child finds its inherited objects dead (`EIO`), and may open the device anew,
+//! as another process.
+//!
+//! The lock is held across `fork`, so that the child sees no half-done state; the child then closes
+//! its copies of the links and of the connection to the node, so that they end with the parent.
+
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, Once};
+
+use libc::{c_int, c_void};
+use verbs_abi::constants::IBV_FORK_UNNEEDED;
+
+use crate::process::{Process, State};
+
+/// What `before` leaves for the other two, in the thread that forks.
+struct Held {
+    process: &'static Process,
+    state: MutexGuard<'static, State>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Watches for `fork` from now on.
+pub(crate) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the three functions are never unloaded: the library is linked with `nodelete`.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+unsafe extern "C" fn before() {
+    if let Some(process) = Process::current() {
+        let held = Held { process, state: process.lock_for_fork() };
+        HELD.with_borrow_mut(|slot| *slot = Some(held));
+    }
+}
+
+unsafe extern "C" fn in_parent() {
+    drop(HELD.take());
+}
+
+unsafe extern "C" fn in_child() {
+    let Some(held) = HELD.take() else { return };
+    held.process.leave_to_parent();
+    let node = held.process.node.load(Ordering::Relaxed);
+    for fd in outside(&held.state).into_iter().chain((node != -1).then_some(node)) {
+        // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// The descriptors of links.
+fn outside(state: &State) -> Vec<RawFd> {
+    let mut waitables = Vec::new();
+    state.device.waitables(&mut waitables);
+    waitables.into_iter().map(|waitable| waitable.fd).collect()
+}
+
+/// Registered memory needs no care here: no hardware writes to it behind the kernel's back.
+pub(crate) extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> u32 {
+    IBV_FORK_UNNEEDED
+}
+
+pub(crate) extern "C" fn ibv_dontfork_range(_: *mut c_void, _: usize) -> c_int {
+    0
+}
+
+pub(crate) extern "C" fn ibv_dofork_range(_: *mut c_void, _: usize) -> c_int {
+    0
+}

@@ -1,0 +1,147 @@
+//! Protection domains and memory regions.
+
+use libc::{c_int, c_void};
+use softhca::{Access, Errno};
+use verbs_abi::constants::access::IBV_ACCESS_OPTIONAL_RANGE;
+use verbs_abi::{ibv_context, ibv_mr, ibv_pd};
+
+use crate::context::Context;
+use crate::process::Held;
+use crate::{errno, object};
+
+/// What a program's `ibv_pd` lies in.
+#[repr(C)]
+pub(crate) struct Pd {
+    base: ibv_pd,
+    pub(crate) handle: softhca::Pd,
+}
+
+starts_with!(Pd, ibv_pd);
+
+/// What a program's `ibv_mr` lies in.
+#[repr(C)]
+struct Mr {
+    base: ibv_mr,
+    handle: softhca::Mr,
+}
+
+starts_with!(Mr, ibv_mr);
+
+/// The context of a PD.
+///
+/// # Safety
+/// `pd` is a PD of this library.
+unsafe fn context_of<'a>(pd: *mut ibv_pd) -> &'a Context {
+    // SAFETY: the caller's promise; a context outlives its objects.
+    unsafe { Context::of((*pd).context) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the contract of verbs.
+    errno::object(unsafe { object::context(context) }.and_then(|opened| {
+        opened.process.with(|state| {
+            let handle = state.device.alloc_pd()?;
+            state.objects.pds.insert(handle, Held(context));
+            Ok(object::give(Pd { base: ibv_pd { context, handle: handle.0 }, handle }))
+        })
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the contract of verbs.
+    let (process, handle) = unsafe { (context_of(pd).process, Pd::of(pd).handle) };
+    errno::code(process.with(|state| {
+        state.device.dealloc_pd(handle)?;
+        state.objects.pds.remove(&handle);
+        // SAFETY: `ibv_alloc_pd` gave it, and the program gives it back.
+        unsafe { object::take::<Pd, _>(pd) };
+        Ok(())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the contract of verbs.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access.cast_unsigned()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the contract of verbs.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the contract of verbs.
+    let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
+    // SAFETY: as above.
+    let process = unsafe { context_of(pd) }.process;
+    errno::object(self::access(access).and_then(|access| {
+        process.with(|state| {
+            // SAFETY: the contract of verbs: the memory stays until `ibv_dereg_mr`.
+            let (handle, keys) =
+                unsafe { state.device.reg_mr(pd_handle, addr as u64, length as u64, iova, access) }?;
+            state.objects.mrs.insert(handle, Held(context));
+            let (lkey, rkey) = (keys.lkey, keys.rkey);
+            let base = ibv_mr { context, pd, addr, length, handle: handle.0, lkey, rkey };
+            Ok(object::give(Mr { base, handle }))
+        })
+    }))
+}
+
+/// Optional flags are hints. Features that the device lacks (memory windows, zero-based regions, on-demand
+/// paging, huge-page hints) are refused.
+fn access(flags: u32) -> Result<Access, Errno> {
+    Access::from_bits(flags & !IBV_ACCESS_OPTIONAL_RANGE).ok_or(Errno::UNSUPPORTED)
+}
+
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the contract of verbs.
+    let (process, handle) = unsafe { (Context::of((*mr).context).process, Mr::of(mr).handle) };
+    errno::code(process.with(|state| {
+        state.device.dereg_mr(handle)?;
+        state.objects.mrs.remove(&handle);
+        // SAFETY: registration gave it, and the program gives it back.
+        unsafe { object::take::<Mr, _>(mr) };
+        Ok(())
+    }))
+}
+
+/// Not supported: the old region stays as it is (`IBV_REREG_MR_ERR_INPUT`).
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    _mr: *mut ibv_mr,
+    _flags: c_int,
+    _pd: *mut ibv_pd,
+    _addr: *mut c_void,
+    _length: usize,
+    _access: c_int,
+) -> c_int {
+    errno::minus_one(Err(Errno::UNSUPPORTED))
+}
+
+/// Not supported: there is no device memory to share.
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    errno::object(Err(Errno::UNSUPPORTED))
+}

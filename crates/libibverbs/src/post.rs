@@ -1,0 +1,156 @@
+//! Classic posting: `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`.
+
+use std::slice;
+
+use libc::c_int;
+use softhca::{Errno, Payload, SendOp, SendWr, Sge};
+use verbs_abi::constants::{send_flags, wr_opcode};
+use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
+
+use crate::errno;
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+
+/// Posts a list; on an error `bad` names the first request that was not posted.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the contract of verbs.
+    let qp = unsafe { Qp::of(qp) };
+    let mut next = list;
+    let posted = qp.process.with(|state| {
+        let mut result = Ok(());
+        // SAFETY: the contract of verbs: NULL or a live request, whose arrays are as long as it says.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            result = unsafe { send_wr(wr) }.and_then(|wr| state.device.post_send(qp.handle, &wr));
+            if result.is_err() {
+                break;
+            }
+            next = wr.next;
+        }
+        state.device.flush_doorbell(qp.handle);
+        result
+    });
+    // SAFETY: the contract of verbs: `bad` can be written.
+    unsafe { report(posted, next, bad) }
+}
+
+/// # Safety
+/// `bad` can be written if `posted` is an error.
+unsafe fn report<T>(posted: Result<(), Errno>, at: *mut T, bad: *mut *mut T) -> c_int {
+    if posted.is_err() && !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bad.write(at) };
+    }
+    errno::code(posted)
+}
+
+/// # Safety
+/// The request's array is as long as it says, and its union is as its opcode says.
+unsafe fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'_>, Errno> {
+    // SAFETY: the caller's promise.
+    let sges = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let has = |flag: u32| wr.send_flags & flag != 0;
+    Ok(SendWr {
+        wr_id: wr.wr_id,
+        // SAFETY: the caller's promise.
+        op: unsafe { operation(wr) }?,
+        signaled: has(send_flags::IBV_SEND_SIGNALED),
+        fence: has(send_flags::IBV_SEND_FENCE),
+        solicited: has(send_flags::IBV_SEND_SOLICITED),
+        payload: if has(send_flags::IBV_SEND_INLINE) { Payload::Inline(sges) } else { Payload::Sges(sges) },
+    })
+}
+
+/// # Safety
+/// The union is as the opcode says.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+    // SAFETY: the caller's promise; the members hold plain integers.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let (va, rkey) = (rdma.remote_addr, rdma.rkey);
+    Ok(match wr.opcode {
+        wr_opcode::IBV_WR_SEND => SendOp::Send,
+        wr_opcode::IBV_WR_SEND_WITH_IMM => SendOp::SendImm(wr.imm_data),
+        wr_opcode::IBV_WR_RDMA_WRITE => SendOp::Write { va, rkey },
+        wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm { va, rkey, imm: wr.imm_data },
+        wr_opcode::IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
+        wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+            va: atomic.remote_addr,
+            rkey: atomic.rkey,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
+        }
+        _ => return Err(Errno::INVALID),
+    })
+}
+
+/// # Safety
+/// `count` elements at `list` can be read for as long as the result is used.
+unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise; both structures are laid out alike.
+    Ok(unsafe { slice::from_raw_parts(list.cast::<Sge>(), count) })
+}
+
+/// Posts each request of a list until one is refused, which is then left in `next`.
+///
+/// # Safety
+/// `next` is NULL or a live list, whose arrays are as long as it says.
+unsafe fn post_each(
+    next: &mut *mut ibv_recv_wr,
+    mut post: impl FnMut(u64, &[Sge]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: the caller's promise.
+        post(wr.wr_id, unsafe { elements(wr.sg_list, wr.num_sge) }?)?;
+        *next = wr.next;
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the contract of verbs.
+    let qp = unsafe { Qp::of(qp) };
+    let mut next = list;
+    let posted = qp.process.with(|state| {
+        // SAFETY: the contract of verbs.
+        unsafe { post_each(&mut next, |wr_id, sges| state.device.post_recv(qp.handle, wr_id, sges)) }
+    });
+    // SAFETY: the contract of verbs.
+    unsafe { report(posted, next, bad) }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the contract of verbs.
+    let srq = unsafe { Srq::of(srq) };
+    let mut next = list;
+    let posted = srq.process.with(|state| {
+        // SAFETY: the contract of verbs.
+        unsafe { post_each(&mut next, |wr_id, sges| state.device.post_srq_recv(srq.handle, wr_id, sges)) }
+    });
+    // SAFETY: the contract of verbs.
+    unsafe { report(posted, next, bad) }
+}

@@ -1,0 +1,203 @@
+//! This process as a user of RDMA: its identity, and the device behind one lock.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::{ptr, thread};
+
+use fabric::{FabricId, ProcessId};
+use softhca::{AsyncEvent, Device, Errno, Event};
+use verbs_abi::constants::event;
+use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
+
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::events::{EventFd, lock};
+
+/// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
+pub(crate) struct Held<T>(pub(crate) *mut T);
+
+// SAFETY: the objects are used under the process' lock, or through their own locks.
+unsafe impl<T> Send for Held<T> {}
+
+/// The program's objects, by the device's handles.
+#[derive(Default)]
+pub(crate) struct Objects {
+    pub(crate) cqs: HashMap<softhca::Cq, Held<ibv_cq>>,
+    pub(crate) srqs: HashMap<softhca::Srq, Held<ibv_srq>>,
+    pub(crate) qps: HashMap<softhca::Qp, Held<ibv_qp>>,
+    pub(crate) mrs: HashMap<softhca::Mr, Held<ibv_context>>,
+    pub(crate) pds: HashMap<softhca::Pd, Held<ibv_context>>,
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    pub(crate) device: Device,
+    pub(crate) objects: Objects,
+    /// Peers to which the thread shall ask the node for a link.
+    pub(crate) wanted_links: Vec<ProcessId>,
+    /// Counts the program's polls that found nothing: it moves while the program spins.
+    pub(crate) empty_polls: u64,
+    /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
+    pub(crate) armed: bool,
+    events: Vec<Event>,
+}
+
+/// See the module.
+pub(crate) struct Process {
+    pub(crate) identity: ProcessId,
+    pub(crate) fabric: FabricId,
+    state: Mutex<State>,
+    /// The thread waits for the lock, which a spinning program would otherwise hardly leave to it.
+    thread_waits: AtomicBool,
+    /// The device belongs to the parent of this process.
+    forked: AtomicBool,
+    /// Wakes the thread.
+    pub(crate) wake: EventFd,
+    /// The thread's connection to the node, or -1; for `fork`.
+    pub(crate) node: AtomicI32,
+}
+
+/// The process' device once it is attached. Never freed: objects and the thread refer to it.
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+
+impl Process {
+    pub(crate) fn new(identity: ProcessId, fabric: FabricId, device: Device, wake: EventFd) -> Self {
+        let state = State {
+            device,
+            objects: Objects::default(),
+            wanted_links: Vec::new(),
+            empty_polls: 0,
+            armed: true,
+            events: Vec::new(),
+        };
+        Self {
+            identity,
+            fabric,
+            state: Mutex::new(state),
+            thread_waits: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
+            wake,
+            node: AtomicI32::new(-1),
+        }
+    }
+
+    /// The attached process, if there is one.
+    pub(crate) fn current() -> Option<&'static Self> {
+        // SAFETY: the pointer is null or came from `make_current`, and is never freed.
+        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(crate) fn make_current(self) -> &'static Self {
+        let process: &'static Self = Box::leak(Box::new(self));
+        CURRENT.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
+        process
+    }
+
+    /// In a forked child: the device stays with the parent, and the child may attach anew.
+    pub(crate) fn leave_to_parent(&self) {
+        self.forked.store(true, Ordering::Relaxed);
+        CURRENT.store(ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Runs `work` under the lock, and delivers the events that came of it.
+    ///
+    /// # Errors
+    /// `EIO` in a forked child; otherwise those of `work`.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(Errno(libc::EIO));
+        }
+        while self.thread_waits.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        let mut state = lock(&self.state);
+        let result = work(&mut state);
+        self.deliver(&mut state);
+        result
+    }
+
+    /// The lock, for the thread, with precedence over the program.
+    pub(crate) fn lock_first(&self) -> MutexGuard<'_, State> {
+        self.thread_waits.store(true, Ordering::Relaxed);
+        let state = lock(&self.state);
+        self.thread_waits.store(false, Ordering::Relaxed);
+        state
+    }
+
+    /// The lock, as `fork` takes it.
+    pub(crate) fn lock_for_fork(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Passes on what the device has to say.
+    pub(crate) fn deliver(&self, state: &mut State) {
+        if !state.device.has_news() {
+            return;
+        }
+        let mut events = std::mem::take(&mut state.events);
+        state.device.take_events(&mut events);
+        for event in events.drain(..) {
+            deliver_event(&state.objects, event);
+        }
+        state.events = events;
+        let before = state.wanted_links.len();
+        state.device.take_link_requests(&mut state.wanted_links);
+        if state.wanted_links.len() > before {
+            self.wake.signal();
+        }
+    }
+}
+
+fn deliver_event(objects: &Objects, event: Event) {
+    match event {
+        Event::Completion(cq) => {
+            if let Some(Held(pointer)) = objects.cqs.get(&cq) {
+                // SAFETY: objects leave the table before they are freed.
+                unsafe { Cq::of(*pointer) }.notify();
+            }
+        }
+        Event::Async(event) => deliver_async(objects, event),
+    }
+}
+
+fn deliver_async(objects: &Objects, event: AsyncEvent) {
+    let found = match event {
+        AsyncEvent::CqError(cq) => of_cq(objects, cq, event::IBV_EVENT_CQ_ERR),
+        AsyncEvent::QpFatal(qp) => of_qp(objects, qp, event::IBV_EVENT_QP_FATAL),
+        AsyncEvent::QpRequestError(qp) => of_qp(objects, qp, event::IBV_EVENT_QP_REQ_ERR),
+        AsyncEvent::QpAccessError(qp) => of_qp(objects, qp, event::IBV_EVENT_QP_ACCESS_ERR),
+        AsyncEvent::CommunicationEstablished(qp) => of_qp(objects, qp, event::IBV_EVENT_COMM_EST),
+        AsyncEvent::SendQueueDrained(qp) => of_qp(objects, qp, event::IBV_EVENT_SQ_DRAINED),
+        AsyncEvent::LastWqeReached(qp) => of_qp(objects, qp, event::IBV_EVENT_QP_LAST_WQE_REACHED),
+        AsyncEvent::SrqLimitReached(srq) => of_srq(objects, srq),
+    };
+    if let Some((context, event)) = found {
+        // SAFETY: a context outlives its objects, which leave the table with it.
+        unsafe { Context::of(context) }.asynchronous.push(event);
+    }
+}
+
+type Found = Option<(*mut ibv_context, ibv_async_event)>;
+
+fn of_cq(objects: &Objects, cq: softhca::Cq, event_type: u32) -> Found {
+    let cq = objects.cqs.get(&cq)?.0;
+    // SAFETY: objects leave the table before they are freed.
+    let context = unsafe { (*cq).context };
+    Some((context, ibv_async_event { element: ibv_async_event_element { cq }, event_type }))
+}
+
+fn of_qp(objects: &Objects, qp: softhca::Qp, event_type: u32) -> Found {
+    let qp = objects.qps.get(&qp)?.0;
+    // SAFETY: as above.
+    let context = unsafe { (*qp).context };
+    Some((context, ibv_async_event { element: ibv_async_event_element { qp }, event_type }))
+}
+
+fn of_srq(objects: &Objects, srq: softhca::Srq) -> Found {
+    let srq = objects.srqs.get(&srq)?.0;
+    // SAFETY: as above.
+    let context = unsafe { (*srq).context };
+    let element = ibv_async_event_element { srq };
+    Some((context, ibv_async_event { element, event_type: event::IBV_EVENT_SRQ_LIMIT_REACHED }))
+}

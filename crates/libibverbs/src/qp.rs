@@ -1,0 +1,259 @@
+//! Queue pairs.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+
+use libc::{c_int, pthread_mutex_t};
+use softhca::{Errno, QpAttrMask, QpCaps, QpInit};
+use verbs_abi::constants::qp_init_attr::{
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+};
+use verbs_abi::constants::qp_type::IBV_QPT_RC;
+use verbs_abi::constants::{IBV_QP_EX_RC_OPERATIONS, event};
+use verbs_abi::{
+    ibv_async_event, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
+};
+
+use crate::context::Context;
+use crate::convert::{attr_from_c, attr_to_c, caps_from_c, caps_to_c};
+use crate::cq::Cq;
+use crate::events::Acks;
+use crate::memory::Pd;
+use crate::process::{Held, Process};
+use crate::srq::Srq;
+use crate::wr::{self, Batch};
+use crate::{errno, object};
+
+/// What a program's `ibv_qp` lies in, extended or not.
+#[repr(C)]
+pub(crate) struct Qp {
+    base: ibv_qp_ex,
+    pub(crate) process: &'static Process,
+    pub(crate) handle: softhca::Qp,
+    caps: QpCaps,
+    sq_sig_all: bool,
+    /// The program may post through `ibv_wr_*`.
+    extended: bool,
+    /// Work requests between `wr_start` and `wr_complete`, used under `posting` only.
+    pub(crate) batch: UnsafeCell<Batch>,
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
+    pub(crate) posting: UnsafeCell<pthread_mutex_t>,
+    pub(crate) acks: Acks,
+}
+
+starts_with!(Qp, ibv_qp);
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the contract of verbs.
+    errno::object(unsafe { create(pd, &mut *init, false) })
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the contract of verbs.
+    let extended = unsafe { wants_extended(&*init) };
+    errno::object(extended.and_then(|extended| {
+        // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
+        unsafe { create((*init).pd, &mut *init.cast(), extended) }
+    }))
+}
+
+/// Whether an extended QP is asked for; `Err` for what the device lacks.
+fn wants_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let has = |bit: u32| init.comp_mask & bit != 0;
+    if init.comp_mask & !KNOWN != 0 || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if !has(IBV_QP_INIT_ATTR_PD) {
+        return Err(Errno::INVALID);
+    }
+    let extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    if extended && init.send_ops_flags & !IBV_QP_EX_RC_OPERATIONS != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    Ok(extended)
+}
+
+/// # Safety
+/// `pd` and the objects that `init` names are of this library.
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
+    if init.qp_type != IBV_QPT_RC {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { device_init(pd, init) };
+    // SAFETY: the caller's promise; a context outlives its objects.
+    let process = unsafe { Context::of((*pd).context) }.process;
+    process.with(|state| {
+        let (handle, qpn, caps) = state.device.create_qp(&wanted)?;
+        init.cap = caps_to_c(&caps);
+        // SAFETY: the caller's promise.
+        let base = unsafe { base(pd, init, handle, qpn, extended) };
+        let qp = object::give(Qp {
+            base,
+            process,
+            handle,
+            caps,
+            sq_sig_all: wanted.sq_sig_all,
+            extended,
+            batch: UnsafeCell::default(),
+            posting: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            acks: Acks::default(),
+        });
+        state.objects.qps.insert(handle, Held(qp));
+        Ok(qp)
+    })
+}
+
+/// # Safety
+/// As for [`create`].
+unsafe fn device_init(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> QpInit {
+    // SAFETY: the caller's promise.
+    unsafe {
+        QpInit {
+            pd: Pd::of(pd).handle,
+            send_cq: Cq::of(init.send_cq).handle,
+            recv_cq: Cq::of(init.recv_cq).handle,
+            srq: (!init.srq.is_null()).then(|| Srq::of(init.srq).handle),
+            caps: caps_from_c(&init.cap),
+            sq_sig_all: init.sq_sig_all != 0,
+        }
+    }
+}
+
+/// # Safety
+/// `pd` is a PD of this library.
+unsafe fn base(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    handle: softhca::Qp,
+    qpn: u32,
+    extended: bool,
+) -> ibv_qp_ex {
+    // SAFETY: null functions, null pointers and zeroes are values of these fields.
+    let mut base: ibv_qp_ex = unsafe { object::zeroed() };
+    // SAFETY: the caller's promise.
+    base.qp_base.context = unsafe { (*pd).context };
+    base.qp_base.qp_context = init.qp_context;
+    base.qp_base.pd = pd;
+    base.qp_base.send_cq = init.send_cq;
+    base.qp_base.recv_cq = init.recv_cq;
+    base.qp_base.srq = init.srq;
+    base.qp_base.handle = handle.0;
+    base.qp_base.qp_num = qpn;
+    base.qp_base.qp_type = init.qp_type;
+    base.qp_base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    base.qp_base.cond = libc::PTHREAD_COND_INITIALIZER;
+    if extended {
+        wr::extend(&mut base);
+    }
+    base
+}
+
+/// The extended form of a QP that was created with send operations; else NULL.
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the contract of verbs.
+    if unsafe { Qp::of(qp) }.extended { qp.cast() } else { ptr::null_mut() }
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the contract of verbs.
+    let (object, attr) = unsafe { (Qp::of(qp), &*attr) };
+    let Some(mask) = QpAttrMask::from_bits(mask.cast_unsigned()) else { return libc::EINVAL };
+    errno::code(attr_from_c(attr, mask).and_then(|wanted| {
+        object.process.with(|state| state.device.modify_qp(object.handle, &wanted, mask))?;
+        if mask.contains(QpAttrMask::STATE) {
+            // SAFETY: the contract of verbs: the QP is live.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    }))
+}
+
+/// All attributes, whatever `mask` asks for.
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the contract of verbs.
+    let object = unsafe { Qp::of(qp) };
+    errno::code(object.process.with(|state| state.device.query_qp(object.handle)).map(|(found, made)| {
+        // SAFETY: the contract of verbs: `attr` and `init` can be written.
+        unsafe {
+            attr.write(attr_to_c(&found, &made.caps));
+            init.write(object.init_attr());
+            (*qp).state = found.state as u32;
+        }
+    }))
+}
+
+impl Qp {
+    fn init_attr(&self) -> ibv_qp_init_attr {
+        let base = &self.base.qp_base;
+        ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: caps_to_c(&self.caps),
+            qp_type: base.qp_type,
+            sq_sig_all: self.sq_sig_all.into(),
+        }
+    }
+}
+
+/// Waits until the program has acknowledged the QP's events.
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the contract of verbs.
+    let object = unsafe { Qp::of(qp) };
+    let destroyed = object.process.with(|state| {
+        state.device.destroy_qp(object.handle)?;
+        state.objects.qps.remove(&object.handle);
+        Ok(())
+    });
+    if let Err(errno) = destroyed {
+        return errno.0;
+    }
+    // SAFETY: a context outlives its objects.
+    unsafe { Context::of(object.base.qp_base.context) }.asynchronous.forget(|event| is_of(event, qp));
+    object.acks.wait();
+    // SAFETY: `create` gave it, and the program gives it back.
+    unsafe { object::take::<Qp, _>(qp) };
+    0
+}
+
+fn is_of(event: &ibv_async_event, qp: *mut ibv_qp) -> bool {
+    let of_a_qp = !matches!(
+        event.event_type,
+        event::IBV_EVENT_CQ_ERR | event::IBV_EVENT_SRQ_LIMIT_REACHED | event::IBV_EVENT_DEVICE_FATAL
+    );
+    // SAFETY: the type says that this member is set.
+    of_a_qp && unsafe { event.element.qp } == qp
+}
+
+/// Enhanced connection establishment: no options.
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the contract of verbs: `ece` can be written.
+    unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    libc::EOPNOTSUPP
+}
+
+pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the contract of verbs: `ece` can be written.
+    unsafe { (*ece).options = 0 };
+    libc::EOPNOTSUPP
+}
+
+/// No promise of the order in which the bytes of a message arrive.
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
+    0
+}

@@ -1,0 +1,140 @@
+//! Shared receive queues.
+
+use libc::c_int;
+use softhca::{Errno, SrqAttr};
+use verbs_abi::constants::event::IBV_EVENT_SRQ_LIMIT_REACHED;
+use verbs_abi::constants::srq_init_attr::{IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE};
+use verbs_abi::{ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
+
+use crate::context::Context;
+use crate::events::Acks;
+use crate::memory::Pd;
+use crate::process::{Held, Process};
+use crate::{errno, object};
+
+/// `enum ibv_srq_attr_mask`.
+const MAX_WR: u32 = 1;
+const LIMIT: u32 = 2;
+
+/// What a program's `ibv_srq` lies in.
+#[repr(C)]
+pub(crate) struct Srq {
+    base: ibv_srq,
+    pub(crate) process: &'static Process,
+    pub(crate) handle: softhca::Srq,
+    pub(crate) acks: Acks,
+}
+
+starts_with!(Srq, ibv_srq);
+
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: the contract of verbs.
+    errno::object(unsafe { create(pd, &mut *init) })
+}
+
+/// # Safety
+/// `pd` is a PD of this library.
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: the caller's promise.
+    let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
+    // SAFETY: a context outlives its objects.
+    let process = unsafe { Context::of(context) }.process;
+    process.with(|state| {
+        // The limit is set by modifying, not by creating.
+        let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
+        let (handle, granted) = state.device.create_srq(pd_handle, &wanted)?;
+        (init.attr.max_wr, init.attr.max_sge) = (granted.max_wr, granted.max_sge);
+        let base = ibv_srq {
+            context,
+            srq_context: init.srq_context,
+            pd,
+            handle: handle.0,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        let srq = object::give(Srq { base, process, handle, acks: Acks::default() });
+        state.objects.srqs.insert(handle, Held(srq));
+        Ok(srq)
+    })
+}
+
+/// Basic SRQs with a PD only; XRC and tag matching are not supported.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the contract of verbs.
+    let attr = unsafe { &*init };
+    let basic = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == 0;
+    let known = attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) == 0;
+    if !basic || !known {
+        return errno::object(Err(Errno::UNSUPPORTED));
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        return errno::object(Err(Errno::INVALID));
+    }
+    // SAFETY: the extended attributes start with the plain ones.
+    unsafe { ibv_create_srq(attr.pd, init.cast()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the contract of verbs.
+    let (object, attr) = unsafe { (Srq::of(srq), &*attr) };
+    let mask = mask.cast_unsigned();
+    if mask & !(MAX_WR | LIMIT) != 0 {
+        return libc::EINVAL;
+    }
+    let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
+    let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+    errno::code(object.process.with(|state| state.device.modify_srq(object.handle, max_wr, limit)))
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the contract of verbs.
+    let object = unsafe { Srq::of(srq) };
+    errno::code(object.process.with(|state| state.device.query_srq(object.handle)).map(|found| {
+        let found = ibv_srq_attr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit };
+        // SAFETY: the contract of verbs: `attr` can be written.
+        unsafe { attr.write(found) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the contract of verbs.
+    let object = unsafe { Srq::of(srq) };
+    errno::code(object.process.with(|state| state.device.srq_number(object.handle)).map(|found| {
+        // SAFETY: the contract of verbs: `number` can be written.
+        unsafe { number.write(found) };
+    }))
+}
+
+/// Waits until the program has acknowledged the SRQ's events.
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the contract of verbs.
+    let object = unsafe { Srq::of(srq) };
+    let destroyed = object.process.with(|state| {
+        state.device.destroy_srq(object.handle)?;
+        state.objects.srqs.remove(&object.handle);
+        Ok(())
+    });
+    if let Err(errno) = destroyed {
+        return errno.0;
+    }
+    // SAFETY: a context outlives its objects.
+    unsafe { Context::of(object.base.context) }.asynchronous.forget(|event| {
+        // SAFETY: the type says that this member is set.
+        event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && unsafe { event.element.srq } == srq
+    });
+    object.acks.wait();
+    // SAFETY: `create` gave it, and the program gives it back.
+    unsafe { object::take::<Srq, _>(srq) };
+    0
+}

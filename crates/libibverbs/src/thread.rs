@@ -1,0 +1,381 @@
+//! The thread `transhume-rdma`: the attach socket, timers, and links while the program does not poll.
+//!
+//! # When it sleeps on links
+//!
+//! A program that spins in `ibv_poll_cq` drives the links itself; a thread that woke for the same bytes
+//! would only steal its processor. One that blocks, or spins on memory (as `ib_write_lat` does),
+//! needs the thread. So the thread is *armed* (sleeps on links) or not:
+//!
+//! ```text
+//!           woke SPURIOUS times in a row for bytes that the program's polls had taken already
+//!   armed ──────────────────────────────────────────────────────────────────────────▶ disarmed
+//!         ◀──────────────────────────────────────────────────────────────────────────
+//!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block)
+//! ```
+//!
+//! Timers are the thread's in both states.
+//!
+//! # Moves
+//!
+//! `Suspend` closes all that reaches out of the instance; then the thread tries to connect every
+//! half millisecond, for as long as it takes, with the process frozen somewhere in between.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
+
+use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
+use fabric::{Epoch, ProcessId, seqpacket};
+use softhca::{Stream, Waitable, stream};
+
+use crate::attach::{self, Refusal, Welcome};
+use crate::debug;
+use crate::process::{Process, State};
+
+/// Wake-ups in vain after which the program is taken to poll for itself.
+const SPURIOUS: u32 = 4;
+
+/// How often a disarmed thread looks whether the program still polls.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Between attempts to reach a node that went away without a word: it restarts.
+const NODE_RETRY: Duration = Duration::from_millis(20);
+
+/// Where the process stands with its node.
+enum Node {
+    Attached(OwnedFd),
+    /// Lost: the node ended, links live on.
+    Lost,
+    /// Between `Suspended` and `Welcome`.
+    Suspended,
+}
+
+/// What woke the thread.
+#[derive(Default)]
+struct Woken {
+    node: bool,
+    link: bool,
+}
+
+/// What the thread owns.
+pub(crate) struct Runtime {
+    process: &'static Process,
+    node: Node,
+    /// Links that the node has been asked for and not answered.
+    asked: BTreeSet<ProcessId>,
+    waitables: Vec<Waitable>,
+    spurious: u32,
+    seen_polls: u64,
+}
+
+/// Starts the thread with all signals blocked: they are the program's.
+///
+/// # Errors
+/// If there can be no more threads.
+pub(crate) fn start(runtime: Runtime) -> io::Result<()> {
+    let before = block_signals();
+    let started = thread::Builder::new().name("transhume-rdma".to_owned()).spawn(move || {
+        let runtime = Box::into_raw(Box::new(runtime));
+        // SAFETY: the pointer is fresh from `Box`.
+        unsafe { run(runtime) }
+    });
+    // SAFETY: `before` is a set that `block_signals` filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    started.map(drop)
+}
+
+fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets can be written; `sigfillset` and `pthread_sigmask` fill them.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+/// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.
+unsafe extern "C" fn run(runtime: *mut Runtime) {
+    // SAFETY: `start` passes a pointer from `Box`.
+    let mut runtime = unsafe { Box::from_raw(runtime) };
+    loop {
+        runtime.turn();
+    }
+}
+
+/// `CLOCK_MONOTONIC`.
+pub(crate) fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` can be written.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl Runtime {
+    pub(crate) fn new(process: &'static Process, socket: OwnedFd) -> Self {
+        Self {
+            process,
+            node: Node::Attached(socket),
+            asked: BTreeSet::new(),
+            waitables: Vec::new(),
+            spurious: 0,
+            seen_polls: 0,
+        }
+    }
+
+    /// Does what there is to do, and sleeps until there is more.
+    fn turn(&mut self) {
+        self.ask_for_links();
+        match self.prepare() {
+            Some(timeout) => {
+                let woken = self.sleep(timeout);
+                self.woke(&woken);
+            }
+            None => thread::yield_now(),
+        }
+    }
+
+    /// Drives links and timers; then says how long to sleep, or `None` if there is more to do.
+    fn prepare(&mut self) -> Option<Option<Duration>> {
+        let mut state = self.process.lock_first();
+        let now = now();
+        let progress = state.device.progress(now);
+        self.process.deliver(&mut state);
+        if progress.more || !state.wanted_links.is_empty() && matches!(self.node, Node::Attached(_)) {
+            return None;
+        }
+        self.waitables.clear();
+        if state.armed {
+            if !state.device.prepare_to_sleep() {
+                return None;
+            }
+            state.device.waitables(&mut self.waitables);
+        }
+        let tick = (!state.armed).then_some(TICK);
+        let retry = match self.node {
+            Node::Attached(_) => None,
+            Node::Lost => Some(NODE_RETRY),
+            Node::Suspended => Some(attach::RETRY),
+        };
+        let deadline = progress.next_deadline.map(|deadline| deadline.saturating_sub(now));
+        Some([tick, retry, deadline].into_iter().flatten().min())
+    }
+
+    /// `None`: until something happens.
+    fn sleep(&self, timeout: Option<Duration>) -> Woken {
+        let node = match &self.node {
+            Node::Attached(socket) => socket.as_raw_fd(),
+            Node::Lost | Node::Suspended => -1,
+        };
+        let mut entries = vec![entry(node, libc::POLLIN), entry(self.process.wake.fd(), libc::POLLIN)];
+        entries.extend(self.waitables.iter().map(|waitable| {
+            entry(waitable.fd, if waitable.writable { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN })
+        }));
+        let timeout = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let count = entries.len() as libc::nfds_t;
+        // SAFETY: `count` live entries and a live timeout, or none, are passed. A descriptor that the
+        // program's thread closed meanwhile makes at worst a spurious wake-up.
+        let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, ptr::null()) };
+        if ready <= 0 {
+            return Woken::default();
+        }
+        if entries[1].revents != 0 {
+            self.process.wake.take();
+        }
+        Woken { node: entries[0].revents != 0, link: entries[2..].iter().any(|entry| entry.revents != 0) }
+    }
+
+    fn woke(&mut self, woken: &Woken) {
+        self.judge_polling(woken);
+        match self.node {
+            Node::Attached(_) if woken.node => self.receive(),
+            Node::Attached(_) => {}
+            Node::Lost | Node::Suspended => self.reconnect(),
+        }
+    }
+
+    /// Decides between armed and disarmed; see the module.
+    fn judge_polling(&mut self, woken: &Woken) {
+        let process = self.process;
+        let mut state = process.lock_first();
+        state.device.awake();
+        let polls = std::mem::replace(&mut self.seen_polls, state.empty_polls);
+        let polling = polls != state.empty_polls;
+        if !state.armed {
+            state.armed = !polling;
+            self.spurious = 0;
+        } else if woken.link {
+            let progress = state.device.progress(now());
+            process.deliver(&mut state);
+            self.spurious = if progress.did_work || !polling { 0 } else { self.spurious + 1 };
+            state.armed = self.spurious < SPURIOUS;
+        }
+    }
+
+    /// Asks the node for the links that the device wants.
+    fn ask_for_links(&mut self) {
+        let Node::Attached(socket) = &self.node else { return };
+        let wanted = std::mem::take(&mut self.process.lock_first().wanted_links);
+        let lost = wanted.into_iter().any(|peer| {
+            self.asked.insert(peer);
+            say(socket, &ToNode::OpenLink { peer }).is_err()
+        });
+        if lost {
+            self.hang_up(Node::Lost);
+        }
+    }
+
+    /// Takes one message from the node.
+    fn receive(&mut self) {
+        let Node::Attached(socket) = &self.node else { return };
+        let packet = match seqpacket::receive(socket.as_fd()) {
+            Ok(packet) if !packet.bytes.is_empty() => packet,
+            Ok(_) | Err(_) => {
+                self.hang_up(Node::Lost);
+                return;
+            }
+        };
+        match decode(&packet.bytes) {
+            Ok(message) => self.handle(message, packet.descriptors),
+            Err(error) => {
+                debug::say(|| format!("from the node: {error}"));
+                self.hang_up(Node::Lost);
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ToProcess, descriptors: Vec<OwnedFd>) {
+        match message {
+            ToProcess::LinkUp { peer, epoch, transport } => self.link_up(peer, epoch, transport, descriptors),
+            ToProcess::LinkRefused { peer, reason } => {
+                self.asked.remove(&peer);
+                self.process.lock_first().device.link_refused(peer, reason, now());
+            }
+            ToProcess::Nudge { peer } => self.nudge(peer),
+            ToProcess::Suspend => self.suspend(),
+            ToProcess::Welcome { .. } | ToProcess::Refused { .. } | ToProcess::Farewell => {}
+        }
+    }
+
+    fn link_up(&mut self, peer: ProcessId, epoch: Epoch, transport: Transport, descriptors: Vec<OwnedFd>) {
+        self.asked.remove(&peer);
+        match stream(transport, descriptors, self.process.identity < peer) {
+            Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream, now()),
+            Err(error) => {
+                debug::say(|| format!("a link to {peer} failed: {error}"));
+                let reason = fabric::attach::LinkRefusal::Unreachable;
+                self.process.lock_first().device.link_refused(peer, reason, now());
+            }
+        }
+    }
+
+    /// Ends the connection to the node, which is returned to be dropped.
+    fn hang_up(&mut self, from_now_on: Node) -> Node {
+        self.process.node.store(-1, Ordering::Relaxed);
+        std::mem::replace(&mut self.node, from_now_on)
+    }
+
+    /// The peer wants a link, and it is ours to ask for it.
+    fn nudge(&mut self, peer: ProcessId) {
+        let mut state = self.process.lock_first();
+        if !self.asked.contains(&peer) && !state.wanted_links.contains(&peer) {
+            state.wanted_links.push(peer);
+        }
+    }
+
+    fn suspend(&mut self) {
+        let start = Instant::now();
+        let suspended = {
+            let mut state = self.process.lock_first();
+            let suspended = state.device.suspend(now());
+            self.process.deliver(&mut state);
+            state.wanted_links.clear();
+            suspended
+        };
+        self.asked.clear();
+        let message = ToNode::Suspended {
+            elapsed_us: microseconds(start),
+            queue_pairs: suspended.counts.queue_pairs,
+            memory_regions: suspended.counts.memory_regions,
+            active_peers: suspended.active_peers,
+        };
+        if let Node::Attached(socket) = self.hang_up(Node::Suspended) {
+            // A node that is gone learns from the closed socket what it would learn from the message.
+            let _ = say(&socket, &message);
+        }
+    }
+
+    fn reconnect(&mut self) {
+        match attach::connection(Some(self.process.identity)) {
+            Ok((socket, welcome)) if welcome.process == self.process.identity => {
+                self.resume(socket, &welcome)
+            }
+            Ok(_) => debug::say(|| "the node takes this process for another one".to_owned()),
+            Err(Refusal::NoNode(_) | Refusal::Later) => {}
+            Err(refusal) => debug::say(|| refusal.to_string()),
+        }
+    }
+
+    fn resume(&mut self, socket: OwnedFd, welcome: &Welcome) {
+        let start = Instant::now();
+        let mut state = self.process.lock_first();
+        if matches!(self.node, Node::Suspended) {
+            state.device.resume(now(), welcome.epoch);
+            self.process.deliver(&mut state);
+        }
+        state.wanted_links.extend(std::mem::take(&mut self.asked));
+        drop(state);
+        self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
+        self.node = Node::Attached(socket);
+        self.ask_for_links();
+        if let Node::Attached(socket) = &self.node
+            && say(socket, &ToNode::Resumed { elapsed_us: microseconds(start) }).is_err()
+        {
+            self.hang_up(Node::Lost);
+        }
+    }
+}
+
+fn entry(fd: libc::c_int, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+fn say(node: &OwnedFd, message: &ToNode) -> io::Result<()> {
+    seqpacket::send(node.as_fd(), &encode(message), &[])
+}
+
+fn microseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The stream that `descriptors` are the end of.
+fn stream(transport: Transport, descriptors: Vec<OwnedFd>, lower_end: bool) -> io::Result<Box<dyn Stream>> {
+    match transport {
+        Transport::Stream => {
+            let [socket] = exactly(descriptors)?;
+            stream::tcp_stream(socket)
+        }
+        Transport::SharedMemory => stream::shm_stream(exactly(descriptors)?, lower_end),
+    }
+}
+
+fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> io::Result<[OwnedFd; N]> {
+    descriptors.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Lets the thread sleep on links from now on: the program is about to block.
+pub(crate) fn arm(process: &Process, state: &mut State) {
+    if !state.armed {
+        state.armed = true;
+        process.wake.signal();
+    }
+}

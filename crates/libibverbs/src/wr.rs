@@ -1,0 +1,236 @@
+//! Extended posting: `ibv_wr_start`, one call for each work request and its data, `ibv_wr_complete`.
+//!
+//! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete` or not at all. As in rdma-core
+//! a QP's lock is held in between, so that threads take turns.
+
+use std::ops::Range;
+
+use libc::{c_int, c_void};
+use softhca::{Errno, Payload, SendOp, SendWr, Sge};
+use verbs_abi::constants::send_flags;
+use verbs_abi::{ibv_data_buf, ibv_qp_ex, ibv_sge};
+
+use crate::errno;
+use crate::qp::Qp;
+
+/// A work request without its data.
+struct Request {
+    wr_id: u64,
+    flags: u32,
+    op: SendOp,
+    elements: Range<usize>,
+    inline: bool,
+}
+
+/// Work requests between `wr_start` and `wr_complete`.
+#[derive(Default)]
+pub(crate) struct Batch {
+    requests: Vec<Request>,
+    elements: Vec<Sge>,
+    /// Copies of inline data, which the program may change at once. An inline element's address is
+    /// an offset here until the batch is posted.
+    inline: Vec<u8>,
+    /// The first mistake.
+    mistake: Option<Errno>,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.elements.clear();
+        self.inline.clear();
+        self.mistake = None;
+    }
+
+    fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
+        let at = self.elements.len();
+        self.requests.push(Request { wr_id, flags, op, elements: at..at, inline: false });
+    }
+
+    /// Adds to the data of the last request.
+    fn add(&mut self, element: Sge, inline: bool) {
+        let Some(request) = self.requests.last_mut() else {
+            self.mistake.get_or_insert(Errno::INVALID);
+            return;
+        };
+        self.elements.push(element);
+        request.elements.end = self.elements.len();
+        request.inline = inline;
+    }
+
+    fn add_inline(&mut self, bytes: &[u8]) {
+        let Ok(length) = u32::try_from(bytes.len()) else {
+            self.mistake.get_or_insert(Errno::INVALID);
+            return;
+        };
+        let addr = self.inline.len() as u64;
+        self.inline.extend_from_slice(bytes);
+        self.add(Sge { addr, length, lkey: 0 }, true);
+    }
+
+    /// Turns offsets of inline data into addresses: from here on it does not move.
+    fn settle(&mut self) {
+        let start = self.inline.as_ptr() as u64;
+        for request in self.requests.iter().filter(|request| request.inline) {
+            for element in &mut self.elements[request.elements.clone()] {
+                element.addr += start;
+            }
+        }
+    }
+
+    fn work_request(&self, request: &Request) -> SendWr<'_> {
+        let has = |flag: u32| request.flags & flag != 0;
+        let elements = &self.elements[request.elements.clone()];
+        SendWr {
+            wr_id: request.wr_id,
+            op: request.op,
+            signaled: has(send_flags::IBV_SEND_SIGNALED),
+            fence: has(send_flags::IBV_SEND_FENCE),
+            solicited: has(send_flags::IBV_SEND_SOLICITED),
+            payload: if request.inline { Payload::Inline(elements) } else { Payload::Sges(elements) },
+        }
+    }
+}
+
+/// Fills in the functions of a QP for reliable connections. Those of other transports stay NULL, as
+/// in every provider: a program asks for operations when it creates the QP, and is refused there.
+pub(crate) fn extend(qp: &mut ibv_qp_ex) {
+    qp.wr_atomic_cmp_swp = Some(compare_swap);
+    qp.wr_atomic_fetch_add = Some(fetch_add);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+}
+
+/// The batch of a QP.
+///
+/// # Safety
+/// The caller is between `wr_start` and `wr_complete`, and so holds the QP's `posting`.
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> &'a mut Batch {
+    // SAFETY: who holds `posting` is alone at the batch.
+    unsafe { &mut *Qp::of(qp.cast()).batch.get() }
+}
+
+/// # Safety
+/// As for [`batch`].
+unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller's promise.
+    unsafe { batch(qp).begin((*qp).wr_id, (*qp).wr_flags, op) };
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the contract of verbs; the mutex is live and initialised.
+    unsafe {
+        libc::pthread_mutex_lock(Qp::of(qp.cast()).posting.get());
+        batch(qp).clear();
+    }
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the contract of verbs: `start` locked it.
+    unsafe {
+        batch(qp).clear();
+        libc::pthread_mutex_unlock(Qp::of(qp.cast()).posting.get());
+    }
+}
+
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the contract of verbs: after `start`.
+    let (object, batch) = unsafe { (Qp::of(qp.cast()), batch(qp)) };
+    batch.settle();
+    let posted = post(object, batch);
+    // SAFETY: `start` locked it.
+    unsafe { libc::pthread_mutex_unlock(object.posting.get()) };
+    errno::code(posted)
+}
+
+fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
+    batch.mistake.map_or(Ok(()), Err)?;
+    qp.process.with(|state| {
+        let mut posted = Ok(());
+        for request in &batch.requests {
+            posted = state.device.post_send(qp.handle, &batch.work_request(request));
+            if posted.is_err() {
+                break;
+            }
+        }
+        state.device.flush_doorbell(qp.handle);
+        posted
+    })
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::Send) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::SendImm(imm)) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::Write { va, rkey }) };
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, va: u64, imm: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::WriteImm { va, rkey, imm }) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::Read { va, rkey }) };
+}
+
+unsafe extern "C" fn compare_swap(qp: *mut ibv_qp_ex, rkey: u32, va: u64, compare: u64, swap: u64) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::CompareSwap { va, rkey, compare, swap }) };
+}
+
+unsafe extern "C" fn fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64, add: u64) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::FetchAdd { va, rkey, add }) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { batch(qp) }.add(Sge { addr, length, lkey }, false);
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    for at in 0..count {
+        // SAFETY: the contract of verbs: the list has `count` elements.
+        unsafe {
+            let element = *list.add(at);
+            set_sge(qp, element.lkey, element.addr, element.length);
+        }
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    if length > 0 {
+        // SAFETY: the contract of verbs: `length` bytes at `addr` can be read.
+        unsafe { batch(qp).add_inline(std::slice::from_raw_parts(addr.cast(), length)) };
+    }
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    for at in 0..count {
+        // SAFETY: the contract of verbs: the list has `count` elements, which can be read.
+        unsafe {
+            let piece = *list.add(at);
+            set_inline_data(qp, piece.addr, piece.length);
+        }
+    }
+}
