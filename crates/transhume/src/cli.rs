@@ -1,6 +1,8 @@
 //! The command line: one file for each subcommand.
 
 mod completions;
+mod demo;
+mod echo;
 mod hosts;
 mod kill;
 mod lab;
@@ -19,6 +21,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Result;
 use target::Target;
+
+pub use target::unexpected;
+pub use transfer::{milliseconds, phase_name};
 
 /// Moves running jobs between machines, and nothing that a job talks to notices.
 #[derive(Parser)]
@@ -41,8 +46,10 @@ enum Command {
     Hosts(hosts::Arguments),
     Pki(pki::Arguments),
     Lab(lab::Arguments),
+    Demo(demo::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
+    Echo(echo::Arguments),
 }
 
 impl Cli {
@@ -59,14 +66,16 @@ impl Cli {
             Command::Hosts(arguments) => arguments.run(target),
             Command::Pki(arguments) => arguments.run(),
             Command::Lab(arguments) => arguments.run(target),
+            Command::Demo(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
+            Command::Echo(arguments) => arguments.run(),
         }
     }
 }
 
 /// Writes `value` as one line of JSON to standard output.
-fn print_json(value: &impl serde::Serialize) -> Result<()> {
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string(value).map_err(std::io::Error::from)?;
     println!("{text}");
     Ok(())

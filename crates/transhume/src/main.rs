@@ -1,6 +1,7 @@
 //! The `transhume` command: the daemons, the tools for users, and the lab.
 
 mod cli;
+mod demo;
 mod failure;
 mod interrupt;
 mod library;

@@ -173,7 +173,7 @@ fn render(report: &MoveReport) -> String {
 }
 
 /// A phase's name.
-fn phase_name(phase: Phase) -> &'static str {
+pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Check => "check",
         Phase::Prepare => "prepare",
@@ -188,7 +188,8 @@ fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-fn milliseconds(microseconds: u64) -> String {
+/// A time in milliseconds, with one decimal.
+pub fn milliseconds(microseconds: u64) -> String {
     format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
 }
 

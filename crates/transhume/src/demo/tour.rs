@@ -1,0 +1,99 @@
+//! The moves, each with what was seen of it from outside.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use api::{Client, Event, MoveReport, MoveRequest, Outcome, Request};
+use serde::Serialize;
+
+use super::scene::{HOME_HOST, PATIENCE, START_HOST, Scene, TRAVELLER};
+use super::traffic::Known;
+use super::view::View;
+use crate::cli::{phase_name, unexpected};
+use crate::failure::Result;
+
+/// How long the traffic is shown before each move.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Where the traveller goes in a round.
+const STOPS: [&str; 3] = ["h3", HOME_HOST, START_HOST];
+
+/// A move, and what was seen of it.
+#[derive(Debug, Serialize)]
+pub struct Seen {
+    /// What the coordinator says.
+    pub report: MoveReport,
+    /// What RDMA runs over afterwards.
+    pub path: &'static str,
+    /// The longest time without an answer to the prober, in microseconds; 0 if shorter than
+    /// [`probe::gaps::LEAST`].
+    pub probe_us: u64,
+    /// The prober's packets in it that were not answered.
+    pub probe_lost: u64,
+    /// The longest time without a completion of verbs-check, in microseconds.
+    pub workload_us: u64,
+}
+
+/// Moves the traveller around.
+pub fn go_around(scene: &mut Scene, rounds: u16, view: &View) -> Result<Vec<Seen>> {
+    let mut seen = Vec::new();
+    for stop in (0..rounds).flat_map(|_| STOPS) {
+        // A pause to look at, not to wait for anything.
+        thread::sleep(PAUSE);
+        seen.push(watch_move(scene, stop, view)?);
+    }
+    thread::sleep(PAUSE);
+    Ok(seen)
+}
+
+fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
+    let (begin, begin_1970) = (Instant::now(), since_1970());
+    view.say(&format!("moving `{TRAVELLER}` to {host}"));
+    let report = make_move(scene, host, view)?;
+    let (end, end_1970) = (Instant::now(), since_1970());
+    let speaks = |known: &Known| {
+        known.intervals.iter().any(|interval| interval.at > end_1970 && interval.counts.operations > 0)
+    };
+    scene.traffic.wait_for("traffic after the move", end + PATIENCE, speaks)?;
+    let gap = scene.prober.gaps().longest_within(begin, Instant::now());
+    let seen = Seen {
+        report,
+        path: if host == HOME_HOST { "shared memory" } else { "TCP stream" },
+        probe_us: gap.map_or(0, |gap| microseconds(gap.duration())),
+        probe_lost: gap.map_or(0, |gap| gap.lost),
+        workload_us: longest_gap(&scene.traffic.known(), begin_1970),
+    };
+    view.moved(host, &seen);
+    Ok(seen)
+}
+
+fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
+    let request = MoveRequest { name: TRAVELLER.into(), host: host.into(), dry_run: false };
+    let mut events = Client::send(&scene.socket, &Request::Move(request))?;
+    loop {
+        match events.next_event()? {
+            Event::Phase { phase, .. } => view.phase(phase_name(phase)),
+            Event::Transferred { .. } => {}
+            Event::Failed(failure) => return Err(failure.into()),
+            Event::Moved(report) => match report.outcome {
+                Outcome::Moved => return Ok(*report),
+                Outcome::RolledBack(failure) => return Err(failure.into()),
+            },
+            event => return Err(unexpected(&event)),
+        }
+    }
+}
+
+/// The longest gap in the intervals that end after `begin`, in microseconds.
+fn longest_gap(known: &Known, begin: f64) -> u64 {
+    let since = known.intervals.iter().filter(|interval| interval.at >= begin);
+    since.map(|interval| interval.gap_micros).max().unwrap_or_default()
+}
+
+fn since_1970() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

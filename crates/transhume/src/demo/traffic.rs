@@ -1,0 +1,230 @@
+//! What the programs in the instances write, line by line, and what is known from it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use api::{Client, Event};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// How many of an instance's last lines are kept to be shown with a failure.
+const TAIL: usize = 12;
+
+/// The most samples that are kept of each kind: hours of them.
+const CAPACITY: usize = 1 << 17;
+
+/// The two instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that moves.
+    Traveller,
+    /// The one that stays.
+    Home,
+}
+
+/// Counts of verbs-check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Operations that completed.
+    pub operations: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Bytes verified.
+    pub bytes: u64,
+    /// Work completions checked.
+    pub completions: u64,
+}
+
+/// One report of verbs-check.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Interval {
+    /// Its end, in seconds since 1970.
+    pub at: f64,
+    /// What happened in it.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// The longest time without a completion that ended in it or still lasts.
+    pub gap_micros: u64,
+}
+
+/// The verdict of verbs-check.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whether all was right.
+    pub ok: bool,
+    /// What was not.
+    pub reason: Option<String>,
+    /// All that was checked.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// A line that verbs-check writes.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum CheckLine {
+    Listening,
+    Interval(Interval),
+    Result(Verdict),
+}
+
+/// All that is known of the traffic.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// verbs-check's server listens.
+    pub check_listens: bool,
+    /// ib_write_bw's server listens.
+    pub write_listens: bool,
+    /// Averages of ib_write_bw over a second each, in MiB/s.
+    pub write_rates: Vec<f64>,
+    /// Reports of the traveller's verbs-check.
+    pub intervals: Vec<Interval>,
+    /// The verdicts of both ends, in the order of their arrival.
+    pub verdicts: Vec<Verdict>,
+    failed: Option<String>,
+    tails: [Vec<String>; 2],
+}
+
+/// The traffic as it goes on, for several threads.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic(Arc<(Mutex<Known>, Condvar)>);
+
+impl Traffic {
+    /// What is known now.
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `what` is true of the traffic.
+    ///
+    /// Fails when an instance ends or fails before, or at `deadline`.
+    pub fn wait_for(&self, what: &str, deadline: Instant, is_so: impl Fn(&Known) -> bool) -> Result<()> {
+        let mut known = self.known();
+        loop {
+            if is_so(&known) {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if known.failed.is_some() || left.is_zero() {
+                return Err(known.failure(what));
+            }
+            known = self.0.1.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes in all that `end` writes, until it ends.
+    pub fn follow(&self, end: End, mut events: Client) {
+        let mut line = String::new();
+        let problem = loop {
+            match events.next_event() {
+                Ok(Event::Output { text, .. }) => self.take_text(end, &text, &mut line),
+                Ok(Event::Exited { code }) => break format!("an instance ended with code {code}"),
+                Ok(Event::Failed(failure)) => break failure.message,
+                Ok(_) => {}
+                Err(error) => break crate::failure::chain(&error),
+            }
+        };
+        self.known().failed.get_or_insert(problem);
+        self.0.1.notify_all();
+    }
+
+    fn take_text(&self, end: End, text: &str, line: &mut String) {
+        let mut known = self.known();
+        for piece in text.split_inclusive('\n') {
+            line.push_str(piece);
+            if line.ends_with('\n') {
+                known.take_line(end, line.trim());
+                line.clear();
+            }
+        }
+        self.0.1.notify_all();
+    }
+}
+
+impl Known {
+    fn take_line(&mut self, end: End, line: &str) {
+        let tail = &mut self.tails[end as usize];
+        if tail.len() == TAIL {
+            tail.remove(0);
+        }
+        tail.push(line.to_owned());
+        match serde_json::from_str(line) {
+            Ok(CheckLine::Listening) => self.check_listens = true,
+            Ok(CheckLine::Interval(interval)) if end == End::Traveller => keep(&mut self.intervals, interval),
+            Ok(CheckLine::Interval(_)) => {}
+            Ok(CheckLine::Result(verdict)) => self.take_verdict(verdict),
+            Err(_) => self.take_perftest(end, line),
+        }
+    }
+
+    fn take_verdict(&mut self, verdict: Verdict) {
+        if !verdict.ok {
+            let reason = verdict.reason.as_deref().unwrap_or("no reason given");
+            self.failed.get_or_insert(format!("verbs-check says: {reason}"));
+        }
+        self.verdicts.push(verdict);
+    }
+
+    fn take_perftest(&mut self, end: End, line: &str) {
+        if line.contains("Waiting for client") {
+            self.write_listens = true;
+        }
+        if end == End::Traveller
+            && let Some(rate) = average_rate(line)
+        {
+            keep(&mut self.write_rates, rate);
+        }
+    }
+
+    fn failure(&self, awaited: &str) -> Failure {
+        let reason = self.failed.as_deref().unwrap_or("the time is up");
+        let tails = self.tails.iter().flatten().map(|line| format!("\n    {line}")).collect::<String>();
+        Failure::new(format!("{awaited} did not come: {reason}"), format!("the last output:{tails}"))
+    }
+}
+
+fn keep<T>(list: &mut Vec<T>, value: T) {
+    if list.len() < CAPACITY {
+        list.push(value);
+    }
+}
+
+/// The average bandwidth in a line of results of ib_write_bw: size, iterations, peak, average in
+/// MiB/s, messages in millions per second.
+fn average_rate(line: &str) -> Option<f64> {
+    let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+    match numbers?[..] {
+        [_size, _iterations, _peak, average, _messages] => Some(average),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_both_programs_are_told_apart() {
+        let traffic = Traffic::default();
+        let mut rest = String::new();
+        traffic.take_text(
+            End::Home,
+            "{\"event\":\"listening\",\"address\":\"x\"}\n* Waiting for cli",
+            &mut rest,
+        );
+        traffic.take_text(End::Home, "ent to connect... *\n", &mut rest);
+        let mut rest = String::new();
+        let written = " 65536      4200             0.00               262.48             0.004200\n\
+            {\"event\":\"interval\",\"at\":1.5,\"elapsed\":1.0,\"operations\":2,\"received\":3,\"bytes\":4,\
+             \"completions\":5,\"gap_micros\":600}\n\
+            {\"event\":\"result\",\"ok\":true,\"operations\":2,\"received\":3,\"bytes\":4,\"completions\":5,\
+             \"elapsed\":1.0,\"longest_gap\":{\"micros\":6,\"began\":1.0}}\n";
+        traffic.take_text(End::Traveller, written, &mut rest);
+        let known = traffic.known();
+        assert!(known.check_listens && known.write_listens);
+        assert_eq!(known.write_rates, [262.48]);
+        assert_eq!((known.intervals[0].counts.bytes, known.intervals[0].gap_micros), (4, 600));
+        assert!(known.verdicts[0].ok);
+    }
+}
