@@ -54,6 +54,13 @@ enum Node {
     Suspended,
 }
 
+/// What the thread does next.
+enum Next {
+    Again,
+    /// `None`: until something happens.
+    Sleep(Option<Duration>),
+}
+
 /// What woke the thread.
 #[derive(Default)]
 struct Woken {
@@ -130,30 +137,31 @@ impl Runtime {
 
     /// Does what there is to do, and sleeps until there is more.
     fn turn(&mut self) {
-        self.ask_for_links();
-        match self.prepare() {
-            Some(timeout) => {
+        let process = self.process;
+        let mut state = process.lock_first();
+        let next = self.prepare(&mut state);
+        let wanted = self.take_wanted(&mut state);
+        drop(state);
+        self.ask_for(wanted);
+        match next {
+            Next::Again => thread::yield_now(),
+            Next::Sleep(timeout) => {
                 let woken = self.sleep(timeout);
                 self.woke(&woken);
             }
-            None => thread::yield_now(),
         }
     }
 
-    /// Drives links and timers; then says how long to sleep, or `None` if there is more to do.
-    fn prepare(&mut self) -> Option<Option<Duration>> {
-        let mut state = self.process.lock_first();
+    /// Drives links and timers, and says what is next.
+    fn prepare(&mut self, state: &mut State) -> Next {
         let now = now();
         let progress = state.device.progress(now);
-        self.process.deliver(&mut state);
-        if progress.more || !state.wanted_links.is_empty() && matches!(self.node, Node::Attached(_)) {
-            return None;
-        }
+        self.process.deliver(state);
         self.waitables.clear();
+        if progress.more || state.armed && !state.device.prepare_to_sleep() {
+            return Next::Again;
+        }
         if state.armed {
-            if !state.device.prepare_to_sleep() {
-                return None;
-            }
             state.device.waitables(&mut self.waitables);
         }
         let tick = (!state.armed).then_some(TICK);
@@ -163,7 +171,15 @@ impl Runtime {
             Node::Suspended => Some(attach::RETRY),
         };
         let deadline = progress.next_deadline.map(|deadline| deadline.saturating_sub(now));
-        Some([tick, retry, deadline].into_iter().flatten().min())
+        Next::Sleep([tick, retry, deadline].into_iter().flatten().min())
+    }
+
+    /// Links that the device wants, if the node can be asked for them now.
+    fn take_wanted(&self, state: &mut State) -> Vec<ProcessId> {
+        match self.node {
+            Node::Attached(_) => std::mem::take(&mut state.wanted_links),
+            Node::Lost | Node::Suspended => Vec::new(),
+        }
     }
 
     /// `None`: until something happens.
@@ -221,14 +237,14 @@ impl Runtime {
         }
     }
 
-    /// Asks the node for the links that the device wants.
-    fn ask_for_links(&mut self) {
+    /// Asks the node for links.
+    fn ask_for(&mut self, wanted: Vec<ProcessId>) {
         let Node::Attached(socket) = &self.node else { return };
-        let wanted = std::mem::take(&mut self.process.lock_first().wanted_links);
-        let lost = wanted.into_iter().any(|peer| {
+        let mut lost = false;
+        for peer in wanted {
             self.asked.insert(peer);
-            say(socket, &ToNode::OpenLink { peer }).is_err()
-        });
+            lost |= say(socket, &ToNode::OpenLink { peer }).is_err();
+        }
         if lost {
             self.hang_up(Node::Lost);
         }
@@ -332,11 +348,12 @@ impl Runtime {
             state.device.resume(now(), welcome.epoch);
             self.process.deliver(&mut state);
         }
-        state.wanted_links.extend(std::mem::take(&mut self.asked));
+        let mut wanted = std::mem::take(&mut state.wanted_links);
         drop(state);
+        wanted.extend(std::mem::take(&mut self.asked));
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
-        self.ask_for_links();
+        self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node
             && say(socket, &ToNode::Resumed { elapsed_us: microseconds(start) }).is_err()
         {

@@ -1,0 +1,19 @@
+//! The library under test.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Builds it, since cargo builds for tests only what they link, and says where it is.
+pub fn path() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args(["build", "--quiet", "--package", "libibverbs", "--target-dir"])
+        .arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success());
+    profile.join("lib/libibverbs.so.1")
+}
