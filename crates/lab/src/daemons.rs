@@ -110,9 +110,11 @@ fn coordinator_arguments(command: &mut Command, layout: &Layout) {
     command.arg("coordinator").arg("--socket").arg(layout.socket());
 }
 
-fn node_arguments(command: &mut Command, _layout: &Layout, host: Host) {
+fn node_arguments(command: &mut Command, layout: &Layout, host: Host) {
     let coordinator = control_address(Place::Coordinator);
     command.args(["node", "--name", &host.to_string(), "--join", &coordinator.to_string()]);
+    command.arg("--images").arg(layout.images_in_memory().join(host.to_string()));
+    command.arg("--images").arg(layout.state(Place::Host(host)).join("images"));
 }
 
 fn describe(place: Place) -> String {

@@ -64,6 +64,12 @@ impl Layout {
         self.root.join(place.to_string())
     }
 
+    /// Where images of instances lie in memory: `/run` may be small.
+    #[must_use]
+    pub fn images_in_memory(&self) -> PathBuf {
+        Path::new("/dev/shm").join(format!("transhume-lab-{}", self.name))
+    }
+
     /// The log of the daemon at `place`.
     #[must_use]
     pub fn log(&self, place: Place) -> PathBuf {

@@ -8,8 +8,15 @@ use std::path::Path;
 use crate::process::{self, Identity};
 
 /// Every daemon of a lab has this variable in its environment, with the lab's own number as value.
-/// Instances inherit it from their node.
+/// The first process of an instance, whose environment is the user's, has it among its arguments:
+/// with it ends the instance.
 pub const VARIABLE: &str = "TRANSHUME_LAB_ID";
+
+/// The mark of the lab with number `id`, in an environment or as an argument.
+#[must_use]
+pub fn assignment(id: &str) -> String {
+    format!("{VARIABLE}={id}")
+}
 
 /// What makes a process one of the lab's.
 #[derive(Debug)]
@@ -23,7 +30,7 @@ impl Marks {
     #[must_use]
     pub fn new<'a>(lab_id: Option<&str>, namespaces: impl Iterator<Item = &'a Path>) -> Self {
         Self {
-            assignment: lab_id.map(|id| format!("{VARIABLE}={id}")),
+            assignment: lab_id.map(assignment),
             namespaces: namespaces.filter_map(file_identity).collect(),
         }
     }
@@ -44,8 +51,10 @@ impl Marks {
 
     fn is_marked(&self, pid: i32) -> bool {
         let Some(assignment) = &self.assignment else { return false };
-        let environment = fs::read(process::file(pid, "environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == assignment.as_bytes())
+        ["environ", "cmdline"].into_iter().any(|file| {
+            let texts = fs::read(process::file(pid, file)).unwrap_or_default();
+            texts.split(|byte| *byte == 0).any(|text| text == assignment.as_bytes())
+        })
     }
 }
 
@@ -55,26 +64,29 @@ fn file_identity(path: &Path) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::collections::BTreeSet;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
     #[test]
     fn a_marked_process_is_found_and_others_are_not() {
         let mut marked = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-1").spawn().unwrap();
+        let script = ["-c", "read line", &assignment("test-mark-1")];
+        let mut instance = Command::new("sh").args(script).stdin(Stdio::piped()).spawn().unwrap();
         let mut other = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-12").spawn().unwrap();
         let marks = Marks::new(Some("test-mark-1"), std::iter::empty());
-        // A child carries its parent's environment until it has become `sleep`: look when it has.
+        // A child carries its parent's environment until it has become its program: look when it has.
         let found = loop {
-            let found: Vec<_> = marks.processes().map(|found| found.pid.unsigned_abs()).collect();
-            if !found.is_empty() {
+            let found: BTreeSet<_> = marks.processes().map(|found| found.pid.unsigned_abs()).collect();
+            if found.len() > 1 {
                 break found;
             }
         };
-        for child in [&mut marked, &mut other] {
+        for child in [&mut marked, &mut instance, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert_eq!(found, [marked.id()]);
+        assert_eq!(found, BTreeSet::from([marked.id(), instance.id()]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -53,10 +53,14 @@ fn end_processes(layout: &Layout) -> Result<()> {
 
 fn detach_mounts(layout: &Layout) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").doing(|| "cannot read /proc/self/mounts".into())?;
-    for target in mount_points(&mounts).filter(|target| target.starts_with(layout.root())) {
+    for target in mount_points(&mounts).filter(|target| is_ours(layout, target)) {
         unmount(&target, UnmountFlags::DETACH).doing(|| format!("cannot unmount {}", target.display()))?;
     }
     Ok(())
+}
+
+fn is_ours(layout: &Layout, path: &Path) -> bool {
+    path.starts_with(layout.root()) || path.starts_with(layout.images_in_memory())
 }
 
 /// The mount points of `/proc/self/mounts`, the latest first.
@@ -66,15 +70,19 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 fn remove_files(layout: &Layout) -> Result<()> {
-    match fs::remove_dir_all(layout.root()) {
+    remove(&layout.images_in_memory())?;
+    remove(layout.root())?;
+    // Fails while another lab or a coordinator keeps something there, as it should.
+    let _ = fs::remove_dir(RUN);
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).doing(|| format!("cannot remove {}", layout.root().display()))
+            Err(error).doing(|| format!("cannot remove {}", folder.display()))
         }
-        _ => {
-            // Fails while another lab or a coordinator keeps something there, as it should.
-            let _ = fs::remove_dir(RUN);
-            Ok(())
-        }
+        _ => Ok(()),
     }
 }
 
