@@ -9,12 +9,14 @@
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
 //! * [`call`]: questions and their answers over a channel.
+//! * [`wire`]: the messages.
 
 pub mod call;
 pub mod channel;
 pub mod frame;
 pub mod pki;
 pub mod tls;
+pub mod wire;
 
 pub use call::{CallError, Caller, Pending};
 pub use channel::{Closed, Inbox, Outbox};

@@ -1,0 +1,247 @@
+//! What the coordinator and the nodes say to each other, and nodes among themselves.
+//!
+//! ```text
+//! node                        coordinator            node                              node
+//!  │ Hello{address, here} ─────▶│                      │ Opening::Links ───────────────▶│
+//!  │◀───────────────── Hosts    │                      │ Open{request, nonce} ─────────▶│
+//!  │◀──▶ Moves                  │                      │◀─────────────── Open{data port}│
+//!  │◀─────────── Ask{question}  │                      │ ── nonce, over plain TCP ─────▶│
+//!  │ Answer ───────────────────▶│                      │ Opening::Images{id} ──────────▶│
+//!  │ Measured ─────────────────▶│                      │ Manifest, files, end ─────────▶│
+//!  │◀──────────── Moved{epoch}  │                      │◀───────────────────── Received │
+//! ```
+//!
+//! A receiver believes a message only as far as the sender's certificate goes: a node speaks for the
+//! instances that it has, and only the coordinator orders.
+
+use std::net::SocketAddr;
+
+use broker::{Carried, Chunk, LinkRequest};
+use engines::{Image, InstanceSpec};
+use fabric::attach::LinkRefusal;
+use fabric::{Epoch, FabricId, Vid};
+use moves::protocol::{ToCoordinator, ToNode};
+use moves::{HostName, MoveId};
+use serde::{Deserialize, Serialize};
+
+/// Raised when a message changes its meaning or layout.
+pub const VERSION: u16 = 1;
+
+/// What an instance's specification holds, which the move protocol only passes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blueprint {
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// How its engine makes it.
+    pub spec: InstanceSpec,
+}
+
+/// From a node to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromNode {
+    /// The first message.
+    Hello {
+        /// [`VERSION`] of the sender.
+        version: u16,
+        /// Where other nodes reach it. If the address is unspecified, it is the one it connects from.
+        address: SocketAddr,
+        /// Instances that it has to do with.
+        here: Vec<Vid>,
+    },
+    /// About moves, ends and locations.
+    Moves(ToCoordinator),
+    /// The answer to [`FromCoordinator::Ask`].
+    Answer {
+        /// The question's number.
+        number: u64,
+        /// The answer, or why there is none, in words.
+        answer: Result<Answer, String>,
+    },
+    /// How long part of a move took; sent before the report that the part is done.
+    Measured {
+        /// Which move.
+        id: MoveId,
+        /// What.
+        measurement: Measurement,
+    },
+}
+
+/// From the coordinator to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromCoordinator {
+    /// The node is not accepted, and need not try again unchanged.
+    Refused {
+        /// Why, in words.
+        reason: String,
+    },
+    /// Where all nodes are. The first message, and again when one comes.
+    Hosts(Vec<(HostName, SocketAddr)>),
+    /// About moves, ends and locations.
+    Moves(ToNode),
+    /// An instance has another place from now on.
+    Moved {
+        /// Which instance.
+        vid: Vid,
+        /// Its host.
+        host: HostName,
+        /// Its moves so far.
+        epoch: Epoch,
+    },
+    /// Wants an [`FromNode::Answer`].
+    Ask {
+        /// The question's number.
+        number: u64,
+        /// The question.
+        question: Question,
+    },
+}
+
+/// What the coordinator asks of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// Start an instance.
+    Start {
+        /// Its identity.
+        vid: Vid,
+        /// Its [`Blueprint`].
+        blueprint: Vec<u8>,
+    },
+    /// What a command has written. The answer waits for up to [`OUTPUT_PATIENCE`](Self::OUTPUT_PATIENCE) until there is some.
+    Output {
+        /// Which instance.
+        vid: Vid,
+        /// From which chunk on.
+        from: u64,
+        /// Whether to wait.
+        wait: bool,
+    },
+    /// End an instance.
+    Kill {
+        /// Which instance.
+        vid: Vid,
+    },
+}
+
+impl Question {
+    /// How long a node waits for output before it answers that there is none.
+    pub const OUTPUT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+}
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// Some output.
+    Output {
+        /// What was written.
+        chunks: Vec<Chunk>,
+        /// Where to read on.
+        next: u64,
+        /// How the command ended, if it has.
+        exit: Option<i32>,
+    },
+}
+
+/// How long part of a move took, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Measurement {
+    /// Processes let go of their links.
+    Suspended {
+        /// The slowest process' own time.
+        slowest_us: u64,
+        /// From the node's word to the last of them.
+        round_us: u64,
+        /// Processes that use RDMA.
+        processes: u32,
+        /// Their QPs.
+        queue_pairs: u32,
+        /// Their memory regions.
+        memory_regions: u32,
+    },
+    /// The instance was dumped and its images sent.
+    Sent {
+        /// The dump.
+        dump_us: u64,
+        /// From the dump's end until the destination had verified the last byte.
+        transfer_us: u64,
+        /// The images' size.
+        bytes: u64,
+    },
+    /// The instance was restored, and waits.
+    Restored {
+        /// The restore.
+        restore_us: u64,
+    },
+    /// The instance was let run, and its processes came back.
+    Resumed {
+        /// From the word to go on until its processes ran.
+        release_us: u64,
+        /// The slowest process' own time.
+        slowest_us: u64,
+        /// From the first process that came back to the last that had resumed.
+        round_us: u64,
+    },
+}
+
+/// The first message from one node to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Opening {
+    /// [`LinkQuestion`]s follow, each with its [`LinkAnswer`].
+    Links,
+    /// The images of an instance follow.
+    Images {
+        /// For which move.
+        id: MoveId,
+        /// Which instance.
+        vid: Vid,
+    },
+}
+
+/// What a node asks another about links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkQuestion {
+    /// Make a link: a connection that brings `nonce` is its other end.
+    Open {
+        /// Between whom.
+        request: LinkRequest,
+        /// Used once.
+        nonce: [u8; 16],
+    },
+    /// Tell the wanted process to open the link.
+    Nudge(LinkRequest),
+}
+
+/// What a node answers about links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkAnswer {
+    /// It awaits the connection.
+    Open {
+        /// The wanted instance's epoch.
+        epoch: Epoch,
+        /// The port, at the address at which the node was asked.
+        data_port: u16,
+    },
+    /// The process has been told.
+    Nudged,
+    /// Not now, or never.
+    Refused(LinkRefusal),
+    /// The wanted instance is not on this host.
+    NotHere,
+}
+
+/// The first frame of a connection with images.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// What the source's broker knew.
+    pub carried: Carried,
+    /// The files, in the order in which they follow.
+    pub images: Vec<Image>,
+}
+
+/// The destination's answer when it has verified the images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    /// Of all files, one after the other.
+    pub digest: [u8; 32],
+}
