@@ -123,11 +123,15 @@ impl Broker {
         let _ = self.shared.until(id, arrived).await;
     }
 
-    /// Listens for the processes of a suspended instance, which has made `epoch` moves.
+    /// Listens for the processes of a suspended instance, which has made `epoch` moves. One that is listened
+    /// for already stays as it is.
     ///
     /// # Errors
     /// `NotFound` if there is no such instance; otherwise those of making the socket.
     pub async fn resume(&self, id: InstanceId, epoch: Epoch) -> io::Result<()> {
+        if self.shared.with(id, |instance| matches!(instance.phase, Phase::Listening(_))) == Some(true) {
+            return Ok(());
+        }
         let (network, _) = self.shared.namespaces(id).ok_or_else(|| not_found(id))?;
         let listening = move || in_network(network.as_fd(), || seqpacket::listen(SOCKET_NAME));
         let listener = tokio::task::spawn_blocking(listening).await.map_err(io::Error::other)??;
@@ -305,12 +309,8 @@ impl Shared {
 
     pub fn leave(&self, id: InstanceId, seat: Seat, serial: u64) {
         self.with(id, |instance| {
-            if !instance.leave(seat, serial) {
-                return;
-            }
-            self.observer.roster_changed(id, &instance.carried.roster);
-            if seat == Seat::Init && instance.carried.exit.is_none() {
-                self.observer.vanished(id);
+            if instance.leave(seat, serial) {
+                self.observer.roster_changed(id, &instance.carried.roster);
             }
         });
     }

@@ -31,5 +31,5 @@ pub use broker::{Broker, Config, UnknownInstance};
 pub use instance::{Carried, InstanceId, Roster};
 pub use namespace::{Namespace, in_network};
 pub use output::{Chunk, Output};
-pub use peers::{LinkRequest, NoObserver, NoPeers, Observer, Peers, RemoteLink};
+pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

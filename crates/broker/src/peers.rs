@@ -76,8 +76,6 @@ pub trait Observer: Send + Sync + 'static {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster);
     /// The command ended. The instance's first process ends only after this has returned.
     fn exited(&self, instance: InstanceId, code: i32);
-    /// The instance's first process is gone without having said how the command ended.
-    fn vanished(&self, instance: InstanceId);
 }
 
 /// Nobody wants to know.
@@ -87,5 +85,4 @@ pub struct NoObserver;
 impl Observer for NoObserver {
     fn roster_changed(&self, _: InstanceId, _: &Roster) {}
     fn exited(&self, _: InstanceId, _: i32) {}
-    fn vanished(&self, _: InstanceId) {}
 }

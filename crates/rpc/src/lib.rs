@@ -20,6 +20,7 @@ pub mod wire;
 
 pub use call::{CallError, Caller, Pending};
 pub use channel::{Closed, Inbox, Outbox};
+pub use rustls::Error as TlsError;
 pub use tls::{Endpoint, Stream};
 
 /// The coordinator's name in its certificate. No host may have it.

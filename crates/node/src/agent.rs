@@ -1,0 +1,246 @@
+//! Feeds the state machine of the moves with what happens, and does what it says, in its order.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fabric::{Epoch, Vid};
+use moves::entry::{Entry, Role};
+use moves::node::{AlreadyHere, Config, Input, NodeAgent, Operation, Output};
+use moves::protocol::Location;
+use moves::{HostName, MoveId};
+use rpc::Outbox;
+use rpc::wire::{FromNode, Measurement};
+use store::{NodeStore, StoreError};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use crate::cancel::Cancel;
+use crate::directory::Place;
+use crate::node::Node;
+
+/// How long the coordinator may take to say where an instance is.
+const LOCATE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The state machine, and what its outputs go to.
+pub struct Agent {
+    began: Instant,
+    inner: Mutex<Inner>,
+    /// Told when the machine may want to be woken at another time.
+    changed: Notify,
+    /// Told when a record could not be written: the node must stop.
+    pub broken: Notify,
+}
+
+struct Inner {
+    machine: NodeAgent,
+    store: NodeStore,
+    coordinator: Option<Outbox<FromNode>>,
+    cancels: HashMap<Vid, Arc<Cancel>>,
+    locating: HashMap<Vid, Vec<oneshot::Sender<Option<Location>>>>,
+    failure: Option<StoreError>,
+}
+
+impl Agent {
+    /// The agent of `host` with what is in `store`, and what it has to do first.
+    pub fn new(host: HostName, store: NodeStore) -> Result<(Self, Vec<Output>), StoreError> {
+        let (machine, outputs) = NodeAgent::new(host, Config::default(), store.load()?, Duration::ZERO);
+        let inner = Inner {
+            machine,
+            store,
+            coordinator: None,
+            cancels: HashMap::new(),
+            locating: HashMap::new(),
+            failure: None,
+        };
+        let agent = Self {
+            began: Instant::now(),
+            inner: Mutex::new(inner),
+            changed: Notify::new(),
+            broken: Notify::new(),
+        };
+        Ok((agent, outputs))
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The instances that the node has to do with.
+    pub fn here(&self) -> Vec<Vid> {
+        self.lock().machine.entries().map(|(vid, _)| vid).collect()
+    }
+
+    pub fn entry(&self, vid: Vid) -> Option<Entry> {
+        self.lock().machine.entry(vid).cloned()
+    }
+
+    /// Why the node had to stop.
+    pub fn take_failure(&self) -> Option<StoreError> {
+        self.lock().failure.take()
+    }
+}
+
+impl Node {
+    /// Does what the agent wanted when it began.
+    pub fn begin(self: &Arc<Self>, outputs: Vec<Output>) {
+        let mut inner = self.agent.lock();
+        self.perform(&mut inner, outputs);
+    }
+
+    /// Tells the agent what happened.
+    pub fn input(self: &Arc<Self>, input: Input) {
+        let mut inner = self.agent.lock();
+        let outputs = inner.machine.handle(input, self.agent.now());
+        self.perform(&mut inner, outputs);
+        self.agent.changed.notify_one();
+    }
+
+    /// The connection to the coordinator is there, or lost.
+    pub fn set_coordinator(self: &Arc<Self>, outbox: Option<Outbox<FromNode>>) {
+        let input = if outbox.is_some() { Input::LinkUp } else { Input::LinkDown };
+        self.agent.lock().coordinator = outbox;
+        self.input(input);
+    }
+
+    /// Tells the coordinator how long something took.
+    pub fn measured(&self, id: MoveId, measurement: Measurement) {
+        self.agent.lock().send(&FromNode::Measured { id, measurement });
+    }
+
+    /// Enters an instance that is about to be started.
+    pub fn enter_instance(self: &Arc<Self>, vid: Vid) -> Result<(), AlreadyHere> {
+        let mut inner = self.agent.lock();
+        let outputs = inner.machine.host_instance(vid, Epoch::default())?;
+        self.perform(&mut inner, outputs);
+        Ok(())
+    }
+
+    /// Where `vid` is, from memory or from the coordinator; `Ok(None)` if it is gone.
+    ///
+    /// # Errors
+    /// If the coordinator cannot be asked.
+    pub async fn locate(self: &Arc<Self>, vid: Vid) -> Result<Option<Place>, Unanswered> {
+        match self.directory.place(vid) {
+            Some(place) => Ok(Some(place)),
+            None => self.ask_where(vid).await,
+        }
+    }
+
+    /// Where `vid` is, as the coordinator says.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    pub async fn ask_where(self: &Arc<Self>, vid: Vid) -> Result<Option<Place>, Unanswered> {
+        let answer = {
+            let mut inner = self.agent.lock();
+            if inner.coordinator.is_none() {
+                return Err(Unanswered);
+            }
+            let (sender, answer) = oneshot::channel();
+            inner.locating.entry(vid).or_default().push(sender);
+            let outputs = inner.machine.locate(vid, self.agent.now());
+            self.perform(&mut inner, outputs);
+            answer
+        };
+        self.agent.changed.notify_one();
+        let location = timeout(LOCATE_LIMIT, answer).await.map_err(|_| Unanswered)?;
+        let location = location.map_err(|_| Unanswered)?;
+        Ok(location.map(|location| Place { host: location.host, epoch: location.epoch }))
+    }
+
+    /// Wakes the agent when it wants to be.
+    pub async fn tick(self: Arc<Self>) {
+        loop {
+            let wake_at = self.agent.lock().machine.wake_at();
+            let changed = self.agent.changed.notified();
+            match wake_at {
+                None => changed.await,
+                Some(at) => {
+                    let deadline = (self.agent.began + at).into();
+                    if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                        self.input(Input::Tick);
+                    }
+                }
+            }
+        }
+    }
+
+    fn perform(self: &Arc<Self>, inner: &mut Inner, outputs: Vec<Output>) {
+        for output in outputs {
+            if inner.failure.is_some() {
+                return;
+            }
+            self.perform_one(inner, output);
+        }
+    }
+
+    fn perform_one(self: &Arc<Self>, inner: &mut Inner, output: Output) {
+        match output {
+            Output::Record(record) => {
+                if let Err(error) = inner.store.apply(&record) {
+                    inner.failure = Some(error);
+                    self.agent.broken.notify_one();
+                }
+            }
+            Output::Send(message) => inner.send(&FromNode::Moves(message)),
+            Output::Operate { vid, operation } => self.operate(inner, vid, operation),
+            Output::Cancel { vid } => {
+                if let Some(cancel) = inner.cancels.get(&vid) {
+                    cancel.cancel();
+                }
+            }
+            Output::Located { vid, location } => self.located(inner, vid, location),
+            Output::Farewell { vid } => {
+                let node = self.clone();
+                tokio::spawn(async move { node.farewell(vid).await });
+            }
+        }
+    }
+
+    fn operate(self: &Arc<Self>, inner: &mut Inner, vid: Vid, operation: Operation) {
+        let cancel = Arc::new(Cancel::default());
+        inner.cancels.insert(vid, cancel.clone());
+        let role = inner.machine.entry(vid).map(|entry| entry.role.clone());
+        let source_of = match role {
+            Some(Role::Source { id, destination }) => Some((id, destination)),
+            _ => None,
+        };
+        let node = self.clone();
+        tokio::spawn(async move {
+            tracing::debug!("{vid}: {operation:?} begins");
+            let outcome = node.perform_operation(vid, operation, source_of, &cancel).await;
+            tracing::debug!("{vid}: {outcome:?}");
+            node.input(Input::Ended { vid, outcome });
+        });
+    }
+
+    fn located(&self, inner: &mut Inner, vid: Vid, location: Option<Location>) {
+        match &location {
+            Some(location) => {
+                self.directory.note(vid, Place { host: location.host.clone(), epoch: location.epoch });
+            }
+            None => self.directory.forget(vid),
+        }
+        for waiter in inner.locating.remove(&vid).unwrap_or_default() {
+            let _ = waiter.send(location.clone());
+        }
+    }
+}
+
+impl Inner {
+    fn send(&self, message: &FromNode) {
+        if let Some(coordinator) = &self.coordinator {
+            // A connection that does not take it is lost, and found so by its reader.
+            let _ = coordinator.send(message);
+        }
+    }
+}
+
+/// The coordinator cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;

@@ -1,0 +1,90 @@
+//! The connection to the coordinator: made again for ever.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moves::node::Input;
+use rpc::wire::{FromCoordinator, FromNode, VERSION};
+use rpc::{COORDINATOR, Outbox, channel};
+use tokio::time::sleep;
+
+use crate::directory::Place;
+use crate::node::Node;
+
+/// Before the first attempt to reach a coordinator that was lost, and the longest time between two.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Keeps a connection to the coordinator at `join`, which is told that other nodes reach this one at `address`.
+/// Returns only if the coordinator refuses the node: with its reason.
+pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAddr) -> String {
+    let mut back_off = BACK_OFF.0;
+    loop {
+        match converse(&node, join, address).await {
+            Ok(End::Refused(reason)) => return reason,
+            Ok(End::Lost) => back_off = BACK_OFF.0,
+            Err(error) => {
+                tracing::info!("the coordinator at {join} cannot be reached: {error}");
+                back_off = (back_off * 2).min(BACK_OFF.1);
+            }
+        }
+        node.set_coordinator(None);
+        sleep(back_off).await;
+    }
+}
+
+enum End {
+    Lost,
+    Refused(String),
+}
+
+async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io::Result<End> {
+    let stream = node.endpoint.connect(join, COORDINATOR).await?;
+    let (outbox, mut inbox) = channel::open::<FromNode, FromCoordinator>(stream);
+    let hello = FromNode::Hello { version: VERSION, address, here: node.agent.here() };
+    outbox.send(&hello).map_err(io::Error::other)?;
+    let mut welcome = false;
+    loop {
+        match inbox.receive().await {
+            Ok(Some(FromCoordinator::Refused { reason })) => return Ok(End::Refused(reason)),
+            Ok(Some(message)) => {
+                handle(node, message, &outbox);
+                if !welcome {
+                    welcome = true;
+                    tracing::info!("connected to the coordinator at {join}");
+                    node.set_coordinator(Some(outbox.clone()));
+                }
+            }
+            Ok(None) => return Ok(End::Lost),
+            Err(error) if welcome => {
+                tracing::info!("the connection to the coordinator is lost: {error}");
+                return Ok(End::Lost);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>) {
+    match message {
+        FromCoordinator::Refused { .. } => {}
+        FromCoordinator::Hosts(hosts) => {
+            let others = hosts.iter().map(|(host, _)| host.clone()).filter(|host| *host != node.host);
+            let others: Vec<_> = others.collect();
+            node.directory.set_hosts(hosts);
+            for host in others {
+                tokio::spawn(node.clone().warm(host));
+            }
+        }
+        FromCoordinator::Moves(message) => node.input(Input::Message(message)),
+        FromCoordinator::Moved { vid, host, epoch } => node.directory.note(vid, Place { host, epoch }),
+        FromCoordinator::Ask { number, question } => {
+            let (node, outbox) = (node.clone(), outbox.clone());
+            tokio::spawn(async move {
+                let answer = node.answer(question).await;
+                let _ = outbox.send(&FromNode::Answer { number, answer });
+            });
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Where instances and hosts are, as far as this node knows.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fabric::{Epoch, Vid};
+use moves::HostName;
+
+/// The most places that are remembered; past it all are forgotten, and asked for again.
+const MAX_PLACES: usize = 1 << 16;
+
+/// Places of instances and addresses of hosts. The higher epoch wins.
+#[derive(Debug, Default)]
+pub struct Directory {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    places: HashMap<Vid, Place>,
+    hosts: HashMap<HostName, SocketAddr>,
+}
+
+/// Where an instance is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub host: HostName,
+    pub epoch: Epoch,
+}
+
+impl Directory {
+    pub fn place(&self, vid: Vid) -> Option<Place> {
+        self.lock().places.get(&vid).cloned()
+    }
+
+    /// Notes a place, unless a later one is known.
+    pub fn note(&self, vid: Vid, place: Place) {
+        let mut known = self.lock();
+        if known.places.len() >= MAX_PLACES {
+            known.places.clear();
+        }
+        let newer = known.places.get(&vid).is_none_or(|old| old.epoch <= place.epoch);
+        if newer {
+            known.places.insert(vid, place);
+        }
+    }
+
+    /// Forgets a place that has proved wrong.
+    pub fn forget(&self, vid: Vid) {
+        self.lock().places.remove(&vid);
+    }
+
+    pub fn set_hosts(&self, hosts: Vec<(HostName, SocketAddr)>) {
+        self.lock().hosts.extend(hosts);
+    }
+
+    pub fn address(&self, host: &HostName) -> Option<SocketAddr> {
+        self.lock().hosts.get(host).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_higher_epoch_wins() {
+        let directory = Directory::default();
+        let vid = Vid::new(1).unwrap();
+        let place = |host, epoch| Place { host: HostName::new(host).unwrap(), epoch: Epoch(epoch) };
+        directory.note(vid, place("b", 2));
+        directory.note(vid, place("a", 1));
+        assert_eq!(directory.place(vid), Some(place("b", 2)));
+        directory.forget(vid);
+        directory.note(vid, place("a", 1));
+        assert_eq!(directory.place(vid), Some(place("a", 1)));
+    }
+}

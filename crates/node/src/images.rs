@@ -1,0 +1,217 @@
+//! Images of an instance on their way from its old host to its new one.
+//!
+//! The source opens the connection before the instance is suspended, and says for which move it is. The
+//! destination takes it from the host that the coordinator named for that move, and from no other.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blake3::Hasher;
+use broker::Carried;
+use engines::Image;
+use fabric::Vid;
+use moves::node::Input;
+use moves::{HostName, MoveId};
+use rpc::wire::{Manifest, Opening, Received};
+use rpc::{Stream, frame};
+use tokio::fs::{File, OpenOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::node::Node;
+
+/// The most bytes in one frame of a file.
+const PART: usize = 1024 * 1024;
+
+/// The most files of one instance.
+const MAX_IMAGES: usize = 100_000;
+
+/// What this host expects from others.
+#[derive(Debug, Default)]
+pub struct Receptions {
+    expected: Mutex<HashMap<MoveId, Expected>>,
+    /// Connections that this host has opened as a source, before they are needed.
+    opened: Mutex<HashMap<Vid, (MoveId, Stream)>>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    vid: Vid,
+    source: HostName,
+    arrived: mpsc::Sender<Stream>,
+    arrival: Arc<tokio::sync::Mutex<mpsc::Receiver<Stream>>>,
+}
+
+impl Receptions {
+    /// Expects images of `vid` from `source`.
+    pub fn expect(&self, id: MoveId, vid: Vid, source: HostName) {
+        let (arrived, arrival) = mpsc::channel(1);
+        let arrival = Arc::new(tokio::sync::Mutex::new(arrival));
+        self.lock().insert(id, Expected { vid, source, arrived, arrival });
+    }
+
+    /// Takes the connection that `from` has opened for a move, if it is expected.
+    pub fn arrive(&self, id: MoveId, vid: Vid, from: &str, stream: Stream) {
+        let expected = self.lock();
+        match expected.get(&id) {
+            Some(expected) if expected.vid == vid && expected.source.as_str() == from => {
+                // One is enough; a second one waits for nobody and is closed.
+                let _ = expected.arrived.try_send(stream);
+            }
+            _ => tracing::warn!("{from} offers images of instance {vid} for {id}, which are not expected"),
+        }
+    }
+
+    /// The connection for a move, when it arrives; `None` if none is expected.
+    pub async fn stream(&self, id: MoveId) -> Option<Stream> {
+        let arrival = self.lock().get(&id)?.arrival.clone();
+        arrival.lock().await.recv().await
+    }
+
+    /// Expects nothing more for a move.
+    pub fn close(&self, id: MoveId) {
+        self.lock().remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<MoveId, Expected>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Stream)>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// Opens the connection for a move before it is needed. What fails now is tried again then.
+    pub async fn open_image_stream(&self, vid: Vid, leaving: Option<(MoveId, HostName)>) {
+        let Some((id, destination)) = leaving else { return };
+        match self.connect_for_images(vid, id, &destination).await {
+            Ok(stream) => {
+                self.receptions.opened().insert(vid, (id, stream));
+            }
+            Err(error) => tracing::debug!("{destination} cannot be reached yet: {error}"),
+        }
+    }
+
+    pub fn close_image_stream(&self, vid: Vid) {
+        self.receptions.opened().remove(&vid);
+    }
+
+    async fn connect_for_images(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
+        let address = self.directory.address(destination).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("the address of host {destination} is not known"))
+        })?;
+        let mut stream = self.endpoint.connect(address, destination.as_str()).await?;
+        frame::send(&mut stream, &Opening::Images { id, vid }).await?;
+        Ok(stream)
+    }
+
+    /// Sends images, and returns their size when the destination has verified them.
+    pub async fn send_images(
+        self: &Arc<Self>,
+        vid: Vid,
+        (id, destination): (MoveId, HostName),
+        carried: Carried,
+        images: Vec<Image>,
+        directory: &Path,
+    ) -> io::Result<u64> {
+        let opened = self.receptions.opened().remove(&vid);
+        let mut stream = match opened {
+            Some((of, stream)) if of == id => stream,
+            _ => self.connect_for_images(vid, id, &destination).await?,
+        };
+        let total = images.iter().map(|image| image.size).sum();
+        let progress = |bytes| self.input(Input::Progress { vid, bytes, total });
+        let to_destination = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the images' way to {destination}: {error}"))
+        };
+        send(&mut stream, carried, images, directory, progress).await.map_err(to_destination)?;
+        Ok(total)
+    }
+}
+
+async fn send(
+    stream: &mut Stream,
+    carried: Carried,
+    images: Vec<Image>,
+    directory: &Path,
+    progress: impl Fn(u64),
+) -> io::Result<()> {
+    let manifest = Manifest { carried, images };
+    frame::send(stream, &manifest).await?;
+    let mut digest = Hasher::new();
+    let mut part = vec![0; PART];
+    let mut sent = 0;
+    for image in &manifest.images {
+        let mut file = File::open(directory.join(&image.name)).await?;
+        let mut left = image.size;
+        while left > 0 {
+            let length = part_of(left);
+            file.read_exact(&mut part[..length]).await?;
+            digest.update(&part[..length]);
+            frame::write(stream, &part[..length]).await?;
+            left -= length as u64;
+            sent += length as u64;
+            if length == PART {
+                progress(sent);
+            }
+        }
+    }
+    stream.flush().await?;
+    let received: Received = frame::receive(stream).await?;
+    if received.digest != *digest.finalize().as_bytes() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"));
+    }
+    Ok(())
+}
+
+/// Takes images from `stream` into `directory`, and returns what came beside them.
+pub async fn receive(stream: &mut Stream, directory: &Path) -> io::Result<Carried> {
+    let manifest: Manifest = frame::receive(stream).await?;
+    let plain = |image: &Image| is_plain(&image.name);
+    if manifest.images.len() > MAX_IMAGES || !manifest.images.iter().all(plain) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the images' names are not acceptable"));
+    }
+    let mut digest = Hasher::new();
+    let mut part = Vec::new();
+    for image in &manifest.images {
+        let path = directory.join(&image.name);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).await?;
+        let mut left = image.size;
+        while left > 0 {
+            if !frame::read(stream, &mut part).await? || part.len() != part_of(left) {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            digest.update(&part);
+            file.write_all(&part).await?;
+            left -= part.len() as u64;
+        }
+        file.flush().await?;
+    }
+    frame::send(stream, &Received { digest: *digest.finalize().as_bytes() }).await?;
+    Ok(manifest.carried)
+}
+
+fn part_of(left: u64) -> usize {
+    usize::try_from(left).unwrap_or(PART).min(PART)
+}
+
+fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        assert!(is_plain("pages-1.img"));
+        for name in ["", ".", "..", "../x", "a/b"] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The instances of this host: started, found again, ended, and what they have written.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use broker::{Carried, Config, InstanceId, Namespace};
+use engines::{InstanceName, State};
+use fabric::{FabricId, Vid};
+use moves::entry::Role;
+use moves::journal::Exit;
+use moves::node::Input;
+use rpc::frame;
+use rpc::wire::{Answer, Blueprint, Question};
+use tokio::time::timeout;
+
+use crate::node::Node;
+
+/// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// The most bytes of output in one answer.
+const OUTPUT_LIMIT: usize = 256 * 1024;
+
+/// How many instances' output is kept after their end.
+const MAX_ENDED: usize = 64;
+
+/// What a shell reports for a command that was killed.
+const KILLED: i32 = 137;
+
+/// An instance, as far as the engine goes.
+#[derive(Clone, Debug)]
+pub struct Live {
+    pub name: InstanceName,
+    pub fabric: FabricId,
+    pub state: State,
+    killed: bool,
+    watched: bool,
+}
+
+impl Live {
+    pub fn new(blueprint: &Blueprint, state: State) -> Self {
+        Self {
+            name: blueprint.spec.name.clone(),
+            fabric: blueprint.fabric,
+            state,
+            killed: false,
+            watched: false,
+        }
+    }
+
+    pub fn id(&self, vid: Vid) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid }
+    }
+}
+
+/// What the last instances that ended had written.
+pub type Ended = VecDeque<(Vid, Carried)>;
+
+impl Node {
+    pub fn live(&self, vid: Vid) -> Option<Live> {
+        self.lives().get(&vid).cloned()
+    }
+
+    pub fn set_state(&self, vid: Vid, state: State) {
+        if let Some(live) = self.lives().get_mut(&vid) {
+            live.state = state;
+        }
+    }
+
+    /// Finds out what the engine has of the instances in the node's records, and removes the rest.
+    pub async fn recover(self: &Arc<Self>) -> engines::Result<()> {
+        let mut found: std::collections::HashMap<_, _> = self
+            .engine(|engine| engine.recover())
+            .await?
+            .into_iter()
+            .map(|recovered| (recovered.spec.name, recovered.state))
+            .collect();
+        for vid in self.agent.here() {
+            match self.read_blueprint(vid) {
+                Ok(blueprint) => {
+                    let state = found.remove(&blueprint.spec.name).unwrap_or(State::Ended);
+                    self.lives().insert(vid, Live::new(&blueprint, state));
+                }
+                Err(error) => tracing::warn!("instance {vid}: its blueprint is lost: {error}"),
+            }
+        }
+        for name in found.into_keys() {
+            tracing::info!("instance {name} is of no use any more, and is removed");
+            if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
+                tracing::warn!("{error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
+        frame::decode(&self.files.blueprint(vid)?)
+    }
+
+    /// Takes the instance on at the broker, if it is not there yet.
+    pub async fn add_to_broker(&self, vid: Vid, live: &Live) -> engines::Result<()> {
+        let id = live.id(vid);
+        if self.broker.carried(id).is_some() {
+            return Ok(());
+        }
+        let name = live.name.clone();
+        let network = self.engine(move |engine| engine.network_namespace(&name)).await?;
+        self.broker.add(Config { id, network, pids: None, carried: self.files.carried(vid) });
+        Ok(())
+    }
+
+    /// Notes that the instance runs with first process `pid`, and watches for its end.
+    pub fn runs(self: &Arc<Self>, vid: Vid, pid: Option<i32>) {
+        let Some(live) = self.live(vid) else { return };
+        self.set_state(vid, State::Running);
+        let pids = pid.and_then(|pid| Namespace::of_process(pid, "pid").ok());
+        if let Some(pids) = pids {
+            self.broker.set_pids(live.id(vid), pids);
+        }
+        let watched = self.lives().get_mut(&vid).map(|live| std::mem::replace(&mut live.watched, true));
+        if watched == Some(false) {
+            tokio::spawn(self.clone().watch(vid, live.name));
+        }
+    }
+
+    async fn watch(self: Arc<Self>, vid: Vid, name: InstanceName) {
+        let ended = loop {
+            let name = name.clone();
+            match self.engine(move |engine| engine.wait(&name, WAIT)).await {
+                Ok(false) => {}
+                Ok(true) => break true,
+                Err(_) => break false,
+            }
+        };
+        if let Some(live) = self.lives().get_mut(&vid) {
+            live.watched = false;
+        }
+        if ended {
+            self.has_ended(vid);
+        }
+    }
+
+    fn has_ended(self: &Arc<Self>, vid: Vid) {
+        let Some(live) = self.live(vid) else { return };
+        self.set_state(vid, State::Ended);
+        let exit = self.exit_of(vid, &live);
+        self.input(Input::Exited { vid, exit });
+    }
+
+    /// How an instance ended of which nothing runs any more.
+    pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
+        let said = self
+            .broker
+            .carried(live.id(vid))
+            .map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit);
+        match said {
+            Some(code) => Exit::Code(code),
+            None if live.killed => Exit::Code(KILLED),
+            None => Exit::Lost { reason: "its processes are gone".into() },
+        }
+    }
+
+    /// The coordinator knows that the instance ended: only its output is kept.
+    pub async fn farewell(self: Arc<Self>, vid: Vid) {
+        let Some(live) = self.lives().remove(&vid) else { return };
+        if let Some(carried) = self.broker.carried(live.id(vid)) {
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.push_back((vid, carried));
+            if ended.len() > MAX_ENDED {
+                ended.pop_front();
+            }
+        }
+        self.broker.remove(live.id(vid));
+        if let Err(error) = self.engine(move |engine| engine.destroy(&live.name)).await {
+            tracing::warn!("{error}");
+        }
+        self.files.remove(vid);
+    }
+
+    pub async fn answer(self: &Arc<Self>, question: Question) -> Result<Answer, String> {
+        match question {
+            Question::Start { vid, blueprint } => self.start(vid, &blueprint).await,
+            Question::Output { vid, from, wait } => self.output(vid, from, wait).await,
+            Question::Kill { vid } => self.kill(vid).await,
+        }
+    }
+
+    async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8]) -> Result<Answer, String> {
+        let blueprint: Blueprint =
+            frame::decode(bytes).map_err(|_| "the instance's description cannot be read".to_owned())?;
+        self.enter_instance(vid).map_err(|error| error.to_string())?;
+        let live = Live::new(&blueprint, State::Prepared);
+        self.lives().insert(vid, live.clone());
+        let started = self.start_entered(vid, &live, blueprint, bytes).await;
+        if let Err(reason) = &started {
+            self.input(Input::Exited { vid, exit: Exit::Lost { reason: reason.clone() } });
+        }
+        started.map(|()| Answer::Done)
+    }
+
+    async fn start_entered(
+        self: &Arc<Self>,
+        vid: Vid,
+        live: &Live,
+        blueprint: Blueprint,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let in_words = |error: engines::Error| error.to_string();
+        self.files
+            .write_blueprint(vid, bytes)
+            .map_err(|error| format!("the node's state directory: {error}"))?;
+        self.engine(move |engine| engine.prepare(&blueprint.spec)).await.map_err(in_words)?;
+        self.add_to_broker(vid, live).await.map_err(in_words)?;
+        let listening = self.broker.resume(live.id(vid), fabric::Epoch::default()).await;
+        listening.map_err(|error| format!("the instance's socket: {error}"))?;
+        let name = live.name.clone();
+        let running = self.engine(move |engine| engine.start(&name)).await.map_err(in_words)?;
+        self.runs(vid, Some(running.pid));
+        Ok(())
+    }
+
+    async fn kill(self: &Arc<Self>, vid: Vid) -> Result<Answer, String> {
+        match self.agent.entry(vid).map(|entry| entry.role) {
+            Some(Role::Host { .. }) => {}
+            Some(Role::Ended { .. }) => return Ok(Answer::Done),
+            Some(_) => return Err("the instance is being moved: cancel the move first".into()),
+            None => return Err("the instance is not on this host".into()),
+        }
+        let name = self.lives().get_mut(&vid).map(|live| {
+            live.killed = true;
+            live.name.clone()
+        });
+        if let Some(name) = name {
+            self.engine(move |engine| engine.destroy(&name)).await.map_err(|error| error.to_string())?;
+            self.has_ended(vid);
+        }
+        Ok(Answer::Done)
+    }
+
+    async fn output(&self, vid: Vid, from: u64, wait: bool) -> Result<Answer, String> {
+        let Some(live) = self.live(vid) else { return self.output_of_ended(vid, from) };
+        if wait {
+            let arrival = self.broker.output_after(live.id(vid), from);
+            // No output in time is an answer as well.
+            let _ = timeout(Question::OUTPUT_PATIENCE, arrival).await;
+        }
+        match self.broker.output(live.id(vid), from, OUTPUT_LIMIT) {
+            Some((chunks, next, exit)) => Ok(Answer::Output { chunks, next, exit }),
+            None => self.output_of_ended(vid, from),
+        }
+    }
+
+    fn output_of_ended(&self, vid: Vid, from: u64) -> Result<Answer, String> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = ended.iter().rev().find(|(ended, _)| *ended == vid);
+        let (_, carried) = kept.ok_or("the instance's output is not kept any more")?;
+        let (chunks, next) = carried.output.read(from, OUTPUT_LIMIT);
+        Ok(Answer::Output { chunks, next, exit: carried.exit })
+    }
+}

@@ -1,0 +1,104 @@
+//! The daemon of one host.
+//!
+//! ```text
+//!                 coordinator
+//!                      │ control: moves, questions
+//!   ┌──────────────────┴───────────────────────┐
+//!   │ agent: moves::NodeAgent, and its records │
+//!   └──┬────────────────┬──────────────────┬───┘
+//!      │ operations     │ locate           │
+//!   engine ── images ══ peers ═══ links ── broker ── processes of the instances
+//!                    other nodes
+//! ```
+//!
+//! * [`agent`]: feeds the state machine of the moves and does what it says.
+//! * [`operations`]: what the state machine can ask for, with engine and broker.
+//! * [`control`]: the connection to the coordinator.
+//! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
+//! * [`state`], [`directory`]: what the node keeps in files, and in memory.
+//!
+//! The node may be killed at any time: instances are not its children and run on, what it must
+//! know is in its files, and processes attach to it again when it is back.
+
+mod agent;
+mod cancel;
+mod control;
+mod directory;
+mod images;
+mod instances;
+mod links;
+mod listener;
+mod node;
+mod operations;
+mod peers;
+mod state;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use engines::Engine;
+use moves::InvalidHostName;
+use rpc::pki::PkiError;
+use store::StoreError;
+
+/// How a node is to run.
+pub struct NodeOptions {
+    /// The host's name: that of its certificate.
+    pub name: String,
+    /// Where other nodes reach it.
+    pub listen: SocketAddr,
+    /// Where the coordinator listens.
+    pub join: SocketAddr,
+    /// The directory with the host's certificate.
+    pub pki: PathBuf,
+    /// The directory for what the node must remember; its own alone.
+    pub state: PathBuf,
+    /// What runs the instances.
+    pub engine: Box<dyn Engine>,
+}
+
+/// Why a node does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its name is none.
+    #[error(transparent)]
+    Name(#[from] InvalidHostName),
+    /// It has no usable certificate.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// Its certificate cannot be used.
+    #[error("the host's certificate cannot be used: issue it anew ({0})")]
+    Certificate(#[from] rpc::TlsError),
+    /// Its records cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is left of its instances cannot be found out.
+    #[error("{0}")]
+    Engine(#[from] engines::Error),
+    /// A file or a socket cannot be used.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was to be done.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The coordinator does not accept it.
+    #[error("the coordinator refuses this node: {0}")]
+    Refused(String),
+}
+
+/// Runs a node until it is told to end by SIGTERM or SIGINT. Its instances run on.
+///
+/// # Errors
+/// If it cannot begin, or can no longer write what it must remember.
+pub fn run(options: NodeOptions) -> Result<(), NodeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|source| NodeError::Io { what: "the node's threads".into(), source })?;
+    let result = runtime.block_on(node::run(options));
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,158 @@
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use broker::{Broker, InstanceId, Observer, Roster};
+use engines::Engine;
+use fabric::Vid;
+use moves::HostName;
+use moves::journal::Exit;
+use moves::node::{Input, Output};
+use rpc::Endpoint;
+use rpc::pki::Identity;
+use store::NodeStore;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::agent::Agent;
+use crate::control;
+use crate::directory::Directory;
+use crate::images::Receptions;
+use crate::instances::{Ended, Live};
+use crate::links::{DataPort, NodePeers};
+use crate::peers::Pool;
+use crate::state::StateFiles;
+use crate::{NodeError, NodeOptions};
+
+/// Everything that the tasks of a node share.
+pub struct Node {
+    pub host: HostName,
+    pub endpoint: Endpoint,
+    pub engine: Arc<dyn Engine>,
+    pub broker: Broker,
+    pub files: StateFiles,
+    pub agent: Agent,
+    pub directory: Directory,
+    pub pool: Pool,
+    pub receptions: Receptions,
+    pub data: DataPort,
+    pub lives: Mutex<HashMap<Vid, Live>>,
+    pub ended: Mutex<Ended>,
+}
+
+/// Runs a node until it is told to end.
+pub async fn run(options: NodeOptions) -> Result<(), NodeError> {
+    let mut ended = Signals::new().map_err(|source| io_error("signals", source))?;
+    let listener = listen(options.listen).await?;
+    let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
+    let join = options.join;
+    let address = local_address(&listener)?;
+    let (node, outputs) = make(options, local_address(&data)?.port())?;
+    node.recover().await?;
+    node.begin(outputs);
+    tokio::spawn(node.clone().tick());
+    tokio::spawn(node.clone().accept(listener));
+    tokio::spawn(node.clone().accept_data(data));
+    tracing::info!("host {} listens on {address}", node.host);
+    tokio::select! {
+        reason = control::stay_connected(node.clone(), join, address) => Err(NodeError::Refused(reason)),
+        () = node.agent.broken.notified() => match node.agent.take_failure() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        },
+        () = ended.wait() => Ok(()),
+    }
+}
+
+fn make(options: NodeOptions, data_port: u16) -> Result<(Arc<Node>, Vec<Output>), NodeError> {
+    let host = HostName::new(&options.name)?;
+    let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
+    let in_state = |source| io_error(&options.state.display().to_string(), source);
+    let files = StateFiles::open(&options.state).map_err(in_state)?;
+    let store = NodeStore::open(&options.state.join("node.redb"))?;
+    let (agent, outputs) = Agent::new(host.clone(), store)?;
+    let node = Arc::new_cyclic(|node| Node {
+        host,
+        endpoint,
+        engine: options.engine.into(),
+        broker: Broker::new(NodePeers(node.clone()), NodeObserver(node.clone())),
+        files,
+        agent,
+        directory: Directory::default(),
+        pool: Pool::default(),
+        receptions: Receptions::default(),
+        data: DataPort::new(data_port),
+        lives: Mutex::default(),
+        ended: Mutex::default(),
+    });
+    Ok((node, outputs))
+}
+
+impl Node {
+    pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `work` returns, which may block.
+    pub async fn engine<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Engine) -> engines::Result<T> + Send + 'static,
+    ) -> engines::Result<T> {
+        let engine = self.engine.clone();
+        let worked = tokio::task::spawn_blocking(move || work(&*engine)).await;
+        worked.unwrap_or_else(|_| {
+            Err(engines::Error::Unusable("the engine broke down: see the node's log".into()))
+        })
+    }
+}
+
+/// Keeps what the broker says in files, and tells the agent how commands ended.
+struct NodeObserver(Weak<Node>);
+
+impl Observer for NodeObserver {
+    fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
+        let Some(node) = self.0.upgrade() else { return };
+        if let Err(error) = node.files.write_roster(instance.vid, roster) {
+            tracing::warn!("instance {instance}: its processes are not noted: {error}");
+        }
+    }
+
+    fn exited(&self, instance: InstanceId, code: i32) {
+        let Some(node) = self.0.upgrade() else { return };
+        if let Err(error) = node.files.write_exit(instance.vid, code) {
+            tracing::warn!("instance {instance}: its exit code is not noted: {error}");
+        }
+        node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, NodeError> {
+    TcpListener::bind(address).await.map_err(|source| io_error(&format!("listening on {address}"), source))
+}
+
+fn local_address(listener: &TcpListener) -> Result<SocketAddr, NodeError> {
+    listener.local_addr().map_err(|source| io_error("the listening socket", source))
+}
+
+fn io_error(what: &str, source: io::Error) -> NodeError {
+    NodeError::Io { what: what.to_owned(), source }
+}

@@ -1,0 +1,302 @@
+//! What the move protocol's state machine asks for, done with the engine and the broker.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engines::{InstanceName, Needs, Report, Running, State, Watch};
+use fabric::{Epoch, Vid};
+use moves::node::{Operation, Outcome};
+use moves::protocol::Suspension;
+use moves::{HostName, MoveId};
+use rpc::frame;
+use rpc::wire::{Blueprint, Measurement};
+use tokio::time::timeout;
+
+use crate::cancel::Cancel;
+use crate::images;
+use crate::instances::Live;
+use crate::node::Node;
+
+/// How long the instance's processes may take to let go.
+const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the report that an instance runs waits for its processes to attach.
+const RESUME_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a dump may take, and a restore.
+const ENGINE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Why an operation failed, in words.
+struct Reason(String);
+
+impl<E: Display> From<E> for Reason {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+type Result<T> = std::result::Result<T, Reason>;
+
+impl Node {
+    /// Does `operation`; `leaving` is the move in which this host is the source, if it is.
+    pub async fn perform_operation(
+        self: &Arc<Self>,
+        vid: Vid,
+        operation: Operation,
+        leaving: Option<(MoveId, HostName)>,
+        cancel: &Arc<Cancel>,
+    ) -> Outcome {
+        let done = match operation {
+            Operation::CheckSource { .. } => self.check_source(vid).await,
+            Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
+            Operation::Prepare { id, source, spec, facts, .. } => {
+                self.prepare(vid, (id, source), &spec, &facts).await
+            }
+            Operation::Receive { id } => self.receive(vid, id, cancel).await,
+            Operation::Restore { id } => self.restore(vid, id, cancel).await,
+            Operation::Release { id, epoch } => self.release(vid, id, epoch).await,
+            Operation::Suspend => self.suspend(vid, leaving, cancel).await,
+            Operation::Send { id, destination } => self.send(vid, id, destination, cancel).await,
+            Operation::Continue { epoch } => self.carry_on(vid, epoch).await,
+            Operation::Abort { id } => self.abort(vid, id).await,
+            Operation::Destroy { .. } => self.destroy(vid).await,
+        };
+        done.unwrap_or_else(|Reason(reason)| Outcome::Failed { reason })
+    }
+
+    fn known(&self, vid: Vid) -> Result<Live> {
+        self.live(vid).ok_or_else(|| Reason(format!("instance {vid} is not on host {}", self.host)))
+    }
+
+    async fn check_source(&self, vid: Vid) -> Result<Outcome> {
+        let name = self.known(vid)?.name;
+        let Report { blockers, needs } = self.engine(move |engine| engine.check(&name)).await?;
+        if !blockers.is_empty() {
+            return Ok(refused(&blockers));
+        }
+        Ok(Outcome::Checked { facts: frame::encode(&needs)? })
+    }
+
+    async fn check_destination(&self, spec: &[u8], facts: &[u8]) -> Result<Outcome> {
+        let _: Blueprint = frame::decode(spec)?;
+        Ok(self.verify(facts).await?.unwrap_or(Outcome::Checked { facts: Vec::new() }))
+    }
+
+    /// The refusal, if this host does not have what the instance needs.
+    async fn verify(&self, facts: &[u8]) -> Result<Option<Outcome>> {
+        let needs: Needs = frame::decode(facts)?;
+        let blockers = self.engine(move |engine| engine.verify(&needs)).await?;
+        Ok((!blockers.is_empty()).then(|| refused(&blockers)))
+    }
+
+    async fn prepare(
+        &self,
+        vid: Vid,
+        (id, source): (MoveId, HostName),
+        spec: &[u8],
+        facts: &[u8],
+    ) -> Result<Outcome> {
+        let blueprint: Blueprint = frame::decode(spec)?;
+        if let Some(refusal) = self.verify(facts).await? {
+            return Ok(refusal);
+        }
+        self.files.write_blueprint(vid, spec)?;
+        let live = Live::new(&blueprint, State::Prepared);
+        let name = live.name.clone();
+        self.lives().insert(vid, live);
+        let prepared = self.engine(move |engine| {
+            engine.prepare(&blueprint.spec)?;
+            engine.arm(&name)
+        });
+        if let Err(error) = prepared.await {
+            return Ok(refused(&[error]));
+        }
+        self.receptions.expect(id, vid, source);
+        Ok(Outcome::Done)
+    }
+
+    async fn suspend(
+        self: &Arc<Self>,
+        vid: Vid,
+        leaving: Option<(MoveId, HostName)>,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let name = live.name.clone();
+        let arming = self.engine(move |engine| engine.arm(&name));
+        let (armed, ()) = tokio::join!(arming, self.open_image_stream(vid, leaving.clone()));
+        armed?;
+        if cancel.is_cancelled() {
+            return Err(Reason("cancelled".into()));
+        }
+        let report = self.broker.suspend(live.id(vid), SUSPEND_LIMIT).await?;
+        let sum = |of: fn(&broker::SuspendedProcess) -> u32| report.processes.iter().map(of).sum();
+        let suspension = Suspension {
+            elapsed: report.elapsed,
+            queue_pairs: sum(|process| process.queue_pairs),
+            memory_regions: sum(|process| process.memory_regions),
+        };
+        if let Some((id, _)) = leaving {
+            let slowest = report.processes.iter().map(|process| process.elapsed_us).max();
+            let measurement = Measurement::Suspended {
+                slowest_us: slowest.unwrap_or_default(),
+                round_us: micros(report.elapsed),
+                processes: u32::try_from(report.processes.len()).unwrap_or(u32::MAX),
+                queue_pairs: suspension.queue_pairs,
+                memory_regions: suspension.memory_regions,
+            };
+            self.measured(id, measurement);
+        }
+        Ok(Outcome::Suspended(suspension))
+    }
+
+    async fn send(
+        self: &Arc<Self>,
+        vid: Vid,
+        id: MoveId,
+        destination: HostName,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let began = Instant::now();
+        let (name, cancelled) = (live.name.clone(), cancel.clone());
+        let (dump, directory) = self
+            .engine(move |engine| {
+                let dump = engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))?;
+                Ok((dump, engine.image_directory(&name)?))
+            })
+            .await?;
+        self.set_state(vid, State::Stopped);
+        let dumped = Instant::now();
+        let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
+        let sending = self.send_images(vid, (id, destination), carried, dump.images, &directory);
+        let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
+        let measurement = Measurement::Sent {
+            dump_us: micros(dumped - began),
+            transfer_us: micros(dumped.elapsed()),
+            bytes,
+        };
+        self.measured(id, measurement);
+        Ok(Outcome::Sent { bytes })
+    }
+
+    async fn receive(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
+        let name = self.known(vid)?.name;
+        let directory = self.engine(move |engine| engine.image_directory(&name)).await?;
+        let receiving = async {
+            let mut stream = self.receptions.stream(id).await.ok_or("no images are expected")?;
+            let carried = images::receive(&mut stream, &directory).await?;
+            self.files.write_carried(vid, &carried)?;
+            Ok(())
+        };
+        let received: Result<()> = cancel.unless(receiving).await.ok_or("cancelled")?;
+        self.receptions.close(id);
+        received?;
+        self.restore(vid, id, cancel).await
+    }
+
+    async fn restore(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        if live.state == State::Held {
+            return Ok(Outcome::Done);
+        }
+        let began = Instant::now();
+        let (name, cancelled) = (live.name.clone(), cancel.clone());
+        self.engine(move |engine| engine.restore(&name, &watch(&|| cancelled.is_cancelled()))).await?;
+        self.set_state(vid, State::Held);
+        self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
+        self.add_to_broker(vid, &live).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn release(self: &Arc<Self>, vid: Vid, id: MoveId, epoch: Epoch) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        match live.state {
+            State::Held | State::Running => {}
+            State::Ended => return Ok(Outcome::Gone { exit: self.exit_of(vid, &live) }),
+            State::Prepared | State::Stopped => return Err(Reason("the restored copy is gone".into())),
+        }
+        self.add_to_broker(vid, &live).await?;
+        self.broker.resume(live.id(vid), epoch).await?;
+        let began = Instant::now();
+        if live.state == State::Held {
+            let name = live.name.clone();
+            match self.engine(move |engine| engine.release(&name)).await {
+                Ok(Running { pid, .. }) => self.runs(vid, Some(pid)),
+                Err(error) => {
+                    self.set_state(vid, State::Prepared);
+                    self.broker.remove(live.id(vid));
+                    return Err(error.into());
+                }
+            }
+        } else {
+            self.runs(vid, None);
+        }
+        let release_us = micros(began.elapsed());
+        let resumed = timeout(RESUME_LIMIT, self.broker.resumed(live.id(vid))).await;
+        if let Ok(Ok(report)) = resumed {
+            let (slowest_us, round_us) = (report.slowest_us, micros(report.elapsed));
+            self.measured(id, Measurement::Resumed { release_us, slowest_us, round_us });
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Makes the instance run on here, after a rollback or the node's restart.
+    async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        self.close_image_stream(vid);
+        let pid = match live.state {
+            State::Running => None,
+            State::Stopped => Some(self.resume_stopped(live.name.clone()).await?),
+            State::Ended | State::Prepared | State::Held => {
+                return Ok(Outcome::Gone { exit: self.exit_of(vid, &live) });
+            }
+        };
+        self.add_to_broker(vid, &live).await?;
+        self.broker.resume(live.id(vid), epoch).await?;
+        self.runs(vid, pid);
+        Ok(Outcome::Done)
+    }
+
+    async fn resume_stopped(&self, name: InstanceName) -> Result<i32> {
+        Ok(self.engine(move |engine| engine.resume(&name)).await?.pid)
+    }
+
+    async fn abort(&self, vid: Vid, id: MoveId) -> Result<Outcome> {
+        self.receptions.close(id);
+        if let Some(live) = self.live(vid) {
+            self.broker.remove(live.id(vid));
+            self.engine(move |engine| engine.abort(&live.name)).await?;
+        }
+        self.forget(vid);
+        Ok(Outcome::Done)
+    }
+
+    async fn destroy(&self, vid: Vid) -> Result<Outcome> {
+        self.close_image_stream(vid);
+        if let Some(live) = self.live(vid) {
+            self.broker.remove(live.id(vid));
+            self.engine(move |engine| engine.destroy(&live.name)).await?;
+        }
+        self.forget(vid);
+        Ok(Outcome::Done)
+    }
+
+    fn forget(&self, vid: Vid) {
+        self.lives().remove(&vid);
+        self.files.remove(vid);
+    }
+}
+
+fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
+    Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
+}
+
+fn refused(blockers: &[impl Display]) -> Outcome {
+    Outcome::Refused { reasons: blockers.iter().map(ToString::to_string).collect() }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,86 @@
+//! Connections to other nodes, kept open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use moves::HostName;
+use rpc::wire::{LinkAnswer, LinkQuestion, Opening};
+use rpc::{Caller, frame};
+
+use crate::node::Node;
+
+/// How soon a node that could not be reached is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long a node may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+type LinkCaller = Caller<LinkQuestion, LinkAnswer>;
+
+/// One connection to each node.
+#[derive(Default)]
+pub struct Pool {
+    slots: Mutex<HashMap<HostName, Arc<tokio::sync::Mutex<Slot>>>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    caller: Option<Arc<LinkCaller>>,
+    failed: Option<Instant>,
+}
+
+/// A node did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable;
+
+impl Pool {
+    fn slot(&self, host: &HostName) -> Arc<tokio::sync::Mutex<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(host.clone()).or_default().clone()
+    }
+}
+
+impl Node {
+    /// What the node of `host` answers.
+    pub async fn ask_node(&self, host: &HostName, question: LinkQuestion) -> Result<LinkAnswer, Unreachable> {
+        let caller = self.caller(host).await?;
+        caller.call(question, ANSWER_LIMIT).await.map_err(|error| {
+            tracing::debug!("{host}: {error}");
+            Unreachable
+        })
+    }
+
+    /// Connects to `host`, so that the first link need not wait for it.
+    pub async fn warm(self: Arc<Self>, host: HostName) {
+        let _ = self.caller(&host).await;
+    }
+
+    async fn caller(&self, host: &HostName) -> Result<Arc<LinkCaller>, Unreachable> {
+        let slot = self.pool.slot(host);
+        let mut slot = slot.lock().await;
+        if let Some(caller) = slot.caller.as_ref().filter(|caller| !caller.is_closed()) {
+            return Ok(caller.clone());
+        }
+        if slot.failed.is_some_and(|failed| failed.elapsed() < RETRY) {
+            return Err(Unreachable);
+        }
+        match self.connect_for_links(host).await {
+            Ok(caller) => {
+                *slot = Slot { caller: Some(caller.clone()), failed: None };
+                Ok(caller)
+            }
+            Err(error) => {
+                tracing::debug!("{host} cannot be reached: {error}");
+                *slot = Slot { caller: None, failed: Some(Instant::now()) };
+                Err(Unreachable)
+            }
+        }
+    }
+
+    async fn connect_for_links(&self, host: &HostName) -> std::io::Result<Arc<LinkCaller>> {
+        let address = self.directory.address(host).ok_or(std::io::ErrorKind::NotFound)?;
+        let mut stream = self.endpoint.connect(address, host.as_str()).await?;
+        frame::send(&mut stream, &Opening::Links).await?;
+        Ok(Arc::new(Caller::new(stream)))
+    }
+}

@@ -1,0 +1,113 @@
+//! What a node keeps in files beside its store, so that it finds its instances again after its death.
+//!
+//! | file in `instances/VID/` | |
+//! |---|---|
+//! | `blueprint` | how to make the instance, as it came |
+//! | `carried` | what the broker of its last host knew when it left there |
+//! | `roster` | who has a seat in it |
+//! | `exit` | how its command ended |
+//!
+//! Each is replaced as a whole. They outlive the daemon; what must outlive the machine is in the store.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use broker::{Carried, Roster};
+use fabric::Vid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A node's files.
+#[derive(Debug)]
+pub struct StateFiles {
+    root: PathBuf,
+}
+
+impl StateFiles {
+    /// The files under `state`, which is made if it does not exist.
+    pub fn open(state: &Path) -> io::Result<Self> {
+        let root = state.join("instances");
+        fs::create_dir_all(&root)?;
+        Ok(Self { root })
+    }
+
+    pub fn write_blueprint(&self, vid: Vid, blueprint: &[u8]) -> io::Result<()> {
+        self.write(vid, "blueprint", blueprint)
+    }
+
+    pub fn blueprint(&self, vid: Vid) -> io::Result<Vec<u8>> {
+        fs::read(self.folder(vid).join("blueprint"))
+    }
+
+    pub fn write_carried(&self, vid: Vid, carried: &Carried) -> io::Result<()> {
+        self.write(vid, "carried", &encode(carried)?)?;
+        self.write_roster(vid, &carried.roster)
+    }
+
+    pub fn write_roster(&self, vid: Vid, roster: &Roster) -> io::Result<()> {
+        self.write(vid, "roster", &encode(roster)?)
+    }
+
+    pub fn write_exit(&self, vid: Vid, code: i32) -> io::Result<()> {
+        self.write(vid, "exit", &encode(&code)?)
+    }
+
+    /// What a broker has to know to take the instance over. What is missing is as it is at the start.
+    pub fn carried(&self, vid: Vid) -> Carried {
+        let carried: Carried = self.read(vid, "carried").unwrap_or_default();
+        let roster = self.read(vid, "roster").unwrap_or(carried.roster);
+        let exit = self.read(vid, "exit").or(carried.exit);
+        Carried { roster, exit, output: carried.output }
+    }
+
+    /// Forgets the instance.
+    pub fn remove(&self, vid: Vid) {
+        if let Err(error) = fs::remove_dir_all(self.folder(vid))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{}: {error}", self.folder(vid).display());
+        }
+    }
+
+    fn folder(&self, vid: Vid) -> PathBuf {
+        self.root.join(vid.lid().to_string())
+    }
+
+    fn read<T: DeserializeOwned>(&self, vid: Vid, name: &str) -> Option<T> {
+        let bytes = fs::read(self.folder(vid).join(name)).ok()?;
+        postcard::from_bytes(&bytes).ok()
+    }
+
+    fn write(&self, vid: Vid, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.folder(vid);
+        fs::create_dir_all(&folder)?;
+        let fresh = folder.join(format!("{name}.new"));
+        fs::write(&fresh, bytes)?;
+        fs::rename(fresh, folder.join(name))
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_newer_than_the_move_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(directory.path()).unwrap();
+        let vid = Vid::new(7).unwrap();
+        files.write_carried(vid, &Carried::default()).unwrap();
+        let roster = Roster { init: true, ..Roster::default() };
+        files.write_roster(vid, &roster).unwrap();
+        files.write_exit(vid, 3).unwrap();
+        let carried = files.carried(vid);
+        assert_eq!((carried.roster, carried.exit), (roster, Some(3)));
+        files.remove(vid);
+        assert_eq!(files.carried(vid), Carried::default());
+    }
+}
