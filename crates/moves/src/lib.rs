@@ -9,6 +9,7 @@
 //! * [`coordinator`]: all moves, locations and epochs; it alone decides.
 //! * [`node`]: the instances of one host; it turns directives into operations of the engine.
 //! * [`progress`]: what a user sees of a move.
+//! * `sim` (feature `sim`): the simulator and the exhaustive check.
 //!
 //! # The contract with the daemons
 //! * Outputs are acted on in their order. A record must be durable before anything behind it is
@@ -26,6 +27,8 @@ pub mod journal;
 pub mod node;
 pub mod progress;
 pub mod protocol;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 
 pub use coordinator::Coordinator;
 pub use ids::{HostName, InvalidHostName, MoveId};

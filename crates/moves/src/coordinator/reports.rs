@@ -63,7 +63,11 @@ impl Coordinator {
     fn report_of_ended(&self, from: &HostName, id: MoveId, vid: Vid, report: &Report, out: &mut Vec<Output>) {
         let waits = matches!(
             report,
-            Report::Prepared | Report::Ready | Report::Refused { .. } | Report::Failed { .. }
+            Report::Prepared
+                | Report::Ready
+                | Report::Refused { .. }
+                | Report::Failed { .. }
+                | Report::Trouble { .. }
         );
         if waits && id <= self.image.last_move {
             let message = ToNode::Move { id, vid, directive: Directive::RollBack };

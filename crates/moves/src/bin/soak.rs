@@ -1,0 +1,45 @@
+//! Runs the simulator for as long as asked: `soak SECONDS [FIRST_SEED]`.
+
+use std::env;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use moves::sim::{Sabotage, Tally, run_seed};
+
+const USAGE: &str = "usage: soak SECONDS [FIRST_SEED], both whole numbers";
+
+fn main() -> ExitCode {
+    let numbers: Option<Vec<u64>> = env::args().skip(1).map(|text| text.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some([seconds]) => soak(Duration::from_secs(*seconds), fresh_seed()),
+        Some([seconds, first]) => soak(Duration::from_secs(*seconds), *first),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn soak(time: Duration, first: u64) -> ExitCode {
+    let began = Instant::now();
+    let mut total = Tally::default();
+    let mut seed = first;
+    while began.elapsed() < time {
+        match run_seed(seed, Sabotage::None, false).or_else(|_| run_seed(seed, Sabotage::None, true)) {
+            Ok(tally) => total += tally,
+            Err(failure) => {
+                eprintln!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+        seed = seed.wrapping_add(1);
+    }
+    println!("{} seeds from {first} on, nothing violated: {total:?}", seed.wrapping_sub(first));
+    ExitCode::SUCCESS
+}
+
+/// Seeds that no run before has had.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs() << 20
+}

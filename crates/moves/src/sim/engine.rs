@@ -1,0 +1,212 @@
+//! A model of a node's engine: the copies of instances on the host, and what operations do to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric::Vid;
+
+use crate::MoveId;
+use crate::journal::Exit;
+use crate::node::{Operation, Outcome};
+
+/// The copies on a host. It outlives the node's daemon.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Engine {
+    pub(super) copies: BTreeMap<Vid, Copy>,
+    pub(super) images: BTreeMap<Vid, Images>,
+    pub(super) rooms: BTreeSet<Vid>,
+    pub(super) exits: BTreeMap<Vid, Exit>,
+    pub(super) under_way: BTreeMap<Vid, UnderWay>,
+    /// Something was asked for that the engine's contract excludes.
+    pub(super) misused: Option<&'static str>,
+}
+
+#[derive(Clone, Debug, Hash)]
+pub(super) struct UnderWay {
+    pub(super) operation: Operation,
+    pub(super) cancelled: bool,
+}
+
+/// Processes of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Copy {
+    pub(super) state: CopyState,
+    /// Another copy has done something since this one was made or stopped.
+    pub(super) stale: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum CopyState {
+    Running,
+    /// Its links are closed; it cannot talk.
+    Suspended,
+    /// Dumped, and left stopped.
+    Stopped,
+    /// Restored, and held before its first instruction.
+    Held,
+}
+
+/// The images of a dump, complete and durable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Images {
+    pub(super) id: MoveId,
+    pub(super) stale: bool,
+    /// The copy restored from them was let go.
+    pub(super) released: bool,
+}
+
+/// What an operation does outside its own host.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    /// The instance runs here from now on.
+    Runs(Outcome),
+    /// The images arrive at the destination, which alone can say whether it takes them.
+    Sends,
+    /// The copy of this move is destroyed here.
+    Destroys(MoveId),
+}
+
+impl Engine {
+    /// Does what `operation` is for, and says how it ends. `Effect` is for the world to see to.
+    pub(super) fn succeed(&mut self, vid: Vid, operation: &Operation) -> (Outcome, Effect) {
+        let state = self.copies.get(&vid).map(|copy| copy.state);
+        match operation {
+            Operation::CheckSource { .. } | Operation::CheckDestination { .. } => {
+                (Outcome::Checked { facts: Vec::new() }, Effect::None)
+            }
+            Operation::Prepare { .. } => {
+                self.rooms.insert(vid);
+                (Outcome::Done, Effect::None)
+            }
+            Operation::Suspend => (self.suspend(vid), Effect::None),
+            Operation::Send { .. } => match state {
+                Some(CopyState::Suspended | CopyState::Stopped) => {
+                    self.set(vid, CopyState::Stopped);
+                    (Outcome::Sent { bytes: 1 }, Effect::Sends)
+                }
+                _ => (failed("there is nothing to dump"), Effect::None),
+            },
+            Operation::Receive { id } | Operation::Restore { id } => (self.restore(vid, *id), Effect::None),
+            Operation::Release { .. } => self.release(vid, state),
+            Operation::Continue { .. } => match state {
+                Some(CopyState::Held) => {
+                    self.misused = Some("a held copy is continued as if it had been the source");
+                    (failed("the copy is held"), Effect::None)
+                }
+                Some(_) => (Outcome::Done, Effect::Runs(Outcome::Done)),
+                None => (self.gone(vid), Effect::None),
+            },
+            Operation::Abort { .. } => {
+                self.clear(vid);
+                (Outcome::Done, Effect::None)
+            }
+            Operation::Destroy { id } => {
+                self.clear(vid);
+                (Outcome::Done, Effect::Destroys(*id))
+            }
+        }
+    }
+
+    /// Lets `operation` fail, with what that may leave behind.
+    pub(super) fn fail(&mut self, vid: Vid, operation: &Operation) -> Outcome {
+        match operation {
+            Operation::CheckSource { .. }
+            | Operation::CheckDestination { .. }
+            | Operation::Prepare { .. } => {
+                return Outcome::Refused { reasons: vec!["no".into()] };
+            }
+            // Some of the libraries may have closed their links.
+            Operation::Suspend => drop(self.suspend(vid)),
+            Operation::Send { .. } if self.copies.contains_key(&vid) => self.set(vid, CopyState::Stopped),
+            // Only a copy that has executed nothing may be reported as not released.
+            Operation::Release { .. } if !self.holds_unreleased(vid) => {
+                return self.succeed(vid, operation).0;
+            }
+            Operation::Release { .. } | Operation::Restore { .. } => self.lose_held(vid),
+            _ => {}
+        }
+        failed("it failed")
+    }
+
+    /// Whether `operation` can succeed now; a receive waits for its images.
+    pub(super) fn can_succeed(&self, vid: Vid, operation: &Operation) -> bool {
+        match operation {
+            Operation::Receive { id } => self.images.get(&vid).is_some_and(|images| images.id == *id),
+            _ => true,
+        }
+    }
+
+    /// Drops a held copy, as when the restoring program is killed.
+    pub(super) fn lose_held(&mut self, vid: Vid) {
+        if self.copies.get(&vid).is_some_and(|copy| copy.state == CopyState::Held) {
+            self.copies.remove(&vid);
+        }
+    }
+
+    /// Whether there is something of `vid` that could still run.
+    pub(super) fn could_run(&self, vid: Vid) -> bool {
+        self.copies.get(&vid).is_some_and(|copy| !copy.stale)
+            || self.images.get(&vid).is_some_and(|images| !images.stale && !images.released)
+    }
+
+    fn holds_unreleased(&self, vid: Vid) -> bool {
+        self.images.get(&vid).is_some_and(|images| !images.released)
+    }
+
+    fn suspend(&mut self, vid: Vid) -> Outcome {
+        match self.copies.get(&vid).map(|copy| copy.state) {
+            Some(CopyState::Running | CopyState::Suspended) => {
+                self.set(vid, CopyState::Suspended);
+                Outcome::Suspended(Default::default())
+            }
+            _ => failed("there is nothing to suspend"),
+        }
+    }
+
+    fn restore(&mut self, vid: Vid, id: MoveId) -> Outcome {
+        let Some(images) = self.images.get(&vid).filter(|images| images.id == id) else {
+            return failed("the images are gone");
+        };
+        if images.released {
+            self.misused = Some("a copy is restored from images that have run already");
+        }
+        self.copies.insert(vid, Copy { state: CopyState::Held, stale: images.stale });
+        Outcome::Done
+    }
+
+    fn release(&mut self, vid: Vid, state: Option<CopyState>) -> (Outcome, Effect) {
+        match (state, self.images.get_mut(&vid)) {
+            (Some(CopyState::Held), Some(images)) => {
+                images.released = true;
+                (Outcome::Done, Effect::Runs(Outcome::Done))
+            }
+            (Some(_), _) => (Outcome::Done, Effect::None),
+            (None, Some(images)) if !images.released => (failed("no copy is held"), Effect::None),
+            (None, _) => (self.gone(vid), Effect::None),
+        }
+    }
+
+    fn gone(&self, vid: Vid) -> Outcome {
+        let lost = || Exit::Lost { reason: "its processes are gone".into() };
+        Outcome::Gone { exit: self.exits.get(&vid).cloned().unwrap_or_else(lost) }
+    }
+
+    fn clear(&mut self, vid: Vid) {
+        if self.copies.get(&vid).is_some_and(|copy| copy.state == CopyState::Running) {
+            self.misused = Some("a running copy is removed");
+        }
+        self.copies.remove(&vid);
+        self.images.remove(&vid);
+        self.rooms.remove(&vid);
+    }
+
+    fn set(&mut self, vid: Vid, state: CopyState) {
+        if let Some(copy) = self.copies.get_mut(&vid) {
+            copy.state = state;
+        }
+    }
+}
+
+fn failed(reason: &str) -> Outcome {
+    Outcome::Failed { reason: reason.into() }
+}

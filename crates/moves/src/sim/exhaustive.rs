@@ -1,0 +1,200 @@
+//! Every order of events, for small cases.
+//!
+//! Depth first over all actions that are possible, with a bound on each kind of fault, and over
+//! every state only once. A state counts as known by its hash, which leaves the clock out: timers
+//! may fire at any time. Each state in which nothing can happen any more without a further
+//! fault is brought to rest, and must come to rest well.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::seeded::settle_quietly;
+use super::world::{Action, Envelope, World};
+use super::{Sabotage, Tally};
+use crate::coordinator::MoveRequest;
+use crate::due::Due;
+
+/// How many faults of each kind a path may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// Crashes of a node, the coordinator, or an engine.
+    pub crashes: u8,
+    /// Messages lost.
+    pub losses: u8,
+    /// Messages delivered twice.
+    pub doubles: u8,
+    /// Operations that fail.
+    pub failures: u8,
+    /// Cancels by the user.
+    pub cancels: u8,
+    /// Times that a timer fires: what is waited for is said again.
+    pub repeats: u8,
+    /// Times that all deadlines come.
+    pub deadlines: u8,
+    /// The program ends by itself.
+    pub exits: u8,
+}
+
+/// What a check went through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explored {
+    /// Different states.
+    pub states: usize,
+    /// States in which nothing could happen any more without a further fault.
+    pub ends: usize,
+    /// Moves committed and rolled back, over all ends.
+    pub tally: Tally,
+}
+
+/// Moves one instance between two hosts, in every order of events.
+///
+/// # Errors
+/// The violated invariant, and the actions that lead to it.
+pub fn explore(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
+    let mut world = World::new(2, 1, sabotage);
+    let (vid, destination) = (world.vids[0], world.nodes[1].name.clone());
+    world.perform(&Action::Begin(MoveRequest { vid, destination, dry_run: false }));
+    let mut search = Search { seen: HashSet::new(), path: Vec::new(), explored: Explored::default() };
+    search.visit(&world, faults).map_err(|what| {
+        let path: Vec<String> = search.path.iter().map(|action| format!("{action:?}")).collect();
+        format!("{what}, after\n{}", path.join("\n"))
+    })?;
+    search.explored.states = search.seen.len();
+    Ok(search.explored)
+}
+
+struct Search {
+    seen: HashSet<u64>,
+    path: Vec<Action>,
+    explored: Explored,
+}
+
+impl Search {
+    fn visit(&mut self, world: &World, faults: Faults) -> Result<(), String> {
+        let mut hasher = DefaultHasher::new();
+        (world, faults).hash(&mut hasher);
+        if !self.seen.insert(hasher.finish()) {
+            return Ok(());
+        }
+        let mut stuck = true;
+        for (action, left) in possible(world, faults) {
+            stuck = false;
+            let mut next = world.clone();
+            self.path.push(action.clone());
+            if let Action::TickNode(_) | Action::TickCoordinator = action {
+                advance_to_timer(&mut next, &action);
+            }
+            next.perform(&action);
+            if let Some(what) = next.violation {
+                return Err(what);
+            }
+            self.visit(&next, left)?;
+            self.path.pop();
+        }
+        if stuck {
+            self.explored.ends += 1;
+            self.explored.tally += settle_quietly(world.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// Every action that can happen, with the faults that are left after it.
+fn possible(world: &World, faults: Faults) -> Vec<(Action, Faults)> {
+    let mut actions = Vec::new();
+    messages(world, faults, &mut actions);
+    operations(world, faults, &mut actions);
+    crashes(world, faults, &mut actions);
+    timers(world, faults, &mut actions);
+    users(world, faults, &mut actions);
+    actions
+}
+
+fn messages(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    for envelope in world.network.iter().filter(|envelope| world.can_deliver(envelope)) {
+        let deliver = |again| Action::Deliver { envelope: Envelope::clone(envelope), again };
+        actions.push((deliver(false), faults));
+        if let Some(losses) = faults.losses.checked_sub(1) {
+            actions.push((Action::Lose(envelope.clone()), Faults { losses, ..faults }));
+        }
+        if let Some(doubles) = faults.doubles.checked_sub(1) {
+            actions.push((deliver(true), Faults { doubles, ..faults }));
+        }
+    }
+}
+
+fn operations(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    for (node, place) in world.nodes.iter().enumerate() {
+        for (&vid, under_way) in &place.engine.under_way {
+            if place.engine.can_succeed(vid, &under_way.operation) {
+                actions.push((Action::Finish { node, vid, well: true }, faults));
+            }
+            let fail = Action::Finish { node, vid, well: false };
+            if under_way.cancelled {
+                actions.push((fail, faults));
+            } else if let Some(failures) = faults.failures.checked_sub(1) {
+                actions.push((fail, Faults { failures, ..faults }));
+            }
+        }
+    }
+}
+
+fn crashes(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    let left = faults.crashes.checked_sub(1).map(|crashes| Faults { crashes, ..faults });
+    match (&world.coordinator, left) {
+        (None, _) => actions.push((Action::RestartCoordinator, faults)),
+        (Some(_), Some(left)) => actions.push((Action::CrashCoordinator, left)),
+        (Some(_), None) => {}
+    }
+    for (node, place) in world.nodes.iter().enumerate() {
+        if place.agent.is_none() {
+            actions.push((Action::RestartNode(node), faults));
+        } else if !place.linked && world.coordinator.is_some() {
+            actions.push((Action::Connect(node), faults));
+        }
+        let Some(left) = left else { continue };
+        if place.agent.is_some() {
+            actions.push((Action::CrashNode { node, done: false }, left));
+            if !place.engine.under_way.is_empty() {
+                actions.push((Action::CrashNode { node, done: true }, left));
+            }
+            actions.push((Action::CrashEngine(node), left));
+        }
+    }
+}
+
+fn timers(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    if let Some(repeats) = faults.repeats.checked_sub(1) {
+        let left = Faults { repeats, ..faults };
+        if world.coordinator.as_ref().is_some_and(|it| it.wake_at().is_some()) {
+            actions.push((Action::TickCoordinator, left));
+        }
+        for (place, node) in world.nodes.iter().enumerate() {
+            if node.agent.as_ref().is_some_and(|agent| agent.wake_at().is_some()) {
+                actions.push((Action::TickNode(place), left));
+            }
+        }
+    }
+    if let (Some(deadlines), true) = (faults.deadlines.checked_sub(1), world.coordinator.is_some()) {
+        actions.push((Action::Expire, Faults { deadlines, ..faults }));
+    }
+}
+
+fn users(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    if let (Some(cancels), Some(id)) = (faults.cancels.checked_sub(1), world.store.moves.keys().next()) {
+        actions.push((Action::Cancel(*id), Faults { cancels, ..faults }));
+    }
+    if let Some(exits) = faults.exits.checked_sub(1) {
+        for (node, vid) in world.can_exit() {
+            actions.push((Action::Exit { node, vid }, Faults { exits, ..faults }));
+        }
+    }
+}
+
+fn advance_to_timer(world: &mut World, action: &Action) {
+    let at = match action {
+        Action::TickNode(node) => world.nodes[*node].agent.as_ref().and_then(|agent| agent.wake_at()),
+        _ => world.coordinator.as_ref().and_then(|coordinator| coordinator.wake_at()),
+    };
+    world.now = world.now.max(Due(at.unwrap_or_default()));
+}

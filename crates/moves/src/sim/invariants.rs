@@ -1,0 +1,125 @@
+//! What must hold: after every action, and at the end of a run.
+
+use fabric::Vid;
+
+use super::Sabotage;
+use super::engine::CopyState;
+use super::world::{Node, World};
+use crate::entry::Role;
+use crate::journal::Stage;
+use crate::node::Operation;
+use crate::{HostName, MoveId};
+
+impl World {
+    pub(super) fn violated(&mut self, what: impl Into<String>) {
+        self.violation.get_or_insert(what.into());
+    }
+
+    /// After every action: never two running copies, and always one that could run.
+    pub(super) fn check(&mut self) {
+        if let Some(misused) = self.nodes.iter_mut().find_map(|node| node.engine.misused.take()) {
+            self.violated(misused);
+        }
+        for vid in self.vids.clone() {
+            let running = self.nodes.iter().filter(|node| node.copy_is(vid, CopyState::Running)).count();
+            if running > 1 {
+                self.violated(format!("{vid} runs {running} times"));
+            }
+            if !self.ended.contains(&vid) && !self.nodes.iter().any(|node| node.engine.could_run(vid)) {
+                self.violated(format!("no copy of {vid} is left that could run"));
+            }
+        }
+    }
+
+    /// Before a copy runs: the store says that it is here, nothing else has run since its state
+    /// was taken, and a source that was suspended runs only on a recorded rollback.
+    pub(super) fn check_may_run(&mut self, node: usize, vid: Vid, operation: &Operation) {
+        let here = &self.nodes[node];
+        let place = self.store.instances.get(&vid).map(|instance| &instance.host);
+        if place.is_some_and(|place| *place != here.name) {
+            self.violated(format!("{vid} is made to run on a host where the store does not have it"));
+            return;
+        }
+        let Some(copy) = here.engine.copies.get(&vid) else { return };
+        if copy.stale {
+            self.violated(format!("{vid} runs again from a state that others have seen to be past"));
+        } else if matches!(operation, Operation::Continue { .. }) && copy.state != CopyState::Running {
+            if self.last_move_is_undecided(node, vid) {
+                self.violated(format!("{vid} runs on without a recorded rollback"));
+            }
+        }
+    }
+
+    fn last_move_is_undecided(&self, node: usize, vid: Vid) -> bool {
+        let Some(Role::Host { last_move }) = self.nodes[node].disk.get(&vid).map(|entry| &entry.role) else {
+            return true;
+        };
+        self.store.moves.get(last_move).is_some_and(|record| record.stage == Stage::Began)
+    }
+
+    /// The source's copy is destroyed only after the destination has confirmed.
+    pub(super) fn check_destroyed(&mut self, id: MoveId) {
+        if self.store.moves.get(&id).is_some_and(|record| record.stage != Stage::Confirmed) {
+            self.violated(format!("the source of {id} is destroyed before the destination has confirmed"));
+        }
+    }
+
+    /// What is durable is what the coordinator works with.
+    pub(super) fn check_coordinator_replays(&mut self) {
+        let sabotaged = self.sabotage == Sabotage::CommitIsNotDurable;
+        if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.image() != self.store) {
+            self.violated("the coordinator's journal does not replay to its state");
+        }
+    }
+
+    /// What is durable is what the node works with.
+    pub(super) fn check_node_replays(&mut self, node: usize) {
+        let node = &self.nodes[node];
+        let sabotaged =
+            matches!(self.sabotage, Sabotage::ReleaseIsNotDurable | Sabotage::LastMoveIsNotDurable);
+        if !sabotaged && node.agent.as_ref().is_some_and(|agent| !agent.entries().eq(node.entries())) {
+            self.violated(format!("the journal of {} does not replay to its state", node.name));
+        }
+    }
+
+    /// What is not yet as it must be at the end of a run, if anything.
+    pub(super) fn unsettled(&self) -> Option<String> {
+        if let Some(id) = self.store.moves.keys().next() {
+            return Some(format!("{id} does not end"));
+        }
+        let waiting = self.nodes.iter().find(|node| !node.waiting.is_empty());
+        if let Some(node) = waiting {
+            return Some(format!("a peer on {} is not released", node.name));
+        }
+        self.vids.iter().find_map(|vid| self.misplaced(*vid))
+    }
+
+    /// Whether an instance is not in exactly one place with nothing of it elsewhere.
+    fn misplaced(&self, vid: Vid) -> Option<String> {
+        let place = self.store.instances.get(&vid).map(|instance| instance.host.clone());
+        if place.is_some() == self.ended.contains(&vid) {
+            return Some(format!("{vid} has ended and is still known, or the other way round"));
+        }
+        self.nodes.iter().find_map(|node| node.wrong(vid, place.as_ref()))
+    }
+}
+
+impl Node {
+    fn copy_is(&self, vid: Vid, state: CopyState) -> bool {
+        self.engine.copies.get(&vid).is_some_and(|copy| copy.state == state)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (Vid, &crate::entry::Entry)> {
+        self.disk.iter().map(|(vid, entry)| (*vid, entry))
+    }
+
+    fn wrong(&self, vid: Vid, place: Option<&HostName>) -> Option<String> {
+        let here = place == Some(&self.name);
+        if here && !(self.copy_is(vid, CopyState::Running) && self.agent.as_ref()?.runs(vid)) {
+            return Some(format!("{vid} does not run on {}", self.name));
+        }
+        let images = self.engine.images.get(&vid).is_some_and(|images| !images.released);
+        let left = self.engine.copies.contains_key(&vid) || self.disk.contains_key(&vid) || images;
+        (left && !here).then(|| format!("something of {vid} is left on {}", self.name))
+    }
+}

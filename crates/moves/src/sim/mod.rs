@@ -1,0 +1,76 @@
+//! The protocol under faults, in virtual time.
+//!
+//! A [`World`](world::World) is a coordinator, some nodes with a model of their engines, and the
+//! messages between them. Its only moving part is an action: deliver this message, finish that
+//! operation, crash here. Two drivers choose the actions: [`run_seed`] at random, with all faults
+//! at rates drawn from the seed, and [`exhaustive`] in every order, for small cases.
+//!
+//! What must hold after every action, and what at the end, is in `invariants`. To show that the
+//! invariants see something, a [`Sabotage`] breaks one rule in the glue around the machines.
+
+mod engine;
+pub mod exhaustive;
+mod invariants;
+mod random;
+mod seeded;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use seeded::{Failure, run_seed};
+
+/// A rule broken on purpose, to see that it is noticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sabotage {
+    /// None: the protocol as it is.
+    #[default]
+    None,
+    /// A source that waited for a while lets its instance run on.
+    SourceResumesOnTimeOut,
+    /// The commit is announced, but not written down.
+    CommitIsNotDurable,
+    /// The source is told to destroy its copy as soon as the destination is told to resume.
+    DestroyBeforeConfirmation,
+    /// A node does not write down that it is about to release a held copy.
+    ReleaseIsNotDurable,
+    /// Nobody tells the waiting peers where the instance is.
+    PeersAreForgotten,
+    /// A node does not write down which move its instance was last in.
+    LastMoveIsNotDurable,
+}
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Actions performed.
+    pub steps: u64,
+    /// Moves that began.
+    pub begun: u64,
+    /// Moves that were committed.
+    pub committed: u64,
+    /// Moves that were rolled back.
+    pub rolled_back: u64,
+    /// Crashes of a node, the coordinator or an engine.
+    pub crashes: u64,
+    /// Messages lost.
+    pub lost: u64,
+    /// Peers that asked for an instance that was on its way.
+    pub peers: u64,
+}
+
+impl std::hash::Hash for Tally {
+    /// What happened before makes no difference to what can happen next.
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.begun += other.begun;
+        self.committed += other.committed;
+        self.rolled_back += other.rolled_back;
+        self.crashes += other.crashes;
+        self.lost += other.lost;
+        self.peers += other.peers;
+    }
+}

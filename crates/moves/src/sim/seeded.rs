@@ -1,0 +1,248 @@
+//! Runs that a seed determines: a while with faults, then none, and all must come to rest.
+
+use std::fmt;
+use std::time::Duration;
+
+use fabric::Vid;
+
+use super::random::Random;
+use super::world::{Action, Envelope, World};
+use super::{Sabotage, Tally};
+use crate::coordinator::MoveRequest;
+use crate::due::Due;
+
+/// The most actions until a run without further faults has come to rest.
+const MAX_SETTLING: usize = 20_000;
+
+/// A run that violated an invariant.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The run's seed: the same seed gives the same run.
+    pub seed: u64,
+    /// What was violated.
+    pub what: String,
+    /// Every action of the run, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.trace {
+            writeln!(f, "{line}")?;
+        }
+        write!(f, "{} (run it again with TRANSHUME_SEED={})", self.what, self.seed)
+    }
+}
+
+/// How often things happen, in thousandths of the actions.
+struct Rates {
+    lose: usize,
+    double: usize,
+    fail: usize,
+    crash: usize,
+    cut: usize,
+    begin: usize,
+    cancel: usize,
+    exit: usize,
+    recover: usize,
+}
+
+impl Rates {
+    fn draw(random: &mut Random) -> Self {
+        let mut level = |most: [usize; 3]| most[random.below(3)];
+        Self {
+            lose: level([0, 20, 100]),
+            double: level([0, 50, 200]),
+            fail: level([0, 50, 200]),
+            crash: level([0, 10, 40]),
+            cut: level([0, 10, 30]),
+            begin: level([20, 50, 100]),
+            cancel: level([0, 5, 20]),
+            exit: level([0, 0, 3]),
+            recover: level([30, 100, 300]),
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    random: Random,
+    rates: Rates,
+    trace: Option<Vec<String>>,
+}
+
+/// The run of `seed`. With `traced`, a failure tells every action.
+///
+/// # Errors
+/// If an invariant is violated.
+pub fn run_seed(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Failure> {
+    let mut random = Random::new(seed);
+    let (hosts, instances) = (2 + random.below(3), 1 + random.below(2));
+    let rates = Rates::draw(&mut random);
+    let world = World::new(hosts, instances, sabotage);
+    let mut run = Run { world, random, rates, trace: traced.then(Vec::new) };
+    let result = run.with_faults().and_then(|()| run.settle());
+    let trace = run.trace.unwrap_or_default();
+    result.map(|()| run.world.tally).map_err(|what| Failure { seed, what, trace })
+}
+
+/// Brings `world` to rest without further faults.
+pub(super) fn settle_quietly(world: World) -> Result<Tally, String> {
+    let mut random = Random::new(0);
+    let rates = Rates::draw(&mut random);
+    let mut run = Run { world, random, rates, trace: None };
+    run.settle()?;
+    Ok(run.world.tally)
+}
+
+impl Run {
+    fn with_faults(&mut self) -> Result<(), String> {
+        for _ in 0..100 + self.random.below(400) {
+            self.world.now =
+                Due::after(self.world.now.0, Duration::from_millis(self.random.below(12) as u64));
+            if self.random.chance(self.rates.crash / 4) {
+                self.world.crash_after = Some(self.random.below(4));
+            }
+            if let Some(action) = self.wish().or_else(|| self.fault()).or_else(|| self.progress(true)) {
+                self.perform(&action)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No more faults: everyone comes back, and everything must end well.
+    fn settle(&mut self) -> Result<(), String> {
+        self.world.crash_after = None;
+        let mut unsettled = None;
+        for _ in 0..MAX_SETTLING {
+            let quiet = self.world.network.is_empty() && self.under_way().is_empty();
+            unsettled = self.world.unsettled();
+            if quiet && unsettled.is_none() {
+                return Ok(());
+            }
+            let action = self.recovery(1000).or_else(|| self.progress(false));
+            match action {
+                Some(action) => self.perform(&action)?,
+                None => break,
+            }
+        }
+        Err(unsettled.unwrap_or_else(|| "messages go round for ever".into()))
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), String> {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>9.3?} {action:?}", self.world.now.0));
+        }
+        self.world.perform(action);
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// What users and programs do.
+    fn wish(&mut self) -> Option<Action> {
+        let vid = self.world.vids[self.random.below(self.world.vids.len())];
+        let node = self.random.below(self.world.nodes.len());
+        if self.random.chance(self.rates.begin) {
+            let destination = self.world.nodes[node].name.clone();
+            let dry_run = self.random.chance(100);
+            return Some(Action::Begin(MoveRequest { vid, destination, dry_run }));
+        }
+        if self.random.chance(self.rates.cancel) {
+            return self.random.pick(self.world.store.moves.keys()).map(|id| Action::Cancel(*id));
+        }
+        if self.random.chance(20) && self.world.nodes[node].agent.is_some() {
+            return Some(Action::Locate { node, vid });
+        }
+        if self.random.chance(self.rates.exit) && self.world.can_exit().contains(&(node, vid)) {
+            return Some(Action::Exit { node, vid });
+        }
+        None
+    }
+
+    fn fault(&mut self) -> Option<Action> {
+        let node = self.random.below(self.world.nodes.len());
+        if self.random.chance(self.rates.crash) {
+            return Some(match self.random.below(3) {
+                0 if self.world.nodes[node].agent.is_some() => {
+                    Action::CrashNode { node, done: self.random.chance(500) }
+                }
+                1 if self.world.coordinator.is_some() => Action::CrashCoordinator,
+                _ => Action::CrashEngine(node),
+            });
+        }
+        if self.random.chance(self.rates.cut) {
+            return Some(Action::Cut(node));
+        }
+        self.recovery(self.rates.recover)
+    }
+
+    /// Someone who is down comes back, `per_mille` times in a thousand.
+    fn recovery(&mut self, per_mille: usize) -> Option<Action> {
+        if !self.random.chance(per_mille) {
+            return None;
+        }
+        if self.world.coordinator.is_none() {
+            return Some(Action::RestartCoordinator);
+        }
+        let down = self.world.nodes.iter().position(|node| node.agent.is_none());
+        let cut = || self.world.nodes.iter().position(|node| !node.linked);
+        down.map(Action::RestartNode).or_else(|| cut().map(Action::Connect))
+    }
+
+    /// Something that is under way goes on; if nothing is, the next timer fires.
+    fn progress(&mut self, faults: bool) -> Option<Action> {
+        if let Some(tick) = self.due_timer() {
+            return Some(tick);
+        }
+        let messages: Vec<&Envelope> =
+            self.world.network.iter().filter(|envelope| self.world.can_deliver(envelope)).collect();
+        let operations = self.under_way();
+        match self.random.below((messages.len() + operations.len()).max(1)) {
+            place if place < messages.len() => {
+                let envelope = messages[place].clone();
+                if faults && self.random.chance(self.rates.lose) {
+                    return Some(Action::Lose(envelope));
+                }
+                let again = faults && self.random.chance(self.rates.double);
+                Some(Action::Deliver { envelope, again })
+            }
+            place if place < messages.len() + operations.len() => {
+                let (node, vid, can_succeed) = operations[place - messages.len()];
+                let well = can_succeed && !(faults && self.random.chance(self.rates.fail));
+                Some(Action::Finish { node, vid, well })
+            }
+            _ => self.next_timer(),
+        }
+    }
+
+    /// Operations that can end now, and whether they can end well.
+    fn under_way(&self) -> Vec<(usize, Vid, bool)> {
+        let mut found = Vec::new();
+        for (place, node) in self.world.nodes.iter().enumerate() {
+            for (vid, under_way) in &node.engine.under_way {
+                let can_succeed = node.engine.can_succeed(*vid, &under_way.operation);
+                if can_succeed || under_way.cancelled {
+                    found.push((place, *vid, can_succeed));
+                }
+            }
+        }
+        found
+    }
+
+    fn timers(&self) -> impl Iterator<Item = (Duration, Action)> {
+        let coordinator = self.world.coordinator.iter().filter_map(|it| it.wake_at());
+        let nodes = self.world.nodes.iter().enumerate();
+        let nodes = nodes
+            .filter_map(|(place, node)| Some((node.agent.as_ref()?.wake_at()?, Action::TickNode(place))));
+        coordinator.map(|at| (at, Action::TickCoordinator)).chain(nodes)
+    }
+
+    fn due_timer(&self) -> Option<Action> {
+        self.timers().find(|(at, _)| *at <= self.world.now.0).map(|(_, action)| action)
+    }
+
+    fn next_timer(&mut self) -> Option<Action> {
+        let (at, action) = self.timers().min_by_key(|(at, _)| *at)?;
+        self.world.now = Due(at);
+        Some(action)
+    }
+}

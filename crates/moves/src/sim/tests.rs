@@ -1,0 +1,105 @@
+use std::env;
+
+use super::exhaustive::{Explored, Faults, explore};
+use super::{Sabotage, Tally, run_seed};
+
+const SEEDS: u64 = 10_000;
+
+/// The one seed that is asked for, if one is.
+fn asked_seed() -> Option<u64> {
+    let text = env::var("TRANSHUME_SEED").ok()?;
+    Some(text.parse().expect("TRANSHUME_SEED is a number"))
+}
+
+fn run_all(seeds: std::ops::Range<u64>) -> Tally {
+    let mut total = Tally::default();
+    for seed in seeds {
+        match run_seed(seed, Sabotage::None, false) {
+            Ok(tally) => total += tally,
+            Err(_) => {
+                panic!("{}", run_seed(seed, Sabotage::None, true).expect_err("the same seed, the same run"))
+            }
+        }
+    }
+    total
+}
+
+#[test]
+fn ten_thousand_seeds_keep_every_invariant() {
+    if let Some(seed) = asked_seed() {
+        run_all(seed..seed + 1);
+        return;
+    }
+    let total = run_all(0..SEEDS);
+    println!("{total:?}");
+    assert!(total.committed > SEEDS && total.rolled_back > SEEDS, "too little happened: {total:?}");
+    assert!(
+        total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
+        "too little went wrong: {total:?}"
+    );
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    let run = || run_seed(4711, Sabotage::None, false).unwrap();
+    assert_eq!(run(), run());
+    let fail =
+        || (0..).find_map(|seed| run_seed(seed, Sabotage::SourceResumesOnTimeOut, true).err()).unwrap();
+    assert_eq!(fail().trace, fail().trace);
+}
+
+/// Each broken rule is noticed within the seeds of a test run.
+#[test]
+fn a_broken_rule_is_noticed() {
+    for sabotage in [
+        Sabotage::SourceResumesOnTimeOut,
+        Sabotage::CommitIsNotDurable,
+        Sabotage::DestroyBeforeConfirmation,
+        Sabotage::ReleaseIsNotDurable,
+        Sabotage::PeersAreForgotten,
+        Sabotage::LastMoveIsNotDurable,
+    ] {
+        let failure = (0..SEEDS).find_map(|seed| run_seed(seed, sabotage, false).err());
+        let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} is not noticed"));
+        println!("{sabotage:?}: {failure}");
+    }
+}
+
+fn check(faults: Faults) -> Explored {
+    let explored = explore(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
+    println!("{faults:?}: {explored:?}");
+    explored
+}
+
+#[test]
+fn every_order_of_messages_with_a_crash_and_a_loss() {
+    check(Faults { crashes: 1, losses: 1, repeats: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_with_two_crashes() {
+    check(Faults { crashes: 2, ..Faults::default() });
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn every_order_of_messages_with_two_crashes_and_a_loss() {
+    check(Faults { crashes: 2, losses: 1, repeats: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_with_cancel_deadline_and_failure() {
+    check(Faults { cancels: 1, failures: 1, deadlines: 1, repeats: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_with_doubles_and_an_exit() {
+    check(Faults { doubles: 1, exits: 1, crashes: 1, ..Faults::default() });
+}
+
+#[test]
+fn the_exhaustive_check_notices_a_broken_rule() {
+    let faults = Faults { repeats: 1, ..Faults::default() };
+    assert!(explore(faults, Sabotage::None).is_ok());
+    assert!(explore(faults, Sabotage::SourceResumesOnTimeOut).is_err());
+}

@@ -1,0 +1,530 @@
+//! The parties, what lies between them, and the actions that change anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fabric::{Epoch, FabricId, Vid};
+
+use super::engine::{Copy, CopyState, Effect, Engine, Images, UnderWay};
+use super::{Sabotage, Tally};
+use crate::coordinator::{self, MoveRequest};
+use crate::due::Due;
+use crate::entry::{Arrival, Entry, NodeRecord, Role};
+use crate::journal::{Exit, Image, Instance, Record};
+use crate::node::{self, Operation, Outcome};
+use crate::protocol::{Directive, ToCoordinator, ToNode};
+use crate::{Coordinator, HostName, MoveId, NodeAgent};
+
+/// Everything there is.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct World {
+    pub(super) now: Due,
+    pub(super) sabotage: Sabotage,
+    pub(super) coordinator: Option<Coordinator>,
+    /// What the coordinator has made durable.
+    pub(super) store: Image,
+    pub(super) nodes: Vec<Node>,
+    pub(super) network: BTreeSet<Envelope>,
+    pub(super) vids: Vec<Vid>,
+    /// Instances whose program has ended by itself.
+    pub(super) ended: BTreeSet<Vid>,
+    pub(super) violation: Option<String>,
+    /// The next party that acts crashes after this many of its outputs.
+    pub(super) crash_after: Option<usize>,
+    pub(super) tally: Tally,
+}
+
+/// A host.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Node {
+    pub(super) name: HostName,
+    pub(super) agent: Option<NodeAgent>,
+    /// What the node has made durable.
+    pub(super) disk: BTreeMap<Vid, Entry>,
+    pub(super) linked: bool,
+    pub(super) engine: Engine,
+    /// Instances for which a library of this host waits.
+    pub(super) waiting: BTreeSet<Vid>,
+}
+
+/// A message under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Envelope {
+    ToNode { to: usize, message: ToNode },
+    ToCoordinator { from: usize, message: ToCoordinator },
+}
+
+/// Something that happens. Nodes are named by their place in [`World::nodes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Deliver {
+        envelope: Envelope,
+        again: bool,
+    },
+    Lose(Envelope),
+    Finish {
+        node: usize,
+        vid: Vid,
+        well: bool,
+    },
+    /// `done`: operations under way have had their effect, and nobody has heard of it.
+    CrashNode {
+        node: usize,
+        done: bool,
+    },
+    RestartNode(usize),
+    CrashCoordinator,
+    RestartCoordinator,
+    /// Every operation under way fails, and held copies die.
+    CrashEngine(usize),
+    Cut(usize),
+    Connect(usize),
+    TickNode(usize),
+    TickCoordinator,
+    /// All deadlines have come.
+    Expire,
+    Exit {
+        node: usize,
+        vid: Vid,
+    },
+    Locate {
+        node: usize,
+        vid: Vid,
+    },
+    Begin(MoveRequest),
+    Cancel(MoveId),
+}
+
+/// Short times, so that deadlines come within a run.
+const NODE: node::Config =
+    node::Config { repeat: Duration::from_millis(80), retry: Duration::from_millis(40) };
+const COORDINATOR: coordinator::Config = coordinator::Config {
+    repeat: Duration::from_millis(100),
+    prepare: Duration::from_millis(800),
+    suspend: Duration::from_millis(400),
+    transfer: Duration::from_millis(800),
+    restore: Duration::from_millis(800),
+    unreachable: Duration::from_millis(200),
+    max_moves: 64,
+};
+
+impl World {
+    /// `hosts` nodes, and on them `instances` running instances; everyone is connected.
+    pub(super) fn new(hosts: usize, instances: usize, sabotage: Sabotage) -> Self {
+        let vids: Vec<Vid> = (1..=instances).filter_map(|lid| Vid::new(lid as u16)).collect();
+        let (coordinator, _) = Coordinator::new(COORDINATOR, Image::default(), Duration::ZERO);
+        let mut world = Self {
+            now: Due(Duration::ZERO),
+            sabotage,
+            coordinator: Some(coordinator),
+            store: Image::default(),
+            nodes: (0..hosts).map(Node::new).collect(),
+            network: BTreeSet::new(),
+            vids: vids.clone(),
+            ended: BTreeSet::new(),
+            violation: None,
+            crash_after: None,
+            tally: Tally::default(),
+        };
+        for (place, vid) in vids.into_iter().enumerate() {
+            world.start_instance(vid, place % hosts);
+        }
+        for node in 0..hosts {
+            world.perform(&Action::Connect(node));
+        }
+        world
+    }
+
+    fn start_instance(&mut self, vid: Vid, node: usize) {
+        let host = self.nodes[node].name.clone();
+        let name = format!("i{vid}");
+        let instance = Instance { name, fabric: FabricId(1), host, epoch: Epoch(0), spec: Vec::new() };
+        let added = self.coordinator.as_mut().map(|coordinator| coordinator.add_instance(vid, instance));
+        self.coordinator_does(added.and_then(Result::ok).unwrap_or_default());
+        let agent = self.nodes[node].agent.as_mut();
+        let entered = agent.map(|agent| agent.host_instance(vid, Epoch(0)));
+        self.node_does(node, entered.and_then(Result::ok).unwrap_or_default());
+        let copy = Copy { state: CopyState::Running, stale: false };
+        self.nodes[node].engine.copies.insert(vid, copy);
+    }
+
+    /// Lets `action` happen; what it violates is then in [`World::violation`].
+    pub(super) fn perform(&mut self, action: &Action) {
+        self.tally.steps += 1;
+        match action {
+            Action::Deliver { envelope, again } => self.deliver(envelope, *again),
+            Action::Lose(envelope) => {
+                self.tally.lost += 1;
+                self.network.remove(envelope);
+            }
+            Action::Finish { node, vid, well } => self.finish(*node, *vid, *well),
+            Action::CrashNode { node, done } => self.crash_node(*node, *done),
+            Action::RestartNode(node) => self.restart_node(*node),
+            Action::CrashCoordinator => self.crash_coordinator(),
+            Action::RestartCoordinator => self.restart_coordinator(),
+            Action::CrashEngine(node) => self.crash_engine(*node),
+            Action::Cut(node) => self.cut(*node),
+            Action::Connect(node) => self.connect(*node),
+            Action::TickNode(node) => self.tick_node(*node),
+            Action::TickCoordinator => self.tell_coordinator(coordinator::Input::Tick),
+            Action::Expire => {
+                self.now = Due::after(self.now.0, Duration::from_secs(86_400));
+                self.tell_coordinator(coordinator::Input::Tick);
+            }
+            Action::Exit { node, vid } => self.exit(*node, *vid),
+            Action::Locate { node, vid } => self.locate(*node, *vid),
+            Action::Begin(request) => self.begin(request),
+            Action::Cancel(id) => {
+                let cancelled = self.coordinator.as_mut().and_then(|c| c.cancel(*id, self.now.0).ok());
+                self.coordinator_does(cancelled.unwrap_or_default());
+            }
+        }
+        self.check();
+    }
+
+    pub(super) fn can_deliver(&self, envelope: &Envelope) -> bool {
+        match envelope {
+            Envelope::ToNode { to, .. } => self.nodes[*to].linked,
+            Envelope::ToCoordinator { from, .. } => self.nodes[*from].linked,
+        }
+    }
+
+    /// Where an instance's program can end by itself.
+    pub(super) fn can_exit(&self) -> Vec<(usize, Vid)> {
+        let mut found = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            let alive = |copy: &Copy| matches!(copy.state, CopyState::Running | CopyState::Suspended);
+            let copies = node.engine.copies.iter().filter(|(_, copy)| alive(copy));
+            found.extend(copies.map(|(vid, _)| (place, *vid)));
+        }
+        found
+    }
+
+    fn deliver(&mut self, envelope: &Envelope, again: bool) {
+        if !again {
+            self.network.remove(envelope);
+        }
+        match envelope.clone() {
+            Envelope::ToNode { to, message } => self.tell_node(to, node::Input::Message(message)),
+            Envelope::ToCoordinator { from, message } => {
+                let from = self.nodes[from].name.clone();
+                self.tell_coordinator(coordinator::Input::Message { from, message });
+            }
+        }
+    }
+
+    fn finish(&mut self, node: usize, vid: Vid, well: bool) {
+        let Some(UnderWay { operation, cancelled }) = self.nodes[node].engine.under_way.remove(&vid) else {
+            return;
+        };
+        let outcome = if well && self.nodes[node].engine.can_succeed(vid, &operation) {
+            self.succeed(node, vid, &operation)
+        } else if cancelled {
+            Outcome::Failed { reason: "it was cancelled".into() }
+        } else {
+            self.nodes[node].engine.fail(vid, &operation)
+        };
+        self.tell_node(node, node::Input::Ended { vid, outcome });
+    }
+
+    fn succeed(&mut self, node: usize, vid: Vid, operation: &Operation) -> Outcome {
+        let (outcome, effect) = self.nodes[node].engine.succeed(vid, operation);
+        match (effect, operation) {
+            (Effect::Runs(outcome), _) => {
+                self.runs(node, vid, operation);
+                return outcome;
+            }
+            (Effect::Sends, Operation::Send { id, destination }) => {
+                let stale = self.nodes[node].engine.copies.get(&vid).is_some_and(|copy| copy.stale);
+                if !self.images_arrive(destination, vid, *id, stale) {
+                    return Outcome::Failed { reason: "the destination does not take the images".into() };
+                }
+            }
+            (Effect::Destroys(id), _) => self.check_destroyed(id),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// A destination takes images while it is receiving them.
+    fn images_arrive(&mut self, destination: &HostName, vid: Vid, id: MoveId, stale: bool) -> bool {
+        let Some(node) = self.nodes.iter_mut().find(|node| node.name == *destination) else { return false };
+        let receives = |under_way: &UnderWay| under_way.operation == Operation::Receive { id };
+        if !node.engine.under_way.get(&vid).is_some_and(receives) {
+            return false;
+        }
+        node.engine.images.insert(vid, Images { id, stale, released: false });
+        true
+    }
+
+    /// A copy begins to run: from now on every other one is behind.
+    fn runs(&mut self, node: usize, vid: Vid, operation: &Operation) {
+        self.check_may_run(node, vid, operation);
+        for (place, other) in self.nodes.iter_mut().enumerate() {
+            if let Some(images) = other.engine.images.get_mut(&vid) {
+                images.stale = true;
+            }
+            if let Some(copy) = other.engine.copies.get_mut(&vid) {
+                if place == node {
+                    copy.state = CopyState::Running;
+                } else {
+                    copy.stale = true;
+                }
+            }
+        }
+    }
+
+    fn exit(&mut self, node: usize, vid: Vid) {
+        let exit = Exit::Code(0);
+        self.nodes[node].engine.copies.remove(&vid);
+        self.nodes[node].engine.exits.insert(vid, exit.clone());
+        self.ended.insert(vid);
+        self.tell_node(node, node::Input::Exited { vid, exit });
+    }
+
+    fn crash_engine(&mut self, node: usize) {
+        self.tally.crashes += 1;
+        for vid in self.nodes[node].engine.under_way.keys().copied().collect::<Vec<_>>() {
+            self.finish(node, vid, false);
+        }
+        for vid in self.vids.clone() {
+            let before = self.nodes[node].engine.copies.len();
+            self.nodes[node].engine.lose_held(vid);
+            if self.nodes[node].engine.copies.len() < before {
+                let exit = Exit::Lost { reason: "killed".into() };
+                self.tell_node(node, node::Input::Exited { vid, exit });
+            }
+        }
+    }
+
+    fn crash_node(&mut self, node: usize, done: bool) {
+        self.tally.crashes += 1;
+        self.nodes[node].agent = None;
+        self.cut(node);
+        let under_way = std::mem::take(&mut self.nodes[node].engine.under_way);
+        for (vid, UnderWay { operation, .. }) in under_way {
+            if done && self.nodes[node].engine.can_succeed(vid, &operation) {
+                self.succeed(node, vid, &operation);
+            } else {
+                self.nodes[node].engine.fail(vid, &operation);
+            }
+        }
+    }
+
+    fn restart_node(&mut self, node: usize) {
+        let (name, disk) = (self.nodes[node].name.clone(), self.nodes[node].disk.clone());
+        let (agent, out) = NodeAgent::new(name, NODE, disk, self.now.0);
+        self.nodes[node].agent = Some(agent);
+        self.node_does(node, out);
+        for vid in self.nodes[node].waiting.clone() {
+            self.locate(node, vid);
+        }
+    }
+
+    fn crash_coordinator(&mut self) {
+        self.tally.crashes += 1;
+        self.coordinator = None;
+        for node in 0..self.nodes.len() {
+            self.cut(node);
+        }
+    }
+
+    fn restart_coordinator(&mut self) {
+        let (coordinator, out) = Coordinator::new(COORDINATOR, self.store.clone(), self.now.0);
+        self.coordinator = Some(coordinator);
+        self.coordinator_does(out);
+    }
+
+    fn cut(&mut self, node: usize) {
+        if !std::mem::replace(&mut self.nodes[node].linked, false) {
+            return;
+        }
+        let name = self.nodes[node].name.clone();
+        self.tell_coordinator(coordinator::Input::LinkDown(name));
+        self.tell_node(node, node::Input::LinkDown);
+    }
+
+    fn connect(&mut self, node: usize) {
+        self.nodes[node].linked = true;
+        let name = self.nodes[node].name.clone();
+        self.tell_coordinator(coordinator::Input::LinkUp(name));
+        self.tell_node(node, node::Input::LinkUp);
+    }
+
+    fn tick_node(&mut self, node: usize) {
+        if self.sabotage == Sabotage::SourceResumesOnTimeOut {
+            for (vid, entry) in self.nodes[node].disk.clone() {
+                if let Role::Source { id, .. } = entry.role {
+                    let directive = Directive::RollBack;
+                    self.tell_node(node, node::Input::Message(ToNode::Move { id, vid, directive }));
+                }
+            }
+        }
+        self.tell_node(node, node::Input::Tick);
+    }
+
+    fn locate(&mut self, node: usize, vid: Vid) {
+        self.nodes[node].waiting.insert(vid);
+        let now = self.now.0;
+        let out = self.nodes[node].agent.as_mut().map(|agent| agent.locate(vid, now));
+        self.node_does(node, out.unwrap_or_default());
+    }
+
+    fn begin(&mut self, request: &MoveRequest) {
+        let begun = self.coordinator.as_mut().and_then(|c| c.begin(request.clone(), self.now.0).ok());
+        if let Some((_, out)) = begun {
+            self.tally.begun += 1;
+            self.coordinator_does(out);
+        }
+    }
+
+    fn tell_coordinator(&mut self, input: coordinator::Input) {
+        let now = self.now.0;
+        let out = self.coordinator.as_mut().map(|coordinator| coordinator.handle(input, now));
+        self.coordinator_does(out.unwrap_or_default());
+    }
+
+    fn tell_node(&mut self, node: usize, input: node::Input) {
+        let now = self.now.0;
+        let out = self.nodes[node].agent.as_mut().map(|agent| agent.handle(input, now));
+        self.node_does(node, out.unwrap_or_default());
+    }
+
+    /// Acts for the coordinator's daemon.
+    pub(super) fn coordinator_does(&mut self, out: Vec<coordinator::Output>) {
+        for output in out {
+            if self.crashes_now() {
+                return self.crash_coordinator();
+            }
+            match output {
+                coordinator::Output::Record(record) => self.store_record(&record),
+                coordinator::Output::Send { to, message } => self.send_to_node(&to, message),
+                coordinator::Output::Event { .. } | coordinator::Output::InstanceEnded(_) => {}
+            }
+        }
+        self.check_coordinator_replays();
+    }
+
+    fn store_record(&mut self, record: &Record) {
+        match record {
+            Record::MoveCommitted { .. } => self.tally.committed += 1,
+            Record::MoveRolledBack { .. } => self.tally.rolled_back += 1,
+            _ => {}
+        }
+        if !(self.sabotage == Sabotage::CommitIsNotDurable && matches!(record, Record::MoveCommitted { .. }))
+        {
+            self.store.apply(record);
+        }
+    }
+
+    fn send_to_node(&mut self, to: &HostName, message: ToNode) {
+        let Some(place) = self.nodes.iter().position(|node| node.name == *to) else { return };
+        if self.sabotage == Sabotage::PeersAreForgotten && matches!(message, ToNode::Located { .. }) {
+            return;
+        }
+        if self.sabotage == Sabotage::DestroyBeforeConfirmation {
+            self.destroy_too_early(&message);
+        }
+        if self.nodes[place].linked {
+            self.network.insert(Envelope::ToNode { to: place, message });
+        }
+    }
+
+    fn destroy_too_early(&mut self, message: &ToNode) {
+        let ToNode::Move { id, vid, directive: Directive::Resume } = message else { return };
+        let Some(record) = self.store.moves.get(id) else { return };
+        let Some(to) = self.nodes.iter().position(|node| node.name == record.source) else { return };
+        let message = ToNode::Move { id: *id, vid: *vid, directive: Directive::Destroy };
+        self.network.insert(Envelope::ToNode { to, message });
+    }
+
+    /// Acts for a node's daemon.
+    fn node_does(&mut self, node: usize, out: Vec<node::Output>) {
+        for output in out {
+            if self.crashes_now() {
+                return self.crash_node(node, false);
+            }
+            match output {
+                node::Output::Record(record) => self.write_entry(node, record),
+                node::Output::Send(message) if self.nodes[node].linked => {
+                    self.network.insert(Envelope::ToCoordinator { from: node, message });
+                }
+                node::Output::Send(_) => {}
+                node::Output::Operate { vid, operation } => self.operate(node, vid, operation),
+                node::Output::Cancel { vid } => {
+                    if let Some(under_way) = self.nodes[node].engine.under_way.get_mut(&vid) {
+                        under_way.cancelled = true;
+                    }
+                }
+                node::Output::Located { vid, location } => {
+                    if location.is_some_and(|location| location.moving) {
+                        self.tally.peers += 1;
+                    } else {
+                        self.nodes[node].waiting.remove(&vid);
+                    }
+                }
+                node::Output::Farewell { vid } => {
+                    self.nodes[node].engine.exits.remove(&vid);
+                    self.nodes[node].engine.images.remove(&vid);
+                    self.nodes[node].engine.rooms.remove(&vid);
+                }
+            }
+        }
+        self.check_node_replays(node);
+    }
+
+    fn write_entry(&mut self, node: usize, record: NodeRecord) {
+        match record {
+            NodeRecord::Set { vid, mut entry } => {
+                if let (Role::Host { last_move }, Sabotage::LastMoveIsNotDurable) =
+                    (&mut entry.role, self.sabotage)
+                {
+                    *last_move = MoveId::default();
+                }
+                let releasing = matches!(entry.role, Role::Destination { stage: Arrival::Resuming, .. });
+                if !(releasing && self.sabotage == Sabotage::ReleaseIsNotDurable) {
+                    self.nodes[node].disk.insert(vid, entry);
+                }
+            }
+            NodeRecord::Removed { vid } => {
+                self.nodes[node].disk.remove(&vid);
+            }
+        }
+    }
+
+    fn operate(&mut self, node: usize, vid: Vid, operation: Operation) {
+        let under_way = UnderWay { operation, cancelled: false };
+        if self.nodes[node].engine.under_way.insert(vid, under_way).is_some() {
+            self.violated("two operations on one instance are under way at a time");
+        }
+    }
+
+    fn crashes_now(&mut self) -> bool {
+        match self.crash_after {
+            Some(0) => {
+                self.crash_after = None;
+                true
+            }
+            Some(outputs) => {
+                self.crash_after = Some(outputs - 1);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+impl Node {
+    fn new(place: usize) -> Self {
+        let name = HostName::new(&format!("h{}", place + 1)).expect("a letter and a digit are a name");
+        let (agent, _) = NodeAgent::new(name.clone(), NODE, BTreeMap::new(), Duration::ZERO);
+        Self {
+            name,
+            agent: Some(agent),
+            disk: BTreeMap::new(),
+            linked: false,
+            engine: Engine::default(),
+            waiting: BTreeSet::new(),
+        }
+    }
+}
