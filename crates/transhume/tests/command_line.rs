@@ -1,0 +1,220 @@
+//! The command line against a coordinator that answers from a script.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything here may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A folder with the program, a library beside it, and a socket.
+struct Stage {
+    folder: PathBuf,
+}
+
+impl Stage {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("th-cli-{}-{name}", std::process::id()));
+        fs::create_dir_all(folder.join("lib")).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_transhume"), folder.join("transhume")).unwrap();
+        fs::write(folder.join("lib/libibverbs.so.1"), "").unwrap();
+        Self { folder }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.folder.join("transhume"));
+        command.args(arguments).env("TRANSHUME_SOCKET", self.socket()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Answers each connection with the next of `answers`, and passes on what was asked.
+    fn coordinator(&self, answers: &[&'static str]) -> Receiver<String> {
+        let listener = UnixListener::bind(self.socket()).unwrap();
+        let answers = answers.to_vec();
+        let (asked, requests) = channel();
+        thread::spawn(move || {
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                respond(stream, answer, &asked);
+            }
+        });
+        requests
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+fn respond(mut stream: UnixStream, answer: &str, asked: &Sender<String>) {
+    asked.send(read_line(&stream)).unwrap();
+    stream.write_all(answer.as_bytes()).unwrap();
+}
+
+fn read_line(stream: &UnixStream) -> String {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+const STARTED: &str = r#"{"started":{"name":"job","vid":258,"fabric":1,"host":"h1","epoch":0,"address":"10.77.1.2","state":"running","command":["x"]}}
+"#;
+
+const MOVED: &str = r#"{"phase":{"phase":"check","at_us":0}}
+{"phase":{"phase":"dump","at_us":1500}}
+{"transferred":{"bytes":1048576,"total":null}}
+{"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
+"#;
+
+const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"total_us":1,"blackout_us":1,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
+"#;
+
+#[test]
+fn without_a_coordinator_every_command_says_what_to_start() {
+    let stage = Stage::new("none");
+    for arguments in
+        [&["ps"][..], &["hosts"], &["kill", "job"], &["move", "job", "h2"], &["run", "--", "true"]]
+    {
+        let output = stage.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.starts_with("transhume: no coordinator listens on"), "{errors}");
+        assert!(errors.contains("transhume lab up"), "{errors}");
+        assert_eq!(errors.lines().count(), 2, "{errors}");
+    }
+}
+
+#[test]
+fn a_missing_library_is_named_before_anything_is_started() {
+    let stage = Stage::new("library");
+    fs::remove_file(stage.folder.join("lib/libibverbs.so.1")).unwrap();
+    let errors = text(&stage.run(&["run", "--", "true"]).stderr);
+    assert!(errors.contains("the RDMA library is missing") && errors.contains("make build"), "{errors}");
+}
+
+#[test]
+fn run_copies_output_and_exit_code() {
+    let stage = Stage::new("run");
+    let output = "{\"output\":{\"stream\":\"Stdout\",\"text\":\"to out\\n\"}}\n\
+                  {\"output\":{\"stream\":\"Stderr\",\"text\":\"to err\\n\"}}\n{\"exited\":{\"code\":7}}\n";
+    let requests = stage.coordinator(&[STARTED, output]);
+    let ended = stage.run(&["run", "--host", "h1", "--name", "job", "--", "prog", "-x"]);
+    assert_eq!((text(&ended.stdout).as_str(), text(&ended.stderr).as_str()), ("to out\n", "to err\n"));
+    assert_eq!(ended.status.code(), Some(7));
+    let request = requests.recv_timeout(LIMIT).unwrap();
+    assert!(request.contains(r#""command":["prog","-x"]"#), "{request}");
+    let library = stage.folder.join("lib/libibverbs.so.1");
+    assert!(request.contains(&format!(r#"["LD_PRELOAD","{}"#, library.display())), "{request}");
+    assert_eq!(requests.recv_timeout(LIMIT).unwrap(), r#"{"logs":{"name":"job","follow":true}}"#);
+}
+
+#[test]
+fn run_detached_writes_the_name_only() {
+    let stage = Stage::new("detach");
+    let _requests = stage.coordinator(&[STARTED]);
+    assert_eq!(text(&stage.run(&["run", "--detach", "--", "prog"]).stdout), "job\n");
+}
+
+#[test]
+fn a_move_shows_its_phases_and_ends_with_a_table() {
+    let stage = Stage::new("move");
+    let _requests = stage.coordinator(&[MOVED, MOVED]);
+    let ended = stage.run(&["move", "job", "h2"]);
+    let shown = text(&ended.stdout);
+    assert!(ended.status.success());
+    for part in ["1.5 ms  dump", "job h1 → h2, epoch 1", "blackout 120.0 ms", "16 QPs", "PHASE"] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+    let json = text(&stage.run(&["move", "job", "h2", "--json"]).stdout);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["blackout_us"], 120_000);
+}
+
+#[test]
+fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
+    let stage = Stage::new("refused");
+    let refusal =
+        "{\"failed\":{\"message\":\"there is no instance `jib`\",\"help\":\"did you mean `job`?\"}}\n";
+    let _requests = stage.coordinator(&[ROLLED_BACK, refusal]);
+    let ended = stage.run(&["move", "job", "h2"]);
+    let errors = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        errors.contains("job was not moved and runs on at h1: the destination's disk is full"),
+        "{errors}"
+    );
+    assert!(errors.contains("make room on h2"), "{errors}");
+    let ended = stage.run(&["move", "jib", "h2"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(text(&ended.stderr), "transhume: there is no instance `jib`\n  did you mean `job`?\n");
+}
+
+#[test]
+fn a_dry_run_names_each_obstacle() {
+    let stage = Stage::new("dry");
+    let obstacle =
+        "{\"checked\":{\"obstacles\":[{\"message\":\"/dev/kvm is open\",\"help\":\"close it\"}]}}\n";
+    let _requests = stage.coordinator(&[obstacle, "{\"checked\":{\"obstacles\":[]}}\n"]);
+    let ended = stage.run(&["move", "job", "h2", "--dry-run"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(text(&ended.stdout), "/dev/kvm is open\n  close it\n");
+    assert!(stage.run(&["move", "job", "h2", "--dry-run"]).status.success());
+}
+
+#[test]
+fn ctrl_c_cancels_a_move_and_waits_for_the_outcome() {
+    let stage = Stage::new("cancel");
+    let listener = UnixListener::bind(stage.socket()).unwrap();
+    let mut command = stage.command(&["move", "job", "h2"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut moving, _) = listener.accept().unwrap();
+    assert!(read_line(&moving).starts_with(r#"{"move""#));
+    wait_for_handler(child.id());
+    interrupt(&child);
+    let (mut cancelling, _) = listener.accept().unwrap();
+    assert_eq!(read_line(&cancelling), r#"{"cancel":{"name":"job"}}"#);
+    cancelling.write_all(b"\"cancelling\"\n").unwrap();
+    moving.write_all(ROLLED_BACK.as_bytes()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("was not moved and runs on at h1"));
+}
+
+/// Waits until the process catches SIGINT.
+fn wait_for_handler(pid: u32) {
+    let status = Path::new("/proc").join(pid.to_string()).join("status");
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        let text = fs::read_to_string(&status).unwrap();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        if u64::from_str_radix(mask, 16).unwrap() & 2 != 0 {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("the process does not catch SIGINT");
+}
