@@ -21,7 +21,10 @@ impl Coordinator {
         live.deadline = limit.map(|limit| Due::after(now, limit));
         let at = now.saturating_sub(live.began.0);
         out.push(Output::Event { id, event: Event::Phase { phase, at } });
-        self.direct(id, now, out);
+        // The transfer follows from the directive to suspend.
+        if phase != Phase::Transfer {
+            self.direct(id, now, out);
+        }
     }
 
     fn limit(&self, phase: Phase) -> Option<Duration> {

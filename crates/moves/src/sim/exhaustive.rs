@@ -14,7 +14,7 @@ use super::{Sabotage, Tally};
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
-/// How many faults of each kind a path may have.
+/// How many faults of each kind, and events from outside, a path may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// Crashes of a node, the coordinator, or an engine.
@@ -33,6 +33,10 @@ pub struct Faults {
     pub deadlines: u8,
     /// The program ends by itself.
     pub exits: u8,
+    /// A library at the destination asks where the instance is.
+    pub peers: u8,
+    /// Further moves, to wherever the instance is not.
+    pub moves: u8,
 }
 
 /// What a check went through.
@@ -181,6 +185,13 @@ fn timers(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
 }
 
 fn users(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
+    if let (Some(peers), Some(_)) = (faults.peers.checked_sub(1), &world.nodes[1].agent) {
+        let locate = Action::Locate { node: 1, vid: world.vids[0] };
+        actions.push((locate, Faults { peers, ..faults }));
+    }
+    if let (Some(moves), Some(request)) = (faults.moves.checked_sub(1), world.next_move()) {
+        actions.push((Action::Begin(request), Faults { moves, ..faults }));
+    }
     if let (Some(cancels), Some(id)) = (faults.cancels.checked_sub(1), world.store.moves.keys().next()) {
         actions.push((Action::Cancel(*id), Faults { cancels, ..faults }));
     }

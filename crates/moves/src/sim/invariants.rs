@@ -43,10 +43,11 @@ impl World {
         let Some(copy) = here.engine.copies.get(&vid) else { return };
         if copy.stale {
             self.violated(format!("{vid} runs again from a state that others have seen to be past"));
-        } else if matches!(operation, Operation::Continue { .. }) && copy.state != CopyState::Running {
-            if self.last_move_is_undecided(node, vid) {
-                self.violated(format!("{vid} runs on without a recorded rollback"));
-            }
+            return;
+        }
+        let continued = matches!(operation, Operation::Continue { .. }) && copy.state != CopyState::Running;
+        if continued && self.last_move_is_undecided(node, vid) {
+            self.violated(format!("{vid} runs on without a recorded rollback"));
         }
     }
 

@@ -85,6 +85,9 @@ fn every_order_of_messages_with_two_crashes() {
 #[ignore = "takes minutes"]
 fn every_order_of_messages_with_two_crashes_and_a_loss() {
     check(Faults { crashes: 2, losses: 1, repeats: 1, ..Faults::default() });
+    check(Faults { crashes: 2, moves: 1, ..Faults::default() });
+    check(Faults { crashes: 1, losses: 1, moves: 1, ..Faults::default() });
+    check(Faults { crashes: 2, peers: 1, exits: 1, ..Faults::default() });
 }
 
 #[test]
@@ -95,6 +98,18 @@ fn every_order_of_messages_with_cancel_deadline_and_failure() {
 #[test]
 fn every_order_of_messages_with_doubles_and_an_exit() {
     check(Faults { doubles: 1, exits: 1, crashes: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_with_a_second_move() {
+    check(Faults { moves: 1, losses: 1, repeats: 1, ..Faults::default() });
+    check(Faults { moves: 1, crashes: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_with_a_waiting_peer() {
+    check(Faults { peers: 1, crashes: 1, ..Faults::default() });
+    check(Faults { peers: 1, failures: 1, losses: 1, ..Faults::default() });
 }
 
 #[test]

@@ -200,6 +200,16 @@ impl World {
         found
     }
 
+    /// A move of the first instance that would be admitted now, to the first host where it is not.
+    pub(super) fn next_move(&self) -> Option<MoveRequest> {
+        let vid = *self.vids.first()?;
+        let place = &self.store.instances.get(&vid)?.host;
+        let destination = self.nodes.iter().map(|node| &node.name).find(|name| *name != place)?.clone();
+        let request = MoveRequest { vid, destination, dry_run: false };
+        self.coordinator.clone()?.begin(request.clone(), self.now.0).ok()?;
+        Some(request)
+    }
+
     fn deliver(&mut self, envelope: &Envelope, again: bool) {
         if !again {
             self.network.remove(envelope);

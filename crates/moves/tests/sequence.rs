@@ -1,0 +1,345 @@
+//! Moves without faults, and what users may ask for: the sequence diagram of `moves::protocol`, run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use fabric::{Epoch, FabricId, Vid};
+use moves::coordinator::{self, AddError, MoveRequest, Refusal, TooLate};
+use moves::journal::{Exit, Image, Instance, Record};
+use moves::node::{self, Operation, Outcome};
+use moves::progress::{self, Event, Phase};
+use moves::protocol::{Directive, Report, Suspension, ToCoordinator, ToNode};
+use moves::{Coordinator, HostName, MoveId, NodeAgent};
+
+/// Every step takes this long.
+const STEP: Duration = Duration::from_millis(1);
+
+/// The most steps that anything here takes.
+const MAX_STEPS: usize = 1000;
+
+/// A coordinator and three nodes whose engines do what they are asked, except `refused`.
+struct Cluster {
+    now: Duration,
+    coordinator: Coordinator,
+    nodes: BTreeMap<HostName, NodeAgent>,
+    queue: VecDeque<Step>,
+    /// The end of the destination's operation, which comes after the source's.
+    receiving: Option<Step>,
+    /// What went over the wire and into the journal, in words.
+    wire: Vec<String>,
+    events: Vec<Event>,
+    refused: Option<(&'static str, &'static str)>,
+}
+
+enum Step {
+    ToCoordinator(HostName, ToCoordinator),
+    ToNode(HostName, ToNode),
+    Ended(HostName, Vid, Outcome),
+}
+
+fn host(number: u8) -> HostName {
+    HostName::new(&format!("h{number}")).unwrap()
+}
+
+fn vid() -> Vid {
+    Vid::new(7).unwrap()
+}
+
+fn instance(name: &str) -> Instance {
+    let spec = b"spec".to_vec();
+    Instance { name: name.into(), fabric: FabricId(1), host: host(1), epoch: Epoch(0), spec }
+}
+
+fn to(number: u8) -> MoveRequest {
+    MoveRequest { vid: vid(), destination: host(number), dry_run: false }
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let (coordinator, _) =
+            Coordinator::new(coordinator::Config::default(), Image::default(), Duration::ZERO);
+        let agent = |name: HostName| {
+            let config = node::Config::default();
+            NodeAgent::new(name, config, BTreeMap::new(), Duration::ZERO).0
+        };
+        let mut cluster = Self {
+            now: Duration::ZERO,
+            coordinator,
+            nodes: [1, 2, 3].map(|number| (host(number), agent(host(number)))).into(),
+            queue: VecDeque::new(),
+            receiving: None,
+            wire: Vec::new(),
+            events: Vec::new(),
+            refused: None,
+        };
+        for number in [1, 2] {
+            cluster.coordinator.handle(coordinator::Input::LinkUp(host(number)), Duration::ZERO);
+            cluster.tell(&host(number), node::Input::LinkUp);
+        }
+        cluster.coordinator.add_instance(vid(), instance("job")).unwrap();
+        cluster.nodes.get_mut(&host(1)).unwrap().host_instance(vid(), Epoch(0)).unwrap();
+        cluster
+    }
+
+    fn begin(&mut self, request: MoveRequest) -> MoveId {
+        let (id, out) = self.coordinator.begin(request, self.now).unwrap();
+        self.coordinator_does(out);
+        id
+    }
+
+    fn tell(&mut self, name: &HostName, input: node::Input) {
+        let now = self.now;
+        let out = self.nodes.get_mut(name).unwrap().handle(input, now);
+        for output in out {
+            match output {
+                node::Output::Send(message) => {
+                    self.queue.push_back(Step::ToCoordinator(name.clone(), message));
+                }
+                node::Output::Operate { vid, operation } => {
+                    let ended = Step::Ended(name.clone(), vid, self.engine(&operation));
+                    match operation {
+                        Operation::Receive { .. } => self.receiving = Some(ended),
+                        Operation::Send { .. } => {
+                            self.queue.extend([Some(ended), self.receiving.take()].into_iter().flatten())
+                        }
+                        _ => self.queue.push_back(ended),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn engine(&self, operation: &Operation) -> Outcome {
+        let text = format!("{operation:?}");
+        if let Some((_, reason)) = self.refused.filter(|(name, _)| text.starts_with(name)) {
+            return Outcome::Refused { reasons: vec![reason.into()] };
+        }
+        match operation {
+            Operation::CheckSource { .. } => Outcome::Checked { facts: b"facts".to_vec() },
+            Operation::CheckDestination { .. } => Outcome::Checked { facts: Vec::new() },
+            Operation::Suspend => Outcome::Suspended(Suspension::default()),
+            Operation::Send { .. } => Outcome::Sent { bytes: 5 },
+            _ => Outcome::Done,
+        }
+    }
+
+    fn coordinator_does(&mut self, out: Vec<coordinator::Output>) {
+        for output in out {
+            match output {
+                coordinator::Output::Record(record) => self.wire.push(format!("● {}", name_of(&record))),
+                coordinator::Output::Send { to, message } => self.queue.push_back(Step::ToNode(to, message)),
+                coordinator::Output::Event { event, .. } => self.events.push(event),
+                coordinator::Output::InstanceEnded(_) => {}
+            }
+        }
+    }
+
+    /// Goes on until nothing is under way, or `until` is on the wire.
+    fn run(&mut self, until: Option<&str>) {
+        for _ in 0..MAX_STEPS {
+            if until.is_some_and(|until| self.wire.iter().any(|line| line == until)) {
+                return;
+            }
+            let Some(step) = self.queue.pop_front() else { return };
+            self.now += STEP;
+            match step {
+                Step::ToCoordinator(from, message) => {
+                    self.wire.push(format!("{from} ▶ {}", name_of(&inner(&message))));
+                    let input = coordinator::Input::Message { from, message };
+                    let out = self.coordinator.handle(input, self.now);
+                    self.coordinator_does(out);
+                }
+                Step::ToNode(to, message) => {
+                    if let ToNode::Move { directive, .. } = &message {
+                        self.wire.push(format!("{to} ◀ {}", name_of(directive)));
+                    }
+                    self.tell(&to, node::Input::Message(message));
+                }
+                Step::Ended(name, vid, outcome) => self.tell(&name, node::Input::Ended { vid, outcome }),
+            }
+        }
+        panic!("it goes on for ever: {:?}", self.wire);
+    }
+
+    fn outcome(&self) -> &progress::Outcome {
+        let ended = self.events.iter().find_map(|event| match event {
+            Event::Ended { outcome, .. } => Some(outcome),
+            _ => None,
+        });
+        ended.expect("the move has ended")
+    }
+}
+
+fn inner(message: &ToCoordinator) -> Report {
+    match message {
+        ToCoordinator::Move { report, .. } => report.clone(),
+        other => panic!("{other:?} is not about a move"),
+    }
+}
+
+/// The variant's name.
+fn name_of(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split([' ', '(', '{']).next().unwrap_or_default().into()
+}
+
+#[test]
+fn a_move_goes_as_in_the_diagram() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(None);
+    let expected = [
+        "● MoveBegan",
+        "h1 ◀ CheckSource",
+        "h1 ▶ Checked",
+        "h2 ◀ Prepare",
+        "h2 ▶ Prepared",
+        "h1 ◀ Suspend",
+        "h1 ▶ Suspended",
+        "h1 ▶ Sent",
+        "h2 ▶ Ready",
+        "● MoveCommitted",
+        "h2 ◀ Resume",
+        "h2 ▶ Running",
+        "● MoveConfirmed",
+        "h1 ◀ Destroy",
+        "h1 ▶ Destroyed",
+        "● MoveEnded",
+    ];
+    assert_eq!(cluster.wire, expected);
+    let place = cluster.coordinator.locate(vid()).unwrap();
+    assert_eq!((place.host, place.epoch, place.moving), (host(2), Epoch(1), false));
+    assert!(cluster.nodes[&host(2)].runs(vid()) && cluster.nodes[&host(1)].entry(vid()).is_none());
+}
+
+#[test]
+fn the_user_is_told_every_phase_with_its_duration() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(None);
+    assert_eq!(cluster.outcome(), &progress::Outcome::Moved);
+    let phases = cluster.events.iter().find_map(|event| match event {
+        Event::Ended { phases, .. } => Some(phases.clone()),
+        _ => None,
+    });
+    let phases = phases.unwrap();
+    let order: Vec<Phase> = phases.iter().map(|(phase, _)| *phase).collect();
+    assert_eq!(order, [Phase::Prepare, Phase::Suspend, Phase::Transfer, Phase::Restore, Phase::Resume]);
+    assert!(phases.iter().all(|(_, duration)| *duration >= STEP), "{phases:?}");
+    assert_eq!(cluster.events.last(), Some(&Event::Cleaned));
+}
+
+#[test]
+fn a_refusal_is_told_in_its_words_and_leaves_nothing() {
+    let mut cluster = Cluster::new();
+    cluster.refused = Some(("Prepare", "/opt/model.bin is not on this host: copy it there"));
+    cluster.begin(to(2));
+    cluster.run(None);
+    let reasons = vec!["/opt/model.bin is not on this host: copy it there".into()];
+    assert_eq!(cluster.outcome(), &progress::Outcome::RolledBack { reasons });
+    assert!(cluster.nodes[&host(1)].runs(vid()) && cluster.nodes[&host(2)].entry(vid()).is_none());
+    assert!(cluster.coordinator.image().moves.is_empty());
+}
+
+#[test]
+fn a_dry_run_only_checks() {
+    let mut cluster = Cluster::new();
+    cluster.begin(MoveRequest { dry_run: true, ..to(2) });
+    cluster.run(None);
+    assert_eq!(cluster.outcome(), &progress::Outcome::Feasible);
+    assert!(!cluster.wire.iter().any(|line| line.contains("Prepare") || line.contains("Suspend")));
+    assert!(cluster.nodes[&host(1)].runs(vid()));
+    cluster.begin(to(2));
+}
+
+#[test]
+fn a_cancel_before_the_commit_rolls_back() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    cluster.run(Some("h1 ◀ Suspend"));
+    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    cluster.coordinator_does(out);
+    cluster.run(None);
+    assert!(matches!(cluster.outcome(), progress::Outcome::RolledBack { .. }));
+    assert!(cluster.nodes[&host(1)].runs(vid()));
+    assert_eq!(cluster.coordinator.cancel(id, cluster.now), Err(TooLate::Over(id)));
+}
+
+#[test]
+fn a_cancel_after_the_commit_is_too_late() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    cluster.run(Some("● MoveCommitted"));
+    assert_eq!(cluster.coordinator.cancel(id, cluster.now), Err(TooLate::Committed(id)));
+    cluster.run(None);
+    assert_eq!(cluster.outcome(), &progress::Outcome::Moved);
+}
+
+#[test]
+fn what_cannot_begin_is_refused_with_the_reason() {
+    let mut cluster = Cluster::new();
+    let mut refusal = |request| cluster.coordinator.begin(request, Duration::ZERO).unwrap_err();
+    let stranger = Vid::new(8).unwrap();
+    assert_eq!(refusal(MoveRequest { vid: stranger, ..to(2) }), Refusal::UnknownInstance(stranger));
+    assert_eq!(refusal(to(1)), Refusal::SameHost(host(1)));
+    assert_eq!(refusal(to(3)), Refusal::NotConnected(host(3)));
+    let id = cluster.begin(to(2));
+    assert_eq!(cluster.coordinator.begin(to(2), cluster.now).unwrap_err(), Refusal::InProgress(id));
+}
+
+#[test]
+fn names_and_vids_belong_to_one_instance() {
+    let mut cluster = Cluster::new();
+    let other = Vid::new(8).unwrap();
+    let mut add = |vid, name| cluster.coordinator.add_instance(vid, instance(name)).unwrap_err();
+    assert_eq!(add(vid(), "other"), AddError::VidTaken(vid()));
+    assert_eq!(add(other, "job"), AddError::NameTaken("job".into()));
+}
+
+#[test]
+fn a_host_that_goes_away_before_the_commit_ends_the_move_soon() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(Some("h1 ◀ CheckSource"));
+    cluster.coordinator.handle(coordinator::Input::LinkDown(host(2)), cluster.now);
+    let grace = coordinator::Config::default().unreachable;
+    let out = cluster.coordinator.handle(coordinator::Input::Tick, cluster.now + grace);
+    let reasons = vec!["host h2 cannot be reached".into()];
+    assert!(out.contains(&coordinator::Output::Record(Record::MoveRolledBack { id: MoveId(1), reasons })));
+}
+
+#[test]
+fn a_node_speaks_for_its_own_part_only() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    cluster.run(Some("h1 ◀ Suspend"));
+    let ready = ToCoordinator::Move { id, vid: vid(), report: Report::Ready };
+    let exited = ToCoordinator::Exited { vid: vid(), epoch: Epoch(0), exit: Exit::Code(0) };
+    for message in [ready, exited] {
+        let out =
+            cluster.coordinator.handle(coordinator::Input::Message { from: host(3), message }, cluster.now);
+        assert!(!out.iter().any(|output| matches!(output, coordinator::Output::Record(_))), "{out:?}");
+    }
+}
+
+#[test]
+fn a_restarted_node_waits_for_the_decision() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    cluster.run(Some("h1 ◀ Suspend"));
+    let entries: BTreeMap<_, _> =
+        cluster.nodes[&host(1)].entries().map(|(vid, entry)| (vid, entry.clone())).collect();
+    let (mut agent, out) = NodeAgent::new(host(1), node::Config::default(), entries, cluster.now);
+    assert_eq!(out, []);
+    for _ in 0..10 {
+        let Some(at) = agent.wake_at() else { break };
+        let out = agent.handle(node::Input::Tick, at);
+        assert!(!out.iter().any(|output| matches!(output, node::Output::Operate { .. })), "{out:?}");
+    }
+    let directive = Directive::RollBack;
+    let message = node::Input::Message(ToNode::Move { id, vid: vid(), directive });
+    let out = agent.handle(message, cluster.now);
+    let operation = Operation::Continue { epoch: Epoch(0) };
+    assert_eq!(out.last(), Some(&node::Output::Operate { vid: vid(), operation }));
+}
