@@ -3,7 +3,8 @@
 //! The coordinator listens on a Unix socket ([`DEFAULT_SOCKET`]) that only its owner can open. A
 //! connection carries one [`Request`] and the [`Event`]s that answer it, each a line of JSON. The
 //! last event is the one of which [`Event::is_last`] is true, and then the connection ends.
-//! Closing it early changes nothing at the coordinator: a move is ended by [`Request::Cancel`].
+//! A client keeps its side open until then. Closing it early changes nothing at the coordinator: a move is ended
+//! by [`Request::Cancel`].
 //!
 //! ```text
 //! CLI                         coordinator

@@ -3,13 +3,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// The phases of a move, in their order. `Transfer` runs beside `Dump`.
+/// The phases of a move, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Both hosts look for what stands in the way.
-    Check,
-    /// The destination makes room.
+    /// Both hosts look for what stands in the way, and the destination makes room.
     Prepare,
     /// The instance's processes let go of their links. The blackout begins.
     Suspend,

@@ -175,7 +175,6 @@ fn render(report: &MoveReport) -> String {
 /// A phase's name.
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
-        Phase::Check => "check",
         Phase::Prepare => "prepare",
         Phase::Suspend => "suspend",
         Phase::Dump => "dump",

@@ -1,0 +1,260 @@
+//! Feeds the state machine of the moves with what happens, and does what it says, in its order.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::Failure;
+use fabric::Vid;
+use moves::coordinator::{Config, Coordinator, Input, Output};
+use moves::journal::{Exit, Instance, Record};
+use moves::progress::InstanceEnded;
+use moves::{HostName, MoveId};
+use rpc::wire::{Answer, FromCoordinator, Measurement, Question};
+use rpc::{CallError, Outbox, Pending};
+use store::{Store, StoreError};
+use tokio::sync::Notify;
+
+use crate::follow::Follow;
+
+/// How many instances are remembered after their end.
+const MAX_ENDED: usize = 64;
+
+/// All that the coordinator's tasks share.
+pub struct Cluster {
+    began: Instant,
+    inner: Mutex<Inner>,
+    /// Told when the machine may want to be woken at another time.
+    changed: Notify,
+    /// Told when an instance has ended.
+    pub ended: Notify,
+    broken: Notify,
+}
+
+/// What the lock of [`Cluster`] guards.
+pub struct Inner {
+    pub machine: Coordinator,
+    pub store: Store,
+    pub nodes: HashMap<HostName, NodeLink>,
+    /// Every host that has ever been connected since the coordinator began.
+    pub hosts: BTreeMap<HostName, SocketAddr>,
+    pub follows: HashMap<MoveId, Follow>,
+    /// Instances whose host has not yet said that they run.
+    pub starting: HashSet<Vid>,
+    /// Instances that have ended, the latest last.
+    pub ended: VecDeque<EndedInstance>,
+    /// The machine's instances, so that what is known of one is still there when the machine forgets it.
+    known: HashMap<Vid, Instance>,
+    failure: Option<StoreError>,
+}
+
+/// A node's connection.
+#[derive(Clone)]
+pub struct NodeLink {
+    /// Which of its connections it is.
+    pub serial: u64,
+    pub outbox: Outbox<FromCoordinator>,
+    pub pending: Pending<Result<Answer, String>>,
+}
+
+/// An instance that is no more.
+#[derive(Clone, Debug)]
+pub struct EndedInstance {
+    pub vid: Vid,
+    pub instance: Instance,
+    pub exit: Exit,
+}
+
+impl Cluster {
+    /// The cluster as it is in the store at `path`. Moves that were not decided are rolled back.
+    pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
+        let store = Store::open(path)?;
+        let image = store.load()?;
+        let known = image.instances.clone().into_iter().collect();
+        let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
+        let inner = Inner {
+            machine,
+            store,
+            nodes: HashMap::new(),
+            hosts: BTreeMap::new(),
+            follows: HashMap::new(),
+            starting: HashSet::new(),
+            ended: VecDeque::new(),
+            known,
+            failure: None,
+        };
+        let cluster = Arc::new(Self {
+            began: Instant::now(),
+            inner: Mutex::new(inner),
+            changed: Notify::new(),
+            ended: Notify::new(),
+            broken: Notify::new(),
+        });
+        cluster.perform(&mut cluster.lock(), outputs);
+        Ok(cluster)
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Tells the machine what happened.
+    pub fn input(&self, input: Input) {
+        let mut inner = self.lock();
+        let outputs = inner.machine.handle(input, self.now());
+        self.perform(&mut inner, outputs);
+    }
+
+    /// Wakes the machine when it wants to be.
+    pub async fn tick(self: Arc<Self>) {
+        loop {
+            let wake_at = self.lock().machine.wake_at();
+            let changed = self.changed.notified();
+            match wake_at {
+                None => changed.await,
+                Some(at) => {
+                    let deadline = (self.began + at).into();
+                    if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                        self.input(Input::Tick);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until a record cannot be written; then nothing more may be decided.
+    pub async fn broken(&self) -> StoreError {
+        loop {
+            self.broken.notified().await;
+            if let Some(error) = self.lock().failure.take() {
+                return error;
+            }
+        }
+    }
+
+    /// Does what the machine says.
+    pub fn perform(&self, inner: &mut Inner, outputs: Vec<Output>) {
+        for output in outputs {
+            if inner.failure.is_some() {
+                return;
+            }
+            self.perform_one(inner, output);
+        }
+        self.changed.notify_one();
+    }
+
+    fn perform_one(&self, inner: &mut Inner, output: Output) {
+        match output {
+            Output::Record(record) => self.record(inner, &record),
+            Output::Send { to, message } => inner.send(&to, &FromCoordinator::Moves(message)),
+            Output::Event { id, event } => inner.tell_follower(id, event),
+            Output::InstanceEnded(InstanceEnded { vid, exit }) => {
+                tracing::info!("instance {vid} has ended: {exit:?}");
+                self.ended.notify_waiters();
+            }
+        }
+    }
+
+    fn record(&self, inner: &mut Inner, record: &Record) {
+        let began = Instant::now();
+        if let Err(error) = inner.store.apply(record) {
+            inner.failure = Some(error);
+            self.broken.notify_one();
+            return;
+        }
+        match record {
+            Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
+            Record::InstanceEnded { vid, exit } => inner.remember_ended(*vid, exit.clone()),
+            Record::MoveCommitted { id } => inner.committed(*id, began.elapsed()),
+            _ => {}
+        }
+    }
+
+    /// What the node of `host` answers.
+    pub async fn ask(&self, host: &HostName, question: Question, limit: Duration) -> Result<Answer, Failure> {
+        let link = self.lock().nodes.get(host).cloned();
+        let Some(link) = link else { return Err(crate::failure::host_down(host)) };
+        let send = |number| link.outbox.send(&FromCoordinator::Ask { number, question });
+        match link.pending.ask(limit, send).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(reason)) => Err(crate::failure::from_words(&reason)),
+            Err(CallError::Closed | CallError::TimedOut) => Err(crate::failure::host_silent(host)),
+        }
+    }
+}
+
+impl Inner {
+    /// Sends a message to a node, if it is connected.
+    pub fn send(&self, to: &HostName, message: &FromCoordinator) {
+        if let Some(node) = self.nodes.get(to) {
+            // A connection that does not take it is lost, and found so by its reader.
+            let _ = node.outbox.send(message);
+        }
+    }
+
+    /// Sends a message to every node.
+    pub fn send_all(&self, message: &FromCoordinator) {
+        for host in self.nodes.keys() {
+            self.send(host, message);
+        }
+    }
+
+    /// The instance called `name`.
+    pub fn find(&self, name: &str) -> Option<(Vid, &Instance)> {
+        let found = self.machine.image().instances.iter().find(|(_, instance)| instance.name == name);
+        found.map(|(vid, instance)| (*vid, instance))
+    }
+
+    /// Takes a measurement from a node that has part in the move.
+    pub fn measured(&mut self, from: &HostName, id: MoveId, measurement: Measurement) {
+        let takes_part = self.machine.image().moves.get(&id);
+        let takes_part =
+            takes_part.is_some_and(|record| record.source == *from || record.destination == *from);
+        if let Some(follow) = self.follows.get_mut(&id).filter(|_| takes_part) {
+            follow.measured(measurement);
+        }
+    }
+
+    fn tell_follower(&mut self, id: MoveId, event: moves::progress::Event) {
+        if let Some(follow) = self.follows.get_mut(&id)
+            && follow.tell(event)
+        {
+            self.follows.remove(&id);
+        }
+    }
+
+    /// Tells everyone the new place of a moved instance.
+    fn committed(&mut self, id: MoveId, took: Duration) {
+        if let Some(follow) = self.follows.get_mut(&id) {
+            follow.committed(took);
+        }
+        let image = self.machine.image();
+        let moved =
+            image.moves.get(&id).and_then(|record| Some((record.vid, image.instances.get(&record.vid)?)));
+        let Some((vid, instance)) = moved else { return };
+        let instance = instance.clone();
+        let (host, epoch) = (instance.host.clone(), instance.epoch);
+        self.note(vid, instance);
+        self.send_all(&FromCoordinator::Moved { vid, host, epoch });
+    }
+
+    fn note(&mut self, vid: Vid, instance: Instance) {
+        self.known.insert(vid, instance);
+    }
+
+    fn remember_ended(&mut self, vid: Vid, exit: Exit) {
+        let Some(instance) = self.known.remove(&vid) else { return };
+        self.starting.remove(&vid);
+        self.ended.retain(|ended| ended.instance.name != instance.name);
+        self.ended.push_back(EndedInstance { vid, instance, exit });
+        if self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What cannot be done, in words for the user.
+
+use api::Failure;
+use moves::HostName;
+use moves::coordinator::{AddError, Refusal, TooLate};
+
+/// A failure of which a node says everything in one sentence: `what: way out`.
+pub fn from_words(words: &str) -> Failure {
+    match words.rsplit_once(": ") {
+        Some((what, way_out)) => Failure::new(what, way_out),
+        None => Failure::new(words, "see the log of the host's node"),
+    }
+}
+
+pub fn no_instance(name: &str) -> Failure {
+    Failure::new(format!("there is no instance `{name}`"), "`transhume ps` lists the instances")
+}
+
+pub fn no_host(name: &str) -> Failure {
+    Failure::new(format!("there is no host `{name}`"), "`transhume hosts` lists the hosts")
+}
+
+pub fn host_down(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} is not connected to the coordinator"),
+        "see that its node runs and reaches the coordinator",
+    )
+}
+
+pub fn host_silent(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} did not answer"),
+        "`transhume ps` and `transhume hosts` show how things are; then try again",
+    )
+}
+
+pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
+    match refusal {
+        Refusal::UnknownInstance(_) => no_instance(name),
+        Refusal::SameHost(host) => {
+            Failure::new(format!("`{name}` is on host {host} already"), "choose another host")
+        }
+        Refusal::NotConnected(host) => host_down(host),
+        Refusal::InProgress(_) => Failure::new(
+            format!("`{name}` is being moved already"),
+            "wait until that move is over, or interrupt it with Ctrl-C where it was started",
+        ),
+        other => from_words(&other.to_string()),
+    }
+}
+
+pub fn of_add_error(error: &AddError) -> Failure {
+    match error {
+        AddError::NameTaken(name) => {
+            Failure::new(format!("there is an instance `{name}` already"), "choose another name")
+        }
+        AddError::VidTaken(_) => Failure::new(error.to_string(), "try again"),
+        AddError::SpecTooLarge => Failure::new(error.to_string(), "pass less in the environment"),
+    }
+}
+
+pub fn of_too_late(error: TooLate, name: &str) -> Failure {
+    match error {
+        TooLate::Committed(_) => Failure::new(
+            format!("the move of `{name}` is committed and goes forward"),
+            "move it back when it has arrived",
+        ),
+        TooLate::Over(_) => not_moving(name),
+    }
+}
+
+pub fn lost(name: &str, reason: &str) -> Failure {
+    Failure::new(format!("`{name}` is lost: {reason}"), "start it again")
+}
+
+pub fn not_moving(name: &str) -> Failure {
+    Failure::new(format!("`{name}` is not being moved"), "`transhume ps` shows what it does")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_out_comes_last() {
+        let failure = from_words("/dev/kvm is open: close it: the device cannot move");
+        assert_eq!(failure.message, "/dev/kvm is open: close it");
+        assert_eq!(failure.help, "the device cannot move");
+        assert!(!from_words("no").help.is_empty());
+    }
+}

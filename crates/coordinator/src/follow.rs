@@ -1,0 +1,199 @@
+//! What a user sees of a move: its phases as they come, and the report at the end.
+
+use std::time::{Duration, Instant};
+
+use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use fabric::Epoch;
+use moves::progress::{self, Event as Progress};
+use rpc::wire::Measurement;
+use tokio::sync::mpsc;
+
+use crate::failure::from_words;
+
+/// The user of a move.
+pub struct Follow {
+    events: mpsc::UnboundedSender<Event>,
+    began: Instant,
+    report: MoveReport,
+    commit: Duration,
+}
+
+impl Follow {
+    /// Follows the move of instance `name` with `epoch` between the hosts `from` and `to`.
+    pub fn new(
+        events: mpsc::UnboundedSender<Event>,
+        name: &str,
+        epoch: Epoch,
+        (from, to): (&str, &str),
+    ) -> Self {
+        let report = MoveReport {
+            name: name.into(),
+            from: from.into(),
+            to: to.into(),
+            epoch,
+            outcome: Outcome::Moved,
+            total_us: 0,
+            blackout_us: 0,
+            phases: Vec::new(),
+            network: NetworkPart::default(),
+            engine: EnginePart::default(),
+        };
+        Self { events, began: Instant::now(), report, commit: Duration::ZERO }
+    }
+
+    /// Takes what a node has measured.
+    pub fn measured(&mut self, measurement: Measurement) {
+        let MoveReport { network, engine, .. } = &mut self.report;
+        match measurement {
+            Measurement::Suspended { slowest_us, round_us, processes, queue_pairs, memory_regions } => {
+                (network.suspend_us, network.suspend_round_us) = (slowest_us, round_us);
+                network.processes = processes;
+                network.queue_pairs = queue_pairs;
+                network.memory_regions = memory_regions;
+            }
+            Measurement::Sent { dump_us, transfer_us, bytes } => {
+                (engine.dump_us, engine.transfer_us, engine.image_bytes) = (dump_us, transfer_us, bytes);
+            }
+            Measurement::Restored { restore_us } => engine.restore_us = restore_us,
+            Measurement::Resumed { release_us, slowest_us, round_us } => {
+                engine.release_us = release_us;
+                (network.resume_us, network.resume_round_us) = (slowest_us, round_us);
+            }
+        }
+    }
+
+    /// The decision was written down, which took so long.
+    pub fn committed(&mut self, took: Duration) {
+        self.commit = took;
+        self.report.epoch = self.report.epoch.next();
+        self.say(Event::Phase { phase: Phase::Commit, at_us: micros(self.began.elapsed()) });
+    }
+
+    /// Passes on what happened; `true` if nothing more will.
+    pub fn tell(&mut self, event: Progress) -> bool {
+        match event {
+            Progress::Phase { phase, at } => {
+                self.say(Event::Phase { phase: phase_of(phase), at_us: micros(at) });
+            }
+            Progress::Progress { bytes, total } => {
+                self.say(Event::Transferred { bytes, total: Some(total) });
+            }
+            Progress::Trouble { host, reason } => tracing::warn!("{host}: {reason}"),
+            Progress::Suspended(_) | Progress::Cleaned => {}
+            Progress::Ended { outcome, phases } => {
+                let last = self.ended(outcome, &phases);
+                self.say(last);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn ended(&mut self, outcome: progress::Outcome, phases: &[(progress::Phase, Duration)]) -> Event {
+        let obstacles = |reasons: Vec<String>| reasons.iter().map(|reason| from_words(reason)).collect();
+        match outcome {
+            progress::Outcome::Feasible => return Event::Checked { obstacles: Vec::new() },
+            progress::Outcome::Hindered { reasons } => {
+                return Event::Checked { obstacles: obstacles(reasons) };
+            }
+            progress::Outcome::Moved => {}
+            progress::Outcome::RolledBack { reasons } => {
+                self.report.outcome = Outcome::RolledBack(all_in_one(&obstacles(reasons)));
+            }
+        }
+        self.report.phases = self.phases(phases);
+        self.report.total_us = micros(self.began.elapsed());
+        let blackout = self.report.phases.iter().filter(|time| is_blackout(time.phase));
+        self.report.blackout_us = blackout.map(|time| time.elapsed_us).sum();
+        Event::Moved(Box::new(self.report.clone()))
+    }
+
+    /// The phases with those parts of them that were measured by themselves.
+    fn phases(&self, phases: &[(progress::Phase, Duration)]) -> Vec<PhaseTime> {
+        let mut times = Vec::new();
+        let mut at_us = 0;
+        let mut push = |phase, elapsed_us| {
+            times.push(PhaseTime { phase, at_us, elapsed_us });
+            at_us += elapsed_us;
+        };
+        for (phase, elapsed) in phases {
+            let whole = micros(*elapsed);
+            let first = match phase {
+                progress::Phase::Transfer => Some((Phase::Dump, self.report.engine.dump_us.min(whole))),
+                progress::Phase::Resume => Some((Phase::Commit, micros(self.commit).min(whole))),
+                _ => None,
+            };
+            if let Some((phase, elapsed)) = first {
+                push(phase, elapsed);
+            }
+            let named = if *phase == progress::Phase::Transfer { Phase::Transfer } else { phase_of(*phase) };
+            push(named, whole - first.map_or(0, |(_, elapsed)| elapsed));
+        }
+        times
+    }
+
+    /// A user who has gone away does not end his move.
+    fn say(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+}
+
+/// The phase that begins. The protocol's transfer begins with the dump.
+fn phase_of(phase: progress::Phase) -> Phase {
+    match phase {
+        progress::Phase::Prepare => Phase::Prepare,
+        progress::Phase::Suspend => Phase::Suspend,
+        progress::Phase::Transfer => Phase::Dump,
+        progress::Phase::Restore => Phase::Restore,
+        progress::Phase::Resume => Phase::Resume,
+        progress::Phase::Destroy => Phase::Destroy,
+        progress::Phase::RollBack => Phase::RollBack,
+    }
+}
+
+fn is_blackout(phase: Phase) -> bool {
+    !matches!(phase, Phase::Prepare | Phase::Destroy)
+}
+
+fn all_in_one(reasons: &[Failure]) -> Failure {
+    let join = |part: fn(&Failure) -> &str| reasons.iter().map(part).collect::<Vec<_>>().join("; ");
+    Failure::new(join(|reason| &reason.message), join(|reason| &reason.help))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_splits_what_was_measured_and_sums_the_blackout() {
+        let (events, mut heard) = mpsc::unbounded_channel();
+        let mut follow = Follow::new(events, "a", Epoch(2), ("h1", "h2"));
+        follow.measured(Measurement::Sent { dump_us: 30, transfer_us: 10, bytes: 7 });
+        follow.committed(Duration::from_micros(4));
+        let phases = [
+            (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::Suspend, Duration::from_micros(5)),
+            (progress::Phase::Transfer, Duration::from_micros(40)),
+            (progress::Phase::Resume, Duration::from_micros(6)),
+        ];
+        let ended = Progress::Ended { outcome: progress::Outcome::Moved, phases: phases.to_vec() };
+        assert!(follow.tell(ended));
+        assert!(matches!(heard.try_recv(), Ok(Event::Phase { phase: Phase::Commit, .. })));
+        let Ok(Event::Moved(report)) = heard.try_recv() else { panic!("no report") };
+        let split: Vec<_> = report.phases.iter().map(|time| (time.phase, time.elapsed_us)).collect();
+        let expected = [
+            (Phase::Prepare, 100),
+            (Phase::Suspend, 5),
+            (Phase::Dump, 30),
+            (Phase::Transfer, 10),
+            (Phase::Commit, 4),
+            (Phase::Resume, 2),
+        ];
+        assert_eq!(split, expected);
+        assert_eq!((report.blackout_us, report.epoch), (51, Epoch(3)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Starts instances, and says how they are.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::{Event, Failure, RunRequest, State};
+use engines::{InstanceName, InstanceSpec, Network};
+use fabric::{Epoch, Vid};
+use moves::HostName;
+use moves::journal::{Exit, Instance};
+use rpc::frame;
+use rpc::wire::{Blueprint, Question};
+
+use crate::cluster::{Cluster, EndedInstance, Inner};
+use crate::failure;
+use crate::server::User;
+
+/// How long a host may take to start an instance.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The first byte pair of all addresses; hosts have 0 in the third byte, or 255.
+const NETWORK: (u8, u8) = (10, 77);
+
+/// Starts an instance, and returns the last event for the user.
+pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<Event, Failure> {
+    let (vid, host, spec) = enter(cluster, request, user)?;
+    let question = Question::Start { vid, blueprint: spec };
+    let started = cluster.ask(&host, question, START_LIMIT).await;
+    let mut inner = cluster.lock();
+    inner.starting.remove(&vid);
+    started?;
+    let instance = inner.machine.image().instances.get(&vid);
+    // A short command may have ended by now.
+    let ended = || inner.ended.iter().find(|ended| ended.vid == vid).map(of_ended);
+    let shown = instance.map(|instance| describe(&inner, vid, instance)).or_else(ended);
+    shown.map(Event::Started).ok_or_else(|| failure::host_silent(&host))
+}
+
+fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, HostName, Vec<u8>), Failure> {
+    let mut inner = cluster.lock();
+    let host = match &request.host {
+        Some(name) => connected_host(&inner, name)?,
+        None => emptiest_host(&inner)?,
+    };
+    let vid =
+        inner.store.allocate_vid().map_err(|error| Failure::new(error.to_string(), "end some instances"))?;
+    let fabric = request.fabric;
+    let spec = spec(request, vid, user)?;
+    let name = spec.name.as_str().to_owned();
+    let blueprint = frame::encode(&Blueprint { fabric, spec }).map_err(|error| {
+        Failure::new(format!("the instance's description cannot be written: {error}"), "pass less in it")
+    })?;
+    let instance =
+        Instance { name, fabric, host: host.clone(), epoch: Epoch::default(), spec: blueprint.clone() };
+    let added = inner.machine.add_instance(vid, instance);
+    let outputs = added.map_err(|error| failure::of_add_error(&error))?;
+    inner.starting.insert(vid);
+    cluster.perform(&mut inner, outputs);
+    Ok((vid, host, blueprint))
+}
+
+/// The host called `name`, which must be connected.
+pub fn connected_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
+    let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
+    if inner.nodes.contains_key(&host) {
+        return Ok(host);
+    }
+    let is_known = inner.hosts.contains_key(&host)
+        || inner.machine.image().instances.values().any(|instance| instance.host == host);
+    Err(if is_known { failure::host_down(&host) } else { failure::no_host(name) })
+}
+
+fn emptiest_host(inner: &Inner) -> Result<HostName, Failure> {
+    let least = inner.nodes.keys().min_by_key(|host| (instances_on(inner, host), (*host).clone()));
+    least.cloned().ok_or_else(|| {
+        Failure::new(
+            "no host is connected to the coordinator",
+            "start `transhume node` on one, or `transhume lab up`",
+        )
+    })
+}
+
+/// How many instances a host has.
+pub fn instances_on(inner: &Inner, host: &HostName) -> u32 {
+    let here = inner.machine.image().instances.values().filter(|instance| instance.host == *host);
+    u32::try_from(here.count()).unwrap_or(u32::MAX)
+}
+
+fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failure> {
+    let name = request.name.unwrap_or_else(|| format!("job-{}", vid.lid()));
+    let name = InstanceName::new(&name).ok_or_else(|| {
+        Failure::new(
+            format!("`{name}` is no name for an instance"),
+            "use 1 to 63 lower-case letters, digits and hyphens, a letter first",
+        )
+    })?;
+    if request.command.is_empty() {
+        return Err(Failure::new("there is no command", "give one after `--`"));
+    }
+    Ok(InstanceSpec {
+        name,
+        command: request.command,
+        environment: request.environment,
+        directory: PathBuf::from(request.directory),
+        user: user.user,
+        group: user.group,
+        groups: Vec::new(),
+        limits: Vec::new(),
+        network: network(vid),
+    })
+}
+
+fn network(vid: Vid) -> Network {
+    let [high, low] = vid.lid().to_be_bytes();
+    Network {
+        // Locally administered, and "tra" as in the instance's GUID.
+        mac: [0x02, b't', b'r', b'a', high, low],
+        address: address(vid),
+        prefix: 16,
+        mtu: 1500,
+    }
+}
+
+/// The instance's address: 10.77.1.1 for VID 1, without 0 and 255 in the last byte.
+fn address(vid: Vid) -> Ipv4Addr {
+    let number = vid.lid() - 1;
+    let byte = |value: u16| u8::try_from(value).unwrap_or(u8::MAX);
+    Ipv4Addr::new(NETWORK.0, NETWORK.1, byte(number / 254 + 1), byte(number % 254 + 1))
+}
+
+/// An instance for the user.
+pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
+    let moving = inner.machine.moves().find(|view| view.record.vid == vid && !view.record.dry_run);
+    let state = match moving {
+        Some(view) if is_under_way(&view) => State::Moving { to: view.record.destination.to_string() },
+        _ if inner.starting.contains(&vid) => State::Starting,
+        _ => State::Running,
+    };
+    with_state(vid, instance, state)
+}
+
+/// Whether the move has not yet come to an end for the instance itself.
+fn is_under_way(view: &moves::coordinator::MoveView<'_>) -> bool {
+    use moves::journal::Stage;
+    !matches!(view.record.stage, Stage::Confirmed | Stage::RolledBack { .. })
+}
+
+/// An instance that has ended, for the user.
+pub fn of_ended(ended: &EndedInstance) -> api::Instance {
+    let state = match &ended.exit {
+        Exit::Code(code) => State::Exited { code: *code },
+        Exit::Lost { reason } => State::Lost { reason: reason.clone() },
+    };
+    with_state(ended.vid, &ended.instance, state)
+}
+
+fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
+    let blueprint: Option<Blueprint> = frame::decode(&instance.spec).ok();
+    api::Instance {
+        name: instance.name.clone(),
+        vid,
+        fabric: instance.fabric,
+        host: instance.host.to_string(),
+        epoch: instance.epoch,
+        address: address(vid).to_string(),
+        state,
+        command: blueprint.map(|blueprint| blueprint.spec.command).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_distinct_and_not_a_hosts() {
+        let all: HashSet<_> = (1..=Vid::MAX).filter_map(Vid::new).map(address).collect();
+        assert_eq!(all.len(), usize::from(Vid::MAX));
+        assert!(all.iter().all(|address| !matches!(address.octets(), [_, _, 0 | 255, _] | [.., 0 | 255])));
+    }
+}

@@ -1,0 +1,123 @@
+//! The daemon that knows where every instance is, and that alone decides moves.
+//!
+//! ```text
+//!   command line ── JSON lines ──▶ requests ──┐
+//!                                             ▼
+//!   nodes ══ TLS ══ nodes ◀──▶ cluster: moves::Coordinator ──▶ store
+//! ```
+//!
+//! * [`cluster`]: feeds the state machine of the moves and does what it says.
+//! * [`nodes`]: the nodes' connections.
+//! * [`server`]: the socket of the command line; [`requests`], [`output`]: what it can ask for.
+//! * [`follow`]: what a user sees of a move, and the report at its end.
+//!
+//! It may be killed at any time: what it has decided is in the store, and the rest is undone.
+
+mod cluster;
+mod failure;
+mod follow;
+mod instances;
+mod nodes;
+mod output;
+mod requests;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rpc::pki::{Identity, PkiError};
+use rpc::{COORDINATOR, Endpoint};
+use store::StoreError;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use cluster::Cluster;
+
+/// How a coordinator is to run.
+#[derive(Clone, Debug)]
+pub struct CoordinatorOptions {
+    /// Where nodes connect.
+    pub listen: SocketAddr,
+    /// Where the command line connects.
+    pub socket: PathBuf,
+    /// The directory with its certificate.
+    pub pki: PathBuf,
+    /// The directory for what it must remember.
+    pub state: PathBuf,
+}
+
+/// Why a coordinator does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// It has no usable certificate.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// Its certificate cannot be used.
+    #[error("the coordinator's certificate cannot be used: issue it anew ({0})")]
+    Certificate(#[from] rpc::TlsError),
+    /// Its records cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file or a socket cannot be used.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was to be done.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl CoordinatorError {
+    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// Runs the coordinator until it is told to end by SIGTERM or SIGINT.
+///
+/// # Errors
+/// If it cannot begin, or can no longer write what it must remember.
+pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(CoordinatorError::io("the coordinator's threads"))?;
+    let result = runtime.block_on(run_until_ended(options));
+    runtime.shutdown_background();
+    result
+}
+
+async fn run_until_ended(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
+    let signals = || Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?));
+    let (mut terminate, mut interrupt) = signals().map_err(CoordinatorError::io("signals"))?;
+    let endpoint = Endpoint::new(Identity::load(&options.pki, COORDINATOR)?)?;
+    std::fs::create_dir_all(&options.state)
+        .map_err(CoordinatorError::io(options.state.display().to_string()))?;
+    let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .map_err(CoordinatorError::io(format!("listening on {}", options.listen)))?;
+    let socket = server::listen(&options.socket)
+        .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
+    tokio::spawn(cluster.clone().tick());
+    tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
+    tokio::spawn(server::accept(cluster.clone(), socket));
+    tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());
+    ended(&cluster, terminate.recv(), interrupt.recv()).await
+}
+
+async fn ended(
+    cluster: &Arc<Cluster>,
+    terminate: impl Future<Output = Option<()>>,
+    interrupt: impl Future<Output = Option<()>>,
+) -> Result<(), CoordinatorError> {
+    tokio::select! {
+        error = cluster.broken() => Err(error.into()),
+        _ = terminate => Ok(()),
+        _ = interrupt => Ok(()),
+    }
+}

@@ -1,0 +1,186 @@
+//! The nodes' connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fabric::Vid;
+use moves::HostName;
+use moves::coordinator::Input;
+use moves::journal::Exit;
+use moves::protocol::ToCoordinator;
+use rpc::channel::{self, Inbox};
+use rpc::wire::{FromCoordinator, FromNode, VERSION};
+use rpc::{COORDINATOR, Endpoint, Pending};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::cluster::{Cluster, NodeLink};
+
+/// How long a node may take to say who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most connections that have not yet said who they are.
+const MAX_STRANGERS: usize = 256;
+
+static SERIALS: AtomicU64 = AtomicU64::new(1);
+
+/// Accepts nodes for as long as it is polled.
+pub async fn accept(cluster: Arc<Cluster>, endpoint: Endpoint, listener: TcpListener) {
+    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    loop {
+        let Ok(permit) = strangers.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((tcp, address)) => {
+                let (cluster, endpoint) = (cluster.clone(), endpoint.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = converse(&cluster, &endpoint, tcp, permit).await {
+                        tracing::info!("the node at {address} is cut off: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("no connection accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+async fn converse(
+    cluster: &Arc<Cluster>,
+    endpoint: &Endpoint,
+    tcp: TcpStream,
+    permit: impl Send,
+) -> io::Result<()> {
+    let from = tcp.peer_addr()?;
+    let (stream, name) = endpoint.accept(tcp).await?;
+    let (outbox, mut inbox) = channel::open::<FromCoordinator, FromNode>(stream);
+    let hello = timeout(HELLO_LIMIT, inbox.receive()).await??;
+    drop(permit);
+    let Some(FromNode::Hello { version, address, here }) = hello else {
+        return Err(io::Error::other("its first message is no Hello"));
+    };
+    let host = match accept_host(&name, version) {
+        Ok(host) => host,
+        Err(reason) => {
+            let _ = outbox.send(&FromCoordinator::Refused { reason: reason.clone() });
+            // The connection must last until the node has read why.
+            let _ = timeout(HELLO_LIMIT, inbox.receive()).await;
+            return Err(io::Error::other(reason));
+        }
+    };
+    let link =
+        NodeLink { serial: SERIALS.fetch_add(1, Ordering::Relaxed), outbox, pending: Pending::default() };
+    register(cluster, &host, link.clone(), reachable_address(address, from));
+    report_lost(cluster, &host, &here);
+    let result = listen(cluster, &host, &link, &mut inbox).await;
+    unregister(cluster, &host, &link);
+    result
+}
+
+fn accept_host(name: &str, version: u16) -> Result<HostName, String> {
+    if version != VERSION {
+        return Err(format!(
+            "it speaks version {version}, the coordinator version {VERSION}: install the same release on all hosts"
+        ));
+    }
+    if name == COORDINATOR {
+        return Err(format!("no host may be called {COORDINATOR}: issue it a certificate for its own name"));
+    }
+    HostName::new(name).map_err(|error| error.to_string())
+}
+
+/// Where others reach the node: where it says, or, if it listens everywhere, where it comes from.
+fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
+    if said.ip().is_unspecified() { SocketAddr::new(from.ip(), said.port()) } else { said }
+}
+
+fn register(cluster: &Cluster, host: &HostName, link: NodeLink, address: SocketAddr) {
+    {
+        let mut inner = cluster.lock();
+        inner.hosts.insert(host.clone(), address);
+        inner.nodes.insert(host.clone(), link);
+        let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
+        inner.send_all(&FromCoordinator::Hosts(hosts));
+    }
+    tracing::info!("host {host} is connected, at {address}");
+    cluster.input(Input::LinkUp(host.clone()));
+}
+
+fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
+    link.pending.close();
+    let present = {
+        let mut inner = cluster.lock();
+        let present = inner.nodes.get(host).is_some_and(|present| present.serial == link.serial);
+        if present {
+            inner.nodes.remove(host);
+        }
+        present
+    };
+    if present {
+        tracing::info!("host {host} is lost");
+        cluster.input(Input::LinkDown(host.clone()));
+    }
+}
+
+/// Instances that should be on a host which does not know of them ended with its former state.
+fn report_lost(cluster: &Cluster, host: &HostName, here: &[Vid]) {
+    let lost: Vec<_> = {
+        let inner = cluster.lock();
+        let image = inner.machine.image();
+        let moving = |vid| image.moves.values().any(|record| record.vid == vid);
+        let instances = image.instances.iter().filter(|(vid, instance)| {
+            instance.host == *host && !here.contains(vid) && !inner.starting.contains(vid) && !moving(**vid)
+        });
+        instances.map(|(vid, instance)| (*vid, instance.epoch)).collect()
+    };
+    for (vid, epoch) in lost {
+        let exit = Exit::Lost { reason: format!("host {host} has lost its state") };
+        let message = ToCoordinator::Exited { vid, epoch, exit };
+        cluster.input(Input::Message { from: host.clone(), message });
+    }
+}
+
+async fn listen(
+    cluster: &Arc<Cluster>,
+    host: &HostName,
+    link: &NodeLink,
+    inbox: &mut Inbox<FromNode>,
+) -> io::Result<()> {
+    while let Some(message) = inbox.receive().await? {
+        match message {
+            FromNode::Hello { .. } => return Err(io::Error::other("it says Hello twice")),
+            FromNode::Moves(message) => {
+                cluster.input(Input::Message { from: host.clone(), message });
+            }
+            FromNode::Answer { number, answer } => link.pending.answer(number, answer),
+            FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_listens_everywhere_is_reached_where_it_comes_from() {
+        let from = "10.0.0.7:5000".parse().unwrap();
+        let everywhere = "0.0.0.0:7700".parse().unwrap();
+        assert_eq!(reachable_address(everywhere, from), "10.0.0.7:7700".parse().unwrap());
+        let one = "10.0.0.8:7700".parse().unwrap();
+        assert_eq!(reachable_address(one, from), one);
+    }
+
+    #[test]
+    fn the_coordinators_name_is_no_hosts() {
+        assert!(accept_host("h1", VERSION).is_ok());
+        assert!(accept_host(COORDINATOR, VERSION).is_err());
+        assert!(accept_host("h1", VERSION + 1).is_err());
+    }
+}

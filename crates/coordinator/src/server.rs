@@ -1,0 +1,139 @@
+//! The socket of the command line: one request a connection, answered by lines.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Event, Failure, MAX_LINE, Request};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::cluster::Cluster;
+use crate::requests;
+
+/// How long a client may take to say what it wants, and to take what it is told.
+const CLIENT_LIMIT: Duration = Duration::from_secs(30);
+
+/// The most clients at a time.
+const MAX_CLIENTS: usize = 1024;
+
+/// Who makes a request.
+#[derive(Clone, Copy, Debug)]
+pub struct User {
+    pub user: u32,
+    pub group: u32,
+}
+
+/// A socket at `path` that only its owner can open. One that nobody listens on any more is replaced.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another coordinator listens there"));
+    }
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    // It gets its name when nobody else can open it any more.
+    let fresh = path.with_extension("new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&fresh)?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600))?;
+    fs::rename(&fresh, path)?;
+    Ok(listener)
+}
+
+/// Serves clients for as long as it is polled.
+pub async fn accept(cluster: Arc<Cluster>, listener: UnixListener) {
+    let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
+    loop {
+        let Ok(permit) = clients.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let cluster = cluster.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = serve(&cluster, stream).await {
+                        tracing::debug!("a client is cut off: {error}");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("no client accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+async fn serve(cluster: &Arc<Cluster>, stream: UnixStream) -> io::Result<()> {
+    let credentials = stream.peer_cred()?;
+    let user = User { user: credentials.uid(), group: credentials.gid() };
+    let (reader, writer) = stream.into_split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(reader).take(MAX_LINE as u64 + 1);
+    timeout(CLIENT_LIMIT, reader.read_line(&mut line)).await??;
+    let mut client = Client { reader: reader.into_inner(), writer };
+    match api::from_line::<Request>(&line) {
+        Ok(request) => requests::fulfil(cluster, request, user, &mut client).await,
+        Err(error) => {
+            let help = "use the command line of the same release as the coordinator";
+            client.say(&Event::Failed(Failure::new(format!("the request is {error}"), help))).await
+        }
+    }
+}
+
+/// Whom a request's events go to.
+pub struct Client {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Client {
+    /// Sends an event.
+    ///
+    /// # Errors
+    /// If the client has gone away, or does not read.
+    pub async fn say(&mut self, event: &Event) -> io::Result<()> {
+        let line = api::to_line(event).map_err(io::Error::other)?;
+        timeout(CLIENT_LIMIT, self.writer.write_all(line.as_bytes())).await?
+    }
+
+    /// Waits until the client closes its side.
+    pub async fn gone(&mut self) {
+        let mut more = [0; 64];
+        while self.reader.read(&mut more).await.is_ok_and(|read| read > 0) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_closes_is_noticed() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (reader, writer) = near.into_split();
+        let mut client = Client { reader: BufReader::new(reader), writer };
+        assert!(timeout(Duration::from_millis(20), client.gone()).await.is_err());
+        drop(far);
+        timeout(Duration::from_secs(5), client.gone()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_its_owners_alone_and_replaces_a_dead_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sub/socket");
+        let first = listen(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        listen(&path).unwrap();
+    }
+}
