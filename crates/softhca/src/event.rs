@@ -1,6 +1,9 @@
 //! What a device tells its user without being asked.
 
+use fabric::ProcessId;
+
 use crate::handle::{Cq, Qp, Srq};
+use crate::link::LinkLoss;
 
 /// Something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +12,13 @@ pub enum Event {
     Completion(Cq),
     /// An asynchronous event.
     Async(AsyncEvent),
+    /// A link ended; another one is asked for as soon as it is needed. Of interest to diagnostics only.
+    LinkLost {
+        /// The process at the other end.
+        peer: ProcessId,
+        /// Why.
+        reason: LinkLoss,
+    },
 }
 
 /// `struct ibv_async_event`, of the kinds that this device raises.

@@ -4,16 +4,44 @@
 //! user calls it under a lock of his own, tells it the time, opens the links that it asks for,
 //! and turns its [`Event`]s into whatever wakes an application.
 //!
-//! * [`attr`], [`work`], [`event`], [`handle`], [`limits`], [`errno`]: the vocabulary.
-//! * [`stream`]: what a link runs over.
+//! ```text
+//!  device       objects, posting, links, time, suspension: what the user calls
+//!    core       the objects that requests are executed on
+//!      requester, responder     the two halves of a connection
+//!      send_queue, receive_queue, completion_queue, region, qp
+//!    link       frames in and out over a stream; greeting, resynchronisation
+//!      wire     what the bytes mean
+//!  stream       TCP, shared memory, loopback
+//!  memory       the only place that touches what belongs to the application
+//! ```
+//!
+//! The path of a WRITE: `post_send` puts it into the send queue; `flush_doorbell` has the requester
+//! stage a header and the payload's address, and the link writes both to its stream; at the peer the link
+//! reads the header, the responder checks key and range, and the stream delivers the payload
+//! into the named memory; an acknowledgement comes back, and the requester completes.
 
 pub mod attr;
+mod completion_queue;
+mod core;
 pub mod device;
 pub mod errno;
 pub mod event;
 pub mod handle;
 pub mod limits;
+mod link;
+mod memory;
+mod qp;
+mod receive_queue;
+mod region;
+mod requester;
+mod responder;
+mod scatter;
+mod send_queue;
+mod shared_receive_queue;
+mod slab;
 pub mod stream;
+mod timer;
+pub mod wire;
 pub mod work;
 
 pub use attr::{Access, AddressVector, GlobalRoute, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, SrqAttr};
@@ -22,5 +50,6 @@ pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
 pub use handle::{Cq, Keys, Mr, Pd, Qp, Srq};
 pub use limits::Limits;
+pub use link::LinkLoss;
 pub use stream::{Stream, Waitable};
 pub use work::{Payload, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -8,12 +8,17 @@
 //! * [`names`]: the owner's table, virtual to real and back, with conflicts resolved.
 //! * [`lookup`]: what a process knows of one peer's handles.
 //! * [`registered`]: who must be told when handles change.
+//! * [`hash`]: the tables' hash function.
 //!
 //! Nothing here does IO or knows a device.
 
+pub mod hash;
 pub mod lookup;
 pub mod names;
 pub mod registered;
 pub mod source;
 
+pub use lookup::LookupList;
+pub use names::{Names, Translation};
+pub use registered::RegisteredList;
 pub use source::{HandleKind, HandleSource, Policy};

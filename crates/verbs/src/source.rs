@@ -29,8 +29,8 @@ pub trait HandleSource: Send {
     /// The next candidate for the object that applications know as `wanted`. The caller asks again
     /// while the candidate is taken, so the source has to come to free ones in the end.
     ///
-    /// `virtual_in_use` names a handle that applications use, for sources that want to collide.
-    fn candidate(&mut self, kind: HandleKind, wanted: u32, virtual_in_use: Option<u32>) -> u32;
+    /// `virtual_in_use` finds a handle that applications use, for sources that want to collide.
+    fn candidate(&mut self, kind: HandleKind, wanted: u32, virtual_in_use: &dyn Fn() -> Option<u32>) -> u32;
 
     /// Whether a live object is to get another real handle after a move.
     fn reissues(&self) -> bool;
@@ -90,12 +90,12 @@ impl PolicySource {
 }
 
 impl HandleSource for PolicySource {
-    fn candidate(&mut self, kind: HandleKind, wanted: u32, virtual_in_use: Option<u32>) -> u32 {
+    fn candidate(&mut self, kind: HandleKind, wanted: u32, virtual_in_use: &dyn Fn() -> Option<u32>) -> u32 {
         match self.policy {
             Policy::Stable => wanted,
             Policy::Random => self.random() & kind.mask(),
             Policy::Reused => self.reused(kind).unwrap_or_else(|| self.random() & kind.mask()),
-            Policy::Colliding => virtual_in_use.unwrap_or_else(|| self.random() & kind.mask()),
+            Policy::Colliding => virtual_in_use().unwrap_or_else(|| self.random() & kind.mask()),
         }
     }
 

@@ -1,9 +1,22 @@
 //! What a link runs over: a reliable stream of bytes in both directions.
+//!
+//! * `tcp`: a connected socket, between hosts.
+//! * `shm`: a ring in shared memory for each direction, on one host or within one process.
+//! * `ring`: such a ring.
+
+mod ring;
+mod shm;
+mod tcp;
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 use libc::iovec;
+
+pub use shm::{create_shm_pair, shm_stream};
+pub use tcp::tcp_stream;
+
+pub(crate) use shm::loopback;
 
 /// A descriptor to sleep on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +55,11 @@ pub unsafe trait Stream: Send {
         false
     }
 
+    /// False if the peer has ended and left nothing to read. Called now and then, not when spinning.
+    fn is_alive(&self) -> bool {
+        true
+    }
+
     /// What to sleep on, if the stream is one that can be slept on.
     fn waitables(&self, wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
         let _ = (wants_to_write, add);
@@ -55,32 +73,4 @@ pub unsafe trait Stream: Send {
 
     /// Takes the announcement back.
     fn awake(&mut self) {}
-}
-
-/// A stream over a connected TCP socket.
-///
-/// # Errors
-/// If the socket's options cannot be set.
-pub fn tcp_stream(socket: OwnedFd) -> io::Result<Box<dyn Stream>> {
-    let _ = socket;
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// A stream over a shared-memory ring, from the descriptors of a
-/// [`fabric::attach::Transport::SharedMemory`] link. `lower_end`: this is the process with the
-/// lower `ProcessId`.
-///
-/// # Errors
-/// If the memory is not as [`create_shm_pair`] makes it, or cannot be mapped.
-pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<dyn Stream>> {
-    let _ = (descriptors, lower_end);
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// The descriptors for the lower and for the higher end of a shared-memory link.
-///
-/// # Errors
-/// If descriptors or memory run out.
-pub fn create_shm_pair() -> io::Result<([OwnedFd; 4], [OwnedFd; 4])> {
-    Err(io::ErrorKind::Unsupported.into())
 }

@@ -1,0 +1,126 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+
+use crate::work::Wc;
+
+/// What an armed queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    ForSolicited,
+    ForAny,
+}
+
+/// What a new completion means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Nobody waits.
+    Quietly,
+    /// The queue was armed for it.
+    WakeUp,
+    /// There was no room: the queue is broken from now on.
+    Overrun,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    ring: VecDeque<Wc>,
+    depth: u32,
+    armed: Armed,
+    overrun: bool,
+    /// Queue pairs that complete here, counted once for each of their queues.
+    pub users: u32,
+}
+
+impl CompletionQueue {
+    pub fn new(depth: u32) -> Self {
+        let ring = VecDeque::with_capacity(depth.min(1024) as usize);
+        Self { ring, depth, armed: Armed::No, overrun: false, users: 0 }
+    }
+
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.overrun
+    }
+
+    /// False if more completions wait than would fit.
+    pub fn resize(&mut self, depth: u32) -> bool {
+        let fits = self.ring.len() <= depth as usize;
+        if fits {
+            self.depth = depth;
+        }
+        fits
+    }
+
+    pub fn arm(&mut self, solicited_only: bool) {
+        // Arming for less than before does not take the wider request back.
+        if !(solicited_only && self.armed == Armed::ForAny) {
+            self.armed = if solicited_only { Armed::ForSolicited } else { Armed::ForAny };
+        }
+    }
+
+    pub fn push(&mut self, completion: Wc) -> Pushed {
+        if self.ring.len() >= self.depth as usize {
+            self.overrun = true;
+            return Pushed::Overrun;
+        }
+        self.ring.push_back(completion);
+        let wakes = match self.armed {
+            Armed::No => false,
+            Armed::ForSolicited => completion.solicited,
+            Armed::ForAny => true,
+        };
+        if !wakes {
+            return Pushed::Quietly;
+        }
+        self.armed = Armed::No;
+        Pushed::WakeUp
+    }
+
+    #[inline]
+    pub fn take(&mut self, into: &mut [Wc]) -> usize {
+        let count = into.len().min(self.ring.len());
+        for (slot, completion) in into.iter_mut().zip(self.ring.drain(..count)) {
+            *slot = completion;
+        }
+        count
+    }
+
+    /// Forgets what `qpn` completed: its number may soon be another's.
+    pub fn forget(&mut self, qpn: u32) {
+        self.ring.retain(|completion| completion.qpn != qpn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_armed_queue_wakes_once_for_what_was_asked() {
+        let mut cq = CompletionQueue::new(4);
+        cq.arm(true);
+        assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
+        assert_eq!(cq.push(Wc { solicited: true, ..Wc::default() }), Pushed::WakeUp);
+        assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
+        cq.arm(false);
+        cq.arm(true);
+        assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
+    }
+
+    #[test]
+    fn an_overrun_loses_the_new_completion_not_the_old_ones() {
+        let mut cq = CompletionQueue::new(1);
+        cq.push(Wc { wr_id: 1, ..Wc::default() });
+        assert_eq!(cq.push(Wc { wr_id: 2, ..Wc::default() }), Pushed::Overrun);
+        let mut into = [Wc::default(); 4];
+        assert_eq!(cq.take(&mut into), 1);
+        assert_eq!(into[0].wr_id, 1);
+        assert!(cq.is_broken());
+    }
+}

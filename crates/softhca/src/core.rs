@@ -1,0 +1,214 @@
+//! The objects of a device, apart from its links.
+
+use fabric::{FabricId, ProcessId};
+use verbs::{HandleKind, HandleSource, LookupList, Names};
+
+use crate::attr::QpState;
+use crate::completion_queue::{CompletionQueue, Pushed};
+use crate::event::{AsyncEvent, Event};
+use crate::handle::{Cq, Qp, Srq};
+use crate::limits::Limits;
+use crate::link::tx::Tx;
+use crate::qp::QueuePair;
+use crate::receive_queue::Receive;
+use crate::region::Regions;
+use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::slab::Slab;
+use crate::work::{Wc, WcOpcode, WcStatus};
+
+/// A protection domain.
+#[derive(Debug, Default)]
+pub(crate) struct Domain {
+    /// Regions, queue pairs and shared receive queues in it.
+    pub users: u32,
+}
+
+/// Everything that a request is executed on.
+pub(crate) struct Core {
+    pub process: ProcessId,
+    pub fabric: FabricId,
+    pub limits: Limits,
+    pub source: Box<dyn HandleSource>,
+    pub domains: Slab<Domain>,
+    pub regions: Regions,
+    pub cqs: Slab<CompletionQueue>,
+    pub srqs: Slab<SharedReceiveQueue>,
+    pub qps: Slab<QueuePair>,
+    pub qp_names: Names,
+    /// What the user has not taken yet.
+    pub events: Vec<Event>,
+    /// Queue pairs with a clock running.
+    pub waiting: Vec<Qp>,
+    /// Queue pairs that failed: bytes of theirs that links still hold must be copied before the
+    /// application can learn of it.
+    pub failed: Vec<Qp>,
+    incarnations: u64,
+}
+
+impl Core {
+    pub fn new(process: ProcessId, fabric: FabricId, limits: Limits, source: Box<dyn HandleSource>) -> Self {
+        Self {
+            process,
+            fabric,
+            limits,
+            source,
+            domains: Slab::new(),
+            regions: Regions::new(),
+            cqs: Slab::new(),
+            srqs: Slab::new(),
+            qps: Slab::new(),
+            qp_names: Names::new(HandleKind::QueuePair),
+            events: Vec::new(),
+            waiting: Vec::new(),
+            failed: Vec::new(),
+            incarnations: 0,
+        }
+    }
+
+    /// A number for a new life of a queue pair.
+    pub fn next_incarnation(&mut self) -> u64 {
+        self.incarnations += 1;
+        self.incarnations
+    }
+
+    pub fn raise(&mut self, event: AsyncEvent) {
+        self.events.push(Event::Async(event));
+    }
+
+    /// Adds `completion` to `cq`. A queue that overruns fails, and its queue pairs with it.
+    #[inline]
+    pub fn complete(&mut self, cq: Cq, completion: Wc) {
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
+        let was_broken = queue.is_broken();
+        match queue.push(completion) {
+            Pushed::Quietly => {}
+            Pushed::WakeUp => self.events.push(Event::Completion(cq)),
+            Pushed::Overrun if was_broken => {}
+            Pushed::Overrun => self.overrun(cq),
+        }
+    }
+
+    fn overrun(&mut self, cq: Cq) {
+        self.raise(AsyncEvent::CqError(cq));
+        let users: Vec<u32> = self.qps.indices().collect();
+        for index in users {
+            let Some(qp) = self.qps.get(index) else { continue };
+            let uses = qp.init.send_cq == cq || qp.init.recv_cq == cq;
+            if uses && !matches!(qp.state(), QpState::Reset | QpState::Error) {
+                self.raise(AsyncEvent::QpFatal(Qp(index)));
+                self.fail(Qp(index));
+            }
+        }
+    }
+
+    /// Brings `handle` to the error state: what is queued is flushed, in order, sends first.
+    pub fn fail(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if qp.attr.state == QpState::Error {
+            return;
+        }
+        qp.attr.state = QpState::Error;
+        qp.attr.sq_draining = false;
+        self.failed.push(handle);
+        self.flush_sends(handle);
+        self.flush_receives(handle);
+        let srq = self.qps.get(handle.0).and_then(|qp| qp.init.srq);
+        if srq.is_some() {
+            self.raise(AsyncEvent::LastWqeReached(handle));
+        }
+    }
+
+    /// Completes all sends in the queue as flushed.
+    pub fn flush_sends(&mut self, handle: Qp) {
+        while let Some(qp) = self.qps.get_mut(handle.0) {
+            let Some(request) = qp.sends.get(qp.sends.head()) else {
+                qp.requester.stop(qp.sends.head());
+                return;
+            };
+            // A request that is done already only waited for its turn.
+            let status = request.outcome.unwrap_or(WcStatus::Flushed);
+            let succeeded = status == WcStatus::Success;
+            let reported = request.signaled || !succeeded;
+            let completion = sent(qp, request, status);
+            let cq = qp.init.send_cq;
+            qp.sends.retire();
+            if reported {
+                self.complete(cq, completion);
+            }
+        }
+    }
+
+    /// Completes all receives of the queue pair as flushed; those of a shared queue stay.
+    pub fn flush_receives(&mut self, handle: Qp) {
+        while let Some(qp) = self.qps.get_mut(handle.0) {
+            let begun = qp.responder.receive.take();
+            let Some(receive) = begun.or_else(|| qp.receives.take(Receive::default()).ok()) else { return };
+            let completion = received(qp, receive.wr_id, WcStatus::Flushed);
+            let cq = qp.init.recv_cq;
+            self.complete(cq, completion);
+        }
+    }
+
+    /// Takes the oldest receive that is posted for `handle`, if there is one.
+    pub fn take_receive(&mut self, handle: Qp, reuse: Receive) -> Result<Receive, Receive> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(reuse) };
+        let Some(srq) = qp.init.srq else { return qp.receives.take(reuse) };
+        let Some(queue) = self.srqs.get_mut(srq.0) else { return Err(reuse) };
+        let taken = queue.receives.take(reuse)?;
+        if queue.fell_below_limit() {
+            self.raise(AsyncEvent::SrqLimitReached(srq));
+        }
+        Ok(taken)
+    }
+
+    /// Stages one frame of `handle`, answers and requests in turn. False if there is none for now.
+    pub fn next_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        qp.answers_first = !qp.answers_first;
+        if qp.answers_first {
+            self.answer_frame(handle, lookup, tx) || self.request_frame(handle, lookup, tx)
+        } else {
+            self.request_frame(handle, lookup, tx) || self.answer_frame(handle, lookup, tx)
+        }
+    }
+
+    /// Tells one life of the queue pair `handle` from another; 0 if it has none.
+    pub fn incarnation(&self, handle: Qp) -> u64 {
+        self.qps.get(handle.0).map_or(0, |qp| qp.incarnation)
+    }
+
+    /// Number of queue pairs that use `srq`.
+    pub fn users_of(&self, srq: Srq) -> usize {
+        let users = self.qps.indices().filter_map(|index| self.qps.get(index));
+        users.filter(|qp| qp.init.srq == Some(srq)).count()
+    }
+}
+
+/// The completion of a send request.
+#[inline]
+pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, status: WcStatus) -> Wc {
+    Wc {
+        wr_id: request.wr_id,
+        status,
+        opcode: request.opcode(),
+        byte_len: request.length,
+        qpn: qp.qpn,
+        solicited: status != WcStatus::Success,
+        ..Wc::default()
+    }
+}
+
+/// The completion of a receive; a successful one is filled in by the caller.
+#[inline]
+pub(crate) fn received(qp: &QueuePair, wr_id: u64, status: WcStatus) -> Wc {
+    Wc {
+        wr_id,
+        status,
+        opcode: WcOpcode::Receive,
+        qpn: qp.qpn,
+        src_qp: qp.attr.remote_qpn,
+        slid: qp.peer.map_or(0, |peer| peer.vid.lid()),
+        solicited: status != WcStatus::Success,
+        ..Wc::default()
+    }
+}

@@ -1,0 +1,461 @@
+//! Links to peers, the passing of time, and suspension.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fabric::attach::LinkRefusal;
+use fabric::{Epoch, ProcessId};
+use verbs::Translation;
+
+use crate::core::Core;
+use crate::device::{Device, Progress, Suspended};
+use crate::event::Event;
+use crate::handle::Qp;
+use crate::link::{Link, LinkLoss, State};
+use crate::stream::{self, Stream, Waitable};
+use crate::timer::Pause;
+use crate::wire::{Header, Hello, Opcode, Syndrome};
+
+/// Bytes moved per link and direction before others get their turn, and the lock is given up.
+const BUDGET: usize = 256 * 1024;
+
+/// Before a link is asked for again.
+const AFTER_REFUSAL: Duration = Duration::from_millis(20);
+/// The same after the link broke: at once would be a loop if the peer talks nonsense.
+const AFTER_LOSS: Duration = Duration::from_millis(2);
+/// A peer that cannot be reached for this long is given up.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
+
+/// All links of a device.
+#[derive(Default)]
+pub(super) struct Links {
+    links: Vec<Link>,
+    by_peer: HashMap<ProcessId, usize>,
+    /// Those with a stream.
+    live: Vec<usize>,
+    requests: Vec<ProcessId>,
+    /// Changes with the set of descriptors to sleep on.
+    version: u64,
+}
+
+impl Links {
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// The link to `peer`, made if need be.
+    fn to(&mut self, peer: ProcessId) -> usize {
+        *self.by_peer.entry(peer).or_insert_with(|| {
+            self.links.push(Link::new(peer));
+            self.links.len() - 1
+        })
+    }
+
+    fn find(&mut self, peer: ProcessId) -> Option<&mut Link> {
+        self.links.get_mut(*self.by_peer.get(&peer)?)
+    }
+
+    /// `qp` is connected to `peer` from now on. Past `limit` peers it never gets a link.
+    pub fn attach(&mut self, peer: ProcessId, qp: Qp, limit: u32) {
+        if self.links.len() < limit as usize || self.by_peer.contains_key(&peer) {
+            let at = self.to(peer);
+            self.links[at].qps.push(qp);
+        }
+    }
+
+    pub fn detach(&mut self, peer: ProcessId, qp: Qp) {
+        if let Some(link) = self.find(peer) {
+            link.qps.retain(|attached| *attached != qp);
+        }
+    }
+
+    /// Tells peers of a handle; those without a link learn it from the next greeting.
+    pub fn announce(&mut self, line: Translation, previous: u32) {
+        for &at in &self.live {
+            self.links[at].announce(line, previous);
+        }
+    }
+
+    pub fn copy_out_range(&mut self, address: u64, length: u64) {
+        for &at in &self.live {
+            self.links[at].tx.copy_out_range(address, length);
+        }
+    }
+
+    /// Copies what is still to be sent for messages of `qp` before `msn`.
+    pub fn copy_out(&mut self, qp: Qp, msn: u64) {
+        for &at in &self.live {
+            self.links[at].tx.copy_out(qp, msn);
+        }
+    }
+
+    /// `qp` will not give the answers that it owes: its peer must not wait for them for ever.
+    pub fn refuse_owed(&mut self, core: &mut Core, peer: ProcessId, handle: Qp) {
+        let Some(link) = self.find(peer) else { return };
+        let Some(qp) = core.qps.get_mut(handle.0) else { return };
+        if let Some(msn) = qp.responder.owes()
+            && link.state == State::Up
+        {
+            let nak = crate::requester::addressed(qp, &link.out.lookup, Opcode::Nak);
+            link.out.control(Header { msn, syndrome: Some(Syndrome::NotReady), ..nak });
+        }
+        qp.responder.interrupt();
+    }
+
+    fn close(&mut self, core: &mut Core, at: usize) {
+        self.links[at].close(core);
+        self.live.retain(|live| *live != at);
+        self.version += 1;
+    }
+
+    /// Asks for a link where queue pairs wait for one.
+    fn ask_if_needed(&mut self, core: &Core, at: usize) {
+        let link = &mut self.links[at];
+        let asks = link.state == State::Down && link.pause.is_over();
+        if asks && link.qps.iter().any(|qp| core.has_requests(*qp)) {
+            link.state = State::Asked;
+            self.requests.push(link.peer);
+        }
+    }
+}
+
+impl Device {
+    /// Transmits what was posted on `qp`: call it once after a list of posts.
+    #[inline]
+    pub fn flush_doorbell(&mut self, qp: Qp) {
+        if self.suspended {
+            return;
+        }
+        let Some(entry) = self.core.qps.get(qp.0) else { return };
+        let Some(peer) = entry.peer else {
+            // No process can have that QPN: it is as if nobody answered.
+            let head = entry.sends.head();
+            return self.core.on_not_ready(qp, head);
+        };
+        let Some(&at) = self.links.by_peer.get(&peer) else {
+            return self.core.give_up(qp);
+        };
+        if self.links.links[at].state == State::Up {
+            self.links.links[at].schedule(&mut self.core, qp);
+            self.transmit(at);
+            self.settle();
+        } else {
+            self.need_link(at);
+        }
+    }
+
+    fn need_link(&mut self, at: usize) {
+        let peer = self.links.links[at].peer;
+        if peer == self.core.process && self.links.links[at].state == State::Down {
+            self.open_loopback(at);
+        } else {
+            self.links.ask_if_needed(&self.core, at);
+        }
+    }
+
+    /// Queue pairs of one process reach each other through memory of their own.
+    fn open_loopback(&mut self, at: usize) {
+        if let Ok(stream) = stream::loopback() {
+            self.start_link(at, stream);
+        }
+    }
+
+    fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
+        let own = Hello { process: self.core.process, fabric: self.core.fabric, epoch: self.epoch };
+        self.links.links[at].open(&self.core, stream, &own);
+        self.links.live.push(at);
+        self.links.version += 1;
+        self.drive(at);
+    }
+
+    /// Sends, and drops the link if that fails. Returns whether anything has left.
+    fn transmit(&mut self, at: usize) -> bool {
+        let was_blocked = self.links.links[at].blocked;
+        let mut budget = BUDGET;
+        let sent = self.links.links[at].transmit(&mut self.core, &mut budget);
+        if self.links.links[at].blocked != was_blocked {
+            self.links.version += 1;
+        }
+        if let Err(loss) = sent {
+            self.lose(at, loss);
+        }
+        budget < BUDGET
+    }
+
+    fn lose(&mut self, at: usize, reason: LinkLoss) {
+        self.links.close(&mut self.core, at);
+        let link = &mut self.links.links[at];
+        let pause = if reason == LinkLoss::Goodbye { AFTER_REFUSAL } else { AFTER_LOSS };
+        link.pause = Pause::Noted(pause);
+        let peer = link.peer;
+        self.core.events.push(Event::LinkLost { peer, reason });
+    }
+
+    /// Receives and sends what is possible on one link. Returns whether there was anything.
+    fn drive(&mut self, at: usize) -> bool {
+        let mut budget = BUDGET;
+        let received = self.links.links[at].receive(&mut self.core, &mut budget);
+        let worked = match received {
+            Ok(worked) => worked,
+            Err(loss) => {
+                self.lose(at, loss);
+                return true;
+            }
+        };
+        if worked {
+            self.registered.mark_active(self.links.links[at].peer);
+        }
+        let sent = self.links.links[at].has_output() && self.transmit(at);
+        worked || sent
+    }
+
+    /// What a poll of an empty completion queue does: cheap where nothing has arrived.
+    ///
+    /// Acknowledgements wait while messages come in, to ride on what the application sends next;
+    /// a poll that finds the link quiet sends them.
+    pub(super) fn poll_links(&mut self) {
+        let mut turn = 0;
+        while let Some(&at) = self.links.live.get(turn) {
+            turn += 1;
+            let link = &mut self.links.links[at];
+            let mut budget = BUDGET;
+            let received =
+                if link.is_quiet() { Ok(false) } else { link.receive(&mut self.core, &mut budget) };
+            let worked = match received {
+                Ok(worked) => worked,
+                Err(loss) => {
+                    self.lose(at, loss);
+                    continue;
+                }
+            };
+            let sends = link.has_output() && (!worked || link.out.is_urgent() || link.blocked);
+            if worked {
+                self.registered.mark_active(link.peer);
+            }
+            if sends {
+                self.transmit(at);
+            }
+        }
+        self.settle();
+    }
+
+    /// Copies what links still have to send of queue pairs that have failed, before the application
+    /// can learn of it and take its memory back.
+    pub(super) fn settle(&mut self) {
+        while let Some(qp) = self.core.failed.pop() {
+            self.links.copy_out(qp, u64::MAX);
+        }
+    }
+
+    /// Peers that need a link now; each is named once until `link_up` or `link_refused`.
+    pub fn take_link_requests(&mut self, into: &mut Vec<ProcessId>) {
+        into.append(&mut self.links.requests);
+    }
+
+    /// A link is there. An older one to the same peer is dropped. `peer_epoch` is what the peer's node
+    /// says; a peer that says less itself is refused.
+    pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>, now: Duration) {
+        let known = self.links.by_peer.contains_key(&peer);
+        let full = self.links.links.len() >= self.core.limits.max_peers as usize;
+        if self.suspended || (full && !known) {
+            return;
+        }
+        let at = self.links.to(peer);
+        if self.links.links[at].stream.is_some() {
+            self.lose(at, LinkLoss::Replaced);
+        }
+        let link = &mut self.links.links[at];
+        link.pause = Pause::Over;
+        link.epoch = link.epoch.max(peer_epoch);
+        self.registered.note_epoch(peer, peer_epoch);
+        self.start_link(at, stream);
+        self.settle();
+        let _ = now;
+    }
+
+    /// There is no link for now.
+    pub fn link_refused(&mut self, peer: ProcessId, reason: LinkRefusal, now: Duration) {
+        let at = self.links.to(peer);
+        let link = &mut self.links.links[at];
+        if link.stream.is_some() {
+            return;
+        }
+        link.state = State::Down;
+        link.pause = Pause::Noted(AFTER_REFUSAL);
+        match reason {
+            LinkRefusal::Unreachable => {
+                link.unreachable_since.get_or_insert(now);
+            }
+            LinkRefusal::Moving | LinkRefusal::Gone => link.unreachable_since = None,
+        }
+        if reason == LinkRefusal::Gone {
+            self.count_retries(at);
+        }
+        self.settle();
+    }
+
+    /// The peer is gone: each waiting queue pair uses up a retry.
+    fn count_retries(&mut self, at: usize) {
+        for turn in 0..self.links.links[at].qps.len() {
+            let handle = self.links.links[at].qps[turn];
+            let Some(head) = self.core.qps.get(handle.0).map(|qp| qp.sends.head()) else { continue };
+            self.core.on_not_ready(handle, head);
+        }
+    }
+
+    /// Moves what can be moved without waiting: links, timers. `now`: `CLOCK_MONOTONIC`.
+    pub fn progress(&mut self, now: Duration) -> Progress {
+        let mut progress = Progress::default();
+        if self.suspended {
+            return progress;
+        }
+        progress.next_deadline = self.run_timers(now, &mut progress.did_work);
+        let mut turn = 0;
+        while let Some(&at) = self.links.live.get(turn) {
+            turn += 1;
+            if let Some(stream) = self.links.links[at].stream.as_mut()
+                && !stream.is_alive()
+            {
+                progress.did_work = true;
+                self.lose(at, LinkLoss::Broken(std::io::ErrorKind::ConnectionReset));
+                continue;
+            }
+            let worked = self.drive(at);
+            progress.did_work |= worked;
+            let link = &self.links.links[at];
+            progress.more |= link.stream.is_some() && (worked || link.has_work());
+        }
+        self.settle();
+        progress
+    }
+
+    /// Ends pauses whose time has come. Returns when the next one ends.
+    fn run_timers(&mut self, now: Duration, did_work: &mut bool) -> Option<Duration> {
+        let mut next: Option<Duration> = None;
+        let mut note = |deadline: Duration| next = Some(next.map_or(deadline, |next| next.min(deadline)));
+        let mut waiting = std::mem::take(&mut self.core.waiting);
+        waiting.retain(|&handle| {
+            let Some(qp) = self.core.qps.get_mut(handle.0) else { return false };
+            if qp.requester.pause.is_over() {
+                return false;
+            }
+            if let Some(deadline) = qp.requester.pause.tick(now) {
+                note(deadline);
+                return true;
+            }
+            *did_work = true;
+            self.flush_doorbell(handle);
+            false
+        });
+        self.core.waiting.append(&mut waiting);
+        for at in 0..self.links.links.len() {
+            let link = &mut self.links.links[at];
+            if link.stream.is_some() {
+                continue;
+            }
+            if let Some(deadline) = link.pause.tick(now) {
+                note(deadline);
+            } else {
+                self.need_link_or_give_up(at, now);
+            }
+        }
+        next
+    }
+
+    fn need_link_or_give_up(&mut self, at: usize, now: Duration) {
+        let link = &mut self.links.links[at];
+        let too_long = link.unreachable_since.is_some_and(|since| now.saturating_sub(since) >= OUTAGE_LIMIT);
+        if too_long {
+            link.unreachable_since = None;
+            for turn in 0..self.links.links[at].qps.len() {
+                self.core.give_up(self.links.links[at].qps[turn]);
+            }
+        }
+        self.need_link(at);
+    }
+
+    /// Changes whenever [`Self::waitables`] would answer otherwise.
+    #[must_use]
+    pub fn waitables_version(&self) -> u64 {
+        self.links.version
+    }
+
+    /// What to sleep on between calls of `progress`.
+    pub fn waitables(&self, into: &mut Vec<Waitable>) {
+        for &at in &self.links.live {
+            let link = &self.links.links[at];
+            if let Some(stream) = &link.stream {
+                stream.waitables(link.blocked, &mut |waitable| into.push(waitable));
+            }
+        }
+    }
+
+    /// Announces that the caller is going to sleep on the waitables. False: call `progress` instead.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        let mut may_sleep = true;
+        for &at in &self.links.live {
+            let link = &mut self.links.links[at];
+            may_sleep &= !link.has_work();
+            if let Some(stream) = link.stream.as_mut() {
+                may_sleep &= stream.prepare_to_sleep(link.blocked);
+            }
+        }
+        if !may_sleep {
+            self.awake();
+        }
+        may_sleep
+    }
+
+    /// Takes the announcement back: after waking, or when an application polls by itself.
+    pub fn awake(&mut self) {
+        for &at in &self.links.live {
+            if let Some(stream) = self.links.links[at].stream.as_mut() {
+                stream.awake();
+            }
+        }
+    }
+
+    /// Says good-bye to peers, closes every link and stops all clocks. Work may be posted; it waits.
+    pub fn suspend(&mut self, now: Duration) -> Suspended {
+        self.suspended = true;
+        while let Some(&at) = self.links.live.first() {
+            self.links.links[at].say_goodbye();
+            self.links.close(&mut self.core, at);
+        }
+        for link in &mut self.links.links {
+            link.state = State::Down;
+            link.pause = Pause::Over;
+            link.unreachable_since = None;
+        }
+        self.links.requests.clear();
+        for &handle in &self.core.waiting {
+            if let Some(qp) = self.core.qps.get_mut(handle.0) {
+                qp.requester.pause.freeze(now);
+            }
+        }
+        self.settle();
+        Suspended { active_peers: self.registered.active().collect(), counts: self.counts() }
+    }
+
+    /// Runs again, here or elsewhere: real handles are issued again, and active peers get links.
+    pub fn resume(&mut self, now: Duration, epoch: Epoch) {
+        self.suspended = false;
+        self.epoch = epoch;
+        self.core.qp_names.reissue(&mut *self.core.source);
+        self.core.regions.reissue(&mut *self.core.source);
+        let active: Vec<ProcessId> = self.registered.active().collect();
+        for peer in active {
+            let at = self.links.to(peer);
+            if peer == self.core.process {
+                self.open_loopback(at);
+            } else {
+                self.links.links[at].state = State::Asked;
+                self.links.requests.push(peer);
+            }
+        }
+        for at in 0..self.links.links.len() {
+            self.need_link(at);
+        }
+        let _ = now;
+    }
+}

@@ -1,0 +1,129 @@
+//! The device: one process' objects, links and clocks.
+//!
+//! * `objects`: domains, regions, completion queues, shared receive queues.
+//! * `queue_pairs`: queue pairs and posting.
+//! * `links`: links to peers, time, suspension.
+
+mod links;
+mod objects;
+mod queue_pairs;
+
+use std::time::Duration;
+
+use fabric::{Epoch, FabricId, ProcessId};
+use verbs::{HandleSource, RegisteredList};
+
+use crate::core::Core;
+use crate::errno::Errno;
+use crate::event::Event;
+use crate::limits::Limits;
+
+use links::Links;
+
+/// What a device is made of.
+pub struct Config {
+    /// Whose device it is.
+    pub process: ProcessId,
+    /// The fabric of its instance.
+    pub fabric: FabricId,
+    /// The moves of its instance so far.
+    pub epoch: Epoch,
+    /// How real handles are picked.
+    pub handles: Box<dyn HandleSource>,
+    /// What it can hold.
+    pub limits: Limits,
+}
+
+/// What [`Device::progress`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes were moved or timers ran out.
+    pub did_work: bool,
+    /// When to call again at the latest, on the same clock.
+    pub next_deadline: Option<Duration>,
+    /// The call was cut short to keep it brief; call again at once.
+    pub more: bool,
+}
+
+/// Objects of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Queue pairs.
+    pub queue_pairs: u32,
+    /// Memory regions.
+    pub memory_regions: u32,
+}
+
+/// What [`Device::suspend`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suspended {
+    /// Peers to which a connection has carried traffic since it connected or the peer moved.
+    pub active_peers: Vec<ProcessId>,
+    /// What the device holds.
+    pub counts: Counts,
+}
+
+/// The RDMA device of one process.
+///
+/// Calls that find an argument wrong return [`Errno::INVALID`]; those that meet a limit
+/// [`Errno::NO_MEMORY`]; those that would pull something from under another object
+/// [`Errno::BUSY`].
+pub struct Device {
+    core: Core,
+    links: Links,
+    registered: RegisteredList,
+    epoch: Epoch,
+    suspended: bool,
+    /// The QP number given out last.
+    qp_numbers: u16,
+}
+
+impl Device {
+    /// A device without objects or links.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let Config { process, fabric, epoch, handles, limits } = config;
+        Self {
+            core: Core::new(process, fabric, limits, handles),
+            links: Links::default(),
+            registered: RegisteredList::default(),
+            epoch,
+            suspended: false,
+            qp_numbers: 0,
+        }
+    }
+
+    /// What the device can hold.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.core.limits
+    }
+
+    /// What the device holds.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts { queue_pairs: self.core.qps.len() as u32, memory_regions: self.core.regions.len() as u32 }
+    }
+
+    /// True if [`Self::take_events`] or [`Self::take_link_requests`] would find something.
+    #[must_use]
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.core.events.is_empty() || self.links.has_requests()
+    }
+
+    /// Events since the last call.
+    pub fn take_events(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.core.events);
+    }
+}
+
+/// `ok` or [`Errno::INVALID`].
+fn require(ok: bool) -> Result<(), Errno> {
+    if ok { Ok(()) } else { Err(Errno::INVALID) }
+}
+
+/// [`Errno::NO_MEMORY`] unless `used` is below `limit`.
+fn require_room(used: usize, limit: u32) -> Result<(), Errno> {
+    if used < limit as usize { Ok(()) } else { Err(Errno::NO_MEMORY) }
+}

@@ -1,0 +1,264 @@
+//! Queue pairs: their making, changing and ending, and the posting of work.
+
+use fabric::{ProcessId, Vid};
+use verbs::Translation;
+
+use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCaps, QpInit, QpState};
+use crate::device::{Device, require, require_room};
+use crate::errno::Errno;
+use crate::handle::Qp;
+use crate::limits::Limits;
+use crate::qp::QueuePair;
+use crate::work::{Payload, SendOp, SendWr, Sge};
+
+impl Device {
+    /// Makes a queue pair. Returns its number as applications know it, and the capacities granted.
+    ///
+    /// # Errors
+    /// `INVALID` for objects that are not there or capacities past the limits; `NO_MEMORY` past the
+    /// number of queue pairs.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<(Qp, u32, QpCaps), Errno> {
+        let caps = granted(&init.caps, init.srq.is_some(), &self.core.limits)?;
+        require_room(self.core.qps.len(), self.core.limits.max_qp)?;
+        let objects_exist = self.core.cqs.get(init.send_cq.0).is_some()
+            && self.core.cqs.get(init.recv_cq.0).is_some()
+            && init.srq.is_none_or(|srq| self.core.srqs.get(srq.0).is_some());
+        require(objects_exist)?;
+        let qpn = self.free_qpn().ok_or(Errno::NO_MEMORY)?;
+        self.enter_domain(init.pd)?;
+        self.count_cq_users(init, 1);
+        let incarnation = self.core.next_incarnation();
+        let qp = Qp(self.core.qps.insert(QueuePair::new(QpInit { caps, ..*init }, qpn, incarnation)));
+        let line = self.core.qp_names.insert_fixed(&mut *self.core.source, qpn, qp.0);
+        if line.real != line.virtual_handle {
+            self.links.announce(line, line.real);
+        }
+        Ok((qp, qpn, caps))
+    }
+
+    /// A virtual QPN that is free: numbers go round, so that one that was given back rests.
+    fn free_qpn(&mut self) -> Option<u32> {
+        for _ in 0..=u16::MAX {
+            self.qp_numbers = self.qp_numbers.wrapping_add(1);
+            let qpn = self.core.process.qpn(self.qp_numbers);
+            if self.core.qp_names.is_free(qpn) {
+                return Some(qpn);
+            }
+        }
+        None
+    }
+
+    fn count_cq_users(&mut self, init: &QpInit, change: i32) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.core.cqs.get_mut(cq.0) {
+                queue.users = queue.users.saturating_add_signed(change);
+            }
+        }
+    }
+
+    /// Changes a queue pair's state or attributes.
+    ///
+    /// # Errors
+    /// `INVALID` for what the table of transitions forbids, and for addresses of other fabrics;
+    /// `UNSUPPORTED` for alternate paths and rate limits.
+    pub fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Errno> {
+        let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
+        let from = entry.state();
+        let to = entry.check(attr, mask, &self.core.limits)?;
+        let peer = match mask.contains(QpAttrMask::AV) {
+            true => self.resolve(&attr.address, attr.remote_qpn, entry, mask)?,
+            false => entry.peer,
+        };
+        if from == QpState::Sqd && peer != entry.peer {
+            return Err(Errno::INVALID);
+        }
+        match to {
+            QpState::Reset => self.reset_qp(qp),
+            QpState::Error => self.fail_qp(qp),
+            _ => self.advance_qp(qp, attr, mask, to, peer),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// The process behind an address; `None` if no process can have that QPN.
+    fn resolve(
+        &self,
+        address: &AddressVector,
+        qpn: u32,
+        entry: &QueuePair,
+        mask: QpAttrMask,
+    ) -> Result<Option<ProcessId>, Errno> {
+        let by_gid = address.global.and_then(|route| Vid::from_gid(route.dgid, self.core.fabric));
+        let vid = by_gid.or_else(|| Vid::new(address.dlid)).ok_or(Errno::INVALID)?;
+        let qpn = if mask.contains(QpAttrMask::DEST_QPN) { qpn } else { entry.attr.remote_qpn };
+        Ok(ProcessId::of_qpn(vid, qpn))
+    }
+
+    fn advance_qp(
+        &mut self,
+        handle: Qp,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        to: QpState,
+        peer: Option<ProcessId>,
+    ) {
+        let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
+        let from = qp.state();
+        qp.assign(attr, mask);
+        qp.attr.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                qp.peer = peer;
+                qp.responder.start(u64::from(qp.attr.rq_psn));
+                self.connect(handle, peer);
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                let first = u64::from(qp.attr.sq_psn);
+                qp.sends.restart(first);
+                qp.requester.start(first, qp.attr.retry_count, qp.attr.rnr_retry);
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                qp.attr.sq_draining = true;
+                self.core.note_drained(handle);
+            }
+            (QpState::Sqd, QpState::Rts) => {
+                qp.attr.sq_draining = false;
+                self.flush_doorbell(handle);
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self, handle: Qp, peer: Option<ProcessId>) {
+        if let Some(peer) = peer {
+            self.registered.connect(peer);
+            self.links.attach(peer, handle, self.core.limits.max_peers);
+        }
+    }
+
+    fn disconnect(&mut self, handle: Qp) {
+        let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) else { return };
+        self.links.copy_out(handle, u64::MAX);
+        self.links.refuse_owed(&mut self.core, peer, handle);
+        self.links.detach(peer, handle);
+        self.registered.disconnect(peer);
+    }
+
+    fn fail_qp(&mut self, handle: Qp) {
+        if let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) {
+            self.links.refuse_owed(&mut self.core, peer, handle);
+        }
+        self.core.fail(handle);
+    }
+
+    fn reset_qp(&mut self, handle: Qp) {
+        self.disconnect(handle);
+        self.forget_completions(handle);
+        let incarnation = self.core.next_incarnation();
+        if let Some(qp) = self.core.qps.get_mut(handle.0) {
+            qp.reset(incarnation);
+        }
+    }
+
+    fn forget_completions(&mut self, handle: Qp) {
+        let Some(qp) = self.core.qps.get(handle.0) else { return };
+        for cq in [qp.init.send_cq, qp.init.recv_cq] {
+            if let Some(queue) = self.core.cqs.get_mut(cq.0) {
+                queue.forget(qp.qpn);
+            }
+        }
+    }
+
+    /// A queue pair's attributes and what it is made of.
+    ///
+    /// # Errors
+    /// `INVALID` if there is no such queue pair.
+    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), Errno> {
+        let qp = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
+        Ok((QpAttr { current_state: qp.attr.state, ..qp.attr }, qp.init))
+    }
+
+    /// Ends a queue pair; what it had queued is forgotten without completions.
+    ///
+    /// # Errors
+    /// `INVALID` if there is no such queue pair.
+    pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), Errno> {
+        let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
+        let (init, qpn) = (entry.init, entry.qpn);
+        self.disconnect(qp);
+        self.forget_completions(qp);
+        self.core.qps.remove(qp.0);
+        if let Some(known) = self.core.qp_names.remove(&mut *self.core.source, qpn) {
+            self.links.announce(Translation { real: known.virtual_handle, ..known }, known.real);
+        }
+        self.count_cq_users(&init, -1);
+        self.leave_domain(init.pd);
+        Ok(())
+    }
+
+    /// Queues a send work request, copying inline data. Nothing leaves before
+    /// [`Self::flush_doorbell`].
+    ///
+    /// # Errors
+    /// `NO_MEMORY` when the queue is full; `INVALID` for a wrong state, operation, length or number of elements.
+    ///
+    /// # Safety
+    /// Inline pieces are readable.
+    pub unsafe fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+        let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
+        require(matches!(entry.attr.state, QpState::Rts | QpState::Sqd | QpState::Error))?;
+        let length = check_send(wr, &entry.init.caps)?;
+        let signaled = wr.signaled || entry.init.sq_sig_all;
+        // SAFETY: the caller's promise is passed on.
+        unsafe { entry.sends.push(wr, signaled, length)? };
+        if entry.attr.state == QpState::Error {
+            self.core.flush_sends(qp);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `NO_MEMORY` when the queue is full; `INVALID` in RESET, with a shared queue, or for too many elements.
+    pub fn post_recv(&mut self, qp: Qp, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
+        let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
+        require(entry.attr.state != QpState::Reset && entry.init.srq.is_none())?;
+        entry.receives.post(wr_id, sges)?;
+        if entry.attr.state == QpState::Error {
+            self.core.flush_receives(qp);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the message of `wr`, if `wr` is one that can be posted.
+fn check_send(wr: &SendWr<'_>, caps: &QpCaps) -> Result<u32, Errno> {
+    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+    let length: u64 = pieces.iter().map(|sge| u64::from(sge.length)).sum();
+    let is_atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    let is_query = is_atomic || matches!(wr.op, SendOp::Read { .. });
+    match wr.payload {
+        Payload::Inline(_) => require(!is_query && length <= u64::from(caps.max_inline))?,
+        Payload::Sges(sges) => require(sges.len() <= caps.max_send_sge as usize)?,
+    }
+    let whole_word = pieces.iter().any(|sge| sge.length == 8);
+    require(!is_atomic || (length == 8 && whole_word))?;
+    // Past the largest message the request completes with an error, as on hardware.
+    Ok(u32::try_from(length).unwrap_or(u32::MAX))
+}
+
+/// The capacities for a queue pair that asks for `wanted`.
+fn granted(wanted: &QpCaps, shared: bool, limits: &Limits) -> Result<QpCaps, Errno> {
+    require(wanted.max_send_wr <= limits.max_qp_wr && wanted.max_inline <= limits.max_inline)?;
+    require(wanted.max_send_sge <= limits.max_sge)?;
+    require(shared || (wanted.max_recv_wr <= limits.max_qp_wr && wanted.max_recv_sge <= limits.max_sge))?;
+    Ok(QpCaps {
+        max_send_wr: wanted.max_send_wr.max(1),
+        max_send_sge: wanted.max_send_sge.max(1),
+        max_recv_wr: if shared { 0 } else { wanted.max_recv_wr },
+        max_recv_sge: if shared { 0 } else { wanted.max_recv_sge.max(1) },
+        max_inline: wanted.max_inline,
+    })
+}

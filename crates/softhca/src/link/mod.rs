@@ -1,0 +1,382 @@
+//! Links: one reliable stream to each peer process, shared by all queue pairs of the two.
+//!
+//! ```text
+//!            a QP needs it         link_up               READY of the peer
+//!  ┌──────┐ ───────────▶ ┌───────┐ ────────▶ ┌──────────┐ ────────────▶ ┌────┐
+//!  │ DOWN │              │ ASKED │           │ GREETING │               │ UP │
+//!  └──▲───┘ ◀─────────── └───────┘           └────┬─────┘               └─┬──┘
+//!     │      refused: a pause                     │                       │
+//!     └───────────────────────────────────────────┴───────────────────────┘
+//!            the stream ends, the peer says good-bye or nonsense, suspend
+//! ```
+//!
+//! * [`tx`], [`rx`]: frames out and in.
+//! * [`outbox`]: what is to be said, and the peer's handles.
+//! * `greeting`: the first frames, and news about handles.
+
+mod greeting;
+pub(crate) mod outbox;
+pub(crate) mod rx;
+pub(crate) mod tx;
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use fabric::{Epoch, ProcessId};
+
+use crate::core::Core;
+use crate::handle::Qp;
+use crate::responder::Verdict;
+use crate::stream::Stream;
+use crate::timer::Pause;
+use crate::wire::{HEADER, Header, Malformed, Opcode};
+
+use outbox::Outbox;
+use rx::{Incoming, Rx, Target};
+use tx::Tx;
+
+/// Why a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLoss {
+    /// The stream ended or failed.
+    Broken(io::ErrorKind),
+    /// The peer is being moved.
+    Goodbye,
+    /// The peer sent what no device sends.
+    Violation(&'static str),
+    /// Another stream to the same peer took its place.
+    Replaced,
+}
+
+impl fmt::Display for LinkLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(kind) => write!(f, "the stream ended: {kind}"),
+            Self::Goodbye => write!(f, "the peer is being moved"),
+            Self::Violation(what) => write!(f, "protocol violation: {what}"),
+            Self::Replaced => write!(f, "replaced by a new stream"),
+        }
+    }
+}
+
+impl From<io::Error> for LinkLoss {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error.kind())
+    }
+}
+
+impl From<Malformed> for LinkLoss {
+    fn from(malformed: Malformed) -> Self {
+        Self::Violation(malformed.0)
+    }
+}
+
+/// How far a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Down,
+    Asked,
+    /// `heard`: the peer has said hello.
+    Greeting {
+        heard: bool,
+    },
+    Up,
+}
+
+/// Frames and bytes staged for one write.
+const MAX_FRAMES: usize = 32;
+const MAX_STAGED: usize = 256 * 1024;
+
+/// A link to one peer.
+pub(crate) struct Link {
+    pub peer: ProcessId,
+    /// How often the peer has moved, as it said itself.
+    pub epoch: Epoch,
+    pub state: State,
+    pub stream: Option<Box<dyn Stream>>,
+    /// Queue pairs that are connected to the peer.
+    pub qps: Vec<Qp>,
+    pub out: Outbox,
+    pub tx: Tx,
+    rx: Rx,
+    /// The stream took less than there was.
+    pub blocked: bool,
+    /// Before it is asked for again.
+    pub pause: Pause,
+    /// Since when the peer cannot be reached.
+    pub unreachable_since: Option<Duration>,
+    acks: Vec<Qp>,
+}
+
+impl Link {
+    pub fn new(peer: ProcessId) -> Self {
+        Self {
+            peer,
+            epoch: Epoch::default(),
+            state: State::Down,
+            stream: None,
+            qps: Vec::new(),
+            out: Outbox::default(),
+            tx: Tx::default(),
+            rx: Rx::default(),
+            blocked: false,
+            pause: Pause::Over,
+            unreachable_since: None,
+            acks: Vec::new(),
+        }
+    }
+
+    /// True if surely nothing has arrived.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.is_quiet())
+    }
+
+    /// True if there is something to send, now or when the stream takes more.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !self.tx.is_empty() || self.out.is_urgent() || self.out.owes_acks()
+    }
+
+    /// True if something can be sent at once, as far as we know.
+    pub fn has_work(&self) -> bool {
+        !self.blocked && self.has_output()
+    }
+
+    /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
+    pub fn close(&mut self, core: &mut Core) {
+        self.state = State::Down;
+        self.stream = None;
+        self.blocked = false;
+        self.tx.reset();
+        self.rx.reset();
+        for handle in self.out.reset() {
+            if let Some(qp) = core.qps.get_mut(handle.0) {
+                qp.scheduled = false;
+            }
+        }
+        for &handle in &self.qps {
+            core.interrupt_requests(handle);
+            if let Some(qp) = core.qps.get_mut(handle.0) {
+                qp.responder.interrupt();
+            }
+        }
+    }
+
+    /// Queues `handle` for transmission, if the link is up.
+    #[inline]
+    pub fn schedule(&mut self, core: &mut Core, handle: Qp) {
+        if self.state == State::Up
+            && let Some(qp) = core.qps.get_mut(handle.0)
+        {
+            self.out.schedule(qp, handle);
+        }
+    }
+
+    /// Sends what there is to send, until the stream is full or `budget` bytes have left.
+    pub fn transmit(&mut self, core: &mut Core, budget: &mut usize) -> Result<(), LinkLoss> {
+        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
+        loop {
+            let before = self.tx.left();
+            self.blocked = !self.tx.flush(&mut **stream)?;
+            *budget = budget.saturating_sub(before - self.tx.left());
+            if self.blocked || self.state != State::Up || *budget == 0 {
+                return Ok(());
+            }
+            fill(&mut self.out, &mut self.tx, &mut self.acks, core);
+            if self.tx.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in what has arrived, until nothing is there or `budget` bytes have come. True if
+    /// anything had.
+    pub fn receive(&mut self, core: &mut Core, budget: &mut usize) -> Result<bool, LinkLoss> {
+        let mut received = false;
+        while *budget > 0 && !self.out.is_overfull() {
+            let Some(stream) = self.stream.as_mut() else { break };
+            let (bytes, more) = match self.rx.read(core, &mut self.out, &mut **stream) {
+                Ok((0, _)) => return Err(LinkLoss::Broken(io::ErrorKind::UnexpectedEof)),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            received = true;
+            *budget = budget.saturating_sub(bytes);
+            self.digest(core)?;
+            if !more {
+                break;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Works off the buffered frames.
+    fn digest(&mut self, core: &mut Core) -> Result<(), LinkLoss> {
+        loop {
+            if let Some(incoming) = self.rx.incoming {
+                if incoming.left() == 0 {
+                    self.rx.incoming = None;
+                    self.end_frame(core, &incoming)?;
+                } else if self.rx.buffered().is_empty() {
+                    return Ok(());
+                } else {
+                    self.rx.place_buffered(core, &mut self.out);
+                }
+                continue;
+            }
+            let Some(bytes) = self.rx.buffered().first_chunk::<HEADER>() else { return Ok(()) };
+            let header = Header::decode(bytes)?;
+            if rx::is_collected(header.opcode) {
+                if self.rx.buffered().len() < HEADER + header.length as usize {
+                    return Ok(());
+                }
+                self.collected_frame(core, &header)?;
+                self.rx.consume(HEADER + header.length as usize);
+            } else {
+                self.rx.consume(HEADER);
+                self.begin_frame(core, &header)?;
+            }
+        }
+    }
+
+    /// A frame with a short payload that is looked at as a whole.
+    fn collected_frame(&mut self, core: &mut Core, header: &Header) -> Result<(), LinkLoss> {
+        let payload = &self.rx.buffered()[HEADER..HEADER + header.length as usize];
+        match header.opcode {
+            Opcode::Hello => {
+                let payload = payload.to_vec();
+                self.on_hello(core, &payload)
+            }
+            Opcode::Translate => {
+                let payload = payload.to_vec();
+                self.on_translate(header, &payload)
+            }
+            _ => {
+                self.require_up()?;
+                let (words, _) = payload.as_chunks::<8>();
+                let operand = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+                let operands = [operand(0), operand(1)];
+                if let Verdict::Place(qp) = core.begin_request(self.peer, &mut self.out, header)? {
+                    core.end_request(qp, &mut self.out, header, operands);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn begin_frame(&mut self, core: &mut Core, header: &Header) -> Result<(), LinkLoss> {
+        if header.is_request() {
+            self.require_up()?;
+            let target = match core.begin_request(self.peer, &mut self.out, header)? {
+                Verdict::Place(qp) => Target::Request(qp, core.incarnation(qp)),
+                Verdict::Discard => Target::Discard,
+            };
+            self.rx.incoming = Some(Incoming { header: *header, target, placed: 0 });
+            return Ok(());
+        }
+        match header.opcode {
+            Opcode::Ready => self.on_ready(core),
+            Opcode::Goodbye => Err(LinkLoss::Goodbye),
+            Opcode::TranslateAck => {
+                self.out.confirm(header.msn);
+                Ok(())
+            }
+            Opcode::Resync => {
+                self.require_up()?;
+                core.on_resync(self.peer, &mut self.out, header);
+                Ok(())
+            }
+            _ => {
+                self.require_up()?;
+                self.begin_answer(core, header)
+            }
+        }
+    }
+
+    /// A frame that answers requests of ours.
+    fn begin_answer(&mut self, core: &mut Core, header: &Header) -> Result<(), LinkLoss> {
+        let handle = core.qp_names.by_real(header.dst_qpn).map(Qp);
+        let handle = handle.filter(|qp| core.qps.get(qp.0).is_some_and(|qp| qp.peer == Some(self.peer)));
+        let Some(handle) = handle else {
+            self.rx.incoming = Some(Incoming { header: *header, target: Target::Discard, placed: 0 });
+            return Ok(());
+        };
+        if !self.tx.is_empty() {
+            // An honest peer acknowledges what it has; one that acknowledges what has not left must not
+            // make us read memory that the application then takes back.
+            let covers = u64::from(matches!(header.opcode, Opcode::ReadResponse | Opcode::AtomicResponse));
+            self.tx.copy_out(handle, header.msn.saturating_add(covers));
+        }
+        match header.opcode {
+            Opcode::Ack => core.on_ack(handle, header)?,
+            Opcode::Nak => core.on_nak(handle, header)?,
+            Opcode::ResyncAck => core.on_resync_ack(handle, header),
+            Opcode::AtomicResponse => core.on_atomic_response(handle, header)?,
+            _ => {
+                let wanted = core.begin_read_response(handle, header)?;
+                let target = Target::ReadData(handle, core.incarnation(handle));
+                let target = if wanted { target } else { Target::Discard };
+                self.rx.incoming = Some(Incoming { header: *header, target, placed: 0 });
+                return Ok(());
+            }
+        }
+        if core.has_requests(handle) {
+            self.schedule(core, handle);
+        }
+        Ok(())
+    }
+
+    /// The payload of `incoming` is in place.
+    fn end_frame(&mut self, core: &mut Core, incoming: &Incoming) -> Result<(), LinkLoss> {
+        match incoming.target {
+            Target::Discard => {}
+            Target::Request(qp, incarnation) => {
+                if core.incarnation(qp) == incarnation {
+                    core.end_request(qp, &mut self.out, &incoming.header, [0; 2]);
+                }
+            }
+            Target::ReadData(qp, incarnation) => {
+                if core.incarnation(qp) == incarnation {
+                    core.end_read_response(qp, &incoming.header)?;
+                    self.schedule(core, qp);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn require_up(&self) -> Result<(), LinkLoss> {
+        if self.state == State::Up { Ok(()) } else { Err(LinkLoss::Violation("a request before READY")) }
+    }
+}
+
+/// Stages frames for one write: controls and acknowledgements first, then a segment of each queue
+/// pair in turn.
+fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
+    let mut frames = 0;
+    while frames < MAX_FRAMES
+        && let Some(header) = out.next_control()
+    {
+        tx.frame(&header);
+        frames += 1;
+    }
+    out.take_acks(acks);
+    for handle in acks.drain(..) {
+        core.ack_frame(handle, &out.lookup, tx);
+    }
+    while frames < MAX_FRAMES
+        && tx.left() < MAX_STAGED
+        && let Some(handle) = out.next_ready()
+    {
+        if core.next_frame(handle, &out.lookup, tx) {
+            out.again(handle);
+            frames += 1;
+        } else if let Some(qp) = core.qps.get_mut(handle.0) {
+            qp.scheduled = false;
+        }
+    }
+}

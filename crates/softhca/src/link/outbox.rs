@@ -1,0 +1,136 @@
+//! What a link has to say next, and how the peer's handles are called.
+
+use std::collections::VecDeque;
+
+use verbs::{HandleKind, LookupList, Translation};
+
+use crate::handle::Qp;
+use crate::qp::QueuePair;
+use crate::wire::{Header, Opcode, Syndrome};
+
+/// Control frames that may wait; a link with more is not read from until they have left, so that
+/// a peer that only talks cannot fill our memory.
+const MAX_CONTROLS: usize = 1024;
+
+/// Acknowledgements wait for company until this many messages or bytes are unacknowledged.
+const MANY_MESSAGES: usize = 16;
+const MANY_BYTES: u64 = 64 * 1024;
+
+/// Frames to be made.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// The peer's handles.
+    pub lookup: LookupList,
+    controls: VecDeque<Header>,
+    /// Queue pairs that owe an acknowledgement.
+    acks: Vec<Qp>,
+    unacknowledged_messages: usize,
+    unacknowledged_bytes: u64,
+    /// Queue pairs that may have something to transmit, in turn.
+    ready: VecDeque<Qp>,
+    /// Handles that the peer may still have wrong.
+    unconfirmed: VecDeque<Unconfirmed>,
+    generation: u64,
+}
+
+/// Handles of which the peer was told and has not yet said that it knows.
+struct Unconfirmed {
+    generation: u64,
+    kind: HandleKind,
+    handles: [u32; 2],
+}
+
+impl Outbox {
+    pub fn control(&mut self, header: Header) {
+        self.controls.push_back(header);
+    }
+
+    pub fn next_control(&mut self) -> Option<Header> {
+        self.controls.pop_front()
+    }
+
+    pub fn is_overfull(&self) -> bool {
+        self.controls.len() >= MAX_CONTROLS
+    }
+
+    /// Answers a request for which there is no queue pair.
+    pub fn refuse_unknown(&mut self, request: &Header, syndrome: Syndrome) {
+        let dst_qpn = self.lookup.real(HandleKind::QueuePair, request.src_qpn);
+        let nak = Header::new(Opcode::Nak);
+        self.control(Header { dst_qpn, msn: request.msn, syndrome: Some(syndrome), ..nak });
+    }
+
+    /// `qp`, called `handle`, has something to transmit.
+    #[inline]
+    pub fn schedule(&mut self, qp: &mut QueuePair, handle: Qp) {
+        if !std::mem::replace(&mut qp.scheduled, true) {
+            self.ready.push_back(handle);
+        }
+    }
+
+    pub fn next_ready(&mut self) -> Option<Qp> {
+        self.ready.pop_front()
+    }
+
+    /// `handle` has had its turn, and may have more.
+    pub fn again(&mut self, handle: Qp) {
+        self.ready.push_back(handle);
+    }
+
+    /// `qp` has executed a message of `bytes`.
+    #[inline]
+    pub fn acknowledge(&mut self, qp: &mut QueuePair, handle: Qp, bytes: u32) {
+        self.unacknowledged_messages += 1;
+        self.unacknowledged_bytes += u64::from(bytes);
+        if !std::mem::replace(&mut qp.responder.ack_due, true) {
+            self.acks.push(handle);
+        }
+    }
+
+    /// True if there is something that should not wait for company.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        !self.ready.is_empty()
+            || !self.controls.is_empty()
+            || self.unacknowledged_messages >= MANY_MESSAGES
+            || self.unacknowledged_bytes >= MANY_BYTES
+    }
+
+    pub fn owes_acks(&self) -> bool {
+        !self.acks.is_empty()
+    }
+
+    /// Empties the list of acknowledgements due into `acks`.
+    pub fn take_acks(&mut self, acks: &mut Vec<Qp>) {
+        acks.append(&mut self.acks);
+        self.unacknowledged_messages = 0;
+        self.unacknowledged_bytes = 0;
+    }
+
+    /// The peer is told of `line`, which changes what `previous` meant. Returns the number of this news.
+    pub fn announce(&mut self, line: Translation, previous: u32) -> u64 {
+        self.generation += 1;
+        let handles = [line.virtual_handle, previous];
+        self.unconfirmed.push_back(Unconfirmed { generation: self.generation, kind: line.kind, handles });
+        self.generation
+    }
+
+    /// The peer knows the news up to `generation`.
+    pub fn confirm(&mut self, generation: u64) {
+        while self.unconfirmed.front().is_some_and(|news| news.generation <= generation) {
+            self.unconfirmed.pop_front();
+        }
+    }
+
+    /// True if the peer may mean something else by `handle` than we do.
+    #[inline]
+    pub fn may_be_stale(&self, kind: HandleKind, handle: u32) -> bool {
+        self.unconfirmed.iter().any(|news| news.kind == kind && news.handles.contains(&handle))
+    }
+
+    /// The link is gone, and with it all that was to be said. Returns who was scheduled.
+    pub fn reset(&mut self) -> impl Iterator<Item = Qp> {
+        let Self { ready, .. } = std::mem::take(self);
+        ready.into_iter()
+    }
+}

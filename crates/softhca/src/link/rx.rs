@@ -1,0 +1,232 @@
+//! Frames on their way in.
+//!
+//! ```text
+//! stream ──▶ buffer ──▶ header ──▶ payload: what the buffer holds of it is copied to its place,
+//!                                  the rest is read from the stream straight into its place
+//! ```
+//!
+//! The place is looked up again for every piece, so that a queue pair or a region may go away in the
+//! middle of a frame.
+
+use std::io;
+
+use libc::iovec;
+
+use crate::core::Core;
+use crate::handle::Qp;
+use crate::link::outbox::Outbox;
+use crate::memory;
+use crate::scatter;
+use crate::stream::Stream;
+use crate::wire::{HEADER, Header, MAX_CONTROL, Opcode};
+
+/// Holds the largest control frame.
+const BUFFER: usize = 16 * 1024;
+const _: () = assert!(BUFFER >= HEADER + MAX_CONTROL as usize);
+
+/// What is read behind a payload in the same call, into the buffer.
+const READ_BEHIND: usize = 4 * 1024;
+
+/// Vectors in one read.
+const MAX_VECTORS: usize = 64;
+
+/// Where a payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Into what a request names.
+    Request(Qp, u64),
+    /// Into what a READ of ours names.
+    ReadData(Qp, u64),
+    /// Nowhere.
+    Discard,
+}
+
+/// A frame of which the payload is arriving.
+#[derive(Clone, Copy)]
+pub(crate) struct Incoming {
+    pub header: Header,
+    pub target: Target,
+    pub placed: u32,
+}
+
+impl Incoming {
+    pub fn left(&self) -> u32 {
+        self.header.length - self.placed
+    }
+}
+
+/// Bytes that have arrived.
+pub(crate) struct Rx {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    pub incoming: Option<Incoming>,
+}
+
+impl Default for Rx {
+    fn default() -> Self {
+        Self { buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, incoming: None }
+    }
+}
+
+impl Rx {
+    /// Bytes that have arrived and are not consumed.
+    #[inline]
+    pub fn buffered(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    pub fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Copies buffered payload of the incoming frame to its place.
+    pub fn place_buffered(&mut self, core: &mut Core, out: &mut Outbox) {
+        let Some(mut incoming) = self.incoming else { return };
+        let count = self.buffered().len().min(incoming.left() as usize);
+        let mut bytes = &self.buffer[self.start..self.start + count];
+        let found = destination(core, &incoming, count as u32, &mut |address, length| {
+            let (piece, rest) = bytes.split_at(length as usize);
+            bytes = rest;
+            // SAFETY: `destination` names memory in registered, writable regions.
+            unsafe { memory::store(address, piece) };
+        });
+        if !found {
+            give_up(core, out, &mut incoming);
+        }
+        incoming.placed += count as u32;
+        self.incoming = Some(incoming);
+        self.consume(count);
+    }
+
+    /// Reads from `stream`: payload into its place, the rest into the buffer. Returns the bytes, and
+    /// whether there may be more at once.
+    pub fn read(
+        &mut self,
+        core: &mut Core,
+        out: &mut Outbox,
+        stream: &mut dyn Stream,
+    ) -> io::Result<(usize, bool)> {
+        let mut vectors = [const { iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_VECTORS];
+        let mut count = 0;
+        let mut expected = 0;
+        if self.start == self.end
+            && let Some(mut incoming) = self.incoming
+            && incoming.target != Target::Discard
+        {
+            let found = destination(core, &incoming, incoming.left(), &mut |address, length| {
+                // A list that is too long for one call is continued by the next.
+                if count < MAX_VECTORS - 1 {
+                    vectors[count] = memory::vector(address, length as usize);
+                    count += 1;
+                    expected += length as usize;
+                }
+            });
+            if !found {
+                give_up(core, out, &mut incoming);
+                self.incoming = Some(incoming);
+                (count, expected) = (0, 0);
+            }
+        }
+        let complete = self.incoming.is_none_or(|incoming| expected == incoming.left() as usize);
+        let behind = if expected == 0 {
+            self.room()
+        } else if complete {
+            READ_BEHIND
+        } else {
+            0
+        };
+        let tail = &mut self.buffer[self.end..self.end + behind];
+        if behind > 0 {
+            vectors[count] = iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: behind };
+            count += 1;
+        }
+        // SAFETY: the vectors name registered, writable memory and our own buffer.
+        let read = unsafe { stream.read(&vectors[..count])? };
+        let read = read.min(expected + behind);
+        let direct = read.min(expected);
+        if let Some(incoming) = &mut self.incoming
+            && expected > 0
+        {
+            incoming.placed += direct as u32;
+        }
+        self.end += read - direct;
+        Ok((read, read == expected + behind))
+    }
+
+    /// Makes room behind what is buffered, and says how much there is.
+    fn room(&mut self) -> usize {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        self.buffer.len() - self.end
+    }
+
+    pub fn reset(&mut self) {
+        self.start = 0;
+        self.end = 0;
+        self.incoming = None;
+    }
+}
+
+/// Names the places of the next `length` bytes of `incoming`. False if they have none (any more).
+fn destination(core: &Core, incoming: &Incoming, length: u32, add: &mut dyn FnMut(u64, u32)) -> bool {
+    match incoming.target {
+        Target::Discard => true,
+        Target::Request(qp, incarnation) => {
+            core.is_incarnation(qp, incarnation)
+                && core.request_destination(qp, &incoming.header, incoming.placed, length, add)
+        }
+        Target::ReadData(qp, incarnation) => {
+            core.is_incarnation(qp, incarnation)
+                && core.read_destination(qp, &incoming.header, incoming.placed, length, add)
+        }
+    }
+}
+
+/// The place of `incoming` is gone: what is left of it is dropped.
+fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
+    match std::mem::replace(&mut incoming.target, Target::Discard) {
+        Target::Request(qp, incarnation) if core.is_incarnation(qp, incarnation) => {
+            core.lose_destination(qp, out, &incoming.header);
+        }
+        Target::ReadData(qp, incarnation) if core.is_incarnation(qp, incarnation) => {
+            core.lose_read_destination(qp, &incoming.header);
+        }
+        _ => {}
+    }
+}
+
+/// True if the payload of such frames is looked at as a whole.
+pub(crate) fn is_collected(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Hello | Opcode::Translate | Opcode::CompareSwap | Opcode::FetchAdd)
+}
+
+impl Core {
+    fn is_incarnation(&self, qp: Qp, incarnation: u64) -> bool {
+        self.qps.get(qp.0).is_some_and(|qp| qp.incarnation == incarnation)
+    }
+
+    /// Where bytes of READ data belong; false if nowhere any more.
+    fn read_destination(
+        &self,
+        handle: Qp,
+        header: &Header,
+        from: u32,
+        length: u32,
+        add: &mut dyn FnMut(u64, u32),
+    ) -> bool {
+        let Some(qp) = self.qps.get(handle.0).filter(|qp| qp.requests()) else { return false };
+        let Some(request) = qp.sends.get(header.msn).filter(|request| request.asked) else { return false };
+        scatter::pieces(&request.sges, header.offset + from, length).all(|sge| {
+            let address = self.regions.local(qp.init.pd, &sge, crate::attr::Access::LOCAL_WRITE);
+            address.map(|address| add(address, sge.length)).is_some()
+        })
+    }
+}

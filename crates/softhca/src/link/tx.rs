@@ -1,0 +1,206 @@
+//! Frames on their way out.
+//!
+//! Headers and short payloads are copied together, so that several messages leave in one write; long
+//! payloads are sent from where they are. Whoever takes memory away from under a frame that was cut
+//! in the middle calls [`Tx::copy_out`] first.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+
+use libc::iovec;
+
+use crate::handle::Qp;
+use crate::memory;
+use crate::stream::Stream;
+use crate::wire::Header;
+
+/// Payloads up to this many bytes are copied.
+const COPIED: u32 = 1024;
+
+/// Vectors in one write.
+const MAX_VECTORS: usize = 64;
+
+/// Frames that are staged, and where they were cut.
+#[derive(Default)]
+pub(crate) struct Tx {
+    bytes: Vec<u8>,
+    parts: VecDeque<Part>,
+    /// Bytes in `parts`.
+    left: usize,
+}
+
+#[derive(Clone)]
+enum Part {
+    /// In `bytes`.
+    Staged(Range<usize>),
+    /// In application memory, for message `msn` of `qp`.
+    Application { address: u64, length: usize, qp: Qp, msn: u64 },
+}
+
+/// A point to come back to.
+pub(crate) struct Mark {
+    bytes: usize,
+    parts: usize,
+    last: Option<Part>,
+    left: usize,
+}
+
+impl Tx {
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Bytes that are staged.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    #[inline]
+    pub fn frame(&mut self, header: &Header) {
+        self.copy(&header.encode());
+    }
+
+    /// Stages a copy of `bytes`.
+    #[inline]
+    pub fn copy(&mut self, bytes: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.staged_from(start);
+    }
+
+    /// Stages `length` bytes at `address`, which the caller has found in a registered region.
+    #[inline]
+    pub fn application(&mut self, address: u64, length: u32, qp: Qp, msn: u64) {
+        if length > COPIED {
+            self.left += length as usize;
+            self.parts.push_back(Part::Application { address, length: length as usize, qp, msn });
+            return;
+        }
+        let start = self.bytes.len();
+        // SAFETY: registered regions are mapped and readable.
+        unsafe { memory::load(address, length as usize, &mut self.bytes) };
+        self.staged_from(start);
+    }
+
+    fn staged_from(&mut self, start: usize) {
+        let end = self.bytes.len();
+        self.left += end - start;
+        match self.parts.back_mut() {
+            Some(Part::Staged(range)) if range.end == start => range.end = end,
+            _ if end > start => self.parts.push_back(Part::Staged(start..end)),
+            _ => {}
+        }
+    }
+
+    pub fn mark(&self) -> Mark {
+        Mark {
+            bytes: self.bytes.len(),
+            parts: self.parts.len(),
+            last: self.parts.back().cloned(),
+            left: self.left,
+        }
+    }
+
+    /// Unstages what was staged since `mark`.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.parts.truncate(mark.parts);
+        if let (Some(back), Some(last)) = (self.parts.back_mut(), mark.last) {
+            *back = last;
+        }
+        self.bytes.truncate(mark.bytes);
+        self.left = mark.left;
+    }
+
+    /// Writes as much as `stream` takes. True if that was all.
+    pub fn flush(&mut self, stream: &mut dyn Stream) -> io::Result<bool> {
+        while self.left > 0 {
+            let mut vectors = [const { iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_VECTORS];
+            let mut count = 0;
+            for (vector, part) in vectors.iter_mut().zip(&self.parts) {
+                *vector = self.vector(part);
+                count += 1;
+            }
+            // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
+            // registration or a request has called `copy_out`.
+            match unsafe { stream.write(&vectors[..count]) } {
+                Ok(written) => self.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn vector(&self, part: &Part) -> iovec {
+        match part {
+            Part::Staged(range) => {
+                let bytes = &self.bytes[range.clone()];
+                iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+            }
+            Part::Application { address, length, .. } => memory::vector(*address, *length),
+        }
+    }
+
+    fn advance(&mut self, written: usize) {
+        let mut written = written.min(self.left);
+        self.left -= written;
+        while written > 0 {
+            let Some(part) = self.parts.front_mut() else { break };
+            let taken = match part {
+                Part::Staged(range) => {
+                    let taken = written.min(range.len());
+                    range.start += taken;
+                    taken
+                }
+                Part::Application { address, length, .. } => {
+                    let taken = written.min(*length);
+                    *address += taken as u64;
+                    *length -= taken;
+                    taken
+                }
+            };
+            written -= taken;
+            let done = match part {
+                Part::Staged(range) => range.start >= range.end,
+                Part::Application { length, .. } => *length == 0,
+            };
+            if done {
+                self.parts.pop_front();
+            }
+        }
+        if self.left == 0 {
+            self.parts.clear();
+            self.bytes.clear();
+        }
+    }
+
+    /// Copies the application memory that is still to be sent for messages of `qp` before `msn`.
+    pub fn copy_out(&mut self, qp: Qp, before: u64) {
+        self.copy_where(|_, _, of, msn| of == qp && msn < before);
+    }
+
+    /// Copies what is still to be sent from `length` bytes at `address`.
+    pub fn copy_out_range(&mut self, address: u64, length: u64) {
+        let end = address.saturating_add(length);
+        self.copy_where(|start, size, _, _| start < end && address < start + size as u64);
+    }
+
+    fn copy_where(&mut self, wanted: impl Fn(u64, usize, Qp, u64) -> bool) {
+        for part in &mut self.parts {
+            let Part::Application { address, length, qp, msn } = *part else { continue };
+            if wanted(address, length, qp, msn) {
+                let start = self.bytes.len();
+                // SAFETY: the memory is still registered and the request not yet over: the caller is
+                // about to end one of the two.
+                unsafe { memory::load(address, length, &mut self.bytes) };
+                *part = Part::Staged(start..self.bytes.len());
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,74 @@
+//! Application memory: addresses, never references.
+//!
+//! The application reads and writes its registered memory at any time, from any thread, while
+//! work requests on it run; it may do so wrongly. Hence no `&[u8]` is ever made over it: all that
+//! happens to it happens here by raw copies and atomic operations, or in a stream by the vectors
+//! made here. Callers have checked that an address range lies in a registered region, which the
+//! caller of `reg_mr` has promised to keep mapped.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use libc::iovec;
+
+/// A vector over `length` bytes at `addr`.
+pub(crate) fn vector(addr: u64, length: usize) -> iovec {
+    iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: length }
+}
+
+/// Stores `bytes` at `addr`, the last byte last: a program may spin on it to see the message arrive.
+///
+/// # Safety
+/// The range is mapped and writable.
+#[inline]
+pub(crate) unsafe fn store(addr: u64, bytes: &[u8]) {
+    let Some((last, body)) = bytes.split_last() else { return };
+    let to = ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+    // SAFETY: the caller vouches for the whole range, and `bytes` is not application memory.
+    unsafe {
+        if let &[a, b, c, d, e, f, g] = body {
+            let word = u64::from_ne_bytes([a, b, c, d, e, f, g, *last]);
+            to.cast::<u64>().write_unaligned(word);
+        } else {
+            ptr::copy_nonoverlapping(body.as_ptr(), to, body.len());
+            compiler_fence(Ordering::Release);
+            to.add(body.len()).write_volatile(*last);
+        }
+    }
+}
+
+/// Appends the `length` bytes at `addr` to `bytes`.
+///
+/// # Safety
+/// The range is mapped and readable.
+#[inline]
+pub(crate) unsafe fn load(addr: u64, length: usize, bytes: &mut Vec<u8>) {
+    bytes.reserve(length);
+    let from = ptr::with_exposed_provenance::<u8>(addr as usize);
+    // SAFETY: the caller vouches for the source; the room was just reserved and is filled before
+    // the vector is made longer.
+    unsafe {
+        ptr::copy_nonoverlapping(from, bytes.as_mut_ptr().add(bytes.len()), length);
+        bytes.set_len(bytes.len() + length);
+    }
+}
+
+/// Stores `swap` if the word at `addr` is `compare`; returns what was there.
+///
+/// # Safety
+/// The word is mapped, writable and aligned.
+pub(crate) unsafe fn compare_swap(addr: u64, compare: u64, swap: u64) -> u64 {
+    // SAFETY: as the caller vouches; concurrent accesses of the application race with it on any device.
+    let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(addr as usize)) };
+    word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
+}
+
+/// Adds to the word at `addr`; returns what was there.
+///
+/// # Safety
+/// The word is mapped, writable and aligned.
+pub(crate) unsafe fn fetch_add(addr: u64, add: u64) -> u64 {
+    // SAFETY: as the caller vouches; concurrent accesses of the application race with it on any device.
+    let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(addr as usize)) };
+    word.fetch_add(add, Ordering::SeqCst)
+}

@@ -1,0 +1,156 @@
+//! Queue pairs.
+//!
+//! ```text
+//!          ┌───────┐ pkey, port, access ┌──────┐ peer, PSN, …  ┌─────┐ timers, PSN ┌─────┐
+//!  create ▶│ RESET ├───────────────────▶│ INIT ├──────────────▶│ RTR ├────────────▶│ RTS │◀─┐
+//!          └───────┘                    └──────┘               └─────┘             └──┬──┘  │
+//!              ▲                       may post                executes            may│     │
+//!              │ from every state      receives                requests            send     │
+//!              │                                                                   ┌──▼──┐  │
+//!          ┌───┴───┐ by modify_qp from every state but RESET; by itself when a     │ SQD ├──┘
+//!          │ ERROR │◀ request fails, or a CQ overruns. Everything is flushed.      └─────┘
+//!          └───────┘                                                       starts no new sends
+//! ```
+//!
+//! * [`transition`]: the checked table.
+//! * `requester`, `responder`: the two halves of a connection.
+
+mod transition;
+
+use std::time::Duration;
+
+use fabric::ProcessId;
+
+use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
+use crate::errno::Errno;
+use crate::limits::Limits;
+use crate::receive_queue::ReceiveQueue;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::send_queue::SendQueue;
+
+/// A queue pair.
+pub(crate) struct QueuePair {
+    /// With the capacities that were granted.
+    pub init: QpInit,
+    pub attr: QpAttr,
+    /// As applications know it.
+    pub qpn: u32,
+    /// Tells its lives apart: a reset begins another.
+    pub incarnation: u64,
+    /// The process at the other end, from RTR on. `None` if the address leads nowhere.
+    pub peer: Option<ProcessId>,
+    pub sends: SendQueue,
+    pub receives: ReceiveQueue,
+    pub requester: Requester,
+    pub responder: Responder,
+    /// It is in its link's queue of those who have something to transmit.
+    pub scheduled: bool,
+    /// Whether answers or requests go first next time.
+    pub answers_first: bool,
+    /// The application knows that its peer talks to it.
+    pub established: bool,
+}
+
+impl QueuePair {
+    pub fn new(init: QpInit, qpn: u32, incarnation: u64) -> Self {
+        let caps = init.caps;
+        Self {
+            init,
+            attr: QpAttr { port: 1, ..QpAttr::default() },
+            qpn,
+            incarnation,
+            peer: None,
+            sends: SendQueue::new(caps.max_send_wr),
+            receives: ReceiveQueue::new(caps.max_recv_wr, caps.max_recv_sge),
+            requester: Requester::default(),
+            responder: Responder::default(),
+            scheduled: false,
+            answers_first: false,
+            established: false,
+        }
+    }
+
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// True in the states in which requests of the peer are executed.
+    #[inline]
+    pub fn executes(&self) -> bool {
+        matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+
+    /// True in the states in which requests may be in flight.
+    #[inline]
+    pub fn requests(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+    }
+
+    /// True if SQD has been reached and nothing that was started is unfinished.
+    pub fn is_drained(&self) -> bool {
+        self.requester.next <= self.sends.head() && self.requester.offset == 0
+    }
+
+    /// What `modify_qp` may change, without its consequences for queues and peers.
+    pub fn check(&self, attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> Result<QpState, Errno> {
+        transition::check(self.attr.state, attr, mask, limits)
+    }
+
+    /// Takes over the attributes in `mask`.
+    pub fn assign(&mut self, attr: &QpAttr, mask: QpAttrMask) {
+        macro_rules! assign {
+            ($($bit:ident: $($field:ident),+;)*) => {$(
+                if mask.contains(QpAttrMask::$bit) { $(self.attr.$field = attr.$field;)+ }
+            )*};
+        }
+        assign! {
+            ACCESS_FLAGS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port;
+            AV: address;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_count;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            SQ_PSN: sq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            MIN_RNR_TIMER: min_rnr_timer;
+            DEST_QPN: remote_qpn;
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+        }
+        self.attr.rq_psn &= PSN_MASK;
+        self.attr.sq_psn &= PSN_MASK;
+    }
+
+    /// Back to RESET: nothing is queued, nobody is connected.
+    pub fn reset(&mut self, incarnation: u64) {
+        let scheduled = self.scheduled;
+        *self = Self { scheduled, ..Self::new(self.init, self.qpn, incarnation) };
+    }
+
+    /// The pause before a request that found no ready peer is sent again: 4.096 µs · 2^timeout.
+    pub fn retry_pause(&self) -> Duration {
+        /// Where the application asked to wait for ever.
+        const UNTIMED: Duration = Duration::from_millis(100);
+        match self.attr.timeout {
+            0 => UNTIMED,
+            timeout => Duration::from_nanos(4096 << timeout),
+        }
+    }
+}
+
+const PSN_MASK: u32 = 0x00ff_ffff;
+
+/// The pause that timer `code` of a receiver-not-ready NAK asks for.
+pub(crate) fn rnr_pause(code: u32) -> Duration {
+    /// Hundredths of a millisecond, by code (InfiniBand, table 45).
+    const PAUSES: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let hundredths = PAUSES[(code & 31) as usize];
+    Duration::from_micros(u64::from(hundredths) * 10)
+}

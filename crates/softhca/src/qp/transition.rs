@@ -1,0 +1,172 @@
+//! Which `modify_qp` is allowed: the InfiniBand specification's table for reliable connections.
+
+use crate::attr::{Access, QpAttr, QpAttrMask, QpState};
+use crate::errno::Errno;
+use crate::limits::Limits;
+
+/// What a transition demands and allows beside the state.
+#[derive(Clone, Copy)]
+struct Rule {
+    required: QpAttrMask,
+    optional: QpAttrMask,
+}
+
+const NONE: QpAttrMask = QpAttrMask::empty();
+const IDENTITY: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::PORT).union(QpAttrMask::ACCESS_FLAGS);
+const RECEIVE: QpAttrMask = QpAttrMask::AV
+    .union(QpAttrMask::PATH_MTU)
+    .union(QpAttrMask::DEST_QPN)
+    .union(QpAttrMask::RQ_PSN)
+    .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
+    .union(QpAttrMask::MIN_RNR_TIMER);
+const SEND: QpAttrMask = QpAttrMask::TIMEOUT
+    .union(QpAttrMask::RETRY_CNT)
+    .union(QpAttrMask::RNR_RETRY)
+    .union(QpAttrMask::SQ_PSN)
+    .union(QpAttrMask::MAX_QP_RD_ATOMIC);
+const RUNNING: QpAttrMask = QpAttrMask::CUR_STATE
+    .union(QpAttrMask::ACCESS_FLAGS)
+    .union(QpAttrMask::MIN_RNR_TIMER)
+    .union(QpAttrMask::PATH_MIG_STATE);
+const DRAINED: QpAttrMask = QpAttrMask::PORT
+    .union(QpAttrMask::AV)
+    .union(QpAttrMask::TIMEOUT)
+    .union(QpAttrMask::RETRY_CNT)
+    .union(QpAttrMask::RNR_RETRY)
+    .union(QpAttrMask::MAX_QP_RD_ATOMIC)
+    .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
+    .union(QpAttrMask::PKEY_INDEX)
+    .union(RUNNING);
+
+fn rule(from: QpState, to: QpState) -> Option<Rule> {
+    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd};
+    let (required, optional) = match (from, to) {
+        (Reset, Init) => (IDENTITY, NONE),
+        (Init, Init) => (NONE, IDENTITY),
+        (Init, Rtr) => (RECEIVE, QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::PKEY_INDEX)),
+        (Rtr, Rts) => (SEND, RUNNING),
+        (Rts, Rts) | (Sqd, Rts) => (NONE, RUNNING),
+        (Rts, Sqd) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (NONE, DRAINED),
+        (_, Reset) | (Init | Rtr | Rts | Sqd | Error, Error) => (NONE, NONE),
+        _ => return None,
+    };
+    Some(Rule { required, optional })
+}
+
+/// The state after `attr` under `mask` in the state `from`.
+///
+/// # Errors
+/// `INVALID` if the table, a value or a limit forbids it; `UNSUPPORTED` for alternate paths and rate limits.
+pub(crate) fn check(
+    from: QpState,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    limits: &Limits,
+) -> Result<QpState, Errno> {
+    if mask.intersects(QpAttrMask::ALT_PATH | QpAttrMask::RATE_LIMIT) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if mask.contains(QpAttrMask::CUR_STATE) && attr.current_state != from {
+        return Err(Errno::INVALID);
+    }
+    let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
+    let rule = rule(from, to).ok_or(Errno::INVALID)?;
+    let given = mask - QpAttrMask::STATE;
+    let allowed = rule.required | rule.optional;
+    if !given.contains(rule.required) || !allowed.contains(given) || !values_fit(attr, given, limits) {
+        return Err(Errno::INVALID);
+    }
+    Ok(to)
+}
+
+/// What a queue pair may let its peer do.
+const PEER_ACCESS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+fn values_fit(attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> bool {
+    let fits = |bit: QpAttrMask, good: bool| !mask.contains(bit) || good;
+    fits(QpAttrMask::PKEY_INDEX, attr.pkey_index == 0)
+        && fits(QpAttrMask::PORT, attr.port == 1)
+        && fits(QpAttrMask::ACCESS_FLAGS, PEER_ACCESS.contains(attr.access - Access::RELAXED_ORDERING))
+        && fits(QpAttrMask::PATH_MTU, (1..=5).contains(&attr.path_mtu))
+        && fits(QpAttrMask::DEST_QPN, attr.remote_qpn < 1 << 24)
+        && fits(QpAttrMask::TIMEOUT, attr.timeout < 32)
+        && fits(QpAttrMask::RETRY_CNT, attr.retry_count < 8)
+        && fits(QpAttrMask::RNR_RETRY, attr.rnr_retry < 8)
+        && fits(QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer < 32)
+        && fits(QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= limits.max_rd_atomic)
+        && fits(QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= limits.max_rd_atomic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
+
+    fn good() -> QpAttr {
+        QpAttr { port: 1, path_mtu: 3, ..QpAttr::default() }
+    }
+
+    fn attempt(from: QpState, to: QpState, mask: QpAttrMask) -> bool {
+        let attr = QpAttr { state: to, ..good() };
+        check(from, &attr, mask | QpAttrMask::STATE, &Limits::default()).is_ok()
+    }
+
+    #[test]
+    fn only_the_tables_transitions_exist() {
+        let legal: Vec<(QpState, QpState)> = vec![
+            (Reset, Reset),
+            (Reset, Init),
+            (Init, Reset),
+            (Init, Init),
+            (Init, Rtr),
+            (Init, Error),
+            (Rtr, Reset),
+            (Rtr, Rts),
+            (Rtr, Error),
+            (Rts, Reset),
+            (Rts, Rts),
+            (Rts, Sqd),
+            (Rts, Error),
+            (Sqd, Reset),
+            (Sqd, Rts),
+            (Sqd, Sqd),
+            (Sqd, Error),
+            (Sqe, Reset),
+            (Error, Reset),
+            (Error, Error),
+        ];
+        for from in STATES {
+            for to in STATES {
+                let required = rule(from, to).map_or(NONE, |rule| rule.required);
+                assert_eq!(attempt(from, to, required), legal.contains(&(from, to)), "{from:?} to {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_required_attribute_is_required_and_no_other_is_allowed() {
+        for (from, to) in [(Reset, Init), (Init, Rtr), (Rtr, Rts)] {
+            let Rule { required, optional } = rule(from, to).unwrap();
+            for bit in QpAttrMask::all() - QpAttrMask::STATE - QpAttrMask::CUR_STATE {
+                if required.contains(bit) {
+                    assert!(!attempt(from, to, required - bit), "{from:?} without {bit:?}");
+                } else {
+                    assert_eq!(attempt(from, to, required | bit), optional.contains(bit), "{from:?} {bit:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let attempt = |attr: QpAttr, mask| check(Sqd, &attr, mask, &Limits::default()).is_ok();
+        assert!(attempt(good(), QpAttrMask::TIMEOUT));
+        assert!(!attempt(QpAttr { timeout: 32, ..good() }, QpAttrMask::TIMEOUT));
+        assert!(!attempt(QpAttr { max_rd_atomic: 17, ..good() }, QpAttrMask::MAX_QP_RD_ATOMIC));
+        assert!(!attempt(QpAttr { current_state: Rts, ..good() }, QpAttrMask::CUR_STATE));
+    }
+}

@@ -1,0 +1,535 @@
+//! The requester: turns posted sends into frames, and answers into completions.
+//!
+//! A request is done when an acknowledgement covers it, and a READ or atomic when its answer is
+//! there; completions are given in order, so each waits at the head of the queue. A
+//! negative acknowledgement makes the requester go back to the message it names: at once, after
+//! a pause, or, where trying again is of no use, to complete it with an error.
+//!
+//! After a link was lost nothing is sent until the peer has said, for this queue pair, which message it
+//! expects: those before it are done, those after it are sent again from their start.
+
+use verbs::{HandleKind, LookupList};
+
+use crate::attr::{Access, QpState};
+use crate::core::{Core, sent};
+use crate::event::AsyncEvent;
+use crate::handle::Qp;
+use crate::link::tx::Tx;
+use crate::qp::{QueuePair, rnr_pause};
+use crate::region::Regions;
+use crate::send_queue::SendRequest;
+use crate::timer::Pause;
+use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
+use crate::work::{SendOp, WcStatus};
+
+/// A requester's place in its send queue.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// The message to transmit next, and the bytes of it that were.
+    pub next: u64,
+    pub offset: u32,
+    /// All messages before it were transmitted, at least once.
+    pub sent: u64,
+    /// All messages before it were executed.
+    accepted: u64,
+    /// READs and atomics on their way.
+    outstanding: u8,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    /// Nothing is transmitted meanwhile.
+    pub pause: Pause,
+    /// A link was lost with messages in flight.
+    interrupted: bool,
+    resync_sent: bool,
+}
+
+impl Requester {
+    /// Forgets everything; the next message is `msn`.
+    pub fn stop(&mut self, msn: u64) {
+        *self = Self { next: msn, sent: msn, accepted: msn, ..Self::default() };
+    }
+
+    /// The same, with the retries that `qp` grants.
+    pub fn start(&mut self, msn: u64, retries: u8, rnr_retries: u8) {
+        self.stop(msn);
+        self.retries_left = retries;
+        self.rnr_retries_left = rnr_retries;
+    }
+
+    fn finish_message(&mut self) {
+        self.next += 1;
+        self.offset = 0;
+        self.sent = self.sent.max(self.next);
+    }
+}
+
+/// Why a request ends before it is sent.
+fn check_locally(qp: &QueuePair, request: &SendRequest, regions: &Regions, max_message: u32) -> WcStatus {
+    if request.length > max_message {
+        return WcStatus::LocalLength;
+    }
+    if request.is_query() && qp.attr.max_rd_atomic == 0 {
+        return WcStatus::LocalQpOperation;
+    }
+    if request.inline.is_some() {
+        return WcStatus::Success;
+    }
+    let needs = if request.is_query() { Access::LOCAL_WRITE } else { Access::empty() };
+    let good = request.sges.iter().all(|sge| regions.local(qp.init.pd, sge, needs).is_some());
+    if good { WcStatus::Success } else { WcStatus::LocalProtection }
+}
+
+impl Core {
+    /// True if `handle` has something to ask of its peer, now or after a pause.
+    pub fn has_requests(&self, handle: Qp) -> bool {
+        let qp = self.qps.get(handle.0).filter(|qp| qp.requests());
+        qp.is_some_and(|qp| !qp.sends.is_empty())
+    }
+
+    /// Stages the next frame of requests of `handle`. False if there is none for now.
+    pub fn request_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        if !qp.requests() || !qp.requester.pause.is_over() {
+            return false;
+        }
+        if qp.requester.interrupted {
+            return resync_frame(qp, lookup, tx);
+        }
+        let Some(msn) = next_message(qp) else { return false };
+        let Some(request) = qp.sends.get(msn) else { return false };
+        if qp.requester.offset == 0 {
+            match check_locally(qp, request, &self.regions, self.limits.max_message) {
+                WcStatus::Success => {}
+                status => return self.end_locally(handle, msn, status),
+            }
+        }
+        if stage(qp, handle, msn, &self.regions, lookup, tx) {
+            return true;
+        }
+        self.end_locally(handle, msn, WcStatus::LocalProtection)
+    }
+
+    /// Request `msn` fails without having been sent. Always false.
+    fn end_locally(&mut self, handle: Qp, msn: u64, status: WcStatus) -> bool {
+        self.end_request_with(handle, msn, status);
+        false
+    }
+
+    /// Request `msn` is over; completions that this makes due are given.
+    fn end_request_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if let Some(request) = qp.sends.get_mut(msn) {
+            request.outcome = Some(status);
+        }
+        self.complete_sends(handle);
+    }
+
+    /// Completes what is done at the head of the queue, in order.
+    pub fn complete_sends(&mut self, handle: Qp) {
+        while let Some(qp) = self.qps.get_mut(handle.0) {
+            let Some(request) = qp.sends.get(qp.sends.head()) else { break };
+            let Some(status) = request.outcome else { break };
+            let reported = request.signaled || status != WcStatus::Success;
+            let completion = sent(qp, request, status);
+            let cq = qp.init.send_cq;
+            qp.sends.retire();
+            if reported {
+                self.complete(cq, completion);
+            }
+            if status != WcStatus::Success {
+                self.fail(handle);
+                return;
+            }
+        }
+        self.note_drained(handle);
+    }
+
+    /// Tells that a queue pair in SQD has come to rest.
+    pub fn note_drained(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if qp.state() != QpState::Sqd || !qp.attr.sq_draining || !qp.is_drained() {
+            return;
+        }
+        qp.attr.sq_draining = false;
+        if std::mem::take(&mut qp.attr.en_sqd_async_notify) {
+            self.raise(AsyncEvent::SendQueueDrained(handle));
+        }
+    }
+
+    /// The peer has executed all messages before `header.msn`.
+    pub fn on_ack(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
+        let Some(qp) = self.answered(handle, header) else { return Ok(()) };
+        accept(qp, header.msn)?;
+        self.complete_sends(handle);
+        Ok(())
+    }
+
+    /// The queue pair that `header` answers, if it still waits for answers.
+    fn answered(&mut self, handle: Qp, header: &Header) -> Option<&mut QueuePair> {
+        let qp = self.qps.get_mut(handle.0)?;
+        let connected = qp.attr.remote_qpn == header.src_qpn;
+        (connected && qp.requests() && !qp.requester.interrupted).then_some(qp)
+    }
+
+    /// The peer has not executed message `header.msn`.
+    pub fn on_nak(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        let Some(syndrome) = header.syndrome else { return Ok(()) };
+        let in_flight = (qp.sends.head()..=qp.requester.sent).contains(&header.msn);
+        if !qp.requests() || !in_flight {
+            return Ok(());
+        }
+        match syndrome {
+            Syndrome::NotReady => self.on_not_ready(handle, header.msn),
+            Syndrome::StaleHandle => go_back(qp, header.msn),
+            Syndrome::ReceiverNotReady => {
+                accept(qp, header.msn)?;
+                self.complete_sends(handle);
+                self.on_receiver_not_ready(handle, header.msn, header.imm);
+            }
+            Syndrome::InvalidRequest => {
+                self.on_refusal(handle, header.msn, WcStatus::RemoteInvalidRequest)?
+            }
+            Syndrome::RemoteAccess => self.on_refusal(handle, header.msn, WcStatus::RemoteAccess)?,
+            Syndrome::RemoteOperation => self.on_refusal(handle, header.msn, WcStatus::RemoteOperation)?,
+        }
+        Ok(())
+    }
+
+    fn on_refusal(&mut self, handle: Qp, msn: u64, status: WcStatus) -> Result<(), Malformed> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        if msn > qp.requester.accepted {
+            accept(qp, msn)?;
+        }
+        go_back(qp, msn);
+        let head = qp.sends.head();
+        let lost_answer = qp.requester.interrupted
+            && (head..msn)
+                .any(|before| qp.sends.get(before).is_some_and(|request| request.outcome.is_none()));
+        if lost_answer {
+            // It will never come: the responder has failed and answers nothing any more.
+            self.end_request_with(handle, head, WcStatus::RetryExceeded);
+        } else {
+            self.end_request_with(handle, msn, status);
+        }
+        Ok(())
+    }
+
+    fn on_receiver_not_ready(&mut self, handle: Qp, msn: u64, timer: u32) {
+        /// This many retries never end.
+        const FOR_EVER: u8 = 7;
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if !qp.requests() || !qp.requester.pause.is_over() {
+            return;
+        }
+        go_back(qp, msn);
+        if qp.attr.rnr_retry != FOR_EVER {
+            let Some(left) = qp.requester.rnr_retries_left.checked_sub(1) else {
+                return self.end_request_with(handle, msn, WcStatus::RnrRetryExceeded);
+            };
+            qp.requester.rnr_retries_left = left;
+        }
+        qp.requester.pause = Pause::Noted(rnr_pause(timer));
+        self.waiting.push(handle);
+    }
+
+    /// There is nobody who could execute message `msn`: one retry is used up.
+    pub fn on_not_ready(&mut self, handle: Qp, msn: u64) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if !qp.requests() || !qp.requester.pause.is_over() || msn >= qp.sends.end() {
+            return;
+        }
+        go_back(qp, msn);
+        if qp.attr.timeout != 0 {
+            let Some(left) = qp.requester.retries_left.checked_sub(1) else {
+                return self.end_request_with(handle, msn, WcStatus::RetryExceeded);
+            };
+            qp.requester.retries_left = left;
+        }
+        qp.requester.resync_sent = false;
+        qp.requester.pause = Pause::Noted(qp.retry_pause());
+        self.waiting.push(handle);
+    }
+
+    /// The peer has ended, or could not be reached for too long.
+    pub fn give_up(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if qp.requests() && !qp.sends.is_empty() {
+            let head = qp.sends.head();
+            self.end_request_with(handle, head, WcStatus::RetryExceeded);
+        }
+    }
+
+    /// After a lost link: the peer expects message `header.msn`.
+    pub fn on_resync_ack(&mut self, handle: Qp, header: &Header) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if !qp.requests() || !qp.requester.interrupted || qp.attr.remote_qpn != header.src_qpn {
+            return;
+        }
+        if header.msn < qp.requester.accepted || accept(qp, header.msn).is_err() {
+            // The queue pair over there is another one by now.
+            let head = qp.sends.head();
+            return self.on_not_ready(handle, head);
+        }
+        qp.requester.interrupted = false;
+        go_back(qp, qp.sends.head());
+        self.complete_sends(handle);
+    }
+
+    /// The link is gone; what was in flight may have been executed or not.
+    pub fn interrupt_requests(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let requester = &mut qp.requester;
+        requester.resync_sent = false;
+        requester.interrupted |= requester.sent > qp.sends.head() || requester.offset > 0;
+    }
+
+    /// Whether a segment of READ data is wanted, and where it belongs.
+    pub fn begin_read_response(&mut self, handle: Qp, header: &Header) -> Result<bool, Malformed> {
+        let Some(qp) = self.answered(handle, header) else { return Ok(false) };
+        let Some(request) = qp.sends.get(header.msn) else { return Ok(false) };
+        if request.outcome.is_some() || !request.asked {
+            return Ok(false);
+        }
+        let is_read = matches!(request.op, SendOp::Read { .. });
+        if !is_read || header.total != request.length || header.offset != request.received {
+            return Err(Malformed("an answer that was not asked for"));
+        }
+        Ok(true)
+    }
+
+    /// The memory of a READ went away under it.
+    pub fn lose_read_destination(&mut self, handle: Qp, header: &Header) {
+        if self.answered(handle, header).is_some() {
+            self.end_request_with(handle, header.msn, WcStatus::LocalProtection);
+        }
+    }
+
+    /// A segment of READ data is in place.
+    pub fn end_read_response(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
+        let Some(qp) = self.answered(handle, header) else { return Ok(()) };
+        let Some(request) = qp.sends.get_mut(header.msn) else { return Ok(()) };
+        request.received = header.offset + header.length;
+        if header.is_last() { self.finish_query(handle, header.msn) } else { Ok(()) }
+    }
+
+    /// What an atomic found in the peer's memory.
+    pub fn on_atomic_response(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
+        let Some(qp) = self.answered(handle, header) else { return Ok(()) };
+        let Some(request) = qp.sends.get(header.msn) else { return Ok(()) };
+        if request.outcome.is_some() || !request.asked {
+            return Ok(());
+        }
+        if !request.is_query() || matches!(request.op, SendOp::Read { .. }) {
+            return Err(Malformed("an answer that was not asked for"));
+        }
+        let place = request.sges.iter().find(|sge| sge.length != 0).copied();
+        let pd = qp.init.pd;
+        let address = place.and_then(|sge| self.regions.local(pd, &sge, Access::LOCAL_WRITE));
+        let Some(address) = address else {
+            self.end_request_with(handle, header.msn, WcStatus::LocalProtection);
+            return Ok(());
+        };
+        // SAFETY: the region was just found to hold these 8 bytes, writable (`post_send` made sure of
+        // the length).
+        unsafe { crate::memory::store(address, &header.va.to_ne_bytes()) };
+        self.finish_query(handle, header.msn)
+    }
+
+    /// READ or atomic `msn` has its answer; all before it must have been executed.
+    fn finish_query(&mut self, handle: Qp, msn: u64) -> Result<(), Malformed> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        if msn >= qp.requester.accepted {
+            accept(qp, msn + 1)?;
+        }
+        if let Some(request) = qp.sends.get_mut(msn) {
+            request.asked = false;
+            request.outcome = Some(WcStatus::Success);
+            qp.requester.outstanding = qp.requester.outstanding.saturating_sub(1);
+        }
+        self.complete_sends(handle);
+        Ok(())
+    }
+}
+
+/// The message to go on with, if it may be transmitted now.
+fn next_message(qp: &mut QueuePair) -> Option<u64> {
+    loop {
+        let requester = &qp.requester;
+        let request = qp.sends.get(requester.next)?;
+        match request.outcome {
+            Some(WcStatus::Success) => qp.requester.finish_message(),
+            Some(_) => return None,
+            None if requester.offset > 0 => return Some(requester.next),
+            None => {
+                let asks_too_much = request.is_query()
+                    && requester.outstanding >= qp.attr.max_rd_atomic
+                    && qp.attr.max_rd_atomic > 0;
+                let fenced = request.fence && requester.outstanding > 0;
+                let stopped = qp.state() == QpState::Sqd && requester.next >= requester.sent;
+                return (!asks_too_much && !fenced && !stopped).then_some(requester.next);
+            }
+        }
+    }
+}
+
+fn resync_frame(qp: &mut QueuePair, lookup: &LookupList, tx: &mut Tx) -> bool {
+    if std::mem::replace(&mut qp.requester.resync_sent, true) {
+        return false;
+    }
+    tx.frame(&Header { msn: qp.sends.head(), ..addressed(qp, lookup, Opcode::Resync) });
+    true
+}
+
+/// A header from `qp` to its peer.
+#[inline]
+pub(crate) fn addressed(qp: &QueuePair, lookup: &LookupList, opcode: Opcode) -> Header {
+    let dst_qpn = lookup.real(HandleKind::QueuePair, qp.attr.remote_qpn);
+    Header { dst_qpn, src_qpn: qp.qpn, ..Header::new(opcode) }
+}
+
+/// Stages the next segment of message `msn`. False if its memory is not there any more.
+fn stage(
+    qp: &mut QueuePair,
+    handle: Qp,
+    msn: u64,
+    regions: &Regions,
+    lookup: &LookupList,
+    tx: &mut Tx,
+) -> bool {
+    let Some(request) = qp.sends.get(msn) else { return false };
+    let offset = qp.requester.offset;
+    let mut header = describe(qp, request, lookup);
+    header.msn = msn;
+    header.offset = offset;
+    match request.op {
+        SendOp::Read { .. } => tx.frame(&header),
+        SendOp::CompareSwap { compare, swap, .. } => stage_operands(tx, &mut header, compare, swap),
+        SendOp::FetchAdd { add, .. } => stage_operands(tx, &mut header, add, 0),
+        _ => {
+            header.length = (request.length - offset).min(MAX_SEGMENT);
+            let mark = tx.mark();
+            tx.frame(&header);
+            if !stage_payload(qp, handle, request, &header, regions, tx) {
+                tx.rewind(mark);
+                return false;
+            }
+        }
+    }
+    advance(qp, &header);
+    true
+}
+
+/// The header of `request`, but for its segment.
+#[inline]
+fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Header {
+    let (opcode, va, rkey, imm) = match request.op {
+        SendOp::Send => (Opcode::Send, 0, 0, 0),
+        SendOp::SendImm(imm) => (Opcode::SendImm, 0, 0, imm),
+        SendOp::Write { va, rkey } => (Opcode::Write, va, rkey, 0),
+        SendOp::WriteImm { va, rkey, imm } => (Opcode::WriteImm, va, rkey, imm),
+        SendOp::Read { va, rkey } => (Opcode::Read, va, rkey, 0),
+        SendOp::CompareSwap { va, rkey, .. } => (Opcode::CompareSwap, va, rkey, 0),
+        SendOp::FetchAdd { va, rkey, .. } => (Opcode::FetchAdd, va, rkey, 0),
+    };
+    let again = request.is_query() && qp.requester.next < qp.requester.accepted;
+    let solicited = if request.solicited { flag::SOLICITED } else { 0 };
+    Header {
+        flags: solicited | if again { flag::ASKED_AGAIN } else { 0 },
+        va,
+        rkey: lookup.real(HandleKind::MemoryKey, rkey),
+        imm,
+        total: request.length,
+        ..addressed(qp, lookup, opcode)
+    }
+}
+
+fn stage_operands(tx: &mut Tx, header: &mut Header, first: u64, second: u64) {
+    header.length = 16;
+    header.total = 16;
+    tx.frame(header);
+    tx.copy(&first.to_le_bytes());
+    tx.copy(&second.to_le_bytes());
+}
+
+fn stage_payload(
+    qp: &QueuePair,
+    handle: Qp,
+    request: &SendRequest,
+    header: &Header,
+    regions: &Regions,
+    tx: &mut Tx,
+) -> bool {
+    if let Some(bytes) = &request.inline {
+        let start = header.offset as usize;
+        tx.copy(&bytes[start..start + header.length as usize]);
+        return true;
+    }
+    let mut pieces = crate::scatter::pieces(&request.sges, header.offset, header.length);
+    pieces.all(|piece| match regions.local(qp.init.pd, &piece, Access::empty()) {
+        Some(address) => {
+            tx.application(address, piece.length, handle, header.msn);
+            true
+        }
+        None => false,
+    })
+}
+
+fn advance(qp: &mut QueuePair, header: &Header) {
+    let requester = &mut qp.requester;
+    let is_query = qp.sends.get_mut(header.msn).is_some_and(|request| {
+        request.asked = request.is_query();
+        request.received = 0;
+        request.asked
+    });
+    if is_query {
+        requester.outstanding += 1;
+    }
+    requester.offset = header.offset + header.length;
+    if is_query || header.is_last() {
+        requester.finish_message();
+    }
+}
+
+/// All messages before `msn` are executed; READs and atomics among them still lack their answers.
+fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
+    if msn > qp.requester.sent {
+        return Err(Malformed("acknowledgement of what was not sent"));
+    }
+    if msn <= qp.requester.accepted {
+        return Ok(());
+    }
+    for executed in qp.requester.accepted..msn {
+        if let Some(request) = qp.sends.get_mut(executed)
+            && !request.is_query()
+        {
+            request.outcome = Some(WcStatus::Success);
+        }
+    }
+    let requester = &mut qp.requester;
+    requester.accepted = msn;
+    requester.retries_left = qp.attr.retry_count;
+    requester.rnr_retries_left = qp.attr.rnr_retry;
+    if msn > requester.next {
+        requester.next = msn;
+        requester.offset = 0;
+    }
+    Ok(())
+}
+
+/// Message `msn` and those behind it are to be transmitted again.
+fn go_back(qp: &mut QueuePair, msn: u64) {
+    if msn > qp.requester.next {
+        return;
+    }
+    for again in msn..=qp.requester.next {
+        if let Some(request) = qp.sends.get_mut(again)
+            && std::mem::take(&mut request.asked)
+        {
+            request.received = 0;
+            qp.requester.outstanding = qp.requester.outstanding.saturating_sub(1);
+        }
+    }
+    qp.requester.next = msn;
+    qp.requester.offset = 0;
+}

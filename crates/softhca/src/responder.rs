@@ -1,0 +1,541 @@
+//! The responder: executes a peer's requests in order, each once.
+//!
+//! ```text
+//! first segment ──▶ begin ── refused ──▶ NAK; what follows is dropped until the message comes again
+//!                     │ accepted
+//! payload ──────────▶ into its place, by the stream or a copy
+//! last segment ─────▶ end: expected + 1, completion, acknowledgement due
+//! ```
+//!
+//! READs and atomics leave an answer in `answers`, transmitted in order. What an atomic found is
+//! kept as long as its requester may ask again; a READ that is asked again reads again.
+
+use std::collections::VecDeque;
+
+use fabric::ProcessId;
+use verbs::{HandleKind, LookupList};
+
+use crate::attr::{Access, QpState};
+use crate::core::{Core, received};
+use crate::event::AsyncEvent;
+use crate::handle::Qp;
+use crate::link::outbox::Outbox;
+use crate::link::tx::Tx;
+use crate::memory;
+use crate::qp::QueuePair;
+use crate::receive_queue::Receive;
+use crate::requester::addressed;
+use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
+use crate::work::{WcOpcode, WcStatus};
+
+/// A responder's place in its peer's messages.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The message to execute next.
+    expected: u64,
+    /// The message of which some segments have arrived.
+    begun: Option<Begun>,
+    /// The receive that the begun message consumes. It outlives a lost link.
+    pub receive: Option<Receive>,
+    /// An emptied receive, to be used again.
+    spare: Receive,
+    /// A NAK is under way; what was sent before the peer got it is dropped.
+    dropping: bool,
+    answers: VecDeque<Answer>,
+    /// What the latest atomics found.
+    atomics: VecDeque<(u64, u64)>,
+    /// In its link's list of acknowledgements due.
+    pub ack_due: bool,
+    /// Why the queue pair failed its peer.
+    fatal: Option<(u64, Syndrome)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    msn: u64,
+    opcode: Opcode,
+    total: u32,
+    arrived: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Read { msn: u64, rkey: u32, va: u64, total: u32, sent: u32 },
+    Atomic { msn: u64, found: u64 },
+    Nak { msn: u64, syndrome: Syndrome },
+}
+
+impl Responder {
+    /// Expects message `msn` first.
+    pub fn start(&mut self, msn: u64) {
+        *self = Self { expected: msn, ..Self::default() };
+    }
+
+    /// Forgets what only this link knew.
+    pub fn interrupt(&mut self) {
+        self.begun = None;
+        self.dropping = false;
+        self.ack_due = false;
+        self.answers.clear();
+    }
+
+    /// The message number of an answer that is owed.
+    pub fn owes(&self) -> Option<u64> {
+        self.answers.front().map(|answer| match *answer {
+            Answer::Read { msn, .. } | Answer::Atomic { msn, .. } | Answer::Nak { msn, .. } => msn,
+        })
+    }
+
+    fn is_in(&self, header: &Header) -> bool {
+        self.begun.is_some_and(|begun| begun.msn == header.msn)
+    }
+}
+
+/// What to do with the payload of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Put it where `request_destination` says.
+    Place(Qp),
+    /// Nobody wants it.
+    Discard,
+}
+
+/// Why a message is not executed.
+enum Refusal {
+    /// The peer is at fault, or may try again.
+    Nak(Syndrome),
+    /// The receive is at fault: it completes with this status.
+    Receive(WcStatus, Syndrome),
+}
+
+impl From<Syndrome> for Refusal {
+    fn from(syndrome: Syndrome) -> Self {
+        Self::Nak(syndrome)
+    }
+}
+
+impl Core {
+    /// A segment of a request of `peer` arrives.
+    pub fn begin_request(
+        &mut self,
+        peer: ProcessId,
+        out: &mut Outbox,
+        header: &Header,
+    ) -> Result<Verdict, Malformed> {
+        let handle = match self.responder_of(peer, out, header) {
+            Ok(handle) => handle,
+            Err(syndrome) => {
+                if header.offset == 0 {
+                    out.refuse_unknown(header, syndrome);
+                }
+                return Ok(Verdict::Discard);
+            }
+        };
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
+        if header.flags & flag::ASKED_AGAIN != 0 {
+            self.ask_again(handle, out, header)?;
+            return Ok(Verdict::Discard);
+        }
+        let responder = &mut qp.responder;
+        if header.msn != responder.expected {
+            let lost_track = header.msn > responder.expected && !responder.dropping && header.offset == 0;
+            if lost_track {
+                responder.dropping = true;
+                out.refuse_unknown(header, Syndrome::NotReady);
+            }
+            return Ok(Verdict::Discard);
+        }
+        if header.offset == 0 {
+            return Ok(self.begin_message(handle, out, header));
+        }
+        continue_message(responder, header)
+            .map(|wanted| if wanted { Verdict::Place(handle) } else { Verdict::Discard })
+    }
+
+    /// The queue pair that executes `header`, which came from `peer`.
+    fn responder_of(&self, peer: ProcessId, out: &Outbox, header: &Header) -> Result<Qp, Syndrome> {
+        if out.may_be_stale(HandleKind::QueuePair, header.dst_qpn) {
+            return Err(Syndrome::StaleHandle);
+        }
+        let index = self.qp_names.by_real(header.dst_qpn).ok_or(Syndrome::NotReady)?;
+        let qp = self.qps.get(index).ok_or(Syndrome::NotReady)?;
+        let connected = qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn;
+        if connected && qp.executes() { Ok(Qp(index)) } else { Err(Syndrome::NotReady) }
+    }
+
+    fn begin_message(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Verdict {
+        if let Err(refusal) = self.admit(handle, out, header) {
+            self.refuse(handle, out, header, refusal);
+            return Verdict::Discard;
+        }
+        self.note_established(handle);
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Verdict::Discard };
+        qp.responder.dropping = false;
+        let Header { msn, opcode, total, .. } = *header;
+        qp.responder.begun = Some(Begun { msn, opcode, total, arrived: 0 });
+        Verdict::Place(handle)
+    }
+
+    fn note_established(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if qp.state() == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
+            self.raise(AsyncEvent::CommunicationEstablished(handle));
+        }
+    }
+
+    /// Checks all that can be checked before the payload is there.
+    fn admit(&mut self, handle: Qp, out: &Outbox, header: &Header) -> Result<(), Refusal> {
+        use Opcode::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
+        if header.total > self.limits.max_message {
+            return Err(Syndrome::InvalidRequest.into());
+        }
+        match header.opcode {
+            Send | SendImm => self.admit_send(handle, header.total),
+            Write => self.admit_access(handle, out, header, Access::REMOTE_WRITE),
+            WriteImm => {
+                self.admit_access(handle, out, header, Access::REMOTE_WRITE)?;
+                self.hold_receive(handle)
+            }
+            Read => {
+                self.admit_query(handle)?;
+                self.admit_access(handle, out, header, Access::REMOTE_READ)
+            }
+            CompareSwap | FetchAdd => {
+                self.admit_query(handle)?;
+                let word = Header { total: 8, ..*header };
+                if header.va % 8 != 0 {
+                    return Err(Syndrome::InvalidRequest.into());
+                }
+                self.admit_access(handle, out, &word, Access::REMOTE_ATOMIC)
+            }
+            _ => Err(Syndrome::InvalidRequest.into()),
+        }
+    }
+
+    fn admit_send(&mut self, handle: Qp, total: u32) -> Result<(), Refusal> {
+        self.hold_receive(handle)?;
+        let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        let Some(receive) = &qp.responder.receive else { return Err(Syndrome::ReceiverNotReady.into()) };
+        if u64::from(total) > receive.room() {
+            return Err(Refusal::Receive(WcStatus::LocalLength, Syndrome::InvalidRequest));
+        }
+        let mut used = crate::scatter::pieces(&receive.sges, 0, total);
+        let pd = self.receive_domain(qp);
+        if !used.all(|sge| self.regions.local(pd, &sge, Access::LOCAL_WRITE).is_some()) {
+            return Err(Refusal::Receive(WcStatus::LocalProtection, Syndrome::RemoteOperation));
+        }
+        Ok(())
+    }
+
+    /// The domain in which receives name memory: the shared queue's, where there is one.
+    fn receive_domain(&self, qp: &QueuePair) -> crate::handle::Pd {
+        let shared = qp.init.srq.and_then(|srq| self.srqs.get(srq.0));
+        shared.map_or(qp.init.pd, |queue| queue.pd)
+    }
+
+    /// Takes a receive for the message, unless it has one from before a lost link.
+    fn hold_receive(&mut self, handle: Qp) -> Result<(), Refusal> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        if qp.responder.receive.is_some() {
+            return Ok(());
+        }
+        let spare = std::mem::take(&mut qp.responder.spare);
+        let taken = self.take_receive(handle, spare);
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        match taken {
+            Ok(receive) => {
+                qp.responder.receive = Some(receive);
+                Ok(())
+            }
+            Err(spare) => {
+                qp.responder.spare = spare;
+                Err(Syndrome::ReceiverNotReady.into())
+            }
+        }
+    }
+
+    fn admit_access(&self, handle: Qp, out: &Outbox, header: &Header, needs: Access) -> Result<(), Refusal> {
+        if header.total != 0 && out.may_be_stale(HandleKind::MemoryKey, header.rkey) {
+            return Err(Syndrome::StaleHandle.into());
+        }
+        let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        let region = self.regions.remote(qp.init.pd, header.rkey, header.va, header.total, needs);
+        let granted = qp.attr.access.contains(needs) && region.is_some();
+        if granted { Ok(()) } else { Err(Syndrome::RemoteAccess.into()) }
+    }
+
+    fn admit_query(&self, handle: Qp) -> Result<(), Refusal> {
+        let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        let full = qp.responder.answers.len() >= usize::from(qp.attr.max_dest_rd_atomic);
+        if full { Err(Syndrome::InvalidRequest.into()) } else { Ok(()) }
+    }
+
+    /// Tells the peer that `header` was not executed, and fails the queue pair if that is final.
+    fn refuse(&mut self, handle: Qp, out: &mut Outbox, header: &Header, refusal: Refusal) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.responder.dropping = true;
+        qp.responder.begun = None;
+        let syndrome = match refusal {
+            Refusal::Nak(syndrome) | Refusal::Receive(_, syndrome) => syndrome,
+        };
+        match syndrome {
+            Syndrome::ReceiverNotReady | Syndrome::StaleHandle | Syndrome::NotReady => {
+                let imm = u32::from(qp.attr.min_rnr_timer);
+                let nak = addressed(qp, &out.lookup, Opcode::Nak);
+                out.control(Header { msn: header.msn, syndrome: Some(syndrome), imm, ..nak });
+            }
+            _ => {
+                if let Refusal::Receive(status, _) = refusal {
+                    self.fail_receive(handle, status);
+                }
+                self.refuse_for_good(handle, out, header.msn, syndrome);
+            }
+        }
+    }
+
+    /// The receive of the begun message completes with an error.
+    fn fail_receive(&mut self, handle: Qp, status: WcStatus) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let Some(receive) = qp.responder.receive.take() else { return };
+        let completion = received(qp, receive.wr_id, status);
+        let cq = qp.init.recv_cq;
+        self.complete(cq, completion);
+    }
+
+    fn refuse_for_good(&mut self, handle: Qp, out: &mut Outbox, msn: u64, syndrome: Syndrome) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.responder.fatal = Some((msn, syndrome));
+        qp.responder.answers.push_back(Answer::Nak { msn, syndrome });
+        out.schedule(qp, handle);
+        match syndrome {
+            Syndrome::RemoteAccess => self.raise(AsyncEvent::QpAccessError(handle)),
+            Syndrome::InvalidRequest => self.raise(AsyncEvent::QpRequestError(handle)),
+            _ => {}
+        }
+        self.fail(handle);
+    }
+
+    /// Where bytes `from..from + length` of the segment `header` belong; false if nowhere any more.
+    pub fn request_destination(
+        &self,
+        handle: Qp,
+        header: &Header,
+        from: u32,
+        length: u32,
+        add: &mut dyn FnMut(u64, u32),
+    ) -> bool {
+        let Some(qp) = self.qps.get(handle.0) else { return false };
+        if !qp.executes() || !qp.responder.is_in(header) {
+            return false;
+        }
+        if matches!(header.opcode, Opcode::Write | Opcode::WriteImm) {
+            let Some(va) = header.va.checked_add(u64::from(header.offset + from)) else { return false };
+            let address = self.regions.remote(qp.init.pd, header.rkey, va, length, Access::REMOTE_WRITE);
+            return address.map(|address| add(address, length)).is_some();
+        }
+        let Some(receive) = &qp.responder.receive else { return false };
+        let pd = self.receive_domain(qp);
+        crate::scatter::pieces(&receive.sges, header.offset + from, length).all(|sge| {
+            let address = self.regions.local(pd, &sge, Access::LOCAL_WRITE);
+            address.map(|address| add(address, sge.length)).is_some()
+        })
+    }
+
+    /// The memory of a begun message went away under it.
+    pub fn lose_destination(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+        let Some(qp) = self.qps.get(handle.0) else { return };
+        if !qp.executes() || !qp.responder.is_in(header) {
+            return;
+        }
+        let refusal = match header.opcode {
+            Opcode::Write | Opcode::WriteImm => Refusal::Nak(Syndrome::RemoteAccess),
+            _ => Refusal::Receive(WcStatus::LocalProtection, Syndrome::RemoteOperation),
+        };
+        self.refuse(handle, out, header, refusal);
+    }
+
+    /// The payload of the segment `header` is in place. `operands` is the payload of an atomic.
+    pub fn end_request(&mut self, handle: Qp, out: &mut Outbox, header: &Header, operands: [u64; 2]) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let responder = &mut qp.responder;
+        let Some(begun) = responder.begun.as_mut().filter(|begun| begun.msn == header.msn) else { return };
+        begun.arrived = header.offset + header.length;
+        let is_read = header.opcode == Opcode::Read;
+        if !is_read && !header.is_last() {
+            return;
+        }
+        responder.begun = None;
+        responder.expected += 1;
+        match header.opcode {
+            Opcode::Read => self.answer_read(handle, out, header),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.execute_atomic(handle, out, header, operands),
+            Opcode::Write => {}
+            _ => self.complete_receive(handle, header),
+        }
+        if let Some(qp) = self.qps.get_mut(handle.0) {
+            out.acknowledge(qp, handle, header.total);
+        }
+    }
+
+    fn complete_receive(&mut self, handle: Qp, header: &Header) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let Some(receive) = qp.responder.receive.take() else { return };
+        let mut completion = received(qp, receive.wr_id, WcStatus::Success);
+        completion.byte_len = header.total;
+        completion.solicited = header.flags & flag::SOLICITED != 0;
+        if header.opcode == Opcode::WriteImm {
+            completion.opcode = WcOpcode::ReceiveRdmaWithImm;
+        }
+        if matches!(header.opcode, Opcode::SendImm | Opcode::WriteImm) {
+            completion.imm = Some(header.imm);
+        }
+        qp.responder.spare = receive;
+        let cq = qp.init.recv_cq;
+        self.complete(cq, completion);
+    }
+
+    fn answer_read(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let Header { msn, rkey, va, total, .. } = *header;
+        qp.responder.answers.push_back(Answer::Read { msn, rkey, va, total, sent: 0 });
+        out.schedule(qp, handle);
+    }
+
+    fn execute_atomic(&mut self, handle: Qp, out: &mut Outbox, header: &Header, operands: [u64; 2]) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let address = self.regions.remote(qp.init.pd, header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
+        let Some(address) = address.filter(|address| address % 8 == 0) else {
+            return self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
+        };
+        // SAFETY: the region was just found to hold these 8 bytes; registration for atomics demands
+        // local write access, and alignment was just checked.
+        let found = unsafe {
+            match header.opcode {
+                Opcode::CompareSwap => memory::compare_swap(address, operands[0], operands[1]),
+                _ => memory::fetch_add(address, operands[0]),
+            }
+        };
+        let responder = &mut qp.responder;
+        if responder.atomics.len() >= usize::from(qp.attr.max_dest_rd_atomic) {
+            responder.atomics.pop_front();
+        }
+        responder.atomics.push_back((header.msn, found));
+        responder.answers.push_back(Answer::Atomic { msn: header.msn, found });
+        out.schedule(qp, handle);
+    }
+
+    /// A READ or atomic that was executed before, and whose answer was lost.
+    fn ask_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Result<(), Malformed> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        let was_executed = header.msn < qp.responder.expected;
+        if !was_executed {
+            return Err(Malformed("asked again for what was not asked before"));
+        }
+        if let Err(refusal) = self.admit_query(handle) {
+            self.refuse(handle, out, header, refusal);
+            return Ok(());
+        }
+        if header.opcode != Opcode::Read {
+            return self.answer_atomic_again(handle, out, header);
+        }
+        match self.admit_access(handle, out, header, Access::REMOTE_READ) {
+            Ok(()) => self.answer_read(handle, out, header),
+            Err(refusal) => self.refuse(handle, out, header, refusal),
+        }
+        Ok(())
+    }
+
+    fn answer_atomic_again(
+        &mut self,
+        handle: Qp,
+        out: &mut Outbox,
+        header: &Header,
+    ) -> Result<(), Malformed> {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        let kept = qp.responder.atomics.iter().find(|(msn, _)| *msn == header.msn);
+        let Some(&(msn, found)) = kept else { return Err(Malformed("asked again for a forgotten atomic")) };
+        qp.responder.answers.push_back(Answer::Atomic { msn, found });
+        out.schedule(qp, handle);
+        Ok(())
+    }
+
+    /// Stages the next frame of answers of `handle`. False if it owes none.
+    pub fn answer_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let Some(answer) = qp.responder.answers.front().copied() else { return false };
+        match answer {
+            Answer::Read { .. } => return self.read_frame(handle, lookup, tx),
+            Answer::Atomic { msn, found } => {
+                tx.frame(&Header { msn, va: found, ..addressed(qp, lookup, Opcode::AtomicResponse) });
+            }
+            Answer::Nak { msn, syndrome } => {
+                let nak = addressed(qp, lookup, Opcode::Nak);
+                tx.frame(&Header { msn, syndrome: Some(syndrome), ..nak });
+            }
+        }
+        qp.responder.answers.pop_front();
+        true
+    }
+
+    fn read_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let Some(Answer::Read { msn, rkey, va, total, sent }) = qp.responder.answers.front_mut() else {
+            return false;
+        };
+        let (msn, total, offset) = (*msn, *total, *sent);
+        let length = (total - offset).min(MAX_SEGMENT);
+        let from = va.wrapping_add(u64::from(offset));
+        let Some(address) = self.regions.remote(qp.init.pd, *rkey, from, length, Access::REMOTE_READ) else {
+            // Deregistered since it was asked for.
+            qp.responder.fatal = Some((msn, Syndrome::RemoteAccess));
+            qp.responder.answers.clear();
+            qp.responder.answers.push_back(Answer::Nak { msn, syndrome: Syndrome::RemoteAccess });
+            self.raise(AsyncEvent::QpAccessError(handle));
+            self.fail(handle);
+            return self.answer_frame(handle, lookup, tx);
+        };
+        *sent += length;
+        if offset + length == total {
+            qp.responder.answers.pop_front();
+        }
+        let response = addressed(qp, lookup, Opcode::ReadResponse);
+        tx.frame(&Header { msn, offset, length, total, ..response });
+        tx.application(address, length, handle, u64::MAX);
+        true
+    }
+
+    /// The peer asks, after a lost link, which message is expected.
+    pub fn on_resync(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
+        let known = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
+        let known = known.filter(|qp| qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn);
+        let Some(qp) = known else { return out.refuse_unknown(header, Syndrome::NotReady) };
+        if let Some((msn, syndrome)) = qp.responder.fatal {
+            let nak = addressed(qp, &out.lookup, Opcode::Nak);
+            return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
+        }
+        if !qp.executes() {
+            return out.refuse_unknown(header, Syndrome::NotReady);
+        }
+        qp.responder.dropping = false;
+        qp.responder.begun = None;
+        let answer = addressed(qp, &out.lookup, Opcode::ResyncAck);
+        out.control(Header { msn: qp.responder.expected, ..answer });
+    }
+
+    /// The acknowledgement that `handle` owes.
+    pub fn ack_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if std::mem::take(&mut qp.responder.ack_due) {
+            tx.frame(&Header { msn: qp.responder.expected, ..addressed(qp, lookup, Opcode::Ack) });
+        }
+    }
+}
+
+/// Whether a later segment belongs to the message that has begun.
+fn continue_message(responder: &Responder, header: &Header) -> Result<bool, Malformed> {
+    let Some(begun) = responder.begun else {
+        return if responder.dropping { Ok(false) } else { Err(Malformed("a message without its start")) };
+    };
+    let fits = begun.arrived == header.offset && begun.total == header.total && begun.opcode == header.opcode;
+    if fits { Ok(true) } else { Err(Malformed("segments out of order")) }
+}

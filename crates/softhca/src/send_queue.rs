@@ -1,0 +1,179 @@
+//! A queue pair's send queue.
+//!
+//! ```text
+//!      head            next                end
+//!  ──────┼───────────────┼──────────────────┼────▶ message sequence numbers
+//!        │ in flight     │ to be transmitted │ to be posted
+//! ```
+//!
+//! `next` belongs to the requester. A work request leaves at `head` once it and all before it are done.
+
+use crate::errno::Errno;
+use crate::work::{Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+
+/// A posted send work request.
+#[derive(Debug)]
+pub(crate) struct SendRequest {
+    pub wr_id: u64,
+    pub op: SendOp,
+    pub signaled: bool,
+    pub fence: bool,
+    pub solicited: bool,
+    /// Its bytes, where they are not inline.
+    pub sges: Vec<Sge>,
+    /// Its bytes, where they are.
+    pub inline: Option<Vec<u8>>,
+    /// Bytes of the message.
+    pub length: u32,
+    /// How it ended, once it has.
+    pub outcome: Option<WcStatus>,
+    /// A READ or atomic that is on its way.
+    pub asked: bool,
+    /// Bytes of a READ that have arrived.
+    pub received: u32,
+}
+
+impl SendRequest {
+    /// True for READs and atomics, which are done when their answer is there.
+    pub fn is_query(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    pub fn opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send | SendOp::SendImm(_) => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// The send queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    /// The request numbered `msn` is at `msn % depth`; slots are made when first used.
+    slots: Vec<SendRequest>,
+    depth: u32,
+    head: u64,
+    end: u64,
+}
+
+impl SendQueue {
+    pub fn new(depth: u32) -> Self {
+        Self { slots: Vec::new(), depth: depth.max(1), head: 0, end: 0 }
+    }
+
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.head == self.end
+    }
+
+    /// Drops everything; numbers go on from `msn`.
+    pub fn restart(&mut self, msn: u64) {
+        self.slots.clear();
+        self.head = msn;
+        self.end = msn;
+    }
+
+    #[inline]
+    pub fn get(&self, msn: u64) -> Option<&SendRequest> {
+        if msn < self.head || msn >= self.end {
+            return None;
+        }
+        self.slots.get(self.slot(msn))
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, msn: u64) -> Option<&mut SendRequest> {
+        if msn < self.head || msn >= self.end {
+            return None;
+        }
+        let slot = self.slot(msn);
+        self.slots.get_mut(slot)
+    }
+
+    /// Appends `wr`, whose bytes number `length`.
+    ///
+    /// # Safety
+    /// Inline pieces are readable.
+    pub unsafe fn push(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) -> Result<(), Errno> {
+        if self.end - self.head >= u64::from(self.depth) {
+            return Err(Errno::NO_MEMORY);
+        }
+        // Numbers start anywhere, so the first slots used need not be the first ones of the vector.
+        let slot = self.slot(self.end);
+        while self.slots.len() <= slot {
+            self.slots.push(SendRequest::empty());
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.slots[slot].fill(wr, signaled, length) };
+        self.end += 1;
+        Ok(())
+    }
+
+    /// The request at `head` leaves.
+    pub fn retire(&mut self) {
+        debug_assert!(self.head < self.end);
+        self.head += 1;
+    }
+
+    fn slot(&self, msn: u64) -> usize {
+        (msn % u64::from(self.depth)) as usize
+    }
+}
+
+impl SendRequest {
+    fn empty() -> Self {
+        Self {
+            wr_id: 0,
+            op: SendOp::Send,
+            signaled: false,
+            fence: false,
+            solicited: false,
+            sges: Vec::new(),
+            inline: None,
+            length: 0,
+            outcome: None,
+            asked: false,
+            received: 0,
+        }
+    }
+
+    /// # Safety
+    /// Inline pieces are readable.
+    unsafe fn fill(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) {
+        self.wr_id = wr.wr_id;
+        self.op = wr.op;
+        self.signaled = signaled;
+        self.fence = wr.fence;
+        self.solicited = wr.solicited;
+        self.length = length;
+        self.outcome = None;
+        self.asked = false;
+        self.received = 0;
+        self.sges.clear();
+        match wr.payload {
+            Payload::Sges(sges) => {
+                self.inline = None;
+                self.sges.extend_from_slice(sges);
+            }
+            Payload::Inline(pieces) => {
+                let bytes = self.inline.get_or_insert_default();
+                bytes.clear();
+                for piece in pieces {
+                    // SAFETY: the caller vouches for inline pieces.
+                    unsafe { crate::memory::load(piece.addr, piece.length as usize, bytes) };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Shared receive queues.
+
+use crate::attr::SrqAttr;
+use crate::handle::Pd;
+use crate::receive_queue::ReceiveQueue;
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub pd: Pd,
+    /// As applications know it.
+    pub number: u32,
+    pub receives: ReceiveQueue,
+    /// Below this many receives an event is due; 0: none is asked for.
+    limit: u32,
+}
+
+impl SharedReceiveQueue {
+    pub fn new(pd: Pd, number: u32, attr: &SrqAttr) -> Self {
+        Self { pd, number, receives: ReceiveQueue::new(attr.max_wr, attr.max_sge), limit: 0 }
+    }
+
+    pub fn attributes(&self) -> SrqAttr {
+        SrqAttr { max_wr: self.receives.depth(), max_sge: self.receives.max_sge(), limit: self.limit }
+    }
+
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// True once after the limit was set.
+    pub fn fell_below_limit(&mut self) -> bool {
+        let fell = self.receives.len() < self.limit;
+        if fell {
+            self.limit = 0;
+        }
+        fell
+    }
+}

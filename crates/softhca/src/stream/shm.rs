@@ -1,0 +1,277 @@
+//! A link through shared memory: a ring for each direction, and eventfds to wake sleepers.
+//!
+//! ```text
+//!  memfd: │ control of ring 0 │ control of ring 1 │ … page │ data of ring 0 │ data of ring 1 │
+//! ```
+//!
+//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::ptr;
+
+use libc::iovec;
+
+use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
+use super::{Stream, Waitable};
+
+const PAGE: usize = 4096;
+const MEMORY: usize = PAGE + 2 * CAPACITY;
+/// Both controls, and each ring's data twice.
+const MAPPED: usize = PAGE + 4 * CAPACITY;
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// The descriptors for the lower and for the higher end of a shared-memory link.
+///
+/// # Errors
+/// If descriptors or memory run out.
+pub fn create_shm_pair() -> io::Result<([OwnedFd; 4], [OwnedFd; 4])> {
+    let memory = create_memory()?;
+    let (lower_wakes, higher_wakes) = (eventfd()?, eventfd()?);
+    let (lower_end, higher_end) = UnixStream::pair()?;
+    let lower = [memory.try_clone()?, lower_wakes.try_clone()?, higher_wakes.try_clone()?, lower_end.into()];
+    Ok((lower, [memory, higher_wakes, lower_wakes, higher_end.into()]))
+}
+
+/// A stream over a shared-memory ring, from the descriptors of a
+/// [`fabric::attach::Transport::SharedMemory`] link. `lower_end`: this is the process with the
+/// lower `ProcessId`.
+///
+/// # Errors
+/// If the memory is not as [`create_shm_pair`] makes it, or cannot be mapped.
+pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<dyn Stream>> {
+    let [memory, own_wakes, peer_wakes, liveness] = descriptors;
+    check_memory(&memory)?;
+    let mapping = Mapping::new(&memory)?;
+    let (sends, receives) = if lower_end { (0, 1) } else { (1, 0) };
+    Ok(Box::new(Shm {
+        writer: Writer::new(mapping.place(sends)),
+        reader: Reader::new(mapping.place(receives)),
+        own_wakes,
+        peer_wakes,
+        liveness: Some(liveness),
+        sleeping: false,
+        waiting: false,
+        _mapping: mapping,
+    }))
+}
+
+/// A stream that brings back to a process what it writes.
+pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
+    let mapping = Mapping::new(&create_memory()?)?;
+    let own_wakes = eventfd()?;
+    Ok(Box::new(Shm {
+        writer: Writer::new(mapping.place(0)),
+        reader: Reader::new(mapping.place(0)),
+        peer_wakes: own_wakes.try_clone()?,
+        own_wakes,
+        liveness: None,
+        sleeping: false,
+        waiting: false,
+        _mapping: mapping,
+    }))
+}
+
+fn create_memory() -> io::Result<OwnedFd> {
+    const NAME: &CStr = c"transhume-link";
+    // SAFETY: the name is a C string.
+    let memory =
+        owned(unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ftruncate(memory.as_raw_fd(), MEMORY as libc::off_t) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    Ok(memory)
+}
+
+/// Refuses memory that its maker could take away from under us.
+fn check_memory(memory: &OwnedFd) -> io::Result<()> {
+    // SAFETY: a stat of zeros is valid, and the call fills it.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is live and of the right type.
+    check(unsafe { libc::fstat(memory.as_raw_fd(), &mut about) })?;
+    // SAFETY: no memory is passed.
+    let seals = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) })?;
+    if about.st_size != MEMORY as libc::off_t || seals & SEALS != SEALS {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "shared memory of a link is not sealed, or of another size",
+        ));
+    }
+    Ok(())
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
+    check(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A link's memory, mapped.
+struct Mapping(*mut u8);
+
+// SAFETY: the address of a mapping is good in every thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(memory: &OwnedFd) -> io::Result<Self> {
+        // SAFETY: a fresh mapping where the kernel likes.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                MAPPED,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping = Self(base.cast());
+        mapping.show(memory, 0, PAGE, 0)?;
+        for ring in 0..2 {
+            let in_file = PAGE + ring * CAPACITY;
+            let at = PAGE + ring * 2 * CAPACITY;
+            mapping.show(memory, at, CAPACITY, in_file)?;
+            mapping.show(memory, at + CAPACITY, CAPACITY, in_file)?;
+        }
+        Ok(mapping)
+    }
+
+    /// Maps `length` bytes of `memory` from `in_file` at `at`.
+    fn show(&self, memory: &OwnedFd, at: usize, length: usize, in_file: usize) -> io::Result<()> {
+        // SAFETY: the range lies in the reservation that `new` made, and replaces a part of it.
+        let shown = unsafe {
+            libc::mmap(
+                self.0.add(at).cast(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                memory.as_raw_fd(),
+                in_file as libc::off_t,
+            )
+        };
+        if shown == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn place(&self, ring: usize) -> Place {
+        // SAFETY: `new` mapped control and mirrored data of both rings; whoever holds a side holds the mapping.
+        unsafe { Place::new(self.0.add(ring * CONTROL), self.0.add(PAGE + ring * 2 * CAPACITY)) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours, and the sides that use it are dropped with it.
+        unsafe { libc::munmap(self.0.cast(), MAPPED) };
+    }
+}
+
+/// One end of a link through shared memory.
+struct Shm {
+    writer: Writer,
+    reader: Reader,
+    /// Wakes us.
+    own_wakes: OwnedFd,
+    /// Wakes the peer.
+    peer_wakes: OwnedFd,
+    /// Ends with the peer.
+    liveness: Option<OwnedFd>,
+    sleeping: bool,
+    waiting: bool,
+    _mapping: Mapping,
+}
+
+impl Shm {
+    fn wake_peer(&self) {
+        let one: u64 = 1;
+        // SAFETY: eight live bytes. An eventfd that is full wakes as well.
+        unsafe { libc::write(self.peer_wakes.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn drain_wakes(&self) {
+        let mut count: u64 = 0;
+        // SAFETY: eight live bytes. Nothing there is fine.
+        unsafe { libc::read(self.own_wakes.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+// SAFETY: the rings copy what the vectors name and keep nothing.
+unsafe impl Stream for Shm {
+    #[inline]
+    unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise is passed on.
+        let (count, wake) = unsafe { self.writer.write(from)? };
+        if wake {
+            self.wake_peer();
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise is passed on.
+        let (count, wake) = unsafe { self.reader.read(into)? };
+        if wake {
+            self.wake_peer();
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.reader.is_quiet()
+    }
+
+    fn is_alive(&self) -> bool {
+        let Some(liveness) = &self.liveness else { return true };
+        let mut byte = 0u8;
+        // SAFETY: one live byte.
+        let peeked = unsafe {
+            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+            libc::recv(liveness.as_raw_fd(), (&raw mut byte).cast(), 1, flags)
+        };
+        peeked != 0 || !self.reader.is_quiet()
+    }
+
+    fn waitables(&self, _wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
+        add(Waitable { fd: self.own_wakes.as_raw_fd(), writable: false });
+        if let Some(liveness) = &self.liveness {
+            add(Waitable { fd: liveness.as_raw_fd(), writable: false });
+        }
+    }
+
+    fn prepare_to_sleep(&mut self, wants_to_write: bool) -> bool {
+        self.sleeping = true;
+        self.waiting = wants_to_write;
+        let nothing_to_read = self.reader.sleep();
+        nothing_to_read && (!wants_to_write || self.writer.wait())
+    }
+
+    fn awake(&mut self) {
+        let was_woken = std::mem::take(&mut self.sleeping) && !self.reader.stop_sleeping();
+        let has_room = std::mem::take(&mut self.waiting) && !self.writer.stop_waiting();
+        if was_woken || has_room {
+            self.drain_wakes();
+        }
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        self.writer.close();
+        self.wake_peer();
+    }
+}

@@ -1,0 +1,416 @@
+//! What two devices say to each other over a link.
+//!
+//! A link is a reliable stream of frames between two processes; all queue pairs of the two share
+//! it. A frame is a header of [`HEADER`] bytes, little-endian, and `length` bytes of payload.
+//!
+//! ```text
+//!  0        1        2        3        4                 8                12                16
+//!  ├────────┼────────┼────────┼────────┼─────────────────┼─────────────────┼─────────────────┤
+//!  │ opcode │ flags  │syndrome│   0    │     dst_qpn     │     src_qpn     │     length      │
+//!  │                msn                │                 va                │        ...
+//!  32                36                40                44               48
+//!  │      rkey       │       imm       │     offset      │      total      │
+//! ```
+//!
+//! `dst_qpn` and `rkey` are real handles of the receiving device, `src_qpn` is the virtual QPN of
+//! the sender's queue pair. `msn` numbers the messages (send work requests) of a queue pair; it
+//! starts at the PSN of the connection. A message is cut in segments of at most [`MAX_SEGMENT`] bytes;
+//! `offset` and `total` say where a segment belongs.
+//!
+//! ```text
+//! lower                          higher
+//!   │ HELLO ─────────▶ ◀───────── HELLO │   who, which version, which epoch
+//!   │ TRANSLATE* ────▶ ◀──── TRANSLATE* │   handles whose real name differs from the virtual one
+//!   │ READY ─────────▶ ◀───────── READY │   requests may follow
+//!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
+//!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
+//!   │ SEND, WRITE, READ, atomics ─────▶ │
+//!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed
+//!   │     ATOMIC_RESPONSE               │
+//!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
+//!   │ ◀── TRANSLATE_ACK(generation)     │   later frames use them
+//!   │ GOODBYE ────────────────────────▶ │   the sender will be moved; the link closes
+//! ```
+//!
+//! Compatibility: [`VERSION`] must be equal at both ends. It is raised with every change of this file
+//! that changes bytes.
+
+use fabric::{Epoch, FabricId, ProcessId, Vid};
+use verbs::{HandleKind, Translation};
+
+/// Raised when bytes change their meaning.
+pub const VERSION: u16 = 1;
+
+/// Bytes of a header.
+pub const HEADER: usize = 48;
+
+/// The most payload bytes of a message in one frame.
+pub const MAX_SEGMENT: u32 = 256 * 1024;
+
+/// The most payload bytes of a frame that carries no message.
+pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
+
+/// Translations in one frame.
+pub const MAX_TRANSLATIONS: usize = 512;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"thrm");
+const HELLO_LENGTH: usize = 24;
+const TRANSLATION_LENGTH: usize = 12;
+
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$about])* $variant = $number,)* }
+
+        impl $name {
+            /// What `number` stands for.
+            #[must_use]
+            pub fn from_wire(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What a frame is.
+    Opcode {
+        /// First frame of a link, with a [`Hello`].
+        Hello = 1,
+        /// [`Translation`]s; `msn` is their generation.
+        Translate = 2,
+        /// End of the greeting.
+        Ready = 3,
+        /// Last frame of a link.
+        Goodbye = 4,
+        /// Translations up to generation `msn` are in use.
+        TranslateAck = 5,
+        /// Asks which message is expected.
+        Resync = 16,
+        /// Answers that it is `msn`.
+        ResyncAck = 17,
+        /// SEND
+        Send = 32,
+        /// SEND with immediate data
+        SendImm = 33,
+        /// RDMA WRITE
+        Write = 34,
+        /// RDMA WRITE with immediate data
+        WriteImm = 35,
+        /// RDMA READ request of `total` bytes
+        Read = 36,
+        /// Compare and swap; the payload is both operands
+        CompareSwap = 37,
+        /// Fetch and add; the payload is the summand and 0
+        FetchAdd = 38,
+        /// All messages before `msn` are executed.
+        Ack = 64,
+        /// `msn` was not executed, because of `syndrome`.
+        Nak = 65,
+        /// A segment of what READ `msn` asked for
+        ReadResponse = 66,
+        /// What the memory held; in `va`
+        AtomicResponse = 67,
+    }
+}
+
+numbered! {
+    /// Why a message was not executed.
+    Syndrome {
+        /// No receive is posted; `imm` is the timer code to wait for.
+        ReceiverNotReady = 1,
+        /// There is no queue pair that is ready to receive this.
+        NotReady = 2,
+        /// A handle was named that the sender's table has wrong; the table has been sent since.
+        StaleHandle = 3,
+        /// Malformed, too long, or more READs than agreed.
+        InvalidRequest = 4,
+        /// Key, range or right is wrong.
+        RemoteAccess = 5,
+        /// The responder's own receive is broken.
+        RemoteOperation = 6,
+    }
+}
+
+/// Bits of [`Header::flags`].
+pub mod flag {
+    /// Raise a solicited event.
+    pub const SOLICITED: u8 = 1;
+    /// This READ or atomic was accepted before; its answer got lost with a link.
+    pub const ASKED_AGAIN: u8 = 2;
+    /// Bits that mean something.
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN;
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub opcode: Opcode,
+    /// See [`flag`].
+    pub flags: u8,
+    /// Why not, in a NAK.
+    pub syndrome: Option<Syndrome>,
+    /// Whom it is for.
+    pub dst_qpn: u32,
+    /// Whom it is from.
+    pub src_qpn: u32,
+    /// Bytes of payload that follow.
+    pub length: u32,
+    /// Which message.
+    pub msn: u64,
+    /// Where in remote memory, for the first byte of the message.
+    pub va: u64,
+    /// Key of that memory.
+    pub rkey: u32,
+    /// Immediate data.
+    pub imm: u32,
+    /// Bytes of the message before this segment.
+    pub offset: u32,
+    /// Bytes of the message.
+    pub total: u32,
+}
+
+impl Header {
+    /// A header with nothing but its opcode.
+    #[must_use]
+    pub fn new(opcode: Opcode) -> Self {
+        Self {
+            opcode,
+            flags: 0,
+            syndrome: None,
+            dst_qpn: 0,
+            src_qpn: 0,
+            length: 0,
+            msn: 0,
+            va: 0,
+            rkey: 0,
+            imm: 0,
+            offset: 0,
+            total: 0,
+        }
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.opcode as u8;
+        bytes[1] = self.flags;
+        bytes[2] = self.syndrome.map_or(0, |syndrome| syndrome as u8);
+        bytes[4..8].copy_from_slice(&self.dst_qpn.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.src_qpn.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.msn.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.va.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.imm.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.total.to_le_bytes());
+        bytes
+    }
+
+    /// The header in `bytes`.
+    ///
+    /// # Errors
+    /// If a field cannot be, or contradicts another.
+    #[inline]
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
+        let header = Self {
+            opcode: Opcode::from_wire(bytes[0]).ok_or(Malformed("unknown opcode"))?,
+            flags: bytes[1],
+            syndrome: Syndrome::from_wire(bytes[2]),
+            dst_qpn: u32_at(bytes, 4),
+            src_qpn: u32_at(bytes, 8),
+            length: u32_at(bytes, 12),
+            msn: u64_at(bytes, 16),
+            va: u64_at(bytes, 24),
+            rkey: u32_at(bytes, 32),
+            imm: u32_at(bytes, 36),
+            offset: u32_at(bytes, 40),
+            total: u32_at(bytes, 44),
+        };
+        if bytes[3] != 0 || bytes[1] & !flag::ALL != 0 || (bytes[2] != 0) != header.syndrome.is_some() {
+            return Err(Malformed("reserved bits are set"));
+        }
+        header.check_lengths()?;
+        Ok(header)
+    }
+
+    /// True for requests, which a responder executes.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        use Opcode::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
+        matches!(self.opcode, Send | SendImm | Write | WriteImm | Read | CompareSwap | FetchAdd)
+    }
+
+    /// True for the last segment of a message.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.offset + self.length == self.total
+    }
+
+    fn check_lengths(&self) -> Result<(), Malformed> {
+        use Opcode::{
+            Ack, AtomicResponse, CompareSwap, FetchAdd, Goodbye, Hello, Nak, Read, ReadResponse, Ready,
+            Resync, ResyncAck, Send, SendImm, Translate, TranslateAck, Write, WriteImm,
+        };
+        let fits = match self.opcode {
+            Send | SendImm | Write | WriteImm | ReadResponse => {
+                let end = self.offset.checked_add(self.length);
+                let progresses = self.length > 0 || self.total == 0;
+                self.length <= MAX_SEGMENT && end.is_some_and(|end| end <= self.total) && progresses
+            }
+            CompareSwap | FetchAdd => self.length == 16 && self.offset == 0 && self.total == 16,
+            Read => self.length == 0 && self.offset == 0,
+            Hello | Translate => self.length <= MAX_CONTROL,
+            Ready | Goodbye | TranslateAck | Resync | ResyncAck | Ack | AtomicResponse => self.length == 0,
+            Nak => self.length == 0 && self.syndrome.is_some(),
+        };
+        if fits { Ok(()) } else { Err(Malformed("lengths contradict each other")) }
+    }
+}
+
+/// A frame that no device of this version sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+/// The payload of the first frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Who speaks.
+    pub process: ProcessId,
+    /// In which fabric.
+    pub fabric: FabricId,
+    /// How often it has moved.
+    pub epoch: Epoch,
+}
+
+impl Hello {
+    /// The payload's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_LENGTH] {
+        let mut bytes = [0; HELLO_LENGTH];
+        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.process.vid.lid().to_le_bytes());
+        bytes[8] = self.process.index;
+        bytes[12..16].copy_from_slice(&self.fabric.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes
+    }
+
+    /// The hello in `bytes`.
+    ///
+    /// # Errors
+    /// If it is none, or of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; HELLO_LENGTH] = bytes.try_into().map_err(|_| Malformed("hello of wrong length"))?;
+        if u32_at(bytes, 0) != MAGIC {
+            return Err(Malformed("no device of ours speaks here"));
+        }
+        if u16::from_le_bytes([bytes[4], bytes[5]]) != VERSION {
+            return Err(Malformed("the peer's library has another link version"));
+        }
+        let lid = u16::from_le_bytes([bytes[6], bytes[7]]);
+        let vid = Vid::new(lid).ok_or(Malformed("hello without a VID"))?;
+        let process = ProcessId { vid, index: bytes[8] };
+        Ok(Self { process, fabric: FabricId(u32_at(bytes, 12)), epoch: Epoch(u64_at(bytes, 16)) })
+    }
+}
+
+/// Appends the payload of a TRANSLATE frame to `bytes`.
+pub fn encode_translations(lines: &[Translation], bytes: &mut Vec<u8>) {
+    for line in lines {
+        let kind: u32 = match line.kind {
+            HandleKind::QueuePair => 0,
+            HandleKind::MemoryKey => 1,
+        };
+        bytes.extend_from_slice(&kind.to_le_bytes());
+        bytes.extend_from_slice(&line.virtual_handle.to_le_bytes());
+        bytes.extend_from_slice(&line.real.to_le_bytes());
+    }
+}
+
+/// The translations in the payload `bytes`.
+///
+/// # Errors
+/// If it is not whole lines of known kinds.
+pub fn decode_translations(
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = Result<Translation, Malformed>>, Malformed> {
+    let (lines, rest) = bytes.as_chunks::<TRANSLATION_LENGTH>();
+    if !rest.is_empty() {
+        return Err(Malformed("half a translation"));
+    }
+    Ok(lines.iter().map(|line| {
+        let kind = match u32_at(line, 0) {
+            0 => HandleKind::QueuePair,
+            1 => HandleKind::MemoryKey,
+            _ => return Err(Malformed("translation of an unknown kind")),
+        };
+        Ok(Translation { kind, virtual_handle: u32_at(line, 4), real: u32_at(line, 8) })
+    }))
+}
+
+fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_their_encoding() {
+        let header = Header {
+            flags: flag::SOLICITED,
+            dst_qpn: 0x10001,
+            src_qpn: 0x20002,
+            length: 5,
+            msn: u64::MAX - 1,
+            va: 0x1234_5678_9abc_def0,
+            rkey: 7,
+            imm: 8,
+            offset: 10,
+            total: 15,
+            ..Header::new(Opcode::WriteImm)
+        };
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let segment = Header { length: 5, offset: u32::MAX, total: 4, ..Header::new(Opcode::Send) };
+        assert!(Header::decode(&segment.encode()).is_err());
+        let huge = Header { length: MAX_SEGMENT + 1, total: u32::MAX, ..Header::new(Opcode::Write) };
+        assert!(Header::decode(&huge.encode()).is_err());
+        let endless = Header { length: 0, total: 4, ..Header::new(Opcode::Write) };
+        assert!(Header::decode(&endless.encode()).is_err());
+        assert!(Header::decode(&Header::new(Opcode::Nak).encode()).is_err());
+        assert!(Header::decode(&[0xff; HEADER]).is_err());
+    }
+
+    #[test]
+    fn hello_and_translations_survive_their_encoding() {
+        let process = ProcessId { vid: Vid::new(9).unwrap(), index: 3 };
+        let hello = Hello { process, fabric: FabricId(4), epoch: Epoch(1 << 40) };
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let line = Translation { kind: HandleKind::MemoryKey, virtual_handle: 1, real: 2 };
+        let mut bytes = Vec::new();
+        encode_translations(&[line], &mut bytes);
+        assert_eq!(decode_translations(&bytes).unwrap().next(), Some(Ok(line)));
+        bytes.pop();
+        assert!(decode_translations(&bytes).is_err());
+    }
+}

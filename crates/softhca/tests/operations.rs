@@ -1,0 +1,545 @@
+//! Each operation, each error status, on every medium and with every way to pick handles.
+
+mod support;
+
+use softhca::*;
+use support::*;
+use verbs::Policy;
+
+/// Runs `test` on every medium and policy.
+fn everywhere(test: impl Fn(&mut Net)) {
+    for policy in Policy::ALL {
+        for medium in Medium::ALL {
+            test(&mut Net::new(2, policy, medium, 11));
+        }
+    }
+}
+
+#[test]
+fn every_operation_arrives() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        a.memory.store(0, &pattern(1, 5000));
+        b.memory.store(8192, &pattern(2, 3000));
+        b.memory.store(20_000, &7u64.to_ne_bytes());
+        b.receive(net, 100, &[b.sge(0, 3000), b.sge(4000, 2000)]);
+        b.receive(net, 101, &[]);
+        let (rkey, va) = (b.key, b.va(30_000));
+        a.post(net, 1, SendOp::SendImm(0xfeed), &[a.sge(0, 2500), a.sge(2500, 2500)]);
+        a.post(net, 2, SendOp::WriteImm { va, rkey, imm: 9 }, &[a.sge(100, 2000)]);
+        a.post(net, 3, SendOp::Read { va: b.va(8192), rkey }, &[a.sge(10_000, 1000), a.sge(12_000, 2000)]);
+        a.post(net, 4, SendOp::FetchAdd { va: b.va(20_000), rkey, add: 5 }, &[a.sge(16_000, 8)]);
+        a.post(
+            net,
+            5,
+            SendOp::CompareSwap { va: b.va(20_000), rkey, compare: 12, swap: 99 },
+            &[a.sge(16_008, 8)],
+        );
+        net.settle();
+        let sent = a.poll_sends(net);
+        assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert!(sent.iter().all(|wc| wc.status == WcStatus::Success), "{sent:?}");
+        let received = b.poll_receives(net);
+        assert_eq!((received[0].wr_id, received[0].imm, received[0].byte_len), (100, Some(0xfeed), 5000));
+        assert_eq!((received[1].wr_id, received[1].imm, received[1].byte_len), (101, Some(9), 2000));
+        assert_eq!(received[1].opcode, WcOpcode::ReceiveRdmaWithImm);
+        assert_eq!(b.memory.load(0, 3000), pattern(1, 5000)[..3000]);
+        assert_eq!(b.memory.load(4000, 2000), pattern(1, 5000)[3000..]);
+        assert_eq!(b.memory.load(30_000, 2000), pattern(1, 5000)[100..2100]);
+        assert_eq!(a.memory.load(10_000, 1000), pattern(2, 3000)[..1000]);
+        assert_eq!(a.memory.load(12_000, 2000), pattern(2, 3000)[1000..]);
+        assert_eq!((a.memory.word(16_000), a.memory.word(16_008), b.memory.word(20_000)), (7, 12, 99));
+    });
+}
+
+#[test]
+fn inline_data_is_copied_at_once() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        let bytes = Memory::new(8);
+        bytes.store(0, b"original");
+        let piece = [Sge { addr: bytes.address(), length: 8, lkey: 0 }];
+        let op = SendOp::Write { va: b.va(0), rkey: b.key };
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            signaled: true,
+            fence: false,
+            solicited: false,
+            payload: Payload::Inline(&piece),
+        };
+        // SAFETY: the piece is readable.
+        unsafe { net.device(0).post_send(a.qp, &wr) }.unwrap();
+        bytes.store(0, b"modified");
+        net.device(0).flush_doorbell(a.qp);
+        net.settle();
+        assert_eq!(b.memory.load(0, 8), b"original");
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+    });
+}
+
+#[test]
+fn large_messages_and_zero_length_ones() {
+    everywhere(|net| {
+        let plan = Plan { memory: 3 << 20, ..Plan::default() };
+        let (a, b) = pair(net, 0, 1, &plan);
+        let size = (1 << 20) + 17;
+        a.memory.store(0, &pattern(5, size));
+        b.receive(net, 7, &[b.sge(0, size)]);
+        b.receive(net, 8, &[]);
+        a.post(net, 1, SendOp::Send, &[a.sge(0, size)]);
+        a.post(net, 2, SendOp::Send, &[]);
+        a.post(net, 3, SendOp::Write { va: 0, rkey: 0 }, &[]);
+        a.post(
+            net,
+            4,
+            SendOp::Read { va: b.va(0), rkey: b.key },
+            &[a.sge(2 << 20, 1000), a.sge(1 << 20, size - 1000)],
+        );
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
+        assert_eq!(b.poll_receives(net).iter().map(|wc| wc.byte_len).collect::<Vec<_>>(), [size as u32, 0]);
+        assert!(b.memory.load(0, size) == pattern(5, size));
+        assert!(a.memory.load(1 << 20, size - 1000) == pattern(5, size)[1000..]);
+    });
+}
+
+#[test]
+fn a_process_reaches_its_own_queue_pairs() {
+    for policy in Policy::ALL {
+        let net = &mut Net::new(1, policy, Medium::Shm, 1);
+        let (a, b) = pair(net, 0, 0, &Plan::default());
+        b.receive(net, 9, &[b.sge(0, 100)]);
+        a.memory.store(0, &pattern(3, 100));
+        a.post(net, 1, SendOp::Send, &[a.sge(0, 100)]);
+        a.post(net, 2, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(200, 100)]);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+        assert_eq!(a.memory.load(200, 100), pattern(3, 100));
+    }
+}
+
+/// Posts `op` once and expects `status` at the requester; both queue pairs must be in `states` then.
+fn refused(net: &mut Net, ends: &(End, End), op: SendOp, sges: &[Sge], status: WcStatus, peer: QpState) {
+    let (a, b) = ends;
+    a.post(net, 1, op, sges);
+    a.post(net, 2, SendOp::Write { va: 0, rkey: 0 }, &[]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [status, WcStatus::Flushed], "{op:?}");
+    assert_eq!(a.state(net), QpState::Error);
+    assert_eq!(b.state(net), peer);
+}
+
+#[test]
+fn remote_access_errors() {
+    everywhere(|net| {
+        let plan = Plan::default();
+        let outside = |b: &End| b.va(0) + b.memory.len() as u64 - 50;
+        let wrong: [fn(&End, u64) -> SendOp; 5] = [
+            |b, _| SendOp::Write { va: b.va(0), rkey: b.key ^ 0x5555 },
+            |b, outside| SendOp::Write { va: outside, rkey: b.key },
+            |b, outside| SendOp::Read { va: outside, rkey: b.key },
+            |b, _| SendOp::Write { va: b.va(0) - 1, rkey: b.key },
+            |b, _| SendOp::Write { va: u64::MAX - 10, rkey: b.key },
+        ];
+        for op in wrong {
+            let ends = pair(net, 0, 1, &plan);
+            let op = op(&ends.1, outside(&ends.1));
+            let sges = [ends.0.sge(0, 100)];
+            net.nodes[1].events.clear();
+            refused(net, &ends, op, &sges, WcStatus::RemoteAccess, QpState::Error);
+            assert_eq!(net.asyncs(1), [AsyncEvent::QpAccessError(ends.1.qp)]);
+        }
+    });
+}
+
+#[test]
+fn missing_rights_are_remote_access_errors() {
+    everywhere(|net| {
+        for missing in [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC] {
+            for by_region in [false, true] {
+                let mut plan = Plan::default();
+                match by_region {
+                    true => plan.mr_access -= missing,
+                    false => plan.attr.access -= missing,
+                }
+                let ends = pair(net, 0, 1, &plan);
+                let (va, rkey) = (ends.1.va(0), ends.1.key);
+                let op = match missing {
+                    Access::REMOTE_WRITE => SendOp::Write { va, rkey },
+                    Access::REMOTE_READ => SendOp::Read { va, rkey },
+                    _ => SendOp::FetchAdd { va, rkey, add: 1 },
+                };
+                let sges = [ends.0.sge(0, 8)];
+                refused(net, &ends, op, &sges, WcStatus::RemoteAccess, QpState::Error);
+            }
+        }
+    });
+}
+
+#[test]
+fn another_domains_key_is_refused() {
+    everywhere(|net| {
+        let ends = pair(net, 0, 1, &Plan::default());
+        let stranger = open(net, 1, &Plan::default());
+        let op = SendOp::Write { va: stranger.va(0), rkey: stranger.key };
+        let sges = [ends.0.sge(0, 8)];
+        refused(net, &ends, op, &sges, WcStatus::RemoteAccess, QpState::Error);
+    });
+}
+
+#[test]
+fn a_misaligned_atomic_is_an_invalid_request() {
+    everywhere(|net| {
+        let ends = pair(net, 0, 1, &Plan::default());
+        let op = SendOp::FetchAdd { va: ends.1.va(4), rkey: ends.1.key, add: 1 };
+        let sges = [ends.0.sge(0, 8)];
+        refused(net, &ends, op, &sges, WcStatus::RemoteInvalidRequest, QpState::Error);
+        assert_eq!(net.asyncs(1), [AsyncEvent::QpRequestError(ends.1.qp)]);
+    });
+}
+
+#[test]
+fn local_errors_touch_only_the_requester() {
+    everywhere(|net| {
+        let bad_key = |a: &End| [Sge { lkey: a.key ^ 0x5555, ..a.sge(0, 10) }];
+        let ends = pair(net, 0, 1, &Plan::default());
+        let (va, rkey) = (ends.1.va(0), ends.1.key);
+        let sges = bad_key(&ends.0);
+        refused(net, &ends, SendOp::Write { va, rkey }, &sges, WcStatus::LocalProtection, QpState::Rts);
+
+        let ends = pair(net, 0, 1, &Plan { mr_access: Access::REMOTE_READ, ..Plan::default() });
+        let (va, rkey) = (ends.1.va(0), ends.1.key);
+        let sges = [ends.0.sge(0, 10)];
+        refused(net, &ends, SendOp::Read { va, rkey }, &sges, WcStatus::LocalProtection, QpState::Rts);
+
+        let mut plan = Plan::default();
+        plan.attr.max_rd_atomic = 0;
+        let ends = pair(net, 0, 1, &plan);
+        let sges = [ends.0.sge(0, 10)];
+        let op = SendOp::Read { va: ends.1.va(0), rkey: ends.1.key };
+        refused(net, &ends, op, &sges, WcStatus::LocalQpOperation, QpState::Rts);
+    });
+}
+
+#[test]
+fn a_message_past_the_devices_limit_is_a_local_length_error() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
+    let ends = pair(net, 0, 1, &Plan::default());
+    let huge = [Sge { length: (1 << 30) + 1, ..ends.0.sge(0, 0) }];
+    let op = SendOp::Write { va: ends.1.va(0), rkey: ends.1.key };
+    refused(net, &ends, op, &huge, WcStatus::LocalLength, QpState::Rts);
+}
+
+#[test]
+fn a_receive_that_is_too_short_fails_on_both_sides() {
+    everywhere(|net| {
+        let ends = pair(net, 0, 1, &Plan::default());
+        ends.1.receive(net, 5, &[ends.1.sge(0, 99)]);
+        ends.1.receive(net, 6, &[ends.1.sge(0, 99)]);
+        let sges = [ends.0.sge(0, 100)];
+        refused(net, &ends, SendOp::Send, &sges, WcStatus::RemoteInvalidRequest, QpState::Error);
+        let received = ends.1.poll_receives(net);
+        assert_eq!(statuses(&received), [WcStatus::LocalLength, WcStatus::Flushed]);
+        assert_eq!(received.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [5, 6]);
+    });
+}
+
+#[test]
+fn a_receive_with_a_bad_key_fails_on_both_sides() {
+    everywhere(|net| {
+        let ends = pair(net, 0, 1, &Plan::default());
+        ends.1.receive(net, 5, &[Sge { lkey: ends.1.key ^ 0x5555, ..ends.1.sge(0, 100) }]);
+        let sges = [ends.0.sge(0, 100)];
+        refused(net, &ends, SendOp::Send, &sges, WcStatus::RemoteOperation, QpState::Error);
+        assert_eq!(statuses(&ends.1.poll_receives(net)), [WcStatus::LocalProtection]);
+    });
+}
+
+#[test]
+fn sends_wait_for_receives() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        a.memory.store(0, &pattern(8, 300));
+        for at in 0..3 {
+            a.post(net, at, SendOp::Send, &[a.sge(at as usize * 100, 100)]);
+        }
+        net.run(|net| net.now.as_millis() > 1100, 100_000);
+        assert_eq!(a.poll_sends(net), []);
+        for at in 0..3 {
+            b.receive(net, at, &[b.sge(at as usize * 100, 100)]);
+            net.run(|net| net.now.as_millis() > 1200 + u128::from(at) * 100, 100_000);
+        }
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+        assert_eq!(b.memory.load(0, 300), pattern(8, 300));
+        assert_eq!(b.poll_receives(net).len(), 3);
+    });
+}
+
+#[test]
+fn receiver_not_ready_retries_run_out() {
+    everywhere(|net| {
+        let mut plan = Plan::default();
+        plan.attr.rnr_retry = 3;
+        let ends = pair(net, 0, 1, &plan);
+        let sges = [ends.0.sge(0, 1)];
+        refused(net, &ends, SendOp::Send, &sges, WcStatus::RnrRetryExceeded, QpState::Rts);
+    });
+}
+
+#[test]
+fn a_peer_that_is_not_ready_or_gone_exceeds_retries() {
+    everywhere(|net| {
+        let mut plan = Plan::default();
+        plan.attr.retry_count = 2;
+        let ends = (open(net, 0, &plan), open(net, 1, &plan));
+        to_init(net, &ends.0, &plan);
+        to_rtr(net, &ends.0, &ends.1, &plan);
+        to_rts(net, &ends.0, &plan);
+        let (sges, started) = ([ends.0.sge(0, 1)], net.now);
+        refused(net, &ends, SendOp::Send, &sges, WcStatus::RetryExceeded, QpState::Reset);
+        let waited = net.now - started;
+        assert!((130..150).contains(&waited.as_millis()), "two pauses of 67 ms, not {waited:?}");
+
+        let ends = pair(net, 0, 1, &plan);
+        net.settle();
+        net.nodes[1].gone = true;
+        net.suspend(1);
+        let sges = [ends.0.sge(0, 1)];
+        refused(net, &ends, SendOp::Send, &sges, WcStatus::RetryExceeded, QpState::Rts);
+    });
+}
+
+#[test]
+fn a_late_peer_is_waited_for() {
+    everywhere(|net| {
+        let plan = Plan::default();
+        let (a, b) = (open(net, 0, &plan), open(net, 1, &plan));
+        to_init(net, &a, &plan);
+        to_rtr(net, &a, &b, &plan);
+        to_rts(net, &a, &plan);
+        a.memory.store(0, b"knocking");
+        for at in 0..5 {
+            a.post(net, at, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+        }
+        net.run(|net| net.now.as_millis() > 1100, 100_000);
+        to_init(net, &b, &plan);
+        to_rtr(net, &b, &a, &plan);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 5]);
+        assert_eq!(b.memory.load(0, 8), b"knocking");
+        assert_eq!(net.asyncs(1), [AsyncEvent::CommunicationEstablished(b.qp)]);
+    });
+}
+
+#[test]
+fn an_unreachable_peer_is_waited_for_a_minute_a_moving_one_for_ever() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
+    let (a, b) = pair(net, 0, 1, &Plan::default());
+    net.suspend(1);
+    a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+    net.run(|net| net.now.as_secs() > 300, 1_000_000);
+    assert_eq!(a.poll_sends(net), []);
+    net.refuse_with = fabric::attach::LinkRefusal::Unreachable;
+    let started = net.now;
+    net.run(|net| a.state(net) == QpState::Error, 1_000_000);
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RetryExceeded]);
+    assert_eq!((net.now - started).as_secs(), 60);
+}
+
+#[test]
+fn modify_to_error_flushes_in_order() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        for at in 0..3 {
+            b.receive(net, at, &[b.sge(0, 10)]);
+        }
+        net.suspend(0);
+        for at in 0..3 {
+            b.post(net, at, SendOp::Send, &[b.sge(0, 10)]);
+        }
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        net.device(1).modify_qp(b.qp, &attr, QpAttrMask::STATE).unwrap();
+        b.post(net, 3, SendOp::Send, &[b.sge(0, 10)]);
+        b.receive(net, 3, &[]);
+        for completions in [b.poll_sends(net), b.poll_receives(net)] {
+            assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+            assert!(completions.iter().all(|wc| wc.status == WcStatus::Flushed));
+        }
+        assert_eq!(a.state(net), QpState::Rts);
+    });
+}
+
+#[test]
+fn a_reset_connection_can_be_made_again() {
+    everywhere(|net| {
+        let plan = Plan::default();
+        let (a, b) = pair(net, 0, 1, &plan);
+        for round in 0..3 {
+            b.receive(net, round, &[b.sge(0, 10)]);
+            a.post(net, round, SendOp::Send, &[a.sge(0, 10)]);
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+            assert_eq!(b.poll_receives(net).len(), 1);
+            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+            for end in [&a, &b] {
+                net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+            }
+            connect(net, &a, &b, &plan);
+        }
+    });
+}
+
+#[test]
+fn a_drained_send_queue_says_so_and_starts_again() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        let op = SendOp::Write { va: b.va(0), rkey: b.key };
+        a.post(net, 1, op, &[a.sge(0, 8)]);
+        let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
+        let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        net.device(0).modify_qp(a.qp, &sqd, mask).unwrap();
+        a.post(net, 2, op, &[a.sge(0, 8)]);
+        net.settle();
+        assert!(net.asyncs(0).contains(&AsyncEvent::SendQueueDrained(a.qp)));
+        assert!(!a.poll_sends(net).iter().any(|wc| wc.wr_id == 2));
+        let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
+        net.device(0).modify_qp(a.qp, &rts, QpAttrMask::STATE).unwrap();
+        net.settle();
+        assert!(a.poll_sends(net).iter().any(|wc| wc.wr_id == 2 && wc.status == WcStatus::Success));
+    });
+}
+
+#[test]
+fn a_fenced_request_waits_for_reads() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        b.memory.store(0, b"before");
+        a.memory.store(100, b"after!");
+        let (va, rkey) = (b.va(0), b.key);
+        a.post(net, 1, SendOp::Read { va, rkey }, &[a.sge(0, 6)]);
+        let sges = [a.sge(100, 6)];
+        let op = SendOp::Write { va, rkey };
+        let wr = SendWr {
+            wr_id: 2,
+            op,
+            signaled: true,
+            fence: true,
+            solicited: false,
+            payload: Payload::Sges(&sges),
+        };
+        a.post_wr(net, &wr).unwrap();
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+        assert_eq!((a.memory.load(0, 6), b.memory.load(0, 6)), (b"before".to_vec(), b"after!".to_vec()));
+    });
+}
+
+#[test]
+fn a_shared_receive_queue_serves_all_and_tells_its_limit() {
+    everywhere(|net| {
+        let pd = net.device(1).alloc_pd().unwrap();
+        let wanted = SrqAttr { max_wr: 10, max_sge: 1, limit: 0 };
+        let (srq, _) = net.device(1).create_srq(pd, &wanted).unwrap();
+        let memory = Memory::new(1000);
+        let at = memory.address();
+        // SAFETY: test memory is never unmapped.
+        let (_, keys) = unsafe { net.device(1).reg_mr(pd, at, 1000, at, Access::LOCAL_WRITE) }.unwrap();
+        for slot in 0..10 {
+            let sge = Sge { addr: at + slot * 100, length: 100, lkey: keys.lkey };
+            net.device(1).post_srq_recv(srq, slot, &[sge]).unwrap();
+        }
+        assert_eq!(net.device(1).post_srq_recv(srq, 10, &[]), Err(Errno::NO_MEMORY));
+        net.device(1).modify_srq(srq, None, Some(8)).unwrap();
+        let plan = Plan::default();
+        let shared = Plan { srq: Some(srq), ..plan };
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            let (a, b) = (open(net, 0, &plan), open(net, 1, &shared));
+            connect(net, &a, &b, &plan);
+            a.post(net, 1, SendOp::Send, &[a.sge(0, 50)]);
+            ends.push((a, b));
+        }
+        net.settle();
+        let received: usize = ends.iter().map(|(_, b)| b.poll_receives(net).len()).sum();
+        assert_eq!(received, 3);
+        assert_eq!(net.asyncs(1), [AsyncEvent::SrqLimitReached(srq)]);
+        assert_eq!(net.device(1).query_srq(srq).unwrap().limit, 0);
+        assert_eq!(net.device(1).destroy_srq(srq), Err(Errno::BUSY));
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        net.device(1).modify_qp(ends[0].1.qp, &attr, QpAttrMask::STATE).unwrap();
+        net.settle();
+        assert!(net.asyncs(1).contains(&AsyncEvent::LastWqeReached(ends[0].1.qp)));
+    });
+}
+
+#[test]
+fn an_overrun_queue_fails_its_queue_pairs() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan { cq_depth: 2, ..Plan::default() });
+        for at in 0..4 {
+            a.post(net, at, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+        }
+        net.settle();
+        let events = net.asyncs(0);
+        assert!(
+            events.contains(&AsyncEvent::CqError(a.send_cq)) && events.contains(&AsyncEvent::QpFatal(a.qp))
+        );
+        assert_eq!(a.poll_sends(net).len(), 2);
+        assert!(net.device(0).poll_cq(a.send_cq, &mut [Wc::default()]).is_err());
+        assert_eq!(a.state(net), QpState::Error);
+    });
+}
+
+#[test]
+fn armed_queues_raise_one_event() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        net.device(1).arm_cq(b.recv_cq, true).unwrap();
+        for (at, solicited) in [(0, false), (1, true), (2, true)] {
+            b.receive(net, at, &[b.sge(0, 8)]);
+            let sges = [a.sge(0, 8)];
+            let wr = SendWr {
+                wr_id: at,
+                op: SendOp::Send,
+                signaled: false,
+                fence: false,
+                solicited,
+                payload: Payload::Sges(&sges),
+            };
+            a.post_wr(net, &wr).unwrap();
+            net.settle();
+            let woken =
+                net.nodes[1].events.iter().filter(|event| **event == Event::Completion(b.recv_cq)).count();
+            assert_eq!(woken, usize::from(at > 0));
+        }
+        assert_eq!(a.poll_sends(net), [], "unsignalled");
+    });
+}
+
+#[test]
+fn limits_and_uses_are_checked() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
+    let plan = Plan { caps: QpCaps { max_send_wr: 2, ..Plan::default().caps }, ..Plan::default() };
+    let (a, b) = pair(net, 0, 1, &plan);
+    net.suspend(1);
+    let op = SendOp::Write { va: b.va(0), rkey: b.key };
+    assert!(a.try_post(net, 1, op, &[a.sge(0, 1); 5]).is_err());
+    a.post(net, 1, op, &[]);
+    a.post(net, 2, op, &[]);
+    assert_eq!(a.try_post(net, 3, op, &[]), Err(Errno::NO_MEMORY));
+    assert_eq!(net.device(0).dealloc_pd(a.pd), Err(Errno::BUSY));
+    assert_eq!(net.device(0).destroy_cq(a.send_cq), Err(Errno::BUSY));
+    net.device(0).destroy_qp(a.qp).unwrap();
+    assert_eq!(net.device(0).destroy_qp(a.qp), Err(Errno::INVALID));
+    net.device(0).dereg_mr(a.mr).unwrap();
+    net.device(0).dealloc_pd(a.pd).unwrap();
+    net.device(0).destroy_cq(a.send_cq).unwrap();
+    // SAFETY: refused before anything is touched.
+    let refused = unsafe { net.device(1).reg_mr(b.pd, u64::MAX - 5, 10, 0, Access::empty()) };
+    assert_eq!(refused.err(), Some(Errno::INVALID));
+    // SAFETY: refused before anything is touched.
+    let refused = unsafe { net.device(1).reg_mr(b.pd, b.va(0), 10, 0, Access::REMOTE_WRITE) };
+    assert_eq!(refused.err(), Some(Errno::INVALID));
+}

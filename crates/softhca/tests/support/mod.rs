@@ -1,0 +1,450 @@
+//! Devices joined in one process, in virtual time.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod pipe;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use fabric::attach::LinkRefusal;
+use fabric::{Epoch, FabricId, ProcessId, Vid};
+use softhca::*;
+use verbs::Policy;
+
+pub const FABRIC: FabricId = FabricId(7);
+
+/// What joins the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A pipe in memory that splits reads and writes anywhere.
+    Pipe,
+    Tcp,
+    Shm,
+}
+
+impl Medium {
+    pub const ALL: [Self; 3] = [Self::Pipe, Self::Tcp, Self::Shm];
+}
+
+/// xorshift64*: repeatable.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 11) % end
+    }
+
+    pub fn one_in(&mut self, odds: u64) -> bool {
+        self.below(odds) == 0
+    }
+}
+
+/// Memory of an application, which devices write behind the compiler's back.
+pub struct Memory {
+    at: *mut u8,
+    length: usize,
+}
+
+impl Memory {
+    pub fn new(length: usize) -> Self {
+        let words = vec![0u64; length.div_ceil(8)].into_boxed_slice();
+        Self { at: Box::leak(words).as_mut_ptr().cast(), length }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.at as u64
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn store(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.length);
+        // SAFETY: in bounds, and no device runs while the test does.
+        unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    pub fn load(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= self.length);
+        // SAFETY: in bounds, and no device runs while the test does.
+        unsafe { std::slice::from_raw_parts(self.at.add(offset), length) }.to_vec()
+    }
+
+    pub fn word(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.load(offset, 8).try_into().unwrap())
+    }
+}
+
+/// A device and its user.
+pub struct Node {
+    pub id: ProcessId,
+    pub device: Device,
+    pub epoch: Epoch,
+    pub suspended: bool,
+    pub gone: bool,
+    pub events: Vec<Event>,
+}
+
+/// Devices and what joins them.
+pub struct Net {
+    pub nodes: Vec<Node>,
+    pub medium: Medium,
+    pub now: Duration,
+    pub random: Random,
+    pub pipes: HashMap<(ProcessId, ProcessId), pipe::Cutter>,
+    /// Bytes after which a new pipe breaks, if it does.
+    pub cut_within: Option<u64>,
+    pub refuse_with: LinkRefusal,
+}
+
+impl Net {
+    pub fn new(count: usize, policy: Policy, medium: Medium, seed: u64) -> Self {
+        let nodes = (0..count).map(|at| Node::new(at, policy, seed)).collect();
+        Self {
+            nodes,
+            medium,
+            now: Duration::from_secs(1),
+            random: Random::new(seed),
+            pipes: HashMap::new(),
+            cut_within: None,
+            refuse_with: LinkRefusal::Moving,
+        }
+    }
+
+    pub fn device(&mut self, at: usize) -> &mut Device {
+        &mut self.nodes[at].device
+    }
+
+    fn broker(&mut self) {
+        for at in 0..self.nodes.len() {
+            let mut wanted = Vec::new();
+            self.nodes[at].device.take_link_requests(&mut wanted);
+            for peer in wanted {
+                let other = self.nodes.iter().position(|node| node.id == peer && !node.gone);
+                match other.filter(|other| !self.nodes[*other].suspended) {
+                    Some(other) => self.join(at, other),
+                    None => {
+                        let gone = other.is_none();
+                        let reason = if gone { LinkRefusal::Gone } else { self.refuse_with };
+                        self.nodes[at].device.link_refused(peer, reason, self.now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a link between two nodes.
+    pub fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = if self.nodes[a].id < self.nodes[b].id { (a, b) } else { (b, a) };
+        let (lower, higher) = self.streams((self.nodes[a].id, self.nodes[b].id));
+        for (at, other, stream) in [(a, b, lower), (b, a, higher)] {
+            let (peer, epoch) = (self.nodes[other].id, self.nodes[other].epoch);
+            self.nodes[at].device.link_up(peer, epoch, stream, self.now);
+        }
+    }
+
+    fn streams(&mut self, pair: (ProcessId, ProcessId)) -> (Box<dyn Stream>, Box<dyn Stream>) {
+        match self.medium {
+            Medium::Pipe => {
+                let cut = self.cut_within.map(|within| self.random.below(within));
+                let (cutter, a, b) = pipe::pair(self.random.next(), cut);
+                self.pipes.insert(pair, cutter);
+                (a, b)
+            }
+            Medium::Tcp => {
+                let (a, b) = tcp_pair();
+                (stream::tcp_stream(a).unwrap(), stream::tcp_stream(b).unwrap())
+            }
+            Medium::Shm => {
+                let (a, b) = stream::create_shm_pair().unwrap();
+                (stream::shm_stream(a, true).unwrap(), stream::shm_stream(b, false).unwrap())
+            }
+        }
+    }
+
+    /// Breaks every link.
+    pub fn cut(&mut self) {
+        for cutter in self.pipes.values() {
+            cutter.cut();
+        }
+    }
+
+    /// One round of everything. Returns whether anything happened, and the next deadline.
+    pub fn step(&mut self) -> (bool, Option<Duration>) {
+        self.broker();
+        let (mut worked, mut next) = (false, None::<Duration>);
+        for node in &mut self.nodes {
+            let progress = node.device.progress(self.now);
+            worked |= progress.did_work;
+            if let Some(deadline) = progress.next_deadline {
+                next = Some(next.map_or(deadline, |next| next.min(deadline)));
+            }
+            node.device.take_events(&mut node.events);
+        }
+        (worked, next)
+    }
+
+    /// Runs until nothing moves and nobody waits for a clock.
+    pub fn settle(&mut self) {
+        self.run(|_| false, 200_000);
+    }
+
+    /// Runs until `done` or rest, at most `steps` rounds.
+    pub fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool, steps: usize) {
+        let mut quiet = 0;
+        for _ in 0..steps {
+            if done(self) {
+                return;
+            }
+            let (worked, next) = self.step();
+            quiet = if worked { 0 } else { quiet + 1 };
+            match next {
+                Some(deadline) if quiet > 3 => {
+                    self.now = self.now.max(deadline) + Duration::from_nanos(1);
+                    quiet = 0;
+                }
+                // A socket's bytes may still be on their way.
+                None if quiet > 20 => return,
+                _ => {}
+            }
+        }
+        panic!("no end after {steps} steps at {:?}", self.now);
+    }
+
+    /// Moves a node: suspends it here, lets the others run, and resumes it with other handles.
+    pub fn suspend(&mut self, at: usize) -> Suspended {
+        self.nodes[at].suspended = true;
+        self.nodes[at].device.suspend(self.now)
+    }
+
+    pub fn resume(&mut self, at: usize) {
+        self.nodes[at].suspended = false;
+        self.nodes[at].epoch = self.nodes[at].epoch.next();
+        let epoch = self.nodes[at].epoch;
+        self.nodes[at].device.resume(self.now, epoch);
+    }
+
+    pub fn asyncs(&self, at: usize) -> Vec<AsyncEvent> {
+        let events = self.nodes[at].events.iter();
+        events.filter_map(|event| if let Event::Async(event) = event { Some(*event) } else { None }).collect()
+    }
+}
+
+impl Node {
+    fn new(at: usize, policy: Policy, seed: u64) -> Self {
+        let id = ProcessId { vid: Vid::new(at as u16 + 1).unwrap(), index: 1 };
+        let config = Config {
+            process: id,
+            fabric: FABRIC,
+            epoch: Epoch(0),
+            handles: policy.source(seed + at as u64),
+            limits: Limits::default(),
+        };
+        let device = Device::new(config);
+        Self { id, device, epoch: Epoch(0), suspended: false, gone: false, events: Vec::new() }
+    }
+}
+
+fn tcp_pair() -> (OwnedFd, OwnedFd) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (a.into(), listener.accept().unwrap().0.into())
+}
+
+/// One end of a connection: a queue pair with its own CQs and memory.
+pub struct End {
+    pub node: usize,
+    pub pd: Pd,
+    pub qp: Qp,
+    pub qpn: u32,
+    pub send_cq: Cq,
+    pub recv_cq: Cq,
+    pub memory: Memory,
+    pub mr: Mr,
+    pub key: u32,
+}
+
+pub const EVERYTHING: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// How a connection is made.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub caps: QpCaps,
+    pub memory: usize,
+    pub cq_depth: u32,
+    pub attr: QpAttr,
+    pub srq: Option<Srq>,
+    pub mr_access: Access,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            caps: QpCaps {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline: 256,
+            },
+            memory: 64 * 1024,
+            cq_depth: 1024,
+            attr: QpAttr {
+                path_mtu: 3,
+                port: 1,
+                access: EVERYTHING,
+                max_rd_atomic: 4,
+                max_dest_rd_atomic: 4,
+                min_rnr_timer: 12,
+                timeout: 14,
+                retry_count: 7,
+                rnr_retry: 7,
+                rq_psn: 0x00ff_fff0,
+                sq_psn: 0x00ff_fff0,
+                ..QpAttr::default()
+            },
+            srq: None,
+            mr_access: EVERYTHING,
+        }
+    }
+}
+
+pub fn open(net: &mut Net, node: usize, plan: &Plan) -> End {
+    let device = net.device(node);
+    let pd = device.alloc_pd().unwrap();
+    let (send_cq, _) = device.create_cq(plan.cq_depth).unwrap();
+    let (recv_cq, _) = device.create_cq(plan.cq_depth).unwrap();
+    let init = QpInit { pd, send_cq, recv_cq, srq: plan.srq, caps: plan.caps, sq_sig_all: false };
+    let (qp, qpn, _) = device.create_qp(&init).unwrap();
+    let memory = Memory::new(plan.memory);
+    let (at, length) = (memory.address(), memory.len() as u64);
+    // SAFETY: test memory is never unmapped.
+    let (mr, keys) = unsafe { device.reg_mr(pd, at, length, at, plan.mr_access) }.unwrap();
+    End { node, pd, qp, qpn, send_cq, recv_cq, memory, mr, key: keys.rkey }
+}
+
+pub fn to_init(net: &mut Net, end: &End, plan: &Plan) {
+    use QpAttrMask as M;
+    let attr = QpAttr { state: QpState::Init, ..plan.attr };
+    let mask = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
+}
+
+pub fn to_rtr(net: &mut Net, end: &End, peer: &End, plan: &Plan) {
+    use QpAttrMask as M;
+    let dlid = net.nodes[peer.node].id.vid.lid();
+    let address = AddressVector { dlid, port: 1, ..AddressVector::default() };
+    let attr = QpAttr { state: QpState::Rtr, remote_qpn: peer.qpn, address, ..plan.attr };
+    let mask =
+        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
+}
+
+pub fn to_rts(net: &mut Net, end: &End, plan: &Plan) {
+    use QpAttrMask as M;
+    let attr = QpAttr { state: QpState::Rts, ..plan.attr };
+    let mask = M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+    net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
+}
+
+pub fn connect(net: &mut Net, a: &End, b: &End, plan: &Plan) {
+    for end in [a, b] {
+        to_init(net, end, plan);
+    }
+    to_rtr(net, a, b, plan);
+    to_rtr(net, b, a, plan);
+    for end in [a, b] {
+        to_rts(net, end, plan);
+    }
+}
+
+pub fn pair(net: &mut Net, a: usize, b: usize, plan: &Plan) -> (End, End) {
+    let (a, b) = (open(net, a, plan), open(net, b, plan));
+    connect(net, &a, &b, plan);
+    (a, b)
+}
+
+impl End {
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.memory.address() + offset as u64, length: length as u32, lkey: self.key }
+    }
+
+    pub fn va(&self, offset: usize) -> u64 {
+        self.memory.address() + offset as u64
+    }
+
+    pub fn post(&self, net: &mut Net, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        self.try_post(net, wr_id, op, sges).unwrap();
+    }
+
+    pub fn try_post(&self, net: &mut Net, wr_id: u64, op: SendOp, sges: &[Sge]) -> Result<(), Errno> {
+        let wr = SendWr {
+            wr_id,
+            op,
+            signaled: true,
+            fence: false,
+            solicited: false,
+            payload: Payload::Sges(sges),
+        };
+        self.post_wr(net, &wr)
+    }
+
+    pub fn post_wr(&self, net: &mut Net, wr: &SendWr<'_>) -> Result<(), Errno> {
+        let device = net.device(self.node);
+        // SAFETY: inline pieces of tests are readable.
+        unsafe { device.post_send(self.qp, wr) }?;
+        device.flush_doorbell(self.qp);
+        Ok(())
+    }
+
+    pub fn receive(&self, net: &mut Net, wr_id: u64, sges: &[Sge]) {
+        net.device(self.node).post_recv(self.qp, wr_id, sges).unwrap();
+    }
+
+    pub fn poll_sends(&self, net: &mut Net) -> Vec<Wc> {
+        poll(net, self.node, self.send_cq)
+    }
+
+    pub fn poll_receives(&self, net: &mut Net) -> Vec<Wc> {
+        poll(net, self.node, self.recv_cq)
+    }
+
+    pub fn state(&self, net: &mut Net) -> QpState {
+        net.device(self.node).query_qp(self.qp).unwrap().0.state
+    }
+}
+
+pub fn poll(net: &mut Net, node: usize, cq: Cq) -> Vec<Wc> {
+    let mut all = Vec::new();
+    let mut some = [Wc::default(); 16];
+    while let Ok(count @ 1..) = net.device(node).poll_cq(cq, &mut some) {
+        all.extend_from_slice(&some[..count]);
+    }
+    all
+}
+
+/// Statuses in order.
+pub fn statuses(completions: &[Wc]) -> Vec<WcStatus> {
+    completions.iter().map(|wc| wc.status).collect()
+}
+
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..length).map(|_| random.next() as u8).collect()
+}

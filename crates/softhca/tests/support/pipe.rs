@@ -1,0 +1,117 @@
+//! A stream in memory that cuts what passes at arbitrary places, and breaks when told.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use libc::iovec;
+use softhca::Stream;
+
+use super::Random;
+
+#[derive(Default)]
+struct Shared {
+    /// Bytes from end 0 to end 1, and back.
+    ways: [VecDeque<u8>; 2],
+    cut: bool,
+    /// Bytes until it breaks by itself.
+    left: Option<u64>,
+}
+
+/// Breaks a pipe.
+pub struct Cutter(Arc<Mutex<Shared>>);
+
+impl Cutter {
+    pub fn cut(&self) {
+        self.0.lock().unwrap().cut = true;
+    }
+}
+
+struct Pipe {
+    shared: Arc<Mutex<Shared>>,
+    end: usize,
+    random: Random,
+}
+
+/// Two ends. After `cut` bytes in all the pipe breaks.
+pub fn pair(seed: u64, cut: Option<u64>) -> (Cutter, Box<dyn Stream>, Box<dyn Stream>) {
+    let shared = Arc::new(Mutex::new(Shared { left: cut, ..Shared::default() }));
+    let end = |end| {
+        let random = Random::new(seed + end as u64);
+        Box::new(Pipe { shared: Arc::clone(&shared), end, random }) as Box<dyn Stream>
+    };
+    (Cutter(Arc::clone(&shared)), end(0), end(1))
+}
+
+impl Pipe {
+    /// How many of `most` bytes pass this time.
+    fn some(&mut self, most: usize) -> usize {
+        match self.random.below(8) {
+            0 => most.min(1),
+            1 => most.min(47),
+            2 => self.random.below(most as u64 + 1) as usize,
+            _ => most,
+        }
+    }
+}
+
+const ROOM: usize = 300_000;
+
+// SAFETY: only what the vectors name is touched, and nothing is kept.
+unsafe impl Stream for Pipe {
+    unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
+        let wanted: usize = from.iter().map(|vector| vector.iov_len).sum();
+        let mut count = self.some(wanted);
+        let shared = Arc::clone(&self.shared);
+        let mut shared = shared.lock().unwrap();
+        if let Some(left) = &mut shared.left {
+            // The bytes up to the break do arrive at the pipe; who reads fast sees them.
+            count = count.min(*left as usize);
+            *left -= count as u64;
+            if *left == 0 {
+                shared.cut = true;
+            }
+        }
+        if shared.cut && count == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let way = &mut shared.ways[self.end];
+        count = count.min(ROOM - way.len().min(ROOM));
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut left = count;
+        for vector in from {
+            let size = vector.iov_len.min(left);
+            // SAFETY: the caller vouches for it.
+            way.extend(unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), size) });
+            left -= size;
+        }
+        Ok(count)
+    }
+
+    unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
+        let shared = Arc::clone(&self.shared);
+        let mut shared = shared.lock().unwrap();
+        // A cut loses what is on its way, sometimes all of it and sometimes none.
+        if shared.cut && self.random.one_in(2) {
+            return Ok(0);
+        }
+        let wanted: usize = into.iter().map(|vector| vector.iov_len).sum();
+        let there = shared.ways[1 - self.end].len().min(wanted);
+        if there == 0 {
+            return if shared.cut { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
+        let count = self.some(there).max(1);
+        let mut left = count;
+        for vector in into {
+            let size = vector.iov_len.min(left);
+            for (at, byte) in shared.ways[1 - self.end].drain(..size).enumerate() {
+                // SAFETY: the caller vouches for it.
+                unsafe { vector.iov_base.cast::<u8>().add(at).write(byte) };
+            }
+            left -= size;
+        }
+        Ok(count)
+    }
+}
