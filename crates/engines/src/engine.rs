@@ -35,11 +35,12 @@ pub trait Engine: Send + Sync {
     fn host(&self) -> Result<Host>;
 
     /// Makes the instance's network namespace, with its link down. Nothing runs in it.
-    /// Both for a first start and at the destination of a move.
+    /// Both for a first start and at the destination of a move. For the latter, `memory` is what the
+    /// source reports in [`Needs::memory`]: images of that size must fit.
     ///
     /// # Errors
-    /// If the bridge is missing, or an instance of this name is here already.
-    fn prepare(&self, spec: &InstanceSpec) -> Result<()>;
+    /// If the bridge is missing, there is no room, or an instance of this name is here already.
+    fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()>;
 
     /// The instance's network namespace, to listen in it: see [`crate::netns::enter`].
     ///
@@ -171,7 +172,7 @@ pub enum State {
 
 /// How a caller follows a long call, and ends it early.
 pub struct Watch<'a> {
-    /// Asked a few times in a phase; `true` cancels.
+    /// Asked whenever the engine can stop; `true` cancels.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Told when a phase ends.
     pub progress: &'a (dyn Fn(&Phase) + Sync),
@@ -179,10 +180,10 @@ pub struct Watch<'a> {
     pub timeout: Duration,
 }
 
-impl Watch<'_> {
+impl Watch<'static> {
     /// Neither cancels nor listens.
-    pub const QUIET: Watch<'static> =
-        Watch { cancelled: &|| false, progress: &|_| {}, timeout: Duration::from_secs(60) };
+    pub const QUIET: Self =
+        Self { cancelled: &|| false, progress: &|_| {}, timeout: Duration::from_secs(60) };
 }
 
 /// A part of a call, and how long it took.

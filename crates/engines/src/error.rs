@@ -40,12 +40,12 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// The time ran out.
-    #[error("{doing} took longer than {seconds} s")]
+    #[error("the {doing} of `{name}` took too long and was undone")]
     TimedOut {
         /// What was done.
         doing: &'static str,
-        /// The limit.
-        seconds: u64,
+        /// Which instance.
+        name: InstanceName,
     },
     /// A system call failed.
     #[error("{doing}: {source}")]
@@ -55,4 +55,15 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// Names what was tried.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Io { doing: what(), source })
+    }
 }

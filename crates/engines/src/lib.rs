@@ -1,6 +1,8 @@
 //! What an instance is on its host: started, checked, dumped, restored and ended.
 //!
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
+//! * [`process`]: the engine for process trees, on CRIU.
+//! * [`init`]: the instance's first process.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`netns`]: network namespaces held by a descriptor.
@@ -8,11 +10,15 @@
 
 pub mod engine;
 pub mod error;
+pub mod init;
 pub mod instance;
 pub mod netns;
+pub mod process;
 pub mod report;
+mod stopwatch;
 
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
 pub use instance::{InstanceName, InstanceSpec, Network, ResourceLimit};
+pub use process::{Config, ProcessEngine};
 pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

@@ -51,6 +51,8 @@ pub struct OpenFile {
     pub mode: u32,
     /// In bytes; compared for regular files.
     pub size: u64,
+    /// Open for writing: it may have grown meanwhile, on a file system that both hosts share.
+    pub written: bool,
     /// The ELF build ID of an executable or a library, in hexadecimal digits.
     pub build_id: Option<String>,
 }

@@ -1,0 +1,23 @@
+//! A node that restores an instance, holds it and is killed then, for the tests of this crate.
+
+use std::path::PathBuf;
+
+use engines::{Config, Engine, InstanceName, ProcessEngine, Watch};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = || arguments.next().expect("criu, state, images, bridge, instance");
+    let config = Config {
+        criu: PathBuf::from(next()),
+        state: PathBuf::from(next()),
+        images: vec![PathBuf::from(next())],
+        bridge: next(),
+        init: Vec::new(),
+    };
+    let name = InstanceName::new(&next()).expect("an instance's name");
+    let engine = ProcessEngine::new(config).expect("an engine");
+    engine.recover().expect("what is prepared here");
+    engine.restore(&name, &Watch::QUIET).expect("an instance that can be restored");
+    println!("held");
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}

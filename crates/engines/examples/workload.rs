@@ -1,0 +1,132 @@
+//! Programs that notice if a move loses or repeats anything, for the tests of this crate.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["count", to] => count(to.parse().unwrap()),
+        ["flood", lines] => flood(lines.parse().unwrap()),
+        ["hold", mebibytes] => hold(mebibytes.parse().unwrap()),
+        ["serve", address] => serve(address),
+        ["ask", address] => ask(address),
+        ["mixed"] => mixed(),
+        ["reply"] => reply(),
+        ["open", path] => open(path),
+        _ => panic!("unknown workload {words:?}"),
+    }
+}
+
+/// Counts slowly; exits with 7.
+fn count(to: u64) {
+    for number in 0..to {
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+    std::process::exit(7);
+}
+
+/// Writes as fast as it can.
+fn flood(lines: u64) {
+    let mut out = std::io::stdout().lock();
+    for number in 0..lines {
+        writeln!(out, "{number:063}").unwrap();
+    }
+}
+
+/// Fills memory with a pattern, and verifies it for ever.
+fn hold(mebibytes: usize) {
+    let mut memory: Vec<u64> = (0..mebibytes as u64 * 131_072).map(|n| n.wrapping_mul(0x9e37_79b9)).collect();
+    for round in 0_u64.. {
+        let at = (round as usize * 509) % memory.len();
+        assert_eq!(memory[at], (at as u64).wrapping_mul(0x9e37_79b9));
+        memory[at] = (at as u64).wrapping_mul(0x9e37_79b9);
+        if round % 1000 == 0 {
+            println!("{}", round / 1000);
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Echoes one connection.
+fn serve(address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
+    println!("listening");
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut buffer = [0; 8];
+    while stream.read_exact(&mut buffer).is_ok() {
+        stream.write_all(&buffer).unwrap();
+    }
+    println!("closed");
+}
+
+/// Asks an echo for ever, each number once.
+fn ask(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    for number in 0_u64.. {
+        stream.write_all(&number.to_ne_bytes()).unwrap();
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(u64::from_ne_bytes(answer), number);
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Threads that wake each other, a memfd, a child behind pipes: a number goes through all of them.
+fn mixed() {
+    let (to_thread, from_main) = mpsc::channel::<u64>();
+    let (to_main, from_thread) = mpsc::channel::<u64>();
+    thread::spawn(move || from_main.into_iter().try_for_each(|number| to_main.send(number)));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg("reply")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut ask, mut answer) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    // SAFETY: the name is a C string, and the descriptor is new.
+    let memory = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"mixed".as_ptr(), 0)) };
+    let mut memory = File::from(memory);
+    for number in 0_u64.. {
+        to_thread.send(number).unwrap();
+        assert_eq!(from_thread.recv().unwrap(), number);
+        ask.write_all(&number.to_ne_bytes()).unwrap();
+        let mut bytes = [0; 8];
+        answer.read_exact(&mut bytes).unwrap();
+        memory.seek(SeekFrom::Start(number % 4096 * 8)).unwrap();
+        memory.write_all(&bytes).unwrap();
+        memory.seek(SeekFrom::Current(-8)).unwrap();
+        memory.read_exact(&mut bytes).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), number);
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+    child.wait().unwrap();
+}
+
+/// Sends back what comes in.
+fn reply() {
+    let mut bytes = [0; 8];
+    while std::io::stdin().read_exact(&mut bytes).is_ok() {
+        std::io::stdout().write_all(&bytes).unwrap();
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+/// Keeps a file open.
+fn open(path: &str) {
+    let _file = File::options().read(true).write(true).open(path).unwrap();
+    count(u64::MAX);
+}

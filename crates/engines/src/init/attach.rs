@@ -1,0 +1,196 @@
+//! Init's connection to the node of the host on which it is just now.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use fabric::attach::{self, Role, SOCKET_NAME, ToNode, ToProcess, VERSION};
+use fabric::{ProcessId, seqpacket};
+
+/// How soon to ask for the node again: soon at first, since a move's blackout lasts until then.
+const SOON: Duration = Duration::from_millis(1);
+/// How soon to ask again once the node has been away for long.
+const LATER: Duration = Duration::from_millis(20);
+/// After so many attempts it is long.
+const LONG: u32 = 5000;
+
+/// The connection, or the search for it.
+pub struct Attachment {
+    state: State,
+    process: Option<ProcessId>,
+    /// A packet that the socket had no room for, or that was made while there was no socket.
+    waiting: Option<Vec<u8>>,
+}
+
+enum State {
+    Detached { attempts: u32 },
+    Greeting(OwnedFd),
+    Attached(OwnedFd),
+    Dismissed,
+}
+
+impl Attachment {
+    /// Not attached yet.
+    pub fn new() -> Self {
+        Self { state: State::Detached { attempts: 0 }, process: None, waiting: None }
+    }
+
+    /// The node has recorded the command's end.
+    pub fn dismissed(&self) -> bool {
+        matches!(self.state, State::Dismissed)
+    }
+
+    /// Whether [`Self::send`] may be called.
+    pub fn has_room(&self) -> bool {
+        self.waiting.is_none() && !self.dismissed()
+    }
+
+    /// When to call [`Self::step`] again at the latest.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.state {
+            State::Detached { attempts } => Some(if attempts < LONG { SOON } else { LATER }),
+            _ => None,
+        }
+    }
+
+    /// What to wait for on the socket.
+    pub fn interest(&self) -> Option<(RawFd, libc::c_short)> {
+        match &self.state {
+            State::Attached(socket) if self.waiting.is_some() => {
+                Some((socket.as_raw_fd(), libc::POLLIN | libc::POLLOUT))
+            }
+            State::Attached(socket) | State::Greeting(socket) => Some((socket.as_raw_fd(), libc::POLLIN)),
+            State::Detached { .. } | State::Dismissed => None,
+        }
+    }
+
+    /// Sends a message now or as soon as the node takes it. One at a time: see [`Self::has_room`].
+    pub fn send(&mut self, message: &ToNode) {
+        self.waiting = Some(attach::encode(message));
+        self.flush();
+    }
+
+    /// Connects if there is no connection, hears the node, and sends what waits. `true` if the
+    /// node has just answered the greeting of a new connection.
+    pub fn step(&mut self) -> bool {
+        if let State::Detached { attempts } = self.state {
+            self.state = match self.greet() {
+                Ok(socket) => State::Greeting(socket),
+                Err(_) => State::Detached { attempts: attempts.saturating_add(1) },
+            };
+        }
+        let mut welcomed = false;
+        while let Some(message) = self.receive() {
+            welcomed |= self.hear(message);
+        }
+        self.flush();
+        welcomed
+    }
+
+    fn greet(&self) -> io::Result<OwnedFd> {
+        let socket = seqpacket::connect(SOCKET_NAME)?;
+        let hello = ToNode::Hello { version: VERSION, role: Role::Init, resume: self.process };
+        seqpacket::send(socket.as_fd(), &attach::encode(&hello), &[])?;
+        set_nonblocking(&socket)?;
+        Ok(socket)
+    }
+
+    fn receive(&mut self) -> Option<ToProcess> {
+        let (State::Greeting(socket) | State::Attached(socket)) = &self.state else { return None };
+        match seqpacket::receive(socket.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Ok(packet) if !packet.bytes.is_empty() => {
+                if let Ok(message) = attach::decode(&packet.bytes) {
+                    return Some(message);
+                }
+            }
+            _ => {}
+        }
+        self.detach();
+        None
+    }
+
+    fn hear(&mut self, message: ToProcess) -> bool {
+        match message {
+            ToProcess::Welcome { process, .. } => self.welcome(process),
+            ToProcess::Suspend => {
+                self.suspend(Instant::now());
+                false
+            }
+            ToProcess::Farewell => {
+                self.state = State::Dismissed;
+                false
+            }
+            _ => {
+                self.detach();
+                false
+            }
+        }
+    }
+
+    fn welcome(&mut self, process: ProcessId) -> bool {
+        let State::Greeting(socket) = self.replace_with_detached() else { return false };
+        let resumed = self.process.replace(process).is_some();
+        if resumed {
+            let message = attach::encode(&ToNode::Resumed { elapsed_us: 0 });
+            let _lost_with_the_connection = seqpacket::send(socket.as_fd(), &message, &[]);
+        }
+        self.state = State::Attached(socket);
+        true
+    }
+
+    /// The last word of this connection. What waits is for the next one.
+    fn suspend(&mut self, since: Instant) {
+        if let State::Attached(socket) = self.replace_with_detached() {
+            let message = ToNode::Suspended {
+                elapsed_us: since.elapsed().as_micros() as u64,
+                queue_pairs: 0,
+                memory_regions: 0,
+                active_peers: Vec::new(),
+            };
+            send_in_time(&socket, &attach::encode(&message));
+        }
+    }
+
+    fn flush(&mut self) {
+        let State::Attached(socket) = &self.state else { return };
+        let Some(packet) = self.waiting.take() else { return };
+        if let Err(error) = seqpacket::send(socket.as_fd(), &packet, &[]) {
+            self.waiting = Some(packet);
+            if error.kind() != io::ErrorKind::WouldBlock {
+                self.detach();
+            }
+        }
+    }
+
+    fn detach(&mut self) {
+        self.replace_with_detached();
+    }
+
+    fn replace_with_detached(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Detached { attempts: 0 })
+    }
+}
+
+/// Sends although the socket may be full of output: the node is reading it. A node that does not
+/// read within a few seconds finds the connection closed instead.
+fn send_in_time(socket: &OwnedFd, packet: &[u8]) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match seqpacket::send(socket.as_fd(), packet, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one live pollfd is passed.
+                unsafe { libc::poll(&raw mut poll, 1, 100) };
+            }
+            _ => return,
+        }
+    }
+}
+
+fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is passed, and the descriptor is open.
+    let result = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

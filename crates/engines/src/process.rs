@@ -1,0 +1,267 @@
+//! The engine for process trees, on CRIU.
+//!
+//! An instance has PID and network namespaces of its own and shares the rest with its host, also
+//! `/proc`: CRIU carries a mount namespace only at the price of describing each of its mounts, and a
+//! tree without one costs nothing. What reads `/proc/self` sees itself; what reads `/proc/` and the PID
+//! that it knows sees another process.
+//!
+//! ```text
+//! node (host's network)
+//!   ├ criu swrk  in the instance's network namespace: it dumps sockets, and no namespace
+//!   └ init       in PID and network namespaces of its own, first process of the instance
+//!       └ command
+//! ```
+//!
+//! * [`live`]: an instance and the steps of its calls;
+//! * [`criu`], [`rpc`]: one run of CRIU;
+//! * [`link`], [`netlink`]: its link to the host's bridge;
+//! * [`launch`]: its first process;
+//! * [`check`]: what pins it;
+//! * [`record`], [`images`]: what is on disk;
+//! * [`task`], [`sockets`]: processes and their sockets.
+
+mod check;
+mod criu;
+mod host;
+mod images;
+mod launch;
+mod link;
+mod live;
+mod netlink;
+mod record;
+mod rpc;
+mod sockets;
+mod task;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use self::live::Live;
+use self::record::Records;
+use self::task::{Task, TaskId};
+use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
+use crate::error::{Doing, Error, Result};
+use crate::instance::{InstanceName, InstanceSpec};
+use crate::netns;
+use crate::report::{Blocker, Host, Needs, Report};
+use crate::stopwatch::Stopwatch;
+
+/// What the process engine needs of its host.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// CRIU, as `scripts/criu.sh` gives it.
+    pub criu: PathBuf,
+    /// Where records of instances are kept; of this node alone.
+    pub state: PathBuf,
+    /// Where images are put: the first with room is taken, so memory comes first. Of this node alone.
+    pub images: Vec<PathBuf>,
+    /// The bridge to which instances are linked, in the network namespace of this process.
+    pub bridge: String,
+    /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
+    pub init: Vec<OsString>,
+}
+
+/// The engine. One for each state directory.
+pub struct ProcessEngine {
+    config: Config,
+    records: Records,
+    host: OnceLock<Host>,
+    instances: Mutex<HashMap<InstanceName, Arc<Mutex<Live>>>>,
+}
+
+impl ProcessEngine {
+    /// An engine that knows of no instance yet: see [`Engine::recover`].
+    ///
+    /// # Errors
+    /// If the state directory cannot be made.
+    pub fn new(config: Config) -> Result<Self> {
+        let records = Records::open(config.state.clone())?;
+        Ok(Self { config, records, host: OnceLock::new(), instances: Mutex::default() })
+    }
+
+    fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Live>>> {
+        lock(&self.instances).get(name).cloned().ok_or_else(|| Error::Unknown(name.clone()))
+    }
+
+    fn running(&self, live: &Live, phases: Phases) -> Result<Running> {
+        Ok(Running { pid: live.first()?.id().pid, phases })
+    }
+
+    fn remove(&self, name: &InstanceName) -> Result<()> {
+        let Ok(instance) = self.find(name) else { return Ok(()) };
+        lock(&instance).remove()?;
+        self.records.forget(name)?;
+        lock(&self.instances).remove(name);
+        Ok(())
+    }
+
+    fn room(&self) -> u64 {
+        let rooms = self.config.images.iter().map(|directory| images::room_in(directory).unwrap_or(0));
+        rooms.max().unwrap_or(0)
+    }
+}
+
+impl Engine for ProcessEngine {
+    fn host(&self) -> Result<Host> {
+        let host = match self.host.get() {
+            Some(host) => host.clone(),
+            None => {
+                let host = host::inspect(&self.config.criu)?;
+                self.host.get_or_init(|| host).clone()
+            }
+        };
+        Ok(Host { memory_available: host::memory_available()?, image_room: self.room(), ..host })
+    }
+
+    fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
+        let name = &spec.name;
+        if let Ok(present) = self.find(name) {
+            lock(&present).must_be(State::Ended)?;
+            self.remove(name)?;
+        }
+        let images = images::make_room(&self.config.images, name, memory)?;
+        let live = Live::prepare(spec.clone(), &images, &self.config.bridge)?;
+        self.records.save(&live.record)?;
+        match lock(&self.instances).entry(name.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(Arc::new(Mutex::new(live)));
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(Error::State { name: name.clone(), is: "here", must: "elsewhere" }),
+        }
+    }
+
+    fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
+        let instance = self.find(name)?;
+        let live = lock(&instance);
+        live.namespace.try_clone().doing(|| format!("using the network of `{name}`"))
+    }
+
+    fn start(&self, name: &InstanceName) -> Result<Running> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Prepared)?;
+        let mut clock = Stopwatch::start(&Watch::QUIET);
+        let pid = launch::start(&live.record.spec, &self.config.init, live.namespace.as_fd())
+            .doing(|| format!("starting `{name}` in {}", live.record.spec.directory.display()))?;
+        live.first = TaskId::of(pid).ok().and_then(Task::open);
+        live.record.first = live.first.as_ref().map(Task::id);
+        clock.lap("start");
+        live.run_on(&self.records)?;
+        clock.lap("link");
+        self.running(&live, clock.stop())
+    }
+
+    fn check(&self, name: &InstanceName) -> Result<Report> {
+        let host = self.host()?;
+        let instance = self.find(name)?;
+        let live = lock(&instance);
+        live.must_be(State::Running)?;
+        let (blockers, files, memory) = check::inspect(live.first()?.id().pid, &live.record.spec.network)?;
+        Ok(Report { blockers, needs: Needs { files, memory, host } })
+    }
+
+    fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
+        Ok(check::verify::verify(needs, &self.host()?))
+    }
+
+    fn arm(&self, name: &InstanceName) -> Result<()> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        if live.record.state == State::Running && !live.is_armed() {
+            live.arm(&self.config.criu)?;
+        }
+        Ok(())
+    }
+
+    fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Running)?;
+        let mut clock = Stopwatch::start(watch);
+        if !live.is_armed() {
+            live.arm(&self.config.criu)?;
+            clock.lap("start of CRIU");
+        }
+        live.freeze(&self.records, watch, &mut clock)?;
+        let images = images::list(&live.record.images)?;
+        Ok(Dump { images, phases: clock.stop() })
+    }
+
+    fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
+        let instance = self.find(name)?;
+        Ok(lock(&instance).record.images.clone())
+    }
+
+    fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Prepared)?;
+        live.restore(&self.config.criu, &self.records, watch)
+    }
+
+    fn release(&self, name: &InstanceName) -> Result<Running> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Held)?;
+        let phases = live.release(&self.records)?;
+        live.record.state = State::Running;
+        self.records.save(&live.record)?;
+        images::clear(&live.record.images)?;
+        self.running(&live, phases)
+    }
+
+    fn resume(&self, name: &InstanceName) -> Result<Running> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Stopped)?;
+        let mut clock = Stopwatch::start(&Watch::QUIET);
+        live.run_on(&self.records)?;
+        clock.lap("resume");
+        images::clear(&live.record.images)?;
+        self.running(&live, clock.stop())
+    }
+
+    fn abort(&self, name: &InstanceName) -> Result<()> {
+        let Ok(instance) = self.find(name) else { return Ok(()) };
+        let state = lock(&instance).record.state;
+        if matches!(state, State::Held | State::Prepared) { self.remove(name) } else { Ok(()) }
+    }
+
+    fn destroy(&self, name: &InstanceName) -> Result<()> {
+        self.remove(name)
+    }
+
+    fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
+        let instance = self.find(name)?;
+        let live = lock(&instance);
+        let Some(first) = &live.first else { return live.must_be(State::Running).map(|()| true) };
+        let first = first.try_clone().doing(|| format!("watching `{name}`"))?;
+        drop(live);
+        let ended = first.ended_within(timeout);
+        if ended {
+            lock(&instance).record.state = State::Ended;
+        }
+        Ok(ended)
+    }
+
+    fn recover(&self) -> Result<Vec<Recovered>> {
+        let mut found = Vec::new();
+        for record in self.records.all()? {
+            let live = Live::recover(record, &self.records, &self.config.bridge)?;
+            found.push(Recovered { spec: live.record.spec.clone(), state: live.record.state });
+            lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));
+        }
+        Ok(found)
+    }
+}
+
+/// A thread that panicked left nothing half-done that its next user would not find in the record.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,94 @@
+//! What pins a process tree to its host, found before anything is touched.
+//!
+//! CRIU itself has the last word when it dumps, and then the instance runs on. Here is what can be
+//! told in advance, with its name and the way out:
+//!
+//! * [`descriptors`], [`sockets`]: what is open;
+//! * [`mappings`]: what is mapped;
+//! * [`process`]: what a process is;
+//! * [`verify`]: what the destination lacks.
+
+mod descriptors;
+mod elf;
+mod mappings;
+mod process;
+mod sockets;
+pub mod verify;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::task;
+use crate::error::{Doing, Result};
+use crate::instance::Network;
+use crate::report::{Blocker, FileKind, OpenFile};
+
+/// What was found in a process tree.
+pub struct Findings<'a> {
+    /// The instance's link.
+    network: &'a Network,
+    /// The tree.
+    members: HashSet<i32>,
+    /// Each reason once, in the order found.
+    blockers: Vec<Blocker>,
+    files: BTreeMap<PathBuf, OpenFile>,
+    memory: u64,
+}
+
+/// Inspects the tree below `first`.
+pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+    let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
+    let members = tree.iter().copied().collect();
+    let mut findings = Findings { network, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
+    for &pid in &tree {
+        // A process that ends meanwhile pins nothing.
+        let _ended = findings
+            .process(pid)
+            .and_then(|()| findings.mappings(pid))
+            .and_then(|()| findings.descriptors(pid));
+    }
+    Ok((findings.blockers, findings.files.into_values().collect(), findings.memory))
+}
+
+impl Findings<'_> {
+    fn block(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        let blocker = Blocker { what: what.into(), remedy: remedy.into() };
+        if !self.blockers.contains(&blocker) {
+            self.blockers.push(blocker);
+        }
+    }
+
+    /// The destination must have this file. `via` leads to it whatever its path is now.
+    fn need(&mut self, path: &Path, via: &Path, written: bool) {
+        let Ok(metadata) = fs::metadata(via) else { return };
+        let kind = metadata.file_type();
+        let kind = if kind.is_dir() {
+            FileKind::Directory
+        } else if kind.is_fifo() {
+            FileKind::Fifo
+        } else if kind.is_char_device() {
+            let device = metadata.st_rdev();
+            FileKind::Character { major: libc::major(device), minor: libc::minor(device) }
+        } else {
+            FileKind::Regular
+        };
+        let entry = self.files.entry(path.to_owned()).or_insert_with(|| OpenFile {
+            path: path.to_owned(),
+            kind,
+            mode: metadata.st_mode() & 0o7777,
+            size: metadata.st_size(),
+            written: false,
+            build_id: (kind == FileKind::Regular).then(|| elf::build_id(via)).flatten(),
+        });
+        entry.written |= written;
+    }
+}
+
+/// A process as its user knows it: `sleep (1234)`.
+fn named(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{} ({pid})", name.trim())
+}

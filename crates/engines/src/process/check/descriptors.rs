@@ -1,0 +1,120 @@
+//! What a process has open.
+
+use std::fs;
+use std::io;
+use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use super::super::rpc::GHOST_LIMIT;
+use super::super::task::{self, Task, TaskId};
+use super::{Findings, named};
+
+/// What CRIU carries of what has no file.
+const CARRIED: [&str; 8] = [
+    "anon_inode:[eventfd]",
+    "anon_inode:[eventpoll]",
+    "anon_inode:[signalfd]",
+    "anon_inode:[timerfd]",
+    "anon_inode:[fanotify]",
+    "anon_inode:[pidfd]",
+    "anon_inode:inotify",
+    "anon_inode:[inotify]",
+];
+
+/// `/dev/mem`'s driver, which has null, zero, full, random and urandom among its devices.
+const MEMORY_DEVICES: u32 = 1;
+const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
+/// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
+const TERMINALS: [u32; 4] = [4, 5, 88, 136];
+
+impl Findings<'_> {
+    pub(super) fn descriptors(&mut self, pid: i32) -> io::Result<()> {
+        let id = TaskId::of(pid)?;
+        let Some(task) = Task::open(id) else { return Ok(()) };
+        for number in task::numbers_in(&format!("/proc/{pid}/fd"))? {
+            let link = format!("/proc/{pid}/fd/{number}");
+            let Ok(target) = fs::read_link(&link) else { continue };
+            match target.to_string_lossy() {
+                name if name.starts_with("socket:") => self.socket(pid, &task, number),
+                name if name.starts_with("anon_inode:") => self.nameless(pid, &name),
+                name if name.starts_with('/') => self.file(pid, number, &target, Path::new(&link)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn nameless(&mut self, pid: i32, name: &str) {
+        if CARRIED.contains(&name) {
+            return;
+        }
+        let kind = name.trim_start_matches("anon_inode:").trim_matches(['[', ']']);
+        let remedy = match kind {
+            "io_uring" => "let it use epoll or threads for its I/O",
+            "userfaultfd" => "let it close the userfaultfd before the move",
+            _ => "let it close that before the move: CRIU cannot carry it",
+        };
+        self.block(format!("{} has {kind} open", named(pid)), remedy);
+    }
+
+    fn file(&mut self, pid: i32, number: i32, path: &Path, via: &Path) {
+        let Ok(metadata) = fs::metadata(via) else { return };
+        let kind = metadata.file_type();
+        let shown = path.display();
+        if kind.is_block_device() {
+            self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
+        } else if kind.is_char_device() {
+            self.device(pid, path, via, metadata.st_rdev());
+        } else if metadata.st_nlink() == 0 {
+            if metadata.st_size() > GHOST_LIMIT && !shown.to_string().starts_with("/memfd:") {
+                let limit = GHOST_LIMIT >> 20;
+                let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
+                self.block(what, "let it keep the file's name, or close it");
+            }
+        } else if of_one_process(path) {
+            let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
+            self.block(what, "let it close the file before the move");
+        } else {
+            self.need(path, via, is_written(pid, number));
+        }
+    }
+
+    fn device(&mut self, pid: i32, path: &Path, via: &Path, device: u64) {
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        if major == MEMORY_DEVICES && HARMLESS.contains(&minor) {
+            return self.need(path, via, false);
+        }
+        let (what, remedy) = if TERMINALS.contains(&major) {
+            ("the terminal", "start it with its input and output elsewhere")
+        } else {
+            ("the device", "let it close the device before the move")
+        };
+        self.block(format!("{} has {what} {} open", named(pid), path.display()), remedy);
+    }
+}
+
+/// `/proc/PID/…`: the number is another's on another host.
+fn of_one_process(path: &Path) -> bool {
+    let mut parts = path.iter().skip(1).filter_map(|part| part.to_str());
+    parts.next() == Some("proc") && parts.next().is_some_and(|part| part.parse::<i32>().is_ok())
+}
+
+fn is_written(pid: i32, number: i32) -> bool {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_directory_is_told_from_the_rest_of_proc() {
+        assert!(of_one_process(Path::new("/proc/12/maps")));
+        assert!(!of_one_process(Path::new("/proc/cpuinfo")));
+        assert!(!of_one_process(Path::new("/srv/12")));
+    }
+}

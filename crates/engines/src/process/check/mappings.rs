@@ -1,0 +1,55 @@
+//! What a process has mapped.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::{Findings, named};
+
+impl Findings<'_> {
+    pub(super) fn mappings(&mut self, pid: i32) -> io::Result<()> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let mut seen = HashSet::new();
+        for (range, path) in maps.lines().filter_map(range_and_path) {
+            if seen.insert(path) {
+                self.mapping(pid, range, path);
+            }
+        }
+        Ok(())
+    }
+
+    fn mapping(&mut self, pid: i32, range: &str, path: &str) {
+        if path.starts_with("/SYSV") {
+            let what = format!("{} has System V shared memory attached", named(pid));
+            self.block(what, "let it use POSIX shared memory (for UCX: UCX_TLS=^sysv)");
+        } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
+        {
+            let what = format!("{} has the device {path} mapped", named(pid));
+            self.block(what, "let it close the device");
+        } else if !path.ends_with(" (deleted)") {
+            let via = format!("/proc/{pid}/map_files/{range}");
+            self.need(Path::new(path), Path::new(&via), false);
+        }
+    }
+}
+
+/// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.
+fn range_and_path(line: &str) -> Option<(&str, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let path = rest.splitn(5, ' ').nth(4)?.trim_start();
+    path.starts_with('/').then_some((range, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_may_hold_blanks() {
+        let line = "7f00-7f10 r-xp 00000000 fe:00 123                        /opt/my lib.so";
+        assert_eq!(range_and_path(line), Some(("7f00-7f10", "/opt/my lib.so")));
+        assert_eq!(range_and_path("7f00-7f10 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(range_and_path("7f00-7f10 rw-p 00000000 00:00 0      [heap]"), None);
+    }
+}

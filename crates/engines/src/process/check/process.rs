@@ -1,0 +1,65 @@
+//! What a process is: its namespaces, its root, its tracer, its memory.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::{Findings, named};
+
+/// Instances share these with their host. They do not share time: CRIU restores them with a clock
+/// that goes on where it stopped.
+const SHARED: [&str; 5] = ["mnt", "uts", "ipc", "user", "cgroup"];
+
+impl Findings<'_> {
+    pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
+            self.block(format!("{} is being traced", named(pid)), "detach the debugger");
+        }
+        let user = field("Uid:").and_then(|ids| ids.split_whitespace().next());
+        if user != Some("0") && !may_read_limits() {
+            let what = format!("{} is not root's, and the node may not read its limits", named(pid));
+            self.block(what, "give the node CAP_SYS_RESOURCE, or run the instance as root");
+        }
+        for name in ["RssAnon:", "RssShmem:"] {
+            let kibibytes = field(name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+            self.memory += kibibytes.unwrap_or(0) << 10;
+        }
+        for kind in SHARED {
+            let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
+            if theirs != fs::read_link(format!("/proc/self/ns/{kind}"))? {
+                let what = format!("{} has a {kind} namespace of its own", named(pid));
+                self.block(what, "start it without unshare or a sandbox of its own");
+            }
+        }
+        self.directories(pid)
+    }
+
+    fn directories(&mut self, pid: i32) -> io::Result<()> {
+        let root = fs::read_link(format!("/proc/{pid}/root"))?;
+        if root != Path::new("/") {
+            let what = format!("{} has {} as its root directory", named(pid), root.display());
+            self.block(what, "start it without chroot");
+        }
+        let link = format!("/proc/{pid}/cwd");
+        let directory = fs::read_link(&link)?;
+        if directory.to_string_lossy().ends_with(" (deleted)") {
+            let what = format!("{} works in a deleted directory", named(pid));
+            self.block(what, "let it change to another directory");
+        } else {
+            self.need(&directory, Path::new(&link), false);
+        }
+        Ok(())
+    }
+}
+
+/// CRIU reads the resource limits of each process, for which it takes `CAP_SYS_RESOURCE` if the
+/// process is another user's. Containers often lack it.
+fn may_read_limits() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective.is_some_and(|bits| bits & 1 << CAP_SYS_RESOURCE != 0)
+}

@@ -1,0 +1,138 @@
+//! Sockets that a move would break.
+//!
+//! What the node gave the instance is no matter: the drop-in library closes it when it is told to
+//! suspend. That is the socket to the node itself, and links in the host's network.
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use fabric::attach::SOCKET_NAME;
+
+use super::super::task::Task;
+use super::{Findings, named};
+
+/// Asks for the network namespace of a socket.
+const SIOCGSKNS: libc::c_ulong = 0x894c;
+const IPPROTO_MPTCP: libc::c_int = 262;
+
+impl Findings<'_> {
+    pub(super) fn socket(&mut self, pid: i32, task: &Task, number: i32) {
+        let Ok(socket) = task.descriptor(number) else { return };
+        let family = option(&socket, libc::SO_DOMAIN).unwrap_or(libc::AF_UNSPEC);
+        match family {
+            libc::AF_UNIX => self.unix(pid, &socket),
+            libc::AF_INET | libc::AF_INET6 => self.internet(pid, &socket),
+            libc::AF_NETLINK | libc::AF_PACKET => {}
+            other => {
+                let what = format!("{} has a socket of address family {other} open", named(pid));
+                self.block(what, "let it use TCP, UDP or Unix sockets");
+            }
+        }
+    }
+
+    fn unix(&mut self, pid: i32, socket: &OwnedFd) {
+        if peer_name(socket).is_some_and(|name| name.strip_prefix(b"\0") == Some(SOCKET_NAME)) {
+            return;
+        }
+        let Some(peer) = peer_pid(socket).filter(|peer| *peer > 0) else { return };
+        // A pair's maker may be gone; CRIU tells then.
+        let outside = !self.members.contains(&peer) && fs::metadata(format!("/proc/{peer}")).is_ok();
+        if outside {
+            let what = format!(
+                "{} is connected to {} outside the instance by a Unix socket",
+                named(pid),
+                named(peer)
+            );
+            self.block(what, "run both in one instance, or let it close the connection");
+        }
+    }
+
+    fn internet(&mut self, pid: i32, socket: &OwnedFd) {
+        if of_our_network(socket) {
+            return;
+        }
+        let protocol = option(socket, libc::SO_PROTOCOL).unwrap_or(0);
+        if matches!(protocol, libc::IPPROTO_SCTP | libc::IPPROTO_DCCP | IPPROTO_MPTCP) {
+            let what = format!("{} has a socket of IP protocol {protocol} open", named(pid));
+            self.block(what, "let it use plain TCP or UDP");
+        }
+        match own_address(socket) {
+            Some(address) if !self.moves_along(address) => {
+                let what = format!("{} has a socket bound to {address} open", named(pid));
+                self.block(what, format!("let it use {}, which moves along", self.network.address));
+            }
+            _ => {}
+        }
+    }
+
+    fn moves_along(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_unspecified()
+            || address.is_loopback()
+            || address.is_multicast()
+            || address == IpAddr::V4(self.network.address)
+    }
+}
+
+/// Whether the socket is in the host's network, where the node made it.
+fn of_our_network(socket: &OwnedFd) -> bool {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    if fd == -1 {
+        return false;
+    }
+    // SAFETY: the kernel has just made it for us.
+    let theirs = unsafe { OwnedFd::from_raw_fd(fd) };
+    let theirs = fs::read_link(format!("/proc/self/fd/{}", theirs.as_raw_fd()));
+    theirs.is_ok_and(|theirs| fs::read_link("/proc/thread-self/ns/net").is_ok_and(|ours| ours == theirs))
+}
+
+fn own_address(socket: &OwnedFd) -> Option<IpAddr> {
+    let (address, _) = name_of(socket, libc::getsockname).ok()?;
+    match libc::c_int::from(address.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that the kernel wrote a sockaddr_in.
+            let v4 = unsafe { *(&raw const address).cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that the kernel wrote a sockaddr_in6.
+            let v6 = unsafe { *(&raw const address).cast::<libc::sockaddr_in6>() };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+/// The bytes of the peer's name after the family, without a closing NUL.
+fn peer_name(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let (address, length) = name_of(socket, libc::getpeername).ok()?;
+    let from = mem::offset_of!(libc::sockaddr_un, sun_path);
+    // SAFETY: the kernel wrote `length` bytes, and sockaddr_storage holds any bytes.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const address).cast::<u8>(), length) };
+    bytes.get(from..).map(<[u8]>::to_vec)
+}
+
+type NameCall = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+fn name_of(socket: &OwnedFd, call: NameCall) -> io::Result<(libc::sockaddr_storage, usize)> {
+    // SAFETY: all-zero is a valid sockaddr_storage.
+    let mut address: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let room = mem::size_of_val(&address);
+    let mut length = room as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `address`.
+    let result = unsafe { call(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut length) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok((address, room.min(length as usize))) }
+}
+
+fn peer_pid(socket: &OwnedFd) -> Option<i32> {
+    use std::os::fd::AsFd;
+    fabric::seqpacket::peer_credentials(socket.as_fd()).ok().map(|peer| peer.pid)
+}
+
+fn option(socket: &OwnedFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    super::super::sockets::option(socket, libc::SOL_SOCKET, name)
+}

@@ -1,0 +1,154 @@
+//! What this host, as a destination, lacks.
+
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::FileTypeExt;
+
+use super::elf;
+use crate::report::{Blocker, FileKind, Host, Needs, OpenFile};
+
+/// What of `needs` this host does not have.
+pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
+    let files = needs.files.iter().filter_map(file);
+    versions(&needs.host, here).into_iter().chain(rooms(needs, here)).chain(files).collect()
+}
+
+fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
+    let mut found = Vec::new();
+    if source.architecture != here.architecture {
+        found.push(blocker(
+            format!("the destination is {}, the source {}", here.architecture, source.architecture),
+            "choose a destination of the same architecture",
+        ));
+    }
+    let missing: Vec<&str> =
+        source.cpu_features.iter().filter(|f| !here.cpu_features.contains(f)).map(String::as_str).collect();
+    if !missing.is_empty() {
+        found.push(blocker(
+            format!("the destination's CPU lacks {}", missing.join(", ")),
+            "choose a destination with the same CPU or a newer one",
+        ));
+    }
+    if here.criu < source.criu {
+        found.push(blocker(
+            "the destination's CRIU is older than the source's",
+            "update it with scripts/criu.sh",
+        ));
+    }
+    if release(&here.kernel) < release(&source.kernel) {
+        found.push(blocker(
+            format!("the destination's kernel {} is older than the source's {}", here.kernel, source.kernel),
+            "update the destination's kernel",
+        ));
+    }
+    found
+}
+
+fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
+    let mebibytes = needs.memory >> 20;
+    let mut found = Vec::new();
+    if here.memory_available < needs.memory {
+        let free = here.memory_available >> 20;
+        found.push(blocker(
+            format!("the destination has {free} MiB of memory to give, and {mebibytes} MiB are needed"),
+            "choose a destination with more, or end something there",
+        ));
+    }
+    if here.image_room < needs.memory {
+        let free = here.image_room >> 20;
+        found.push(blocker(
+            format!("the destination has room for {free} MiB of images, and {mebibytes} MiB are needed"),
+            "free room there",
+        ));
+    }
+    found
+}
+
+fn file(needed: &OpenFile) -> Option<Blocker> {
+    let path = needed.path.display();
+    let Ok(metadata) = fs::metadata(&needed.path) else {
+        let what = format!("{path} is in use and is not at the destination");
+        return Some(blocker(what, "put it there too, at the same path"));
+    };
+    let kind = metadata.file_type();
+    let same_kind = match needed.kind {
+        FileKind::Regular => kind.is_file(),
+        FileKind::Directory => kind.is_dir(),
+        FileKind::Fifo => kind.is_fifo(),
+        FileKind::Character { major, minor } => {
+            kind.is_char_device() && metadata.st_rdev() == libc::makedev(major, minor)
+        }
+    };
+    let same_size = needed.kind != FileKind::Regular
+        || metadata.st_size() == needed.size
+        || needed.written && metadata.st_size() > needed.size;
+    let same_build = needed.build_id.is_none() || elf::build_id(&needed.path) == needed.build_id;
+    let same_mode = metadata.st_mode() & 0o7777 == needed.mode;
+    if same_kind && same_size && same_build && same_mode {
+        return None;
+    }
+    let remedy = if needed.build_id.is_some() {
+        "install the same version of it on both hosts"
+    } else {
+        "keep it on a file system that both hosts share"
+    };
+    Some(blocker(format!("{path} is in use and is another file at the destination"), remedy))
+}
+
+fn release(kernel: &str) -> (u32, u32) {
+    super::super::host::release(kernel)
+}
+
+fn blocker(what: impl Into<String>, remedy: impl Into<String>) -> Blocker {
+    Blocker { what: what.into(), remedy: remedy.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Host {
+        Host {
+            kernel: "6.18.1".into(),
+            criu: (4, 2, 1),
+            architecture: "x86_64".into(),
+            cpu_features: vec!["avx".into(), "sse".into()],
+            memory_available: 1 << 30,
+            image_room: 1 << 30,
+        }
+    }
+
+    fn needs(files: Vec<OpenFile>) -> Needs {
+        Needs { files, memory: 1 << 20, host: host() }
+    }
+
+    fn open_file(path: &str, size: u64) -> OpenFile {
+        let path = path.into();
+        OpenFile { path, kind: FileKind::Regular, mode: 0o644, size, written: false, build_id: None }
+    }
+
+    #[test]
+    fn a_host_has_what_it_has() {
+        assert_eq!(verify(&needs(Vec::new()), &host()), []);
+    }
+
+    #[test]
+    fn each_lack_is_named() {
+        let poor = Host {
+            kernel: "6.12".into(),
+            criu: (4, 1, 0),
+            architecture: "aarch64".into(),
+            cpu_features: vec!["sse".into()],
+            memory_available: 0,
+            image_room: 0,
+        };
+        assert_eq!(verify(&needs(Vec::new()), &poor).len(), 6);
+    }
+
+    #[test]
+    fn a_missing_file_and_another_file_are_told_apart() {
+        let found = verify(&needs(vec![open_file("/no/such", 1), open_file("/etc/passwd", 1)]), &host());
+        assert!(found[0].what.contains("is not at the destination"));
+        assert!(found[1].what.contains("another file"));
+    }
+}

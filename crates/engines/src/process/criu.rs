@@ -1,0 +1,250 @@
+//! One run of CRIU, driven through its RPC socket (`criu swrk`).
+//!
+//! CRIU runs in the instance's network namespace, so that it neither dumps nor makes one, and in the
+//! host's mount namespace, which instances share. It stops at hooks and waits for an answer; when our
+//! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
+//! restored one is killed.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::rpc::{self, Request, Response};
+use super::task::TaskId;
+use crate::engine::Watch;
+use crate::error::{Doing, Error, Result};
+use crate::instance::InstanceName;
+
+/// How often a wait looks whether the caller cancelled.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// How long CRIU may take to undo its work before it is killed.
+const UNDO: Duration = Duration::from_secs(5);
+
+/// What CRIU is run with.
+pub struct Launch<'a> {
+    /// The program.
+    pub program: &'a Path,
+    /// Where it runs.
+    pub namespace: BorrowedFd<'a>,
+    /// Where the images are.
+    pub images: &'a Path,
+    /// Whose images.
+    pub name: &'a InstanceName,
+    /// What it is to do.
+    pub request: Request,
+}
+
+/// A running CRIU.
+pub struct Criu {
+    socket: OwnedFd,
+    child: Child,
+    id: TaskId,
+    request: Request,
+    name: InstanceName,
+    log: PathBuf,
+    root: Option<i32>,
+}
+
+impl Criu {
+    /// Starts CRIU and asks it to begin.
+    pub fn start(launch: &Launch<'_>) -> Result<Self> {
+        let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;
+        let mut criu = Self::spawn(launch).doing(|| format!("starting {}", launch.program.display()))?;
+        let asked = criu.send(&launch.request.encode(images));
+        asked.map_err(|_| criu.failure())?;
+        Ok(criu)
+    }
+
+    fn spawn(launch: &Launch<'_>) -> io::Result<Self> {
+        let (near, far) = packet_pair()?;
+        let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
+        let mut command = Command::new(launch.program);
+        command.arg("swrk").arg(theirs.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.current_dir("/").process_group(0);
+        // SAFETY: between fork and exec, only system calls on descriptors that stay open.
+        unsafe {
+            command.pre_exec(move || {
+                let kept = libc::fcntl(theirs, libc::F_SETFD, 0);
+                let entered = libc::setns(namespace, libc::CLONE_NEWNET);
+                if kept == -1 || entered == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            });
+        }
+        let child = command.spawn()?;
+        let id = TaskId::of(child.id().cast_signed())?;
+        let log = launch.images.join(format!("{}.log", launch.request.word()));
+        Ok(Self {
+            socket: near,
+            child,
+            id,
+            request: launch.request,
+            name: launch.name.clone(),
+            log,
+            root: None,
+        })
+    }
+
+    /// Who it is, for the record.
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+
+    /// The root of the tree that is being restored, once CRIU has told it.
+    pub fn root(&self) -> Option<i32> {
+        self.root
+    }
+
+    /// Lets CRIU go on until it is done or at the hook `until`; other hooks are passed. If the caller
+    /// cancels, CRIU undoes its work at the next hook.
+    pub fn run_to(&mut self, until: Option<&str>, watch: &Watch<'_>, end: Instant) -> Result<()> {
+        loop {
+            let response = self.receive(end)?;
+            if let Response::Hook { pid: Some(pid), .. } = response {
+                self.root = Some(pid);
+            }
+            match response {
+                Response::Done { success: true } => return Ok(()),
+                Response::Done { success: false } => return Err(self.failure()),
+                Response::Hook { .. } if (watch.cancelled)() => {
+                    self.undo();
+                    return Err(Error::Cancelled);
+                }
+                Response::Hook { name, .. } if Some(name.as_str()) == until => return Ok(()),
+                Response::Hook { .. } => self.answer(true)?,
+            }
+        }
+    }
+
+    /// Answers the hook at which CRIU waits.
+    pub fn answer(&mut self, go: bool) -> Result<()> {
+        self.send(&rpc::encode_answer(go)).map_err(|_| self.failure())
+    }
+
+    /// Makes CRIU undo its work, and waits until it has ended.
+    pub fn undo(&mut self) {
+        // SAFETY: no memory is passed; a closed other end is no matter.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        self.end_within(UNDO);
+    }
+
+    /// Waits for CRIU's end; kills it if it takes too long.
+    fn end_within(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > end {
+                let _gone = self.child.kill();
+                let _reaped = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn send(&self, packet: &[u8]) -> io::Result<()> {
+        // SAFETY: `packet` is live and as long as said.
+        let sent = unsafe {
+            libc::send(self.socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), libc::MSG_NOSIGNAL)
+        };
+        if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, end: Instant) -> Result<Response> {
+        while !self.readable()? {
+            if Instant::now() > end {
+                self.undo();
+                return Err(Error::TimedOut { doing: self.request.word(), name: self.name.clone() });
+            }
+        }
+        let mut packet = [0; 16 * 1024];
+        // SAFETY: `packet` is live, writable and as long as said.
+        let length =
+            unsafe { libc::recv(self.socket.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len(), 0) };
+        let packet =
+            usize::try_from(length).ok().filter(|length| *length > 0).map(|length| &packet[..length]);
+        packet.and_then(rpc::decode).ok_or_else(|| self.failure())
+    }
+
+    fn readable(&self) -> Result<bool> {
+        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd is passed.
+        match unsafe { libc::poll(&raw mut poll, 1, GLANCE.as_millis() as libc::c_int) } {
+            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
+                Err(io::Error::last_os_error()).doing(|| "waiting for CRIU".into())
+            }
+            ready => Ok(ready == 1),
+        }
+    }
+
+    /// What CRIU's end means, once it has ended.
+    fn failure(&mut self) -> Error {
+        self.end_within(UNDO);
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let reason = reason_in(&log).unwrap_or_else(|| match self.child.try_wait() {
+            Ok(Some(status)) => format!("it ended early ({status})"),
+            _ => "it ended early".into(),
+        });
+        Error::Criu { doing: self.request.word(), name: self.name.clone(), reason }
+    }
+}
+
+impl Drop for Criu {
+    fn drop(&mut self) {
+        self.undo();
+    }
+}
+
+/// The first errors of a log that say something, in one line.
+fn reason_in(log: &str) -> Option<String> {
+    const MOST: usize = 3;
+    let told = log.lines().filter_map(message_of).filter(|message| !is_noise(message));
+    let mut told: Vec<&str> = told.take(MOST).collect();
+    told.dedup();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// `(00.021342) Error (criu/kerndat.c:732): Unable …` → `Unable …`
+fn message_of(line: &str) -> Option<&str> {
+    line.split_once("Error (")?.1.split_once("): ").map(|(_, message)| message.trim())
+}
+
+/// What every run says, and what only says that something was said before.
+fn is_noise(message: &str) -> bool {
+    message.starts_with("rlimit: Can't setup RLIMIT_NOFILE")
+        || message.starts_with("Dumping FAILED")
+        || message.starts_with("Restoring FAILED")
+}
+
+fn unprintable(path: &Path) -> Error {
+    Error::Unusable(format!("the image directory {} is not UTF-8: choose another", path.display()))
+}
+
+fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel writes two descriptors into `pair`.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made both for us.
+    Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_what_went_wrong_first() {
+        let log = "(00.1) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self\n\
+                   (00.2) Warn  (criu/x.c:1): no matter\n\
+                   (00.3) Error (criu/files.c:9): Can't dump file 5\n\
+                   (00.4) Error (criu/cr-dump.c:9): Dumping FAILED.\n";
+        assert_eq!(reason_in(log).unwrap(), "Can't dump file 5");
+        assert_eq!(reason_in("(00.2) Warn  (criu/x.c:1): no matter"), None);
+    }
+}

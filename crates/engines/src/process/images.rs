@@ -1,0 +1,87 @@
+//! Where images lie: in the first of the configured directories that has room for them.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::record::absent_is_fine;
+use crate::engine::Image;
+use crate::error::{Doing, Error, Result};
+use crate::instance::InstanceName;
+
+/// What images take beside the memory's pages, in bytes: tables, and pages that come in meanwhile.
+const MARGIN: u64 = 16 << 20;
+
+/// Makes an empty directory for the instance's images where `memory` bytes fit.
+pub fn make_room(directories: &[PathBuf], name: &InstanceName, memory: u64) -> Result<PathBuf> {
+    let wanted = memory + memory / 8 + MARGIN;
+    for directory in directories {
+        if room_in(directory)? >= wanted {
+            let images = directory.join(name.as_str());
+            recreate(&images).doing(|| format!("creating {}", images.display()))?;
+            return Ok(images);
+        }
+    }
+    let places: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
+    Err(Error::Unusable(format!(
+        "there is no room for {} MiB of images of `{name}` in {}: free some there",
+        wanted >> 20,
+        places.join(" or "),
+    )))
+}
+
+/// Free bytes of the file system under a directory, which is made if it is not there.
+pub fn room_in(directory: &Path) -> Result<u64> {
+    let free = || {
+        fs::create_dir_all(directory)?;
+        free_bytes(directory)
+    };
+    free().doing(|| format!("looking for room in {}", directory.display()))
+}
+
+fn free_bytes(directory: &Path) -> io::Result<u64> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a valid statvfs.
+    let mut found: libc::statvfs = unsafe { mem::zeroed() };
+    // SAFETY: `path` is a live C string, and `found` is live and writable.
+    if unsafe { libc::statvfs(path.as_ptr(), &raw mut found) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(found.f_bavail * found.f_frsize)
+}
+
+fn recreate(directory: &Path) -> io::Result<()> {
+    absent_is_fine(fs::remove_dir_all(directory))?;
+    fs::DirBuilder::new().mode(0o700).create(directory)
+}
+
+/// Deletes the images, and keeps the directory.
+pub fn clear(directory: &Path) -> Result<()> {
+    recreate(directory).doing(|| format!("emptying {}", directory.display()))
+}
+
+/// Deletes the images and their directory; no error if it is not there.
+pub fn delete(directory: &Path) -> Result<()> {
+    absent_is_fine(fs::remove_dir_all(directory)).doing(|| format!("deleting {}", directory.display()))
+}
+
+/// The images, in order of their names. CRIU's logs and figures stay here.
+pub fn list(directory: &Path) -> Result<Vec<Image>> {
+    let read = || -> io::Result<Vec<Image>> {
+        let mut images = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".img") {
+                images.push(Image { name, size: entry.metadata()?.len() });
+            }
+        }
+        images.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(images)
+    };
+    read().doing(|| format!("listing {}", directory.display()))
+}

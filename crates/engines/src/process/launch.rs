@@ -1,0 +1,90 @@
+//! The start of an instance's first process, in namespaces of its own. It stays root, which CRIU
+//! needs of it; the command does not.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::init;
+use crate::instance::{InstanceSpec, ResourceLimit};
+
+/// Starts `first` with the instance's command as its arguments, and returns its PID. It is our child.
+///
+/// The process that is forked first only makes the PID namespace, whose first process must be a
+/// child: it forks once more, as our own child too, and ends.
+pub fn start(spec: &InstanceSpec, first: &[OsString], namespace: BorrowedFd<'_>) -> io::Result<i32> {
+    let (program, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (reader, writer) = pipe()?;
+    let mut command = Command::new(program);
+    command.args(arguments).args(init::arguments(spec));
+    command.env_clear().envs(init::shield(&spec.environment)).current_dir(init::DIRECTORY);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let entry = Entry::new(spec, namespace, &writer);
+    // SAFETY: between fork and exec, `enter` makes system calls only.
+    unsafe { command.pre_exec(move || entry.enter()) };
+    let mut maker = command.spawn()?;
+    drop(writer);
+    maker.wait()?;
+    let mut pid = [0; 4];
+    std::fs::File::from(reader).read_exact(&mut pid)?;
+    Ok(i32::from_ne_bytes(pid))
+}
+
+/// What a forked process does before it becomes the instance's first. Prepared beforehand, as no
+/// memory may be allocated there.
+struct Entry {
+    namespace: i32,
+    report: i32,
+    limits: Vec<ResourceLimit>,
+}
+
+impl Entry {
+    fn new(spec: &InstanceSpec, namespace: BorrowedFd<'_>, report: &OwnedFd) -> Self {
+        Self { namespace: namespace.as_raw_fd(), report: report.as_raw_fd(), limits: spec.limits.clone() }
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        // SAFETY: no memory is passed but the child's PID and limits, live and as long as said.
+        unsafe {
+            check(libc::setns(self.namespace, libc::CLONE_NEWNET))?;
+            check(libc::unshare(libc::CLONE_NEWPID))?;
+            let pid = sibling()?;
+            if pid != 0 {
+                libc::write(self.report, (&raw const pid).cast(), size_of_val(&pid));
+                libc::_exit(0);
+            }
+            check(libc::setsid())?;
+            for limit in &self.limits {
+                let both = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+                check(libc::setrlimit(limit.resource, &raw const both))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Forks a child of our parent.
+///
+/// # Safety
+/// As `fork` in a program with threads: until exec, the child makes system calls only.
+unsafe fn sibling() -> io::Result<i32> {
+    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as libc::c_long;
+    // SAFETY: with no flag that shares memory and no stack given, this is a fork.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    check(pid as i32)?;
+    Ok(pid as i32)
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [0; 2];
+    // SAFETY: the kernel writes two descriptors into `pair`.
+    check(unsafe { libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel has just made both for us.
+    Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into())
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

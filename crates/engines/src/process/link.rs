@@ -1,0 +1,166 @@
+//! An instance's link: a veth pair from `eth0` in its namespace to a port of the host's bridge.
+//!
+//! "Cut" is the host's end being down: nothing reaches the instance's kernel, so it acknowledges
+//! nothing for sockets that are on their way, and nothing leaves it.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::netlink;
+use crate::instance::Network;
+use crate::netns;
+
+const INSIDE: &str = "eth0";
+
+/// How long the kernel may take to see the carrier once the link is mended.
+const CARRIER: Duration = Duration::from_secs(1);
+
+/// The name of the host's end.
+pub fn host_end(network: &Network) -> String {
+    let [_, _, a, b, c, d] = network.mac;
+    format!("th{a:02x}{b:02x}{c:02x}{d:02x}")
+}
+
+/// Makes the link, cut, and gives `eth0` its address. Takes the place of a crash's leftover.
+pub fn create(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<()> {
+    let near = host_end(network);
+    netlink::delete_link(&near)?;
+    let bridge = index_of(bridge)?;
+    let veth =
+        netlink::Veth { near: &near, bridge, far: INSIDE, namespace, mac: network.mac, mtu: network.mtu };
+    netlink::add_veth(&veth)?;
+    netns::enter(namespace, || {
+        without_ipv6();
+        netlink::add_address(index_of(INSIDE)?, network.address, network.prefix)?;
+        netlink::set_link("lo", true)?;
+        netlink::set_link(INSIDE, true)
+    })?
+}
+
+/// Deletes the link; no error if it is not there.
+pub fn delete(network: &Network) -> io::Result<()> {
+    netlink::delete_link(&host_end(network))
+}
+
+/// Cuts the link.
+pub fn cut(network: &Network) -> io::Result<()> {
+    netlink::set_link(&host_end(network), false)
+}
+
+/// Mends the link and tells the neighbours where the address is now.
+pub fn mend(namespace: BorrowedFd<'_>, network: &Network) -> io::Result<()> {
+    netlink::set_link(&host_end(network), true)?;
+    netns::enter(namespace, || {
+        wait_for_carrier()?;
+        announce(network.mac, network.address)
+    })?
+}
+
+/// An unused link must not speak with the moving MAC, as duplicate address detection would.
+/// Kernels without IPv6 have nothing to switch off.
+fn without_ipv6() {
+    let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
+}
+
+/// Before the carrier is seen, the kernel drops what is sent.
+fn wait_for_carrier() -> io::Result<()> {
+    let socket = packet_socket(libc::SOCK_DGRAM)?;
+    let end = Instant::now() + CARRIER;
+    while flags_of(socket.as_fd())? & libc::IFF_RUNNING == 0 {
+        if Instant::now() > end {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
+fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: all-zero is a valid ifreq.
+    let mut query: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in query.ifr_name.iter_mut().zip(INSIDE.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: `query` is live, and its name ends with NUL.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut query) };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled the flags.
+    Ok(libc::c_int::from(unsafe { query.ifr_ifru.ifru_flags }))
+}
+
+/// A gratuitous ARP request: bridges learn the port, neighbours keep their entry.
+fn announce(mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
+    let socket = packet_socket(libc::SOCK_RAW)?;
+    let frame = arp_announcement(mac, address);
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    to.sll_family = libc::AF_PACKET as u16;
+    to.sll_ifindex = index_of(INSIDE)?.cast_signed();
+    to.sll_halen = 6;
+    to.sll_addr[..6].fill(0xff);
+    // SAFETY: `frame` and `to` are live and as long as said.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const to).cast(),
+            mem::size_of_val(&to) as libc::socklen_t,
+        )
+    };
+    if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn arp_announcement(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
+    const ARP: [u8; 2] = [0x08, 0x06];
+    const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
+    let ip = address.octets();
+    [&[0xff; 6][..], &mac, &ARP, &ETHERNET_IPV4_REQUEST, &mac, &ip, &[0; 6], &ip].concat()
+}
+
+fn packet_socket(kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
+    if fd == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn index_of(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is a live C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_end_fits_an_interface_name() {
+        let mac = [2, 0, 0xaa, 0xbb, 0xcc, 0x0d];
+        let network = Network { mac, address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
+        assert_eq!(host_end(&network), "thaabbcc0d");
+    }
+
+    #[test]
+    fn an_announcement_asks_for_its_own_address() {
+        let frame = arp_announcement([2, 0, 0, 0, 0, 9], Ipv4Addr::new(10, 77, 0, 9));
+        assert_eq!(frame.len(), 42);
+        assert_eq!(frame[28..32], frame[38..42]);
+    }
+}

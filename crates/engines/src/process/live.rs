@@ -1,0 +1,315 @@
+//! An instance as this process holds it, and the steps of which the engine's calls are made.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::criu::{Criu, Launch};
+use super::record::{Record, Records};
+use super::rpc::Request;
+use super::task::{self, Stat, Task, TaskId};
+use super::{images, link, netns, sockets};
+use crate::engine::{Phases, State, Watch};
+use crate::error::{Doing, Error, Result};
+use crate::instance::InstanceSpec;
+use crate::stopwatch::Stopwatch;
+
+/// How long killed processes may take to end.
+const KILLED: Duration = Duration::from_secs(10);
+/// How long a CRIU without its node may take to undo its work.
+const ORPHANED: Duration = Duration::from_secs(5);
+
+/// An instance and what of it this process holds.
+pub struct Live {
+    /// What is on disk too.
+    pub record: Record,
+    /// Its network namespace, until the instance is gone.
+    pub namespace: OwnedFd,
+    /// Its first process, if it has any.
+    pub first: Option<Task>,
+    /// The CRIU that is armed, or holds the restored tree.
+    criu: Option<Criu>,
+}
+
+impl Live {
+    /// Makes a namespace for an instance, with its link cut.
+    pub fn prepare(spec: InstanceSpec, images: &Path, bridge: &str) -> Result<Self> {
+        let record = Record {
+            version: Record::VERSION,
+            spec,
+            state: State::Prepared,
+            releasing: false,
+            first: None,
+            criu: None,
+            images: images.to_owned(),
+            paused: Vec::new(),
+            reuse: sockets::Reuse::new(),
+        };
+        let namespace = place(&record.spec, bridge)?;
+        Ok(Self { record, namespace, first: None, criu: None })
+    }
+
+    /// Refuses a call that another state wants.
+    pub fn must_be(&self, state: State) -> Result<()> {
+        if self.record.state == state {
+            return Ok(());
+        }
+        let (name, is) = (self.record.spec.name.clone(), word(self.record.state));
+        Err(Error::State { name, is, must: word(state) })
+    }
+
+    /// The first process, if it has not ended.
+    pub fn first(&self) -> Result<&Task> {
+        let alive = self.first.as_ref().filter(|task| !task.ended_within(Duration::ZERO));
+        let name = &self.record.spec.name;
+        alive.ok_or_else(|| Error::State { name: name.clone(), is: "ended", must: "alive" })
+    }
+
+    /// Starts CRIU for a dump, up to the point where it would touch the instance.
+    pub fn arm(&mut self, program: &Path) -> Result<()> {
+        let pid = self.first()?.id().pid;
+        images::clear(&self.record.images)?;
+        let mut criu = self.launch(program, Request::Dump { pid })?;
+        criu.run_to(Some("pre-dump"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        self.criu = Some(criu);
+        Ok(())
+    }
+
+    /// Whether CRIU waits.
+    pub fn is_armed(&self) -> bool {
+        self.criu.is_some()
+    }
+
+    fn launch(&self, program: &Path, request: Request) -> Result<Criu> {
+        Criu::start(&Launch {
+            program,
+            namespace: self.namespace.as_fd(),
+            images: &self.record.images,
+            name: &self.record.spec.name,
+            request,
+        })
+    }
+
+    /// Cuts the link and has the armed CRIU dump the tree. What fails is undone.
+    pub fn freeze(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
+        let tree = self.tree()?;
+        self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
+        self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
+        clock.lap("look");
+        let dumped = self.dump(records, watch, clock);
+        self.criu = None;
+        clock.lap("end of CRIU");
+        if dumped.is_err() {
+            self.run_on(records)?;
+        }
+        dumped
+    }
+
+    fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
+        link::cut(&self.record.spec.network).doing(|| "cutting the link".into())?;
+        clock.lap("cut");
+        let end = Instant::now() + watch.timeout;
+        let name = &self.record.spec.name;
+        let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
+        criu.answer(true)?;
+        criu.run_to(Some("post-dump"), watch, end)?;
+        clock.lap("dump");
+        // On disk before CRIU lets go: a node that starts again must not take the tree for one that
+        // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
+        self.record.state = State::Stopped;
+        records.save(&self.record)?;
+        criu.answer(true)?;
+        criu.run_to(None, watch, end)?;
+        clock.lap("stop");
+        Ok(())
+    }
+
+    /// Lets a stopped tree run again here, except for what was paused before, with its link.
+    pub fn run_on(&mut self, records: &Records) -> Result<()> {
+        let network = &self.record.spec.network;
+        link::mend(self.namespace.as_fd(), network).doing(|| "mending the link".into())?;
+        if self.first().is_ok() {
+            let tree = self.tree()?;
+            let reuse = &self.record.reuse;
+            sockets::leave_repair(&tree, reuse).doing(|| "reviving TCP connections".into())?;
+            wake(&tree, &self.record.paused);
+        }
+        self.record.state = State::Running;
+        records.save(&self.record)
+    }
+
+    /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
+    pub fn restore(&mut self, program: &Path, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
+        let mut clock = Stopwatch::start(watch);
+        let mut criu = self.launch(program, Request::Restore)?;
+        self.record.criu = Some(criu.id());
+        let restored = self.restore_with(&mut criu, records, watch, &mut clock);
+        if restored.is_ok() {
+            self.criu = Some(criu);
+        } else {
+            drop(criu);
+            self.drop_held();
+        }
+        records.save(&self.record)?;
+        clock.lap("record");
+        restored.map(|()| clock.stop())
+    }
+
+    fn restore_with(
+        &mut self,
+        criu: &mut Criu,
+        records: &Records,
+        watch: &Watch<'_>,
+        clock: &mut Stopwatch<'_>,
+    ) -> Result<()> {
+        let end = Instant::now() + watch.timeout;
+        criu.run_to(Some("pre-restore"), watch, end)?;
+        clock.lap("start of CRIU");
+        criu.answer(true)?;
+        criu.run_to(Some("setup-namespaces"), watch, end)?;
+        // On disk before it is more than an empty process: whoever comes after a crash ends it.
+        self.first = criu.root().and_then(|pid| TaskId::of(pid).ok()).and_then(Task::open);
+        self.record.first = self.first.as_ref().map(Task::id);
+        records.save(&self.record)?;
+        criu.answer(true)?;
+        criu.run_to(Some("post-restore"), watch, end)?;
+        self.first()?;
+        self.record.state = State::Held;
+        clock.lap("restore");
+        Ok(())
+    }
+
+    /// Lets the held tree go, with its link. A tree that cannot go is gone, and its images are not.
+    pub fn release(&mut self, records: &Records) -> Result<Phases> {
+        let mut clock = Stopwatch::start(&Watch::QUIET);
+        self.record.releasing = true;
+        records.save(&self.record)?;
+        let network = &self.record.spec.network;
+        link::mend(self.namespace.as_fd(), network).doing(|| "mending the link".into())?;
+        clock.lap("mend");
+        let released = self.let_go();
+        clock.lap("resume");
+        self.record.releasing = false;
+        if released.is_err() {
+            self.drop_held();
+            link::cut(&self.record.spec.network).doing(|| "cutting the link".into())?;
+            records.save(&self.record)?;
+        }
+        released.map(|()| clock.stop())
+    }
+
+    fn let_go(&mut self) -> Result<()> {
+        let name = &self.record.spec.name;
+        let mut criu = self.criu.take().ok_or_else(|| Error::Unknown(name.clone()))?;
+        criu.answer(true)?;
+        criu.run_to(None, &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        Ok(())
+    }
+
+    /// Kills what is held, and keeps the images for another try.
+    pub fn drop_held(&mut self) {
+        self.criu = None;
+        self.kill();
+        self.record.first = None;
+        self.record.criu = None;
+        self.record.state = State::Prepared;
+    }
+
+    /// Kills the instance: with its first process the kernel kills all others.
+    fn kill(&mut self) {
+        if let Some(first) = self.first.take() {
+            let _gone = first.signal(libc::SIGKILL);
+            first.ended_within(KILLED);
+        }
+    }
+
+    /// Kills and deletes everything but the record.
+    pub fn remove(&mut self) -> Result<()> {
+        self.criu = None;
+        self.kill();
+        link::delete(&self.record.spec.network).doing(|| "deleting the link".into())?;
+        images::delete(&self.record.images)
+    }
+
+    fn tree(&self) -> Result<Vec<i32>> {
+        let pid = self.first()?.id().pid;
+        task::tree(pid).doing(|| format!("listing the processes below {pid}"))
+    }
+
+    /// Takes an instance up again from its record, once its CRIU is gone.
+    pub fn recover(mut record: Record, records: &Records, bridge: &str) -> Result<Self> {
+        outlive(record.criu.take());
+        let first = record.first.take().and_then(Task::open);
+        let stopped = first.as_ref().is_some_and(|task| is_stopped(task.id().pid));
+        let state = match (record.state, &first) {
+            (State::Running, Some(_)) => State::Running,
+            (State::Stopped, Some(_)) if stopped => State::Stopped,
+            (State::Stopped, Some(_)) => State::Running,
+            (State::Held, Some(_)) if record.releasing => State::Running,
+            (State::Held | State::Prepared, _) => State::Prepared,
+            (State::Running | State::Stopped | State::Ended, _) => State::Ended,
+        };
+        let namespace = match (&first, state) {
+            (Some(task), State::Running | State::Stopped) => namespace_of(task)?,
+            _ => place(&record.spec, bridge)?,
+        };
+        record.first = first.as_ref().map(Task::id);
+        (record.state, record.releasing) = (state, false);
+        let mut live = Self { record, namespace, first, criu: None };
+        match state {
+            State::Prepared => live.drop_held(),
+            // Nobody decided to stop it: a crash in the middle of a dump did.
+            State::Running => live.run_on(records)?,
+            _ => {}
+        }
+        records.save(&live.record)?;
+        Ok(live)
+    }
+}
+
+/// Waits for a CRIU whose node died to undo its work, or kills it.
+fn outlive(criu: Option<TaskId>) {
+    if let Some(orphan) = criu.and_then(Task::open)
+        && !orphan.ended_within(ORPHANED)
+    {
+        let _gone = orphan.signal(libc::SIGKILL);
+        orphan.ended_within(KILLED);
+    }
+}
+
+fn place(spec: &InstanceSpec, bridge: &str) -> Result<OwnedFd> {
+    let namespace = netns::create().doing(|| "making a network namespace".into())?;
+    link::create(namespace.as_fd(), &spec.network, bridge)
+        .doing(|| format!("making the link of `{}` to bridge {bridge}", spec.name))?;
+    Ok(namespace)
+}
+
+fn namespace_of(task: &Task) -> Result<OwnedFd> {
+    let path = format!("/proc/{}/ns/net", task.id().pid);
+    Ok(File::open(&path).doing(|| format!("opening {path}"))?.into())
+}
+
+/// Children before their parents: a shell that waits for stopped children shall see none.
+fn wake(tree: &[i32], paused: &[i32]) {
+    for &pid in tree.iter().rev().filter(|pid| !paused.contains(pid) && is_stopped(**pid)) {
+        if let Some(task) = TaskId::of(pid).ok().and_then(Task::open) {
+            let _gone: io::Result<()> = task.signal(libc::SIGCONT);
+        }
+    }
+}
+
+fn is_stopped(pid: i32) -> bool {
+    Stat::read(pid).is_ok_and(|stat| stat.state == 'T')
+}
+
+fn word(state: State) -> &'static str {
+    match state {
+        State::Prepared => "prepared",
+        State::Running => "running",
+        State::Stopped => "stopped",
+        State::Held => "held",
+        State::Ended => "ended",
+    }
+}

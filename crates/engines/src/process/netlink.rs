@@ -1,0 +1,153 @@
+//! Just enough rtnetlink: a veth pair, its state and its address.
+//!
+//! The link is cut and mended in the blackout of a move, where starting `ip` would take longer than
+//! the work.
+
+use std::io;
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+
+/// A veth pair to be made.
+pub struct Veth<'a> {
+    /// The end in the calling thread's namespace.
+    pub near: &'a str,
+    /// The bridge's index, of which `near` becomes a port.
+    pub bridge: u32,
+    /// The other end.
+    pub far: &'a str,
+    /// Where the other end is.
+    pub namespace: BorrowedFd<'a>,
+    /// The other end's MAC.
+    pub mac: [u8; 6],
+    /// Of both ends, in bytes.
+    pub mtu: u32,
+}
+
+/// Makes the pair, both ends down.
+pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
+    let mut peer = Attributes(link_header(0, 0).to_vec());
+    peer.text(IFLA_IFNAME, veth.far);
+    peer.bytes(IFLA_ADDRESS, &veth.mac);
+    peer.number(IFLA_MTU, veth.mtu);
+    peer.number(IFLA_NET_NS_FD, veth.namespace.as_raw_fd().unsigned_abs());
+    let mut data = Attributes::default();
+    data.bytes(VETH_INFO_PEER, &peer.0);
+    let mut info = Attributes::default();
+    info.text(IFLA_INFO_KIND, "veth");
+    info.bytes(IFLA_INFO_DATA, &data.0);
+    let mut link = Attributes(link_header(0, 0).to_vec());
+    link.text(IFLA_IFNAME, veth.near);
+    link.number(IFLA_MTU, veth.mtu);
+    link.number(IFLA_MASTER, veth.bridge);
+    link.bytes(IFLA_LINKINFO, &info.0);
+    request(libc::RTM_NEWLINK, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &link.0)
+}
+
+/// Sets the link `name` of the calling thread's namespace up or down.
+pub fn set_link(name: &str, up: bool) -> io::Result<()> {
+    let flags = if up { libc::IFF_UP as u32 } else { 0 };
+    let mut link = Attributes(link_header(flags, libc::IFF_UP as u32).to_vec());
+    link.text(IFLA_IFNAME, name);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Deletes the link `name`, and with it the pair; no error if it is not there.
+pub fn delete_link(name: &str) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    match request(libc::RTM_DELLINK, 0, &link.0) {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives the link of this index its address.
+pub fn add_address(index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    let mut message = Attributes(vec![libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE]);
+    message.0.extend(index.to_ne_bytes());
+    message.bytes(IFA_LOCAL, &address.octets());
+    message.bytes(IFA_ADDRESS, &address.octets());
+    request(libc::RTM_NEWADDR, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &message.0)
+}
+
+/// `struct ifinfomsg` for a link that is given by name.
+fn link_header(flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+/// A message's payload, with attributes appended at multiples of four bytes.
+#[derive(Default)]
+struct Attributes(Vec<u8>);
+
+impl Attributes {
+    fn bytes(&mut self, kind: u16, value: &[u8]) {
+        let length = 4 + value.len() as u16;
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn number(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        self.bytes(kind, &[value.as_bytes(), b"\0"].concat());
+    }
+}
+
+/// Sends one request and waits for the kernel's acknowledgement.
+fn request(kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+    const HEADER: usize = mem::size_of::<libc::nlmsghdr>();
+    let socket = open()?;
+    let flags = flags | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    let mut packet = Vec::with_capacity(HEADER + payload.len());
+    packet.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+    packet.extend(kind.to_ne_bytes());
+    packet.extend(flags.to_ne_bytes());
+    packet.extend([0; 8]);
+    packet.extend(payload);
+    // SAFETY: `packet` is live and as long as said.
+    check(unsafe { libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0) })?;
+
+    let mut answer = [0; 4096];
+    // SAFETY: `answer` is live, writable and as long as said.
+    let length =
+        check(unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) })?;
+    let code = answer[..length].get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok());
+    match code.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd =
+        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
+    check(fd as isize)?;
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,99 @@
+//! What the engine knows of an instance, on disk, so that a restarted node finds it.
+//!
+//! A record names processes with their start time: a PID that was used again is not taken for
+//! them. It is replaced as a whole, and forgotten last.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::task::TaskId;
+use crate::engine::State;
+use crate::error::{Doing, Result};
+use crate::instance::{InstanceName, InstanceSpec};
+
+/// An instance on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The record's layout: [`Record::VERSION`].
+    pub version: u32,
+    /// What the instance is made of.
+    pub spec: InstanceSpec,
+    /// What it does.
+    pub state: State,
+    /// A held tree may have been let go already.
+    pub releasing: bool,
+    /// Its first process.
+    pub first: Option<TaskId>,
+    /// The CRIU that works on it.
+    pub criu: Option<TaskId>,
+    /// Where its images are or will be.
+    pub images: PathBuf,
+    /// Processes that were stopped before the dump, and stay so.
+    pub paused: Vec<i32>,
+    /// `SO_REUSEADDR` of its TCP sockets, for a rollback.
+    pub reuse: HashMap<u64, i32>,
+}
+
+impl Record {
+    /// Raised when the layout changes its meaning.
+    pub const VERSION: u32 = 1;
+}
+
+/// The directory of all records.
+pub struct Records(PathBuf);
+
+impl Records {
+    /// Makes the directory if it is not there.
+    pub fn open(directory: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&directory).doing(|| format!("creating {}", directory.display()))?;
+        Ok(Self(directory))
+    }
+
+    /// Writes a record in the place of the former one.
+    pub fn save(&self, record: &Record) -> Result<()> {
+        let path = self.path(&record.spec.name);
+        self.replace(&path, record).doing(|| format!("writing {}", path.display()))
+    }
+
+    fn replace(&self, path: &Path, record: &Record) -> io::Result<()> {
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, serde_json::to_vec(record)?)?;
+        fs::rename(fresh, path)
+    }
+
+    /// Deletes a record; no error if there is none.
+    pub fn forget(&self, name: &InstanceName) -> Result<()> {
+        let path = self.path(name);
+        absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))
+    }
+
+    /// All records. One that cannot be read is an error: it may name processes that run.
+    pub fn all(&self) -> Result<Vec<Record>> {
+        let entries = fs::read_dir(&self.0).doing(|| format!("reading {}", self.0.display()))?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let records = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "json"));
+        records.map(|path| read(&path).doing(|| format!("reading {}", path.display()))).collect()
+    }
+
+    fn path(&self, name: &InstanceName) -> PathBuf {
+        self.0.join(format!("{name}.json"))
+    }
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    let record: Record = serde_json::from_slice(&fs::read(path)?)?;
+    let known = record.version == Record::VERSION;
+    if known { Ok(record) } else { Err(io::Error::other("written by another version of transhume")) }
+}
+
+/// Deleting what is not there has succeeded.
+pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

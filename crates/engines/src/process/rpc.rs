@@ -1,0 +1,225 @@
+//! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU, by hand,
+//! since a dozen fields are not worth a compiler.
+
+use std::collections::BTreeMap;
+
+/// Field numbers of `criu_opts`.
+mod opts {
+    pub const IMAGES_DIR_FD: u64 = 1;
+    pub const PID: u64 = 2;
+    pub const TCP_ESTABLISHED: u64 = 5;
+    pub const FILE_LOCKS: u64 = 8;
+    pub const LOG_LEVEL: u64 = 9;
+    pub const LOG_FILE: u64 = 10;
+    pub const NOTIFY_SCRIPTS: u64 = 12;
+    pub const MANAGE_CGROUPS: u64 = 24;
+    pub const RST_SIBLING: u64 = 26;
+    pub const MANAGE_CGROUPS_MODE: u64 = 34;
+    pub const GHOST_LIMIT: u64 = 35;
+    pub const NETWORK_LOCK: u64 = 64;
+    pub const IMAGES_DIR: u64 = 68;
+    pub const LEAVE_STOPPED: u64 = 69;
+}
+
+/// `criu_network_lock_method`: the link is cut already.
+const NETWORK_LOCK_SKIP: u64 = 3;
+/// `criu_cg_mode`: processes stay in the cgroup in which CRIU runs.
+const CGROUPS_IGNORE: u64 = 0;
+/// Errors and warnings. More would be written in the blackout.
+const LOG_WARNINGS: u64 = 2;
+/// Deleted files up to this size, in bytes, travel with the images.
+pub const GHOST_LIMIT: u64 = 64 << 20;
+
+/// What CRIU is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Dump the tree below this process and leave it stopped.
+    Dump { pid: i32 },
+    /// Restore a tree, its root as our child.
+    Restore,
+}
+
+impl Request {
+    /// CRIU's word for it, and the log's name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Dump { .. } => "dump",
+            Self::Restore => "restore",
+        }
+    }
+
+    fn code(self) -> u64 {
+        match self {
+            Self::Dump { .. } => 1,
+            Self::Restore => 2,
+        }
+    }
+
+    /// The packet that asks for it.
+    pub fn encode(self, images: &str) -> Vec<u8> {
+        let mut options = Message::default();
+        options.number(opts::IMAGES_DIR_FD, u64::MAX);
+        options.bytes(opts::IMAGES_DIR, images.as_bytes());
+        options.number(opts::TCP_ESTABLISHED, 1);
+        options.number(opts::FILE_LOCKS, 1);
+        options.number(opts::LOG_LEVEL, LOG_WARNINGS);
+        options.bytes(opts::LOG_FILE, format!("{}.log", self.word()).as_bytes());
+        options.number(opts::NOTIFY_SCRIPTS, 1);
+        options.number(opts::NETWORK_LOCK, NETWORK_LOCK_SKIP);
+        options.number(opts::MANAGE_CGROUPS, 1);
+        options.number(opts::MANAGE_CGROUPS_MODE, CGROUPS_IGNORE);
+        match self {
+            Self::Dump { pid } => {
+                options.number(opts::PID, u64::from(pid.unsigned_abs()));
+                options.number(opts::LEAVE_STOPPED, 1);
+                options.number(opts::GHOST_LIMIT, GHOST_LIMIT);
+            }
+            Self::Restore => options.number(opts::RST_SIBLING, 1),
+        }
+        let mut request = Message::default();
+        request.number(1, self.code());
+        request.bytes(2, &options.0);
+        request.0
+    }
+}
+
+/// The packet that answers a hook: `go` lets CRIU go on.
+pub fn encode_answer(go: bool) -> Vec<u8> {
+    const NOTIFY: u64 = 6;
+    let mut request = Message::default();
+    request.number(1, NOTIFY);
+    request.number(3, u64::from(go));
+    request.0
+}
+
+/// What CRIU says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// It waits at a hook.
+    Hook {
+        /// The hook's name.
+        name: String,
+        /// The tree's root, where the hook tells it.
+        pid: Option<i32>,
+    },
+    /// It is done.
+    Done {
+        /// Whether it did what it was asked.
+        success: bool,
+    },
+}
+
+/// The message in `packet`; `None` if it is malformed.
+pub fn decode(packet: &[u8]) -> Option<Response> {
+    let message = parse(packet)?;
+    let Some(Field::Bytes(hook)) = message.get(&5) else {
+        return Some(Response::Done { success: message.get(&2) == Some(&Field::Number(1)) });
+    };
+    let hook = parse(hook)?;
+    let Field::Bytes(name) = hook.get(&1)? else { return None };
+    let pid = match hook.get(&2) {
+        Some(Field::Number(pid)) => Some(i32::try_from(*pid).ok()?),
+        _ => None,
+    };
+    Some(Response::Hook { name: String::from_utf8(name.to_vec()).ok()?, pid })
+}
+
+/// A protobuf message being written.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn number(&mut self, field: u64, value: u64) {
+        self.varint(field << 3);
+        self.varint(value);
+    }
+
+    fn bytes(&mut self, field: u64, value: &[u8]) {
+        self.varint(field << 3 | 2);
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message by number; of a repeated one the last.
+fn parse(mut rest: &[u8]) -> Option<BTreeMap<u64, Field<'_>>> {
+    let mut fields = BTreeMap::new();
+    while !rest.is_empty() {
+        let key = take_varint(&mut rest)?;
+        let value = match key & 7 {
+            0 => Field::Number(take_varint(&mut rest)?),
+            2 => {
+                let length = usize::try_from(take_varint(&mut rest)?).ok()?;
+                let (value, after) = rest.split_at_checked(length)?;
+                rest = after;
+                Field::Bytes(value)
+            }
+            _ => return None,
+        };
+        fields.insert(key >> 3, value);
+    }
+    Some(fields)
+}
+
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first()?;
+        *rest = after;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_is_read_as_criu_writes_it() {
+        let packet = b"\x08\x06\x10\x01\x2a\x10\x0a\x0bpost-restor\x10\xdb\x63";
+        let hook = Response::Hook { name: "post-restor".into(), pid: Some(12763) };
+        assert_eq!(decode(packet), Some(hook));
+    }
+
+    #[test]
+    fn a_failure_is_read_as_criu_writes_it() {
+        let packet = b"\x08\x02\x10\x00\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x38\x38";
+        assert_eq!(decode(packet), Some(Response::Done { success: false }));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused() {
+        assert_eq!(decode(b"\x2a\x10\x0a"), None);
+        assert_eq!(decode(b"\x08\xff"), None);
+        assert_eq!(decode(&[0xff; 12]), None);
+    }
+
+    #[test]
+    fn a_request_carries_its_options() {
+        let packet = Request::Dump { pid: 300 }.encode("/images");
+        let fields = parse(&packet).unwrap();
+        let Field::Bytes(options) = fields[&2] else { panic!("no options") };
+        let options = parse(options).unwrap();
+        assert_eq!(options[&opts::PID], Field::Number(300));
+        assert_eq!(options[&opts::IMAGES_DIR], Field::Bytes(b"/images"));
+        assert_eq!(options[&opts::LEAVE_STOPPED], Field::Number(1));
+    }
+}

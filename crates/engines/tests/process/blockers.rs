@@ -1,0 +1,52 @@
+//! What pins an instance is named.
+
+use std::fs;
+use std::io::Write;
+
+use engines::Report;
+
+use crate::lab::{Host, Lab, Output, workload};
+
+fn report(host: &Host, words: &[&str]) -> Report {
+    let spec = workload("pinned", 41, words);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    host.call(|engine| engine.check(&spec.name)).unwrap()
+}
+
+#[test]
+fn a_terminal_and_a_device_pin() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let terminal = report(&a, &["open", "/dev/ptmx"]).blockers;
+    assert!(terminal[0].what.contains("the terminal /dev/ptmx open"), "{terminal:?}");
+    let device = report(&b, &["open", "/dev/net/tun"]).blockers;
+    assert!(device[0].what.contains("the device /dev/net/tun open"), "{device:?}");
+}
+
+#[test]
+fn an_open_file_must_be_at_the_destination() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let path = host.config.state.join("data");
+    fs::write(&path, "some").unwrap();
+    let found = report(&host, &["open", path.to_str().unwrap()]);
+    assert_eq!(found.blockers, []);
+    assert_eq!(host.call(|engine| engine.verify(&found.needs)).unwrap(), []);
+
+    fs::File::options().append(true).open(&path).unwrap().write_all(b" more").unwrap();
+    assert_eq!(host.call(|engine| engine.verify(&found.needs)).unwrap(), []);
+    fs::remove_file(&path).unwrap();
+    let missing = host.call(|engine| engine.verify(&found.needs)).unwrap();
+    assert_eq!(missing.len(), 1);
+    assert!(missing[0].what.contains(path.to_str().unwrap()), "{missing:?}");
+}
+
+#[test]
+fn libraries_are_needed_with_their_build() {
+    let lab = Lab::new();
+    let found = report(&lab.host("a"), &["count", "1000000"]);
+    let library = found.needs.files.iter().find(|file| file.path.to_string_lossy().contains("libc.so"));
+    assert!(library.unwrap().build_id.is_some());
+    assert!(found.needs.memory > 100 << 10);
+}

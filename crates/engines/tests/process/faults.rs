@@ -1,0 +1,167 @@
+//! What fails is undone, and a second try succeeds.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use engines::{Error, InstanceSpec, State, Watch};
+
+use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};
+
+/// An instance that counts and is suspended on `from`, with its images at `to`.
+fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
+    let (mut node, mut output) = (from.start(spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 20);
+    node.suspend(&mut output);
+    from.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
+    to.call(|engine| engine.prepare(spec, 0)).unwrap();
+    copy_images(from, to, &spec.name);
+    output
+}
+
+/// The instance runs, and has lost nothing.
+fn runs(listener: OwnedFd, output: &mut Output) -> Node {
+    let mut node = Node::accept(&listener);
+    let before = output.lines();
+    node.read(output, |output| output.lines() > before + 20);
+    output.assert_counts();
+    node
+}
+
+#[test]
+fn a_held_instance_that_is_aborted_leaves_nothing_and_the_source_runs_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("aborted", 21, &["count", "1000021"]);
+    let mut output = suspended(&spec, &a, &b);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    let source = a.network_of(&spec.name);
+    assert!(!lab::copies(&spec, &source).is_empty());
+    b.call(|engine| engine.abort(&spec.name)).unwrap();
+    assert_eq!(lab::copies(&spec, &source), [0_i32; 0]);
+    assert!(b.is_empty());
+
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    let node = runs(listener, &mut output);
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
+#[test]
+fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
+    let lab = Lab::new();
+    let (a, mut b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("orphan", 22, &["count", "1000022"]);
+    let mut output = suspended(&spec, &a, &b);
+    b.restart();
+    let config = &b.config;
+    let mut holder = b.call(|_| {
+        Command::new(lab::examples().join("holder"))
+            .args([&config.criu, &config.state, &config.images[0]])
+            .args([&config.bridge, spec.name.as_str()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    let source = a.network_of(&spec.name);
+    assert!(!lab::copies(&spec, &source).is_empty());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+
+    b.restart();
+    let recovered = b.call(|engine| engine.recover()).unwrap();
+    assert_eq!(recovered.iter().map(|found| found.state).collect::<Vec<_>>(), [State::Prepared]);
+    assert_eq!(lab::copies(&spec, &source), [0_i32; 0]);
+    let listener = b.listen(&spec.name);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.release(&spec.name)).unwrap();
+    runs(listener, &mut output);
+}
+
+#[test]
+fn a_restarted_node_finds_what_runs_and_what_is_stopped() {
+    let lab = Lab::new();
+    let mut a = lab.host("a");
+    let spec = workload("found", 23, &["count", "1000023"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 20);
+    a.restart();
+    let states = |host: &Host| {
+        let found = host.call(|engine| engine.recover()).unwrap();
+        found.iter().map(|found| found.state).collect::<Vec<_>>()
+    };
+    assert_eq!(states(&a), [State::Running]);
+    node.suspend(&mut output);
+    a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
+    a.restart();
+    assert_eq!(states(&a), [State::Stopped]);
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    runs(listener, &mut output);
+}
+
+#[test]
+fn a_cancelled_dump_lets_the_instance_run_on() {
+    let lab = Lab::new();
+    let a = lab.host("a");
+    let spec = workload("cancelled", 24, &["count", "1000024"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 20);
+    node.suspend(&mut output);
+    let watch = Watch { cancelled: &|| true, ..Watch::QUIET };
+    let refused = a.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
+    assert!(matches!(refused, Error::Cancelled), "{refused}");
+    runs(a.listen(&spec.name), &mut output);
+}
+
+#[test]
+fn a_full_disk_stops_the_dump_and_not_the_instance() {
+    let lab = Lab::new();
+    let tiny = lab.tiny_disk("tiny");
+    let a = lab.host_with("a", |config| config.images = vec![tiny.path()]);
+    let spec = workload("big", 26, &["hold", "48"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    node.suspend(&mut output);
+    let refused = a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap_err();
+    assert!(matches!(refused, Error::Criu { .. }), "{refused}");
+    println!("{refused}");
+    runs(a.listen(&spec.name), &mut output);
+}
+
+#[test]
+fn a_destination_without_room_says_so() {
+    let lab = Lab::new();
+    let tiny = lab.tiny_disk("tiny");
+    let a = lab.host_with("a", |config| config.images = vec![tiny.path()]);
+    let spec = workload("big", 27, &["hold", "48"]);
+    let refused = a.call(|engine| engine.prepare(&spec, 48 << 20)).unwrap_err();
+    assert!(refused.to_string().contains("no room"), "{refused}");
+    assert!(a.is_empty());
+}
+
+#[test]
+fn damaged_images_are_refused_and_whole_ones_succeed_then() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("damaged", 28, &["count", "1000028"]);
+    let mut output = suspended(&spec, &a, &b);
+    let images = b.call(|engine| engine.image_directory(&spec.name)).unwrap();
+    for image in ["core-1.img", "pages-1.img"] {
+        fs::File::options().write(true).open(images.join(image)).unwrap().set_len(100).unwrap();
+        let watch = Watch { timeout: Duration::from_secs(3), ..Watch::QUIET };
+        let refused = b.call(|engine| engine.restore(&spec.name, &watch)).unwrap_err();
+        println!("{image}: {refused}");
+        assert_eq!(lab::copies(&spec, &a.network_of(&spec.name)), [0_i32; 0]);
+        copy_images(&a, &b, &spec.name);
+    }
+    let listener = b.listen(&spec.name);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.release(&spec.name)).unwrap();
+    runs(listener, &mut output);
+}

@@ -1,0 +1,352 @@
+//! Hosts made of network namespaces, and a node that only listens to its instance's first process.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use engines::{Config, Engine, InstanceName, InstanceSpec, Network, ProcessEngine, Watch, netns};
+use fabric::attach::{self, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
+use fabric::{Epoch, FabricId, ProcessId, Vid, seqpacket};
+
+/// The longest that anything here may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+static NUMBER: AtomicU32 = AtomicU32::new(1);
+
+/// Hosts behind one switch. Everything ends with it.
+pub struct Lab {
+    folder: PathBuf,
+    switch: OwnedFd,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        // SAFETY: no memory is passed.
+        let user = unsafe { libc::geteuid() };
+        assert_eq!(user, 0, "these tests make namespaces and need root: sudo make test");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("th-eng-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let switch = netns::create().unwrap();
+        inside(&switch, || ip("link add sw0 type bridge; link set sw0 up"));
+        Self { folder, switch }
+    }
+
+    /// A disk with room for small images only. It must outlive the hosts that use it.
+    pub fn tiny_disk(&self, name: &str) -> TinyDisk {
+        let path = self.folder.join(name);
+        fs::create_dir_all(&path).unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=20m", "tiny"]).arg(&path).status();
+        assert!(mounted.unwrap().success());
+        TinyDisk(path)
+    }
+
+    pub fn host(&self, name: &str) -> Host {
+        self.host_with(name, |_| {})
+    }
+
+    pub fn host_with(&self, name: &str, change: impl FnOnce(&mut Config)) -> Host {
+        let network = netns::create().unwrap();
+        let there = format!("/proc/{}/fd/{}", std::process::id(), network.as_raw_fd());
+        inside(&network, || ip("link add br0 type bridge; link set br0 up; link set lo up"));
+        inside(&self.switch, || {
+            ip(&format!(
+                "link add dev {name} type veth peer name up0 netns {there}; link set dev {name} master sw0 up"
+            ));
+        });
+        inside(&network, || ip("link set up0 master br0 up"));
+        let folder = self.folder.join(name);
+        let example = |name: &str| examples().join(name);
+        let mut config = Config {
+            criu: criu(),
+            state: folder.join("state"),
+            images: vec![PathBuf::from("/dev/shm").join(self.folder.file_name().unwrap()).join(name)],
+            bridge: "br0".into(),
+            init: vec![example("init").into()],
+        };
+        change(&mut config);
+        let engine = ProcessEngine::new(config.clone()).unwrap();
+        Host { network, engine, config }
+    }
+}
+
+/// A small file system in memory.
+pub struct TinyDisk(PathBuf);
+
+impl TinyDisk {
+    pub fn path(&self) -> PathBuf {
+        self.0.clone()
+    }
+}
+
+impl Drop for TinyDisk {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _gone = fs::remove_dir_all(&self.folder);
+        let _gone = fs::remove_dir_all(Path::new("/dev/shm").join(self.folder.file_name().unwrap()));
+    }
+}
+
+/// A host: a network with a bridge, and an engine in it.
+pub struct Host {
+    network: OwnedFd,
+    engine: ProcessEngine,
+    pub config: Config,
+}
+
+impl Host {
+    /// Calls the engine in the host's network.
+    pub fn call<T: Send>(&self, work: impl FnOnce(&dyn Engine) -> T + Send) -> T {
+        netns::enter(self.network.as_fd(), || work(&self.engine)).unwrap()
+    }
+
+    /// The same host after its node has ended and started again.
+    pub fn restart(&mut self) {
+        self.engine = ProcessEngine::new(self.config.clone()).unwrap();
+    }
+
+    pub fn start(&self, spec: &InstanceSpec) -> Node {
+        self.call(|engine| engine.prepare(spec, 0)).unwrap();
+        let listener = self.listen(&spec.name);
+        self.call(|engine| engine.start(&spec.name)).unwrap();
+        Node::accept(&listener)
+    }
+
+    /// The network of an instance on this host.
+    pub fn network_of(&self, name: &InstanceName) -> OwnedFd {
+        self.call(|engine| engine.network_namespace(name)).unwrap()
+    }
+
+    /// Nothing of any instance is left on this host.
+    pub fn is_empty(&self) -> bool {
+        let records = fs::read_dir(&self.config.state).unwrap().count();
+        let images = fs::read_dir(&self.config.images[0]).map_or(0, Iterator::count);
+        let mut links = String::new();
+        inside(&self.network, || links = fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        records == 0 && images == 0 && !links.contains(" th0")
+    }
+
+    pub fn listen(&self, name: &InstanceName) -> OwnedFd {
+        let network = self.network_of(name);
+        netns::enter(network.as_fd(), || seqpacket::listen(SOCKET_NAME)).unwrap().unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.call(|engine| {
+            for record in fs::read_dir(&self.config.state).unwrap() {
+                let path = record.unwrap().path();
+                let name = InstanceName::new(path.file_stem().unwrap().to_str().unwrap()).unwrap();
+                engine.destroy(&name).unwrap();
+            }
+        });
+    }
+}
+
+/// The node's side of one instance.
+pub struct Node {
+    connection: OwnedFd,
+    pub resumed: bool,
+}
+
+impl Node {
+    /// Waits for the first process, and welcomes it.
+    pub fn accept(listener: &OwnedFd) -> Self {
+        wait_readable(listener);
+        let connection = seqpacket::accept(listener.as_fd()).unwrap();
+        let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
+        let mut node = Self { connection, resumed: false };
+        let Some(ToNode::Hello { role: Role::Init, resume, .. }) = node.receive() else {
+            panic!("no greeting")
+        };
+        node.resumed = resume == Some(process);
+        node.send(&ToProcess::Welcome { process, fabric: FabricId(1), epoch: Epoch(0) });
+        node
+    }
+
+    pub fn send(&self, message: &ToProcess) {
+        seqpacket::send(self.connection.as_fd(), &attach::encode(message), &[]).unwrap();
+    }
+
+    /// The next message; `None` when the other side has closed.
+    pub fn receive(&mut self) -> Option<ToNode> {
+        wait_readable(&self.connection);
+        let packet = seqpacket::receive(self.connection.as_fd()).unwrap();
+        (!packet.bytes.is_empty()).then(|| attach::decode(&packet.bytes).unwrap())
+    }
+
+    /// Takes messages into `output` until `enough` of it is there.
+    pub fn read(&mut self, output: &mut Output, enough: impl Fn(&Output) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !enough(output) {
+            assert!(Instant::now() < end, "only {:?}", output.tail());
+            output.take(self.receive().expect("the first process closed"));
+        }
+    }
+
+    /// Tells the first process to let go, and takes all that it said before.
+    pub fn suspend(mut self, output: &mut Output) {
+        self.send(&ToProcess::Suspend);
+        while let Some(message) = self.receive() {
+            output.take(message);
+        }
+        assert!(output.suspended, "closed without a word");
+        output.suspended = false;
+    }
+}
+
+/// What the command wrote, and how it ended.
+#[derive(Default)]
+pub struct Output {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub code: Option<i32>,
+    suspended: bool,
+}
+
+impl Output {
+    fn take(&mut self, message: ToNode) {
+        match message {
+            ToNode::Output { stream: OutputStream::Stdout, bytes } => self.stdout.extend(bytes),
+            ToNode::Output { stream: OutputStream::Stderr, bytes } => self.stderr.extend(bytes),
+            ToNode::Exited { code } => self.code = Some(code),
+            ToNode::Suspended { .. } => self.suspended = true,
+            ToNode::Resumed { .. } => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// The whole lines so far.
+    pub fn lines(&self) -> usize {
+        self.stdout.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Asserts that the lines count from 0 without a gap or a repetition, and that nothing failed.
+    pub fn assert_counts(&self) {
+        let text = String::from_utf8(self.stdout.clone()).unwrap();
+        let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+        for (number, line) in whole.lines().enumerate() {
+            assert_eq!(line.parse::<usize>().unwrap(), number);
+        }
+        assert_eq!(String::from_utf8_lossy(&self.stderr), "");
+    }
+
+    fn tail(&self) -> String {
+        let all = [&self.stdout[..], &self.stderr[..]].concat();
+        String::from_utf8_lossy(&all[all.len().saturating_sub(200)..]).into_owned()
+    }
+}
+
+/// An instance that runs a workload.
+pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
+    let program = examples().join("workload").to_str().unwrap().to_owned();
+    InstanceSpec {
+        name: InstanceName::new(name).unwrap(),
+        command: [program].into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect(),
+        environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        directory: "/".into(),
+        user: 0,
+        group: 0,
+        groups: Vec::new(),
+        limits: Vec::new(),
+        network: Network {
+            mac: [2, 0, 0, 0, 0, number],
+            address: Ipv4Addr::new(10, 77, 0, number),
+            prefix: 16,
+            mtu: 1500,
+        },
+    }
+}
+
+/// Brings a stopped instance's images to its destination.
+pub fn copy_images(from: &Host, to: &Host, name: &InstanceName) {
+    let source = from.call(|engine| engine.image_directory(name)).unwrap();
+    let target = to.call(|engine| engine.image_directory(name)).unwrap();
+    for entry in fs::read_dir(source).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), target.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Moves a running instance, and returns the node's side at the destination.
+pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output: &mut Output) -> Node {
+    let name = &spec.name;
+    let report = from.call(|engine| engine.check(name)).unwrap();
+    assert_eq!(report.blockers, []);
+    assert_eq!(to.call(|engine| engine.verify(&report.needs)).unwrap(), []);
+    to.call(|engine| engine.prepare(spec, report.needs.memory)).unwrap();
+    from.call(|engine| engine.arm(name)).unwrap();
+    node.suspend(output);
+    let dump = from.call(|engine| engine.suspend(name, &Watch::QUIET)).unwrap();
+    copy_images(from, to, name);
+    let listener = to.listen(name);
+    let restore = to.call(|engine| engine.restore(name, &Watch::QUIET)).unwrap();
+    let release = to.call(|engine| engine.release(name)).unwrap();
+    let node = Node::accept(&listener);
+    from.call(|engine| engine.destroy(name)).unwrap();
+    println!("suspend {:?}\nrestore {:?}\nrelease {:?}", dump.phases, restore, release.phases);
+    node
+}
+
+fn wait_readable(socket: &OwnedFd) {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as libc::c_int) };
+    assert_eq!(ready, 1, "nothing came within {PATIENCE:?}");
+}
+
+fn inside(network: &OwnedFd, work: impl FnOnce() + Send) {
+    netns::enter(network.as_fd(), work).unwrap();
+}
+
+/// Runs `ip` for each command.
+fn ip(commands: &str) {
+    for command in commands.split("; ") {
+        let output = Command::new("ip").args(command.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+pub fn examples() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().parent().unwrap().join("examples")
+}
+
+fn criu() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/criu.sh");
+    let output = Command::new(script).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+/// The processes with an instance's command, which no other test has, outside of a network.
+pub fn copies(spec: &InstanceSpec, besides: &OwnedFd) -> Vec<i32> {
+    let words = spec.command.join("\0");
+    processes(|command, theirs| command.contains(&words) && theirs != link_of(besides))
+}
+
+fn link_of(network: &OwnedFd) -> PathBuf {
+    fs::read_link(format!("/proc/self/fd/{}", network.as_raw_fd())).unwrap()
+}
+
+/// The processes whose command line and network namespace are like this.
+fn processes(like: impl Fn(&str, PathBuf) -> bool) -> Vec<i32> {
+    let all =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.filter(|pid: &i32| {
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|network| like(&command, network))
+    })
+    .collect()
+}

@@ -1,0 +1,6 @@
+//! The process engine with real processes and CRIU, between hosts made of network namespaces.
+
+mod blockers;
+mod faults;
+mod lab;
+mod moves;

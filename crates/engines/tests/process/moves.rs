@@ -1,0 +1,139 @@
+//! Moves that succeed, and rollbacks: what ran goes on as if nothing had happened.
+
+use engines::Watch;
+use fabric::attach::ToProcess;
+
+use crate::lab::{Lab, Node, Output, PATIENCE, relocate, workload};
+
+#[test]
+fn a_command_runs_to_its_end_and_its_output_arrives() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let spec = workload("short", 1, &["count", "20"]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.code.is_some());
+    assert_eq!((output.lines(), output.code), (20, Some(7)));
+    node.send(&ToProcess::Farewell);
+    assert!(host.call(|engine| engine.wait(&spec.name, PATIENCE)).unwrap());
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_told() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let mut spec = workload("missing", 1, &[]);
+    spec.command = vec!["no-such-program".into()];
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.code.is_some());
+    assert_eq!(output.code, Some(127));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-program"));
+}
+
+#[test]
+fn output_is_neither_lost_nor_repeated_by_moves() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("counting", 2, &["count", "1000"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 100);
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    assert!(node.resumed);
+    let moved = output.lines();
+    node.read(&mut output, |output| output.lines() > moved + 100);
+    let mut node = relocate(node, &spec, &b, &a, &mut output);
+    node.read(&mut output, |output| output.code.is_some());
+    output.assert_counts();
+    assert_eq!((output.lines(), output.code), (1000, Some(7)));
+}
+
+#[test]
+fn a_command_that_writes_a_lot_waits_while_nobody_reads() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("flooding", 3, &["flood", "100000"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 1000);
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    node.read(&mut output, |output| output.code.is_some());
+    output.assert_counts();
+    assert_eq!((output.lines(), output.code), (100_000, Some(0)));
+}
+
+#[test]
+fn threads_children_pipes_and_memfds_come_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("mixed", 4, &["mixed"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 50);
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    let moved = output.lines();
+    node.read(&mut output, |output| output.lines() > moved + 50);
+    output.assert_counts();
+}
+
+/// Where the node may not read a user's limits, as in many containers, that is what is said.
+#[test]
+fn a_user_s_instance_moves_or_says_what_the_node_lacks() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let mut spec = workload("user", 9, &["count", "1000000"]);
+    (spec.user, spec.group) = (65534, 65534);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 50);
+    let report = a.call(|engine| engine.check(&spec.name)).unwrap();
+    match &report.blockers[..] {
+        [] => {
+            let mut node = relocate(node, &spec, &a, &b, &mut output);
+            let moved = output.lines();
+            node.read(&mut output, |output| output.lines() > moved + 50);
+            output.assert_counts();
+        }
+        [blocker] => assert!(blocker.remedy.contains("CAP_SYS_RESOURCE"), "{blocker}"),
+        more => panic!("{more:?}"),
+    }
+}
+
+#[test]
+fn a_tcp_connection_survives_moves_of_both_ends() {
+    let lab = Lab::new();
+    let (a, b, c) = (lab.host("a"), lab.host("b"), lab.host("c"));
+    let server = workload("server", 5, &["serve", "10.77.0.5:7000"]);
+    let client = workload("client", 6, &["ask", "10.77.0.5:7000"]);
+    let (mut serving, mut server_output) = (a.start(&server), Output::default());
+    serving.read(&mut server_output, |output| output.lines() > 0);
+    let (mut asking, mut output) = (b.start(&client), Output::default());
+    asking.read(&mut output, |output| output.lines() > 20);
+
+    let mut asking = relocate(asking, &client, &b, &c, &mut output);
+    let moved = output.lines();
+    asking.read(&mut output, |output| output.lines() > moved + 20);
+    relocate(serving, &server, &a, &b, &mut server_output);
+    let moved = output.lines();
+    asking.read(&mut output, |output| output.lines() > moved + 500);
+    let mut asking = relocate(asking, &client, &c, &b, &mut output);
+    let moved = output.lines();
+    asking.read(&mut output, |output| output.lines() > moved + 20);
+    output.assert_counts();
+}
+
+#[test]
+fn a_rolled_back_instance_runs_on_with_its_connections() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let server = workload("server", 7, &["serve", "10.77.0.7:7000"]);
+    let client = workload("client", 8, &["ask", "10.77.0.7:7000"]);
+    let (mut serving, mut server_output) = (a.start(&server), Output::default());
+    serving.read(&mut server_output, |output| output.lines() > 0);
+    let (mut asking, mut output) = (b.start(&client), Output::default());
+    asking.read(&mut output, |output| output.lines() > 20);
+
+    asking.suspend(&mut output);
+    b.call(|engine| engine.suspend(&client.name, &Watch::QUIET)).unwrap();
+    let listener = b.listen(&client.name);
+    b.call(|engine| engine.resume(&client.name)).unwrap();
+    let mut asking = Node::accept(&listener);
+    let stopped = output.lines();
+    asking.read(&mut output, |output| output.lines() > stopped + 500);
+    output.assert_counts();
+}
