@@ -1,19 +1,17 @@
 //! What the coordinator says, and what a node does about it.
 
-use std::time::Duration;
-
 use fabric::Vid;
 
-use super::cell::{Cell, Decision, failed};
+use super::cell::{Cell, Decision, Step, failed};
 use super::{NodeAgent, Operation, Output};
 use crate::MoveId;
 use crate::entry::{Arrival, Entry, NodeRecord, Role};
 use crate::protocol::{Directive, Location, Report, ToCoordinator, ToNode};
 
 impl NodeAgent {
-    pub(super) fn message(&mut self, message: ToNode, now: Duration, out: &mut Vec<Output>) {
+    pub(super) fn message(&mut self, message: ToNode, out: &mut Vec<Output>) {
         match message {
-            ToNode::Move { id, vid, directive } => self.directive(id, vid, directive, now, out),
+            ToNode::Move { id, vid, directive } => self.directive(id, vid, directive, out),
             ToNode::ExitRecorded { vid, epoch } => {
                 let cell = self.cells.entry(vid).or_default();
                 let recorded =
@@ -38,14 +36,7 @@ impl NodeAgent {
         out.push(Output::Located { vid, location });
     }
 
-    fn directive(
-        &mut self,
-        id: MoveId,
-        vid: Vid,
-        directive: Directive,
-        _now: Duration,
-        out: &mut Vec<Output>,
-    ) {
+    fn directive(&mut self, id: MoveId, vid: Vid, directive: Directive, out: &mut Vec<Output>) {
         let cell = self.cells.entry(vid).or_default();
         let answer = match directive {
             Directive::CheckSource { destination } => {
@@ -110,8 +101,9 @@ impl Cell {
         None
     }
 
+    /// Starts a check, or lets it wait for what is under way; the same check is not made twice at a time.
     fn ask_check(&mut self, id: MoveId, vid: Vid, check: Operation, out: &mut Vec<Output>) {
-        if self.live.under_way.is_none() {
+        if !self.live.under_way.as_ref().is_some_and(|under_way| under_way.step == Step::Check(id)) {
             self.live.check = Some((id, check));
             self.advance(vid, out);
         }
@@ -189,12 +181,11 @@ impl Cell {
 
     fn roll_back(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
-            Some(Role::Host { last_move }) if id <= *last_move => {
-                self.live.running.then_some(Report::RolledBack)
-            }
-            Some(Role::Host { .. }) => {
-                self.pass_over(id, vid, out);
-                self.live.running.then_some(Report::RolledBack)
+            Some(Role::Host { last_move }) => {
+                if id > *last_move {
+                    self.pass_over(id, vid, out);
+                }
+                self.report_when_running(id)
             }
             Some(Role::Source { id: mine, .. }) if *mine == id => {
                 self.decide_roll_back(vid, out);
@@ -207,6 +198,13 @@ impl Cell {
             }
             Some(_) | None => Some(Report::RolledBack),
         }
+    }
+
+    fn report_when_running(&mut self, id: MoveId) -> Option<Report> {
+        if !self.live.running {
+            self.live.owes = self.live.owes.max(Some(id));
+        }
+        self.live.running.then_some(Report::RolledBack)
     }
 
     /// Remembers that directives up to `id` are over.

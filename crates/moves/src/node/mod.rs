@@ -257,8 +257,8 @@ impl NodeAgent {
         let cells = entries.into_iter().map(|(vid, entry)| (vid, Cell::after_restart(entry))).collect();
         let mut agent = Self { host, config, cells, wanted: BTreeSet::new(), linked: false, repeat_at: None };
         let mut out = Vec::new();
-        for vid in agent.cells.keys().copied().collect::<Vec<_>>() {
-            agent.advance(vid, now, &mut out);
+        for (vid, cell) in &mut agent.cells {
+            cell.advance(*vid, &mut out);
         }
         agent.arm_repeat(now);
         (agent, out)
@@ -299,10 +299,10 @@ impl NodeAgent {
                 self.repeat_all(&mut out);
             }
             Input::LinkDown => self.linked = false,
-            Input::Message(message) => self.message(message, now, &mut out),
+            Input::Message(message) => self.message(message, &mut out),
             Input::Ended { vid, outcome } => self.ended(vid, outcome, now, &mut out),
             Input::Progress { vid, bytes, total } => self.progress(vid, bytes, total, &mut out),
-            Input::Exited { vid, exit } => self.exited(vid, exit, now, &mut out),
+            Input::Exited { vid, exit } => self.exited(vid, exit, &mut out),
             Input::Tick => self.tick(now, &mut out),
         }
         self.arm_repeat(now);

@@ -32,15 +32,9 @@ impl NodeAgent {
         }
     }
 
-    pub(super) fn exited(&mut self, vid: Vid, exit: Exit, _now: Duration, out: &mut Vec<Output>) {
+    pub(super) fn exited(&mut self, vid: Vid, exit: Exit, out: &mut Vec<Output>) {
         if let Some(cell) = self.cells.get_mut(&vid) {
             cell.exited(vid, exit, out);
-            cell.advance(vid, out);
-        }
-    }
-
-    pub(super) fn advance(&mut self, vid: Vid, _now: Duration, out: &mut Vec<Output>) {
-        if let Some(cell) = self.cells.get_mut(&vid) {
             cell.advance(vid, out);
         }
     }
