@@ -158,6 +158,8 @@ fn deliver_event(objects: &Objects, event: Event) {
             }
         }
         Event::Async(event) => deliver_async(objects, event),
+        // The device asks for another link by itself.
+        Event::LinkLost { .. } => {}
     }
 }
 

@@ -158,7 +158,8 @@ fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
     qp.process.with(|state| {
         let mut posted = Ok(());
         for request in &batch.requests {
-            posted = state.device.post_send(qp.handle, &batch.work_request(request));
+            // SAFETY: inline data is the batch's own copy.
+            posted = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
             if posted.is_err() {
                 break;
             }

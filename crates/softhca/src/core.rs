@@ -165,11 +165,10 @@ impl Core {
     pub fn next_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
         qp.answers_first = !qp.answers_first;
-        if qp.answers_first {
-            self.answer_frame(handle, lookup, tx) || self.request_frame(handle, lookup, tx)
-        } else {
-            self.request_frame(handle, lookup, tx) || self.answer_frame(handle, lookup, tx)
+        if qp.answers_first && self.answer_frame(handle, lookup, tx) {
+            return true;
         }
+        self.request_frame(handle, lookup, tx) || self.answer_frame(handle, lookup, tx)
     }
 
     /// Tells one life of the queue pair `handle` from another; 0 if it has none.

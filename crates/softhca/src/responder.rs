@@ -203,7 +203,7 @@ impl Core {
             CompareSwap | FetchAdd => {
                 self.admit_query(handle)?;
                 let word = Header { total: 8, ..*header };
-                if header.va % 8 != 0 {
+                if !header.va.is_multiple_of(8) {
                     return Err(Syndrome::InvalidRequest.into());
                 }
                 self.admit_access(handle, out, &word, Access::REMOTE_ATOMIC)
@@ -404,7 +404,7 @@ impl Core {
     fn execute_atomic(&mut self, handle: Qp, out: &mut Outbox, header: &Header, operands: [u64; 2]) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let address = self.regions.remote(qp.init.pd, header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
-        let Some(address) = address.filter(|address| address % 8 == 0) else {
+        let Some(address) = address.filter(|address| address.is_multiple_of(8)) else {
             return self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
         };
         // SAFETY: the region was just found to hold these 8 bytes; registration for atomics demands
