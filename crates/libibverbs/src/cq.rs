@@ -50,7 +50,7 @@ impl Cq {
         self.process.with(|state| {
             let found = state.device.poll_cq(self.handle, into)?;
             if found == 0 {
-                state.empty_polls = state.empty_polls.wrapping_add(1);
+                state.last_poll = thread::now();
             }
             Ok(found)
         })

@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut result = Ok(());
         // SAFETY: the contract of verbs: NULL or a live request, whose arrays are as long as it says.
         while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: as above, and inline data can be read.
+            // SAFETY: as above.
             result = unsafe { send_wr(wr).and_then(|wr| state.device.post_send(qp.handle, &wr)) };
             if result.is_err() {
                 break;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 use std::{ptr, thread};
 
 use fabric::{FabricId, ProcessId};
@@ -12,6 +13,7 @@ use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, i
 
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::debug;
 use crate::events::{EventFd, lock};
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
@@ -30,16 +32,33 @@ pub(crate) struct Objects {
     pub(crate) pds: HashMap<softhca::Pd, Held<ibv_context>>,
 }
 
+/// What the thread sleeps by.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// [`Device::waiting`].
+    pub(crate) waiting: usize,
+    /// [`Device::waitables_version`].
+    pub(crate) waitables: u64,
+}
+
+impl Known {
+    pub(crate) fn of(device: &Device) -> Self {
+        Self { waiting: device.waiting(), waitables: device.waitables_version() }
+    }
+}
+
 /// What the lock guards.
 pub(crate) struct State {
     pub(crate) device: Device,
     pub(crate) objects: Objects,
     /// Peers to which the thread shall ask the node for a link.
     pub(crate) wanted_links: Vec<ProcessId>,
-    /// Counts the program's polls that found nothing: it moves while the program spins.
-    pub(crate) empty_polls: u64,
+    /// When the program last polled in vain: it advances while the program spins.
+    pub(crate) last_poll: Duration,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
     pub(crate) armed: bool,
+    /// What the thread took into account when it went to sleep.
+    pub(crate) known: Known,
     events: Vec<Event>,
 }
 
@@ -67,8 +86,9 @@ impl Process {
             device,
             objects: Objects::default(),
             wanted_links: Vec::new(),
-            empty_polls: 0,
+            last_poll: Duration::ZERO,
             armed: true,
+            known: Known::default(),
             events: Vec::new(),
         };
         Self {
@@ -114,7 +134,19 @@ impl Process {
         let mut state = lock(&self.state);
         let result = work(&mut state);
         self.deliver(&mut state);
+        self.tell_thread(&mut state);
         result
+    }
+
+    /// Wakes the thread if it sleeps by something that has changed: a timer, or what to sleep on.
+    fn tell_thread(&self, state: &mut State) {
+        let now = Known::of(&state.device);
+        let timer = now.waiting > state.known.waiting;
+        let links = state.armed && now.waitables != state.known.waitables;
+        if timer || links {
+            state.known = now;
+            self.wake.signal();
+        }
     }
 
     /// The lock, for the thread, with precedence over the program.
@@ -138,6 +170,10 @@ impl Process {
         let mut events = std::mem::take(&mut state.events);
         state.device.take_events(&mut events);
         for event in events.drain(..) {
+            if matches!(event, Event::LinkLost { .. }) {
+                // The thread sees to a new one.
+                self.wake.signal();
+            }
             deliver_event(&state.objects, event);
         }
         state.events = events;
@@ -158,8 +194,7 @@ fn deliver_event(objects: &Objects, event: Event) {
             }
         }
         Event::Async(event) => deliver_async(objects, event),
-        // The device asks for another link by itself.
-        Event::LinkLost { .. } => {}
+        Event::LinkLost { peer, reason } => debug::say(|| format!("the link to {peer} ended: {reason:?}")),
     }
 }
 

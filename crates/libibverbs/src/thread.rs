@@ -7,12 +7,13 @@
 //! needs the thread. So the thread is *armed* (sleeps on links) or not:
 //!
 //! ```text
-//!           woke SPURIOUS times in a row for bytes that the program's polls had taken already
-//!   armed ──────────────────────────────────────────────────────────────────────────▶ disarmed
-//!         ◀──────────────────────────────────────────────────────────────────────────
+//!           woke `patience` times in a row just after the program had polled
+//!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
+//!         ◀────────────────────────────────────────────────────────────────────
 //!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block)
 //! ```
 //!
+//! Where work has been waiting when the thread is armed again, disarming was a mistake, and patience grows.
 //! Timers are the thread's in both states.
 //!
 //! # Moves
@@ -23,6 +24,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -34,10 +36,16 @@ use softhca::{Stream, Waitable, stream};
 
 use crate::attach::{self, Refusal, Welcome};
 use crate::debug;
-use crate::process::{Process, State};
+use crate::process::{Known, Process, State};
 
-/// Wake-ups in vain after which the program is taken to poll for itself.
-const SPURIOUS: u32 = 4;
+/// A program that polled so shortly ago is taken to poll still.
+const RECENT: Duration = Duration::from_micros(20);
+
+/// The least and the most wake-ups in a row after which the program is taken to poll for itself.
+const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
+
+/// Ticks after which disarming counts as right.
+const PROVEN: u32 = 20;
 
 /// How often a disarmed thread looks whether the program still polls.
 const TICK: Duration = Duration::from_millis(1);
@@ -75,8 +83,11 @@ pub(crate) struct Runtime {
     /// Links that the node has been asked for and not answered.
     asked: BTreeSet<ProcessId>,
     waitables: Vec<Waitable>,
-    spurious: u32,
-    seen_polls: u64,
+    /// Wake-ups in a row just after a poll.
+    streak: u32,
+    patience: u32,
+    /// Ticks since the thread was disarmed.
+    ticks: u32,
 }
 
 /// Starts the thread with all signals blocked: they are the program's.
@@ -130,8 +141,9 @@ impl Runtime {
             node: Node::Attached(socket),
             asked: BTreeSet::new(),
             waitables: Vec::new(),
-            spurious: 0,
-            seen_polls: 0,
+            streak: 0,
+            patience: *PATIENCE.start(),
+            ticks: 0,
         }
     }
 
@@ -157,6 +169,7 @@ impl Runtime {
         let now = now();
         let progress = state.device.progress(now);
         self.process.deliver(state);
+        state.known = Known::of(&state.device);
         self.waitables.clear();
         if progress.more || state.armed && !state.device.prepare_to_sleep() {
             return Next::Again;
@@ -224,16 +237,27 @@ impl Runtime {
         let process = self.process;
         let mut state = process.lock_first();
         state.device.awake();
-        let polls = std::mem::replace(&mut self.seen_polls, state.empty_polls);
-        let polling = polls != state.empty_polls;
+        let now = now();
+        let idle = now.saturating_sub(state.last_poll);
         if !state.armed {
-            state.armed = !polling;
-            self.spurious = 0;
-        } else if woken.link {
-            let progress = state.device.progress(now());
+            self.ticks += 1;
+            state.armed = idle > TICK;
+            let progress = state.device.progress(now);
             process.deliver(&mut state);
-            self.spurious = if progress.did_work || !polling { 0 } else { self.spurious + 1 };
-            state.armed = self.spurious < SPURIOUS;
+            self.learn(state.armed && progress.did_work);
+        } else if woken.link {
+            self.streak = if idle < RECENT { self.streak + 1 } else { 0 };
+            state.armed = self.streak < self.patience;
+            self.ticks = 0;
+        }
+    }
+
+    fn learn(&mut self, mistaken: bool) {
+        self.streak = 0;
+        if mistaken {
+            self.patience = (self.patience * 4).min(*PATIENCE.end());
+        } else if self.ticks > PROVEN {
+            self.patience = *PATIENCE.start();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Extended posting: `ibv_wr_start`, one call for each work request and its data, `ibv_wr_complete`.
 //!
-//! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete` or not at all. As in rdma-core
-//! a QP's lock is held in between, so that threads take turns.
+//! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete`, or not at all if the
+//! queue has no room for all. As in rdma-core a QP's lock is held in between, so that threads take turns.
 
 use std::ops::Range;
 
@@ -156,9 +156,12 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
     batch.mistake.map_or(Ok(()), Err)?;
     qp.process.with(|state| {
+        if state.device.send_room(qp.handle) < batch.requests.len() {
+            return Err(Errno::NO_MEMORY);
+        }
         let mut posted = Ok(());
         for request in &batch.requests {
-            // SAFETY: inline data is the batch's own copy.
+            // SAFETY: inline elements lie in the batch since `settle`.
             posted = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
             if posted.is_err() {
                 break;

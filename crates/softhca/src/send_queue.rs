@@ -77,6 +77,11 @@ impl SendQueue {
         self.head == self.end
     }
 
+    /// How many more requests it takes.
+    pub fn room(&self) -> usize {
+        self.depth as usize - (self.end - self.head) as usize
+    }
+
     /// Drops everything; numbers go on from `msn`.
     pub fn restart(&mut self, msn: u64) {
         self.slots.clear();

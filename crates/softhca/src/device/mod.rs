@@ -105,6 +105,14 @@ impl Device {
         Counts { queue_pairs: self.core.qps.len() as u32, memory_regions: self.core.regions.len() as u32 }
     }
 
+    /// Queue pairs that wait for a moment to come. It grows when another one starts to wait: the next
+    /// [`Self::progress`] says until when.
+    #[must_use]
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.core.waiting.len()
+    }
+
     /// True if [`Self::take_events`] or [`Self::take_link_requests`] would find something.
     #[must_use]
     #[inline]

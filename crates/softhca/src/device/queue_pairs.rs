@@ -218,6 +218,12 @@ impl Device {
         Ok(())
     }
 
+    /// How many more send work requests `qp` takes now.
+    #[must_use]
+    pub fn send_room(&self, qp: Qp) -> usize {
+        self.core.qps.get(qp.0).map_or(0, |entry| entry.sends.room())
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

@@ -1,0 +1,59 @@
+//! C programs, compiled against the installed `verbs.h`, in an instance of their own.
+//!
+//! Needs a C compiler, libibverbs-dev, and the right to make network namespaces.
+
+mod library;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use broker::local::LocalFabric;
+
+/// Compiles `tests/c/NAME.c`.
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let flags = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-g", "-o"];
+    let built = Command::new("cc").args(flags).arg(&program).arg(&source).arg("-libverbs").status();
+    assert!(built.expect("a C compiler").success(), "is libibverbs-dev installed?");
+    program
+}
+
+/// Runs it in an instance, for ten seconds at most.
+fn run(name: &str, arguments: &[&str]) {
+    let program = compile(name);
+    let fabric = LocalFabric::new(1).expect("brokers");
+    let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
+    let library = library::path();
+    let mut command = Command::new("timeout");
+    command.arg("10").arg(program).args(arguments);
+    command.env("LD_PRELOAD", &library).env("LD_LIBRARY_PATH", library.parent().unwrap());
+    let output = instance.enter(&mut command).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} {arguments:?}: {}\n{errors}", output.status);
+}
+
+#[test]
+fn every_operation_of_reliable_connections_works() {
+    run("operations", &[]);
+}
+
+#[test]
+fn receives_come_from_a_shared_queue() {
+    run("operations", &["srq"]);
+}
+
+#[test]
+fn extended_posting_and_polling_work() {
+    run("extended", &[]);
+}
+
+#[test]
+fn completion_channels_work() {
+    run("events", &[]);
+}
+
+#[test]
+fn a_forked_child_does_its_parent_no_harm() {
+    run("forks", &[]);
+}
