@@ -5,7 +5,7 @@
 //!   Host ────────────────────────────────▶ Source ─────────────────▶ (removed)
 //!    ▲ ▲ ◀────────────────────────────────┘
 //!    │ │               RollBack
-//!    │ └ started here      
+//!    │ └ started here
 //!    │                                         RollBack
 //!    │   Prepare ▶ Destination{Preparing} ──────────────────┐
 //!    │                     │ images complete, copy held     ├──▶ (removed)
@@ -183,7 +183,8 @@ pub enum Operation {
         destination: HostName,
     },
     /// Make the instance run here, whatever a suspension or dump, or the node's restart, has left
-    /// of it. `Done` if it runs, `Gone` if there is nothing to run, `Failed` to try again.
+    /// of it. `Done` if it runs; `Gone` if there is nothing to run, also if it was never started;
+    /// `Failed` to try again.
     Continue {
         /// The instance's epoch.
         epoch: Epoch,

@@ -10,6 +10,7 @@
 
 mod engine;
 pub mod exhaustive;
+mod glue;
 mod invariants;
 mod random;
 mod seeded;

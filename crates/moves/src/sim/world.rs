@@ -9,8 +9,8 @@ use super::engine::{Copy, CopyState, Effect, Engine, Images, UnderWay};
 use super::{Sabotage, Tally};
 use crate::coordinator::{self, MoveRequest};
 use crate::due::Due;
-use crate::entry::{Arrival, Entry, NodeRecord, Role};
-use crate::journal::{Exit, Image, Instance, Record};
+use crate::entry::{Entry, Role};
+use crate::journal::{Exit, Image, Instance};
 use crate::node::{self, Operation, Outcome};
 use crate::protocol::{Directive, ToCoordinator, ToNode};
 use crate::{Coordinator, HostName, MoveId, NodeAgent};
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    fn crash_node(&mut self, node: usize, done: bool) {
+    pub(super) fn crash_node(&mut self, node: usize, done: bool) {
         self.tally.crashes += 1;
         self.nodes[node].agent = None;
         self.cut(node);
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    fn crash_coordinator(&mut self) {
+    pub(super) fn crash_coordinator(&mut self) {
         self.tally.crashes += 1;
         self.coordinator = None;
         for node in 0..self.nodes.len() {
@@ -398,129 +398,6 @@ impl World {
         let now = self.now.0;
         let out = self.nodes[node].agent.as_mut().map(|agent| agent.handle(input, now));
         self.node_does(node, out.unwrap_or_default());
-    }
-
-    /// Acts for the coordinator's daemon.
-    pub(super) fn coordinator_does(&mut self, out: Vec<coordinator::Output>) {
-        for output in out {
-            if self.crashes_now() {
-                return self.crash_coordinator();
-            }
-            match output {
-                coordinator::Output::Record(record) => self.store_record(&record),
-                coordinator::Output::Send { to, message } => self.send_to_node(&to, message),
-                coordinator::Output::Event { .. } | coordinator::Output::InstanceEnded(_) => {}
-            }
-        }
-        self.check_coordinator_replays();
-    }
-
-    fn store_record(&mut self, record: &Record) {
-        match record {
-            Record::MoveCommitted { .. } => self.tally.committed += 1,
-            Record::MoveRolledBack { .. } => self.tally.rolled_back += 1,
-            _ => {}
-        }
-        if !(self.sabotage == Sabotage::CommitIsNotDurable && matches!(record, Record::MoveCommitted { .. }))
-        {
-            self.store.apply(record);
-        }
-    }
-
-    fn send_to_node(&mut self, to: &HostName, message: ToNode) {
-        let Some(place) = self.nodes.iter().position(|node| node.name == *to) else { return };
-        if self.sabotage == Sabotage::PeersAreForgotten && matches!(message, ToNode::Located { .. }) {
-            return;
-        }
-        if self.sabotage == Sabotage::DestroyBeforeConfirmation {
-            self.destroy_too_early(&message);
-        }
-        if self.nodes[place].linked {
-            self.network.insert(Envelope::ToNode { to: place, message });
-        }
-    }
-
-    fn destroy_too_early(&mut self, message: &ToNode) {
-        let ToNode::Move { id, vid, directive: Directive::Resume } = message else { return };
-        let Some(record) = self.store.moves.get(id) else { return };
-        let Some(to) = self.nodes.iter().position(|node| node.name == record.source) else { return };
-        let message = ToNode::Move { id: *id, vid: *vid, directive: Directive::Destroy };
-        self.network.insert(Envelope::ToNode { to, message });
-    }
-
-    /// Acts for a node's daemon.
-    fn node_does(&mut self, node: usize, out: Vec<node::Output>) {
-        for output in out {
-            if self.crashes_now() {
-                return self.crash_node(node, false);
-            }
-            match output {
-                node::Output::Record(record) => self.write_entry(node, record),
-                node::Output::Send(message) if self.nodes[node].linked => {
-                    self.network.insert(Envelope::ToCoordinator { from: node, message });
-                }
-                node::Output::Send(_) => {}
-                node::Output::Operate { vid, operation } => self.operate(node, vid, operation),
-                node::Output::Cancel { vid } => {
-                    if let Some(under_way) = self.nodes[node].engine.under_way.get_mut(&vid) {
-                        under_way.cancelled = true;
-                    }
-                }
-                node::Output::Located { vid, location } => {
-                    if location.is_some_and(|location| location.moving) {
-                        self.tally.peers += 1;
-                    } else {
-                        self.nodes[node].waiting.remove(&vid);
-                    }
-                }
-                node::Output::Farewell { vid } => {
-                    self.nodes[node].engine.exits.remove(&vid);
-                    self.nodes[node].engine.images.remove(&vid);
-                    self.nodes[node].engine.rooms.remove(&vid);
-                }
-            }
-        }
-        self.check_node_replays(node);
-    }
-
-    fn write_entry(&mut self, node: usize, record: NodeRecord) {
-        match record {
-            NodeRecord::Set { vid, mut entry } => {
-                if let (Role::Host { last_move }, Sabotage::LastMoveIsNotDurable) =
-                    (&mut entry.role, self.sabotage)
-                {
-                    *last_move = MoveId::default();
-                }
-                let releasing = matches!(entry.role, Role::Destination { stage: Arrival::Resuming, .. });
-                if !(releasing && self.sabotage == Sabotage::ReleaseIsNotDurable) {
-                    self.nodes[node].disk.insert(vid, entry);
-                }
-            }
-            NodeRecord::Removed { vid } => {
-                self.nodes[node].disk.remove(&vid);
-            }
-        }
-    }
-
-    fn operate(&mut self, node: usize, vid: Vid, operation: Operation) {
-        let under_way = UnderWay { operation, cancelled: false };
-        if self.nodes[node].engine.under_way.insert(vid, under_way).is_some() {
-            self.violated("two operations on one instance are under way at a time");
-        }
-    }
-
-    fn crashes_now(&mut self) -> bool {
-        match self.crash_after {
-            Some(0) => {
-                self.crash_after = None;
-                true
-            }
-            Some(outputs) => {
-                self.crash_after = Some(outputs - 1);
-                false
-            }
-            None => false,
-        }
     }
 }
 
