@@ -354,6 +354,11 @@ impl Core {
 
 /// The message to go on with, if it may be transmitted now.
 fn next_message(qp: &mut QueuePair) -> Option<u64> {
+    if qp.requester.next < qp.sends.head() {
+        // Answers came for messages that were to be sent again.
+        qp.requester.next = qp.sends.head();
+        qp.requester.offset = 0;
+    }
     loop {
         let requester = &qp.requester;
         let request = qp.sends.get(requester.next)?;
