@@ -1,7 +1,8 @@
 //! An instance's link: a veth pair from `eth0` in its namespace to a port of the host's bridge.
 //!
-//! "Cut" is the host's end being down: nothing reaches the instance's kernel, so it acknowledges
-//! nothing for sockets that are on their way, and nothing leaves it.
+//! "Cut" is the port blocking: nothing reaches the instance's kernel, so it acknowledges nothing for
+//! sockets that are on their way, and nothing leaves it. Unlike a link that is down, it takes
+//! microseconds and leaves `eth0` with its carrier and its routes.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,67 +19,126 @@ use crate::netns;
 
 const INSIDE: &str = "eth0";
 
-/// How long the kernel may take to see the carrier once the link is mended.
+/// How long the kernel may take to see the carrier of a new link.
 const CARRIER: Duration = Duration::from_secs(1);
 
 /// The name of the host's end.
-pub fn host_end(network: &Network) -> String {
+fn host_end(network: &Network) -> String {
     let [_, _, a, b, c, d] = network.mac;
     format!("th{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
-/// Makes the link, cut, and gives `eth0` its address. Takes the place of a crash's leftover.
-pub fn create(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<()> {
-    let near = host_end(network);
-    netlink::delete_link(&near)?;
-    let bridge = index_of(bridge)?;
-    let veth =
-        netlink::Veth { near: &near, bridge, far: INSIDE, namespace, mac: network.mac, mtu: network.mtu };
-    netlink::add_veth(&veth)?;
-    netns::enter(namespace, || {
-        without_ipv6();
-        netlink::add_address(index_of(INSIDE)?, network.address, network.prefix)?;
-        netlink::set_link("lo", true)?;
-        netlink::set_link(INSIDE, true)
-    })?
+/// A link that exists.
+pub struct Link {
+    network: Network,
+    /// A packet socket in the instance's namespace.
+    announcer: OwnedFd,
+    /// `eth0`'s index there.
+    inside: u32,
 }
 
-/// Deletes the link; no error if it is not there.
-pub fn delete(network: &Network) -> io::Result<()> {
-    netlink::delete_link(&host_end(network))
-}
+impl Link {
+    /// Makes the link, cut. Takes the place of a crash's leftover.
+    pub fn create(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<Self> {
+        let near = host_end(network);
+        netlink::delete_link(&near)?;
+        let bridge = index_of(bridge)?;
+        let Network { mac, mtu, .. } = *network;
+        netlink::add_veth(&netlink::Veth { near: &near, far: INSIDE, namespace, mac, mtu })?;
+        netlink::set_up(&near)?;
+        let link = netns::enter(namespace, || {
+            without_ipv6();
+            netlink::set_up("lo")?;
+            netlink::set_up(INSIDE)?;
+            let link = Self::here(network)?;
+            link.wait_for_carrier()?;
+            Ok::<_, io::Error>(link)
+        })??;
+        netlink::set_bridge(&near, bridge)?;
+        link.cut()?;
+        // Only now: an address that is elsewhere still must not answer from here.
+        netns::enter(namespace, || netlink::add_address(link.inside, network.address, network.prefix))??;
+        Ok(link)
+    }
 
-/// Cuts the link.
-pub fn cut(network: &Network) -> io::Result<()> {
-    netlink::set_link(&host_end(network), false)
-}
+    /// The link of an instance that is here already.
+    pub fn find(namespace: BorrowedFd<'_>, network: &Network) -> io::Result<Self> {
+        netns::enter(namespace, || Self::here(network))?
+    }
 
-/// Mends the link and tells the neighbours where the address is now.
-pub fn mend(namespace: BorrowedFd<'_>, network: &Network) -> io::Result<()> {
-    netlink::set_link(&host_end(network), true)?;
-    netns::enter(namespace, || {
-        wait_for_carrier()?;
-        announce(network.mac, network.address)
-    })?
+    fn here(network: &Network) -> io::Result<Self> {
+        Ok(Self { network: *network, announcer: packet_socket()?, inside: index_of(INSIDE)? })
+    }
+
+    /// Deletes the link; no error if it is not there.
+    pub fn delete(&self) -> io::Result<()> {
+        netlink::delete_link(&host_end(&self.network))
+    }
+
+    /// Cuts the link. The kernel lets a port block once it has seen its carrier.
+    pub fn cut(&self) -> io::Result<()> {
+        self.set_forwarding(false)
+    }
+
+    /// Mends the link and tells the neighbours where the address is now.
+    pub fn mend(&self) -> io::Result<()> {
+        self.set_forwarding(true)?;
+        self.announce()
+    }
+
+    fn set_forwarding(&self, forwarding: bool) -> io::Result<()> {
+        let index = index_of(&host_end(&self.network))?;
+        let end = Instant::now() + CARRIER;
+        loop {
+            match netlink::set_forwarding(index, forwarding) {
+                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && Instant::now() < end => {
+                    thread::sleep(Duration::from_micros(100));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Before the carrier is seen, the kernel drops what is sent.
+    fn wait_for_carrier(&self) -> io::Result<()> {
+        let end = Instant::now() + CARRIER;
+        while flags_of(self.announcer.as_fd())? & libc::IFF_RUNNING == 0 {
+            if Instant::now() > end {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// A gratuitous ARP request: bridges learn the port, neighbours keep their entry.
+    fn announce(&self) -> io::Result<()> {
+        let frame = arp_announcement(self.network.mac, self.network.address);
+        // SAFETY: all-zero is a valid sockaddr_ll.
+        let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.inside.cast_signed();
+        to.sll_halen = 6;
+        to.sll_addr[..6].fill(0xff);
+        // SAFETY: `frame` and `to` are live and as long as said.
+        let sent = unsafe {
+            libc::sendto(
+                self.announcer.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                mem::size_of_val(&to) as libc::socklen_t,
+            )
+        };
+        if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 /// An unused link must not speak with the moving MAC, as duplicate address detection would.
 /// Kernels without IPv6 have nothing to switch off.
 fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
-}
-
-/// Before the carrier is seen, the kernel drops what is sent.
-fn wait_for_carrier() -> io::Result<()> {
-    let socket = packet_socket(libc::SOCK_DGRAM)?;
-    let end = Instant::now() + CARRIER;
-    while flags_of(socket.as_fd())? & libc::IFF_RUNNING == 0 {
-        if Instant::now() > end {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        thread::sleep(Duration::from_micros(100));
-    }
-    Ok(())
 }
 
 fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
@@ -96,30 +156,6 @@ fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     Ok(libc::c_int::from(unsafe { query.ifr_ifru.ifru_flags }))
 }
 
-/// A gratuitous ARP request: bridges learn the port, neighbours keep their entry.
-fn announce(mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
-    let socket = packet_socket(libc::SOCK_RAW)?;
-    let frame = arp_announcement(mac, address);
-    // SAFETY: all-zero is a valid sockaddr_ll.
-    let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
-    to.sll_family = libc::AF_PACKET as u16;
-    to.sll_ifindex = index_of(INSIDE)?.cast_signed();
-    to.sll_halen = 6;
-    to.sll_addr[..6].fill(0xff);
-    // SAFETY: `frame` and `to` are live and as long as said.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            frame.as_ptr().cast(),
-            frame.len(),
-            0,
-            (&raw const to).cast(),
-            mem::size_of_val(&to) as libc::socklen_t,
-        )
-    };
-    if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 fn arp_announcement(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     const ARP: [u8; 2] = [0x08, 0x06];
     const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
@@ -127,9 +163,10 @@ fn arp_announcement(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ARP, &ETHERNET_IPV4_REQUEST, &mac, &ip, &[0; 6], &ip].concat()
 }
 
-fn packet_socket(kind: libc::c_int) -> io::Result<OwnedFd> {
+/// It sends, and receives nothing.
+fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd == -1 {
         return Err(io::Error::last_os_error());
     }

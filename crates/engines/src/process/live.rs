@@ -7,10 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::criu::{Criu, Launch};
+use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
-use super::{images, link, netns, sockets};
+use super::{images, netns, sockets};
 use crate::engine::{Phases, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -27,6 +28,7 @@ pub struct Live {
     pub record: Record,
     /// Its network namespace, until the instance is gone.
     pub namespace: OwnedFd,
+    link: Link,
     /// Its first process, if it has any.
     pub first: Option<Task>,
     /// The CRIU that is armed, or holds the restored tree.
@@ -47,8 +49,8 @@ impl Live {
             paused: Vec::new(),
             reuse: sockets::Reuse::new(),
         };
-        let namespace = place(&record.spec, bridge)?;
-        Ok(Self { record, namespace, first: None, criu: None })
+        let (namespace, link) = place(&record.spec, bridge)?;
+        Ok(Self { record, namespace, link, first: None, criu: None })
     }
 
     /// Refuses a call that another state wants.
@@ -101,14 +103,17 @@ impl Live {
         let dumped = self.dump(records, watch, clock);
         self.criu = None;
         clock.lap("end of CRIU");
-        if dumped.is_err() {
-            self.run_on(records)?;
+        match (&dumped, self.first()) {
+            (Err(_), Ok(_)) => self.run_on(records)?,
+            // CRIU was killed while it had code in the processes, and they did not survive that.
+            (Err(_), Err(_)) => self.record.state = State::Ended,
+            (Ok(()), _) => {}
         }
         dumped
     }
 
     fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
-        link::cut(&self.record.spec.network).doing(|| "cutting the link".into())?;
+        self.link.cut().doing(|| "cutting the link".into())?;
         clock.lap("cut");
         let end = Instant::now() + watch.timeout;
         let name = &self.record.spec.name;
@@ -128,8 +133,7 @@ impl Live {
 
     /// Lets a stopped tree run again here, except for what was paused before, with its link.
     pub fn run_on(&mut self, records: &Records) -> Result<()> {
-        let network = &self.record.spec.network;
-        link::mend(self.namespace.as_fd(), network).doing(|| "mending the link".into())?;
+        self.link.mend().doing(|| "mending the link".into())?;
         if self.first().is_ok() {
             let tree = self.tree()?;
             let reuse = &self.record.reuse;
@@ -186,15 +190,14 @@ impl Live {
         let mut clock = Stopwatch::start(&Watch::QUIET);
         self.record.releasing = true;
         records.save(&self.record)?;
-        let network = &self.record.spec.network;
-        link::mend(self.namespace.as_fd(), network).doing(|| "mending the link".into())?;
+        self.link.mend().doing(|| "mending the link".into())?;
         clock.lap("mend");
         let released = self.let_go();
         clock.lap("resume");
         self.record.releasing = false;
         if released.is_err() {
             self.drop_held();
-            link::cut(&self.record.spec.network).doing(|| "cutting the link".into())?;
+            self.link.cut().doing(|| "cutting the link".into())?;
             records.save(&self.record)?;
         }
         released.map(|()| clock.stop())
@@ -229,7 +232,7 @@ impl Live {
     pub fn remove(&mut self) -> Result<()> {
         self.criu = None;
         self.kill();
-        link::delete(&self.record.spec.network).doing(|| "deleting the link".into())?;
+        self.link.delete().doing(|| "deleting the link".into())?;
         images::delete(&self.record.images)
     }
 
@@ -251,13 +254,13 @@ impl Live {
             (State::Held | State::Prepared, _) => State::Prepared,
             (State::Running | State::Stopped | State::Ended, _) => State::Ended,
         };
-        let namespace = match (&first, state) {
-            (Some(task), State::Running | State::Stopped) => namespace_of(task)?,
+        let (namespace, link) = match (&first, state) {
+            (Some(task), State::Running | State::Stopped) => place_of(task, &record.spec)?,
             _ => place(&record.spec, bridge)?,
         };
         record.first = first.as_ref().map(Task::id);
         (record.state, record.releasing) = (state, false);
-        let mut live = Self { record, namespace, first, criu: None };
+        let mut live = Self { record, namespace, link, first, criu: None };
         match state {
             State::Prepared => live.drop_held(),
             // Nobody decided to stop it: a crash in the middle of a dump did.
@@ -279,16 +282,18 @@ fn outlive(criu: Option<TaskId>) {
     }
 }
 
-fn place(spec: &InstanceSpec, bridge: &str) -> Result<OwnedFd> {
+fn place(spec: &InstanceSpec, bridge: &str) -> Result<(OwnedFd, Link)> {
     let namespace = netns::create().doing(|| "making a network namespace".into())?;
-    link::create(namespace.as_fd(), &spec.network, bridge)
+    let link = Link::create(namespace.as_fd(), &spec.network, bridge)
         .doing(|| format!("making the link of `{}` to bridge {bridge}", spec.name))?;
-    Ok(namespace)
+    Ok((namespace, link))
 }
 
-fn namespace_of(task: &Task) -> Result<OwnedFd> {
+fn place_of(task: &Task, spec: &InstanceSpec) -> Result<(OwnedFd, Link)> {
     let path = format!("/proc/{}/ns/net", task.id().pid);
-    Ok(File::open(&path).doing(|| format!("opening {path}"))?.into())
+    let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
+    let link = Link::find(namespace.as_fd(), &spec.network);
+    Ok((namespace, link.doing(|| format!("finding the link of `{}`", spec.name))?))
 }
 
 /// Children before their parents: a shell that waits for stopped children shall see none.

@@ -12,6 +12,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
+const IFLA_PROTINFO: u16 = 12;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
@@ -19,13 +20,14 @@ const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFLA_BRPORT_STATE: u16 = 1;
+const BR_STATE_FORWARDING: u8 = 3;
+const BR_STATE_BLOCKING: u8 = 4;
 
 /// A veth pair to be made.
 pub struct Veth<'a> {
     /// The end in the calling thread's namespace.
     pub near: &'a str,
-    /// The bridge's index, of which `near` becomes a port.
-    pub bridge: u32,
     /// The other end.
     pub far: &'a str,
     /// Where the other end is.
@@ -38,7 +40,7 @@ pub struct Veth<'a> {
 
 /// Makes the pair, both ends down.
 pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
-    let mut peer = Attributes(link_header(0, 0).to_vec());
+    let mut peer = Attributes(link_header(0, 0, 0).to_vec());
     peer.text(IFLA_IFNAME, veth.far);
     peer.bytes(IFLA_ADDRESS, &veth.mac);
     peer.number(IFLA_MTU, veth.mtu);
@@ -48,25 +50,42 @@ pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
     let mut info = Attributes::default();
     info.text(IFLA_INFO_KIND, "veth");
     info.bytes(IFLA_INFO_DATA, &data.0);
-    let mut link = Attributes(link_header(0, 0).to_vec());
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, veth.near);
     link.number(IFLA_MTU, veth.mtu);
-    link.number(IFLA_MASTER, veth.bridge);
     link.bytes(IFLA_LINKINFO, &info.0);
     request(libc::RTM_NEWLINK, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &link.0)
 }
 
-/// Sets the link `name` of the calling thread's namespace up or down.
-pub fn set_link(name: &str, up: bool) -> io::Result<()> {
-    let flags = if up { libc::IFF_UP as u32 } else { 0 };
-    let mut link = Attributes(link_header(flags, libc::IFF_UP as u32).to_vec());
+/// Sets the link `name` of the calling thread's namespace up.
+pub fn set_up(name: &str) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
     link.text(IFLA_IFNAME, name);
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
+/// Makes the link `name` a port of the bridge with this index.
+pub fn set_bridge(name: &str, bridge: u32) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.number(IFLA_MASTER, bridge);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Lets the bridge port with this index forward frames, or not.
+pub fn set_forwarding(index: u32, forwarding: bool) -> io::Result<()> {
+    let mut port = Attributes::default();
+    port.bytes(IFLA_BRPORT_STATE, &[if forwarding { BR_STATE_FORWARDING } else { BR_STATE_BLOCKING }]);
+    let mut link = Attributes(link_header(index, 0, 0).to_vec());
+    link.0[0] = libc::AF_BRIDGE as u8;
+    link.bytes(IFLA_PROTINFO | libc::NLA_F_NESTED as u16, &port.0);
+    request(libc::RTM_SETLINK, 0, &link.0)
+}
+
 /// Deletes the link `name`, and with it the pair; no error if it is not there.
 pub fn delete_link(name: &str) -> io::Result<()> {
-    let mut link = Attributes(link_header(0, 0).to_vec());
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, name);
     match request(libc::RTM_DELLINK, 0, &link.0) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
@@ -83,9 +102,10 @@ pub fn add_address(index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> 
     request(libc::RTM_NEWADDR, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &message.0)
 }
 
-/// `struct ifinfomsg` for a link that is given by name.
-fn link_header(flags: u32, change: u32) -> [u8; 16] {
+/// `struct ifinfomsg`; index 0 for a link that is given by name.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     header[12..].copy_from_slice(&change.to_ne_bytes());
     header

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use engines::{Error, InstanceSpec, State, Watch};
@@ -117,6 +118,61 @@ fn a_cancelled_dump_lets_the_instance_run_on() {
     let refused = a.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
     assert!(matches!(refused, Error::Cancelled), "{refused}");
     runs(a.listen(&spec.name), &mut output);
+}
+
+/// CRIU stops twice in a dump: with the tree seized, and with its images complete. In between it has
+/// code in the processes, and its death may be theirs.
+#[test]
+fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("survivor", 25, &["mixed"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 20);
+    let network = a.network_of(&spec.name);
+    for stop in 0..2 {
+        node.suspend(&mut output);
+        let stops = AtomicU32::new(0);
+        let kill_there = || {
+            if stops.fetch_add(1, Ordering::Relaxed) == stop {
+                lab::kill_criu(&network);
+            }
+            false
+        };
+        let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
+        let refused = a.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
+        assert!(matches!(refused, Error::Criu { .. }), "{refused}");
+        node = runs(a.listen(&spec.name), &mut output);
+    }
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
+#[test]
+fn a_criu_that_is_killed_in_a_restore_leaves_nothing_and_a_second_try_succeeds() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("retried", 29, &["count", "1000029"]);
+    let mut output = suspended(&spec, &a, &b);
+    let network = b.network_of(&spec.name);
+    for stop in 0..4 {
+        let stops = AtomicU32::new(0);
+        let kill_there = || {
+            if stops.fetch_add(1, Ordering::Relaxed) == stop {
+                lab::kill_criu(&network);
+            }
+            false
+        };
+        let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
+        // Killed at the last stop, it is missed when it shall let go.
+        let held = b.call(|engine| engine.restore(&spec.name, &watch));
+        let refused = held.map(|_| ()).and_then(|()| b.call(|engine| engine.release(&spec.name)).map(|_| ()));
+        assert!(matches!(refused, Err(Error::Criu { .. })), "{stop}: {refused:?}");
+        assert_eq!(lab::copies(&spec, &a.network_of(&spec.name)), [0_i32; 0]);
+    }
+    let listener = b.listen(&spec.name);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.release(&spec.name)).unwrap();
+    runs(listener, &mut output);
 }
 
 #[test]

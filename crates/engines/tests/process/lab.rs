@@ -330,6 +330,14 @@ fn criu() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
+/// Kills the CRIU that works in an instance's network, if there is one.
+pub fn kill_criu(network: &OwnedFd) {
+    for criu in processes(|command, theirs| command.contains("swrk") && theirs == link_of(network)) {
+        // SAFETY: no memory is passed.
+        unsafe { libc::kill(criu, libc::SIGKILL) };
+    }
+}
+
 /// The processes with an instance's command, which no other test has, outside of a network.
 pub fn copies(spec: &InstanceSpec, besides: &OwnedFd) -> Vec<i32> {
     let words = spec.command.join("\0");
