@@ -242,12 +242,13 @@ impl Device {
 /// Bytes of the message of `wr`, if `wr` is one that can be posted.
 fn check_send(wr: &SendWr<'_>, caps: &QpCaps) -> Result<u32, Errno> {
     let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+    // Before the pieces are looked at: a program that asks for too many may not have them.
+    require(matches!(wr.payload, Payload::Inline(_)) || pieces.len() <= caps.max_send_sge as usize)?;
     let length: u64 = pieces.iter().map(|sge| u64::from(sge.length)).sum();
     let is_atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
     let is_query = is_atomic || matches!(wr.op, SendOp::Read { .. });
-    match wr.payload {
-        Payload::Inline(_) => require(!is_query && length <= u64::from(caps.max_inline))?,
-        Payload::Sges(sges) => require(sges.len() <= caps.max_send_sge as usize)?,
+    if matches!(wr.payload, Payload::Inline(_)) {
+        require(!is_query && length <= u64::from(caps.max_inline))?;
     }
     let whole_word = pieces.iter().any(|sge| sge.length == 8);
     require(!is_atomic || (length == 8 && whole_word))?;
