@@ -210,7 +210,7 @@ impl Node {
         self.files
             .write_blueprint(vid, bytes)
             .map_err(|error| format!("the node's state directory: {error}"))?;
-        self.engine(move |engine| engine.prepare(&blueprint.spec)).await.map_err(in_words)?;
+        self.engine(move |engine| engine.prepare(&blueprint.spec, 0)).await.map_err(in_words)?;
         self.add_to_broker(vid, live).await.map_err(in_words)?;
         let listening = self.broker.resume(live.id(vid), fabric::Epoch::default()).await;
         listening.map_err(|error| format!("the instance's socket: {error}"))?;

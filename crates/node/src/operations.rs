@@ -101,12 +101,13 @@ impl Node {
         if let Some(refusal) = self.verify(facts).await? {
             return Ok(refusal);
         }
+        let memory = frame::decode::<Needs>(facts)?.memory;
         self.files.write_blueprint(vid, spec)?;
         let live = Live::new(&blueprint, State::Prepared);
         let name = live.name.clone();
         self.lives().insert(vid, live);
         let prepared = self.engine(move |engine| {
-            engine.prepare(&blueprint.spec)?;
+            engine.prepare(&blueprint.spec, memory)?;
             engine.arm(&name)
         });
         if let Err(error) = prepared.await {
