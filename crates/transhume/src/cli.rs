@@ -1,13 +1,16 @@
 //! The command line: one file for each subcommand.
 
 mod completions;
+mod coordinator;
 mod demo;
 mod echo;
 mod hosts;
+mod init;
 mod kill;
 mod lab;
 mod logs;
 mod man;
+mod node;
 mod pki;
 mod ps;
 mod run;
@@ -44,7 +47,10 @@ enum Command {
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
+    Coordinator(coordinator::Arguments),
+    Node(node::Arguments),
     Pki(pki::Arguments),
+    Init(init::Arguments),
     Lab(lab::Arguments),
     Demo(demo::Arguments),
     Completions(completions::Arguments),
@@ -53,6 +59,11 @@ enum Command {
 }
 
 impl Cli {
+    /// Whether the process serves others, and must survive one that goes away.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self.command, Command::Coordinator(_) | Command::Node(_) | Command::Init(_))
+    }
+
     /// Does what the command line says. The code is that of the process.
     pub fn run(self) -> Result<ExitCode> {
         let target = &self.target;
@@ -64,6 +75,9 @@ impl Cli {
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
+            Command::Coordinator(arguments) => arguments.run(target),
+            Command::Node(arguments) => arguments.run(),
+            Command::Init(arguments) => arguments.run(),
             Command::Pki(arguments) => arguments.run(),
             Command::Lab(arguments) => arguments.run(target),
             Command::Demo(arguments) => arguments.run(),

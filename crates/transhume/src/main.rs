@@ -5,6 +5,7 @@ mod demo;
 mod failure;
 mod interrupt;
 mod library;
+mod logging;
 mod table;
 
 use std::process::ExitCode;
@@ -13,7 +14,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let command = cli::Cli::parse();
-    end_with_the_reader();
+    if !command.is_daemon() {
+        end_with_the_reader();
+    }
     match command.run() {
         Ok(code) => code,
         Err(failure) => {

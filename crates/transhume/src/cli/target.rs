@@ -31,6 +31,11 @@ impl Target {
         }
     }
 
+    /// Where a coordinator is to listen.
+    pub fn socket_to_listen_on(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| api::DEFAULT_SOCKET.into())
+    }
+
     /// The lab: the one named, or the only one, or the default one.
     pub fn lab(&self) -> Result<LabName> {
         let only = if self.lab.is_none() { only_lab() } else { None };

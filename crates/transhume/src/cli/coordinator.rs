@@ -1,0 +1,44 @@
+//! `transhume coordinator`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use coordinator::CoordinatorOptions;
+
+use super::target::Target;
+use crate::failure::{Failure, Result};
+use crate::logging;
+
+/// Runs the coordinator, which knows where every instance is and decides moves
+///
+/// It ends at SIGTERM or SIGINT; instances run on, and the next one goes on where it stopped.
+/// The command line reaches it through the socket that `--socket` names.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume coordinator --listen 192.0.2.1:7700")]
+pub struct Arguments {
+    /// Where nodes connect
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// The folder with the coordinator's certificate and key, and `authority.pem`
+    #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
+    pki: PathBuf,
+    /// The folder for what the coordinator must remember
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/coordinator")]
+    state: PathBuf,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        logging::to_stderr();
+        let options = CoordinatorOptions {
+            listen: self.listen,
+            socket: target.socket_to_listen_on(),
+            pki: self.pki,
+            state: self.state,
+        };
+        coordinator::run(options).map_err(|error| Failure::new(error.to_string(), ""))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

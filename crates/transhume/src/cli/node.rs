@@ -1,0 +1,94 @@
+//! `transhume node`
+
+use std::env;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use engines::process::{Config, ProcessEngine};
+use node::NodeOptions;
+
+use crate::failure::{Failure, Result};
+use crate::logging;
+
+/// Runs this host's node, which starts and moves instances
+///
+/// It ends at SIGTERM or SIGINT, and instances run on: the next node finds them again. It needs
+/// root, a bridge to which instances are linked, and CRIU as `scripts/criu.sh` gives it.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  transhume node --name node1 --listen 192.0.2.11:7700 --join 192.0.2.1:7700"
+)]
+pub struct Arguments {
+    /// The host's name: that of its certificate
+    #[arg(long)]
+    name: String,
+    /// Where other nodes reach this one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// Where the coordinator listens
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    join: SocketAddr,
+    /// The folder with this host's certificate and key, and `authority.pem`
+    #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
+    pki: PathBuf,
+    /// The folder for what the node must remember; its own alone
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/node")]
+    state: PathBuf,
+    /// The folders for images of instances; the first with room is taken
+    #[arg(long, value_name = "DIR", default_values = ["/dev/shm/transhume", "/var/lib/transhume/images"])]
+    images: Vec<PathBuf>,
+    /// The bridge to which instances are linked
+    #[arg(long, default_value = "br0")]
+    bridge: String,
+    /// CRIU 4.2 or newer [default: that of scripts/criu.sh, or the one installed]
+    #[arg(long, value_name = "PATH", env = "TRANSHUME_CRIU")]
+    criu: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<ExitCode> {
+        logging::to_stderr();
+        let config = Config {
+            criu: self.criu.unwrap_or_else(default_criu),
+            state: self.state.join("engine"),
+            images: self.images,
+            bridge: self.bridge,
+            init: init_command()?,
+        };
+        let engine = ProcessEngine::new(config).map_err(failed)?;
+        node::run(NodeOptions {
+            name: self.name,
+            listen: self.listen,
+            join: self.join,
+            pki: self.pki,
+            state: self.state,
+            engine: Box::new(engine),
+        })
+        .map_err(failed)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What starts an instance's first process. A lab's mark goes along, since the environment is the
+/// instance's own.
+fn init_command() -> Result<Vec<OsString>> {
+    let mut command = vec![env::current_exe()?.into(), "init".into()];
+    if let Ok(id) = env::var(lab::mark::VARIABLE) {
+        command.extend(["--mark".into(), lab::mark::assignment(&id).into()]);
+    }
+    command.push("--".into());
+    Ok(command)
+}
+
+/// Where `scripts/criu.sh` puts what it gets, unless an installed CRIU is new enough.
+fn default_criu() -> PathBuf {
+    let fetched = Path::new("/var/cache/transhume/criu/criu");
+    if fetched.exists() { fetched.to_owned() } else { "criu".into() }
+}
+
+fn failed(error: impl std::error::Error) -> Failure {
+    Failure::new(error.to_string(), "")
+}

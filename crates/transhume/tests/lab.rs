@@ -1,0 +1,189 @@
+//! `transhume lab` with its daemons: what works in a lab, and what is left of one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::layout::{Layout, NAMESPACES};
+use serde_json::Value;
+
+/// How long anything here may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A lab's name, with nothing of that lab there before and after.
+struct Named(&'static str);
+
+impl Named {
+    fn new(name: &'static str) -> Option<Self> {
+        // SAFETY: the call has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        let named = Self(name);
+        named.ok(&["lab", "down", "--name", name]);
+        Some(named)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transhume"));
+        command.args(["--lab", self.0]).args(arguments).env_remove("TRANSHUME_SOCKET").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn error(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.ok(&["lab", "status", "--json"])).unwrap()
+    }
+
+    fn is_registered(&self, host: usize) -> bool {
+        self.status()["hosts"][host - 1]["registered"] == true
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what} does not come");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Namespaces, mounts, processes and files of this lab.
+    fn leftovers(&self) -> BTreeSet<String> {
+        let marks = [format!("th-{}-", self.0), format!("lab-{}", self.0)];
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let everything = names(NAMESPACES)
+            .chain(names("/run/transhume"))
+            .chain(names("/dev/shm"))
+            .chain(mounts.lines().map(str::to_owned))
+            .chain(command_lines());
+        everything.filter(|line| marks.iter().any(|mark| line.contains(mark))).collect()
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.ok(&["lab", "down", "--name", self.0]);
+        if !thread::panicking() {
+            assert_eq!(self.leftovers(), BTreeSet::new());
+        }
+    }
+}
+
+fn names(folder: &str) -> impl Iterator<Item = String> {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// The command lines of all daemons and instances, of whatever program.
+fn command_lines() -> impl Iterator<Item = String> {
+    let own = std::process::id().to_string();
+    names("/proc").filter(move |pid| *pid != own).filter_map(|pid| {
+        let text = fs::read(Path::new("/proc").join(pid).join("cmdline")).ok()?;
+        let text = String::from_utf8_lossy(&text).replace('\0', " ");
+        (text.contains(" node ") || text.contains(" coordinator ") || text.contains(" init ")).then_some(text)
+    })
+}
+
+#[test]
+fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
+    let Some(lab) = Named::new("tup") else { return };
+    lab.ok(&["lab", "up", "--hosts", "3"]);
+    let status = lab.status();
+    assert_eq!(status["hosts"].as_array().unwrap().len(), 3);
+    assert!((1..=3).all(|host| lab.is_registered(host)), "{status}");
+    assert!(lab.ok(&["hosts"]).contains("10.77.0.3:7700"));
+    assert!(lab.ok(&["lab", "exec", "h2", "--", "ip", "-brief", "address"]).contains("10.77.0.2/16"));
+    assert_eq!(lab.run(&["lab", "exec", "h1", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert!(lab.error(&["lab", "up"]).contains("is there already"));
+    assert!(lab.error(&["lab", "exec", "h4", "--", "true"]).contains("it has h1 to h3"));
+    lab.ok(&["lab", "down", "--name", "tup"]);
+    assert_eq!(lab.leftovers(), BTreeSet::new());
+    assert!(lab.error(&["lab", "status"]).contains("there is no lab"));
+}
+
+#[test]
+fn a_killed_or_cut_node_is_seen_as_down_until_it_is_back() {
+    let Some(lab) = Named::new("tkill") else { return };
+    lab.ok(&["lab", "up", "--hosts", "2"]);
+    lab.ok(&["lab", "kill", "h1"]);
+    lab.wait_until("the loss of h1", |lab| !lab.is_registered(1));
+    assert!(lab.status()["hosts"][0]["pid"].is_null());
+    lab.ok(&["lab", "start", "h1"]);
+    assert!(lab.is_registered(1));
+
+    lab.ok(&["lab", "kill", "coordinator"]);
+    assert!(lab.error(&["hosts"]).contains("no coordinator listens"));
+    lab.ok(&["lab", "restart", "coordinator"]);
+    assert!(lab.is_registered(1) && lab.is_registered(2));
+
+    lab.ok(&["lab", "cut", "h2", "coordinator"]);
+    assert_eq!(lab.status()["cuts"], serde_json::json!([["coordinator", "h2"]]));
+    lab.wait_until("the loss of h2", |lab| !lab.is_registered(2));
+    lab.ok(&["lab", "heal"]);
+    lab.wait_until("the return of h2", |lab| lab.is_registered(2));
+}
+
+#[test]
+fn two_labs_live_side_by_side() {
+    let (Some(one), Some(other)) = (Named::new("tside1"), Named::new("tside2")) else { return };
+    one.ok(&["lab", "up", "--hosts", "1"]);
+    other.ok(&["lab", "up", "--hosts", "1"]);
+    one.ok(&["lab", "down", "--name", "tside1"]);
+    assert_eq!(one.leftovers(), BTreeSet::new());
+    assert!(other.is_registered(1));
+}
+
+#[test]
+fn down_clears_what_a_killed_up_has_left() {
+    let Some(lab) = Named::new("tcrash") else { return };
+    for namespaces in [1, 3, 5] {
+        let mut up = lab.command(&["lab", "up", "--hosts", "4"]).stderr(Stdio::null()).spawn().unwrap();
+        let prefix = "th-tcrash-";
+        lab.wait_until("some of the lab", |_| {
+            names(NAMESPACES).filter(|name| name.starts_with(prefix)).count() >= namespaces
+        });
+        up.kill().unwrap();
+        up.wait().unwrap();
+        assert!(!lab.leftovers().is_empty());
+        lab.ok(&["lab", "down"]);
+        assert_eq!(lab.leftovers(), BTreeSet::new());
+    }
+}
+
+#[test]
+fn down_ends_instances_with_all_their_processes() {
+    let Some(lab) = Named::new("tinst") else { return };
+    lab.ok(&["lab", "up", "--hosts", "1"]);
+    let folder = Layout::of(&"tinst".parse().unwrap()).root().join("pid");
+    let script = format!("sleep 600 & echo started >{}; wait", folder.display());
+    let mut run = lab.command(&["run", "--", "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
+    lab.wait_until("the instance", |_| folder.exists());
+    lab.ok(&["lab", "down"]);
+    let mut said = String::new();
+    BufReader::new(run.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("the coordinator closed the connection"), "{said}");
+    assert!(!run.wait().unwrap().success());
+}
