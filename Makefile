@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test soak demo lint man clean
+.PHONY: help setup build test demo bench-verbs bench-move soak lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -22,11 +22,17 @@ build: setup ## Build target/release/transhume and the library beside it
 test: setup ## Build, check formatting and lints, run all tests (under 20 minutes)
 	@scripts/test.sh
 
-soak: setup ## Simulate moves under faults for SECONDS=60
-	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
-
 demo: build ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
+
+bench-verbs: build ## Compare the user-space device with UCX, on one host and between two
+	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
+
+bench-move: build ## Measure the blackout of moves against plain CRIU
+	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
+
+soak: setup ## Simulate moves under faults for SECONDS=60
+	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
 
 lint: setup ## Check formatting and lints only
 	cargo fmt --all --check
