@@ -173,10 +173,7 @@ impl Engine for ProcessEngine {
     fn arm(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        if live.record.state == State::Running && !live.is_armed() {
-            live.arm(&self.config.criu)?;
-        }
-        Ok(())
+        if live.is_armed() { Ok(()) } else { live.arm(&self.config.criu, &self.records) }
     }
 
     fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
@@ -185,7 +182,7 @@ impl Engine for ProcessEngine {
         live.must_be(State::Running)?;
         let mut clock = Stopwatch::start(watch);
         if !live.is_armed() {
-            live.arm(&self.config.criu)?;
+            live.arm(&self.config.criu, &self.records)?;
             clock.lap("start of CRIU");
         }
         live.freeze(&self.records, watch, &mut clock)?;
@@ -212,7 +209,7 @@ impl Engine for ProcessEngine {
         let phases = live.release(&self.records)?;
         live.record.state = State::Running;
         self.records.save(&live.record)?;
-        images::clear(&live.record.images)?;
+        live.drop_images()?;
         self.running(&live, phases)
     }
 
@@ -223,7 +220,7 @@ impl Engine for ProcessEngine {
         let mut clock = Stopwatch::start(&Watch::QUIET);
         live.run_on(&self.records)?;
         clock.lap("resume");
-        images::clear(&live.record.images)?;
+        live.drop_images()?;
         self.running(&live, clock.stop())
     }
 

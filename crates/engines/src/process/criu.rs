@@ -5,9 +5,10 @@
 //! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
 //! restored one is killed.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -48,6 +49,8 @@ pub struct Criu {
     name: InstanceName,
     log: PathBuf,
     root: Option<i32>,
+    /// Nothing is touched yet: it may be killed at any time.
+    harmless: bool,
 }
 
 impl Criu {
@@ -86,6 +89,7 @@ impl Criu {
             name: launch.name.clone(),
             log,
             root: None,
+            harmless: true,
         })
     }
 
@@ -120,13 +124,32 @@ impl Criu {
         }
     }
 
+    /// Gives an armed restore its inventory, upon which it begins. It reads it from a named pipe, and
+    /// so has everything behind it that does not need the images.
+    pub fn feed(&mut self, inventory: &Path, pipe: &Path, end: Instant) -> Result<()> {
+        loop {
+            match feed(inventory, pipe) {
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+                other => return other.doing(|| format!("handing {} to CRIU", inventory.display())),
+            }
+            if !matches!(self.child.try_wait(), Ok(None)) || Instant::now() > end {
+                return Err(self.failure());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     /// Answers the hook at which CRIU waits.
     pub fn answer(&mut self, go: bool) -> Result<()> {
+        self.harmless = false;
         self.send(&rpc::encode_answer(go)).map_err(|_| self.failure())
     }
 
     /// Makes CRIU undo its work, and waits until it has ended.
     pub fn undo(&mut self) {
+        if self.harmless {
+            let _gone = self.child.kill();
+        }
         // SAFETY: no memory is passed; a closed other end is no matter.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         self.end_within(UNDO);
@@ -196,6 +219,13 @@ impl Drop for Criu {
     fn drop(&mut self) {
         self.undo();
     }
+}
+
+/// Refused with `ENXIO` until CRIU opens the pipe.
+fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
+    let bytes = fs::read(inventory)?;
+    let mut pipe = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(pipe)?;
+    pipe.write_all(&bytes)
 }
 
 /// The first errors of a log that say something, in one line.

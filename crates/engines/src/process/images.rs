@@ -69,6 +69,46 @@ pub fn delete(directory: &Path) -> Result<()> {
     absent_is_fine(fs::remove_dir_all(directory)).doing(|| format!("deleting {}", directory.display()))
 }
 
+/// The image that CRIU reads first.
+pub const INVENTORY: &str = "inventory.img";
+
+/// A directory for a CRIU that waits for images, with a named pipe in the place of the inventory.
+pub fn stage(images: &Path) -> Result<PathBuf> {
+    let stage = stage_of(images);
+    let make = || -> io::Result<()> {
+        recreate(&stage)?;
+        let pipe = CString::new(stage.join(INVENTORY).as_os_str().as_bytes())?;
+        // SAFETY: `pipe` is a live C string.
+        if unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) } == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    };
+    make().doing(|| format!("creating {}", stage.display()))?;
+    Ok(stage)
+}
+
+/// Shows a waiting CRIU the images, all but the inventory.
+pub fn show(images: &Path) -> Result<PathBuf> {
+    let stage = stage_of(images);
+    for image in list(images)?.iter().filter(|image| image.name != INVENTORY) {
+        let link = fs::hard_link(images.join(&image.name), stage.join(&image.name));
+        link.doing(|| format!("linking {} into {}", image.name, stage.display()))?;
+    }
+    Ok(stage)
+}
+
+/// Deletes the directory of [`stage`]; no error if there is none.
+pub fn unstage(images: &Path) -> Result<()> {
+    delete(&stage_of(images))
+}
+
+/// No instance's name has a dot.
+fn stage_of(images: &Path) -> PathBuf {
+    images.with_extension("criu")
+}
+
 /// The images, in order of their names. CRIU's logs and figures stay here.
 pub fn list(directory: &Path) -> Result<Vec<Image>> {
     let read = || -> io::Result<Vec<Image>> {

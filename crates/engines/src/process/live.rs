@@ -69,14 +69,28 @@ impl Live {
         alive.ok_or_else(|| Error::State { name: name.clone(), is: "ended", must: "alive" })
     }
 
-    /// Starts CRIU for a dump, up to the point where it would touch the instance.
-    pub fn arm(&mut self, program: &Path) -> Result<()> {
+    /// Starts CRIU for what comes next, up to the point where it would touch the instance or needs
+    /// its images.
+    pub fn arm(&mut self, program: &Path, records: &Records) -> Result<()> {
+        let criu = match self.record.state {
+            State::Running => self.arm_dump(program)?,
+            State::Prepared => {
+                let stage = images::stage(&self.record.images)?;
+                self.launch(program, Request::Restore, &stage)?
+            }
+            _ => return Ok(()),
+        };
+        self.record.criu = Some(criu.id());
+        self.criu = Some(criu);
+        records.save(&self.record)
+    }
+
+    fn arm_dump(&self, program: &Path) -> Result<Criu> {
         let pid = self.first()?.id().pid;
         images::clear(&self.record.images)?;
-        let mut criu = self.launch(program, Request::Dump { pid })?;
+        let mut criu = self.launch(program, Request::Dump { pid }, &self.record.images)?;
         criu.run_to(Some("pre-dump"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
-        self.criu = Some(criu);
-        Ok(())
+        Ok(criu)
     }
 
     /// Whether CRIU waits.
@@ -84,11 +98,11 @@ impl Live {
         self.criu.is_some()
     }
 
-    fn launch(&self, program: &Path, request: Request) -> Result<Criu> {
+    fn launch(&self, program: &Path, request: Request, images: &Path) -> Result<Criu> {
         Criu::start(&Launch {
             program,
             namespace: self.namespace.as_fd(),
-            images: &self.record.images,
+            images,
             name: &self.record.spec.name,
             request,
         })
@@ -147,7 +161,7 @@ impl Live {
     /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
     pub fn restore(&mut self, program: &Path, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
         let mut clock = Stopwatch::start(watch);
-        let mut criu = self.launch(program, Request::Restore)?;
+        let mut criu = self.begin_restore(program)?;
         self.record.criu = Some(criu.id());
         let restored = self.restore_with(&mut criu, records, watch, &mut clock);
         if restored.is_ok() {
@@ -155,10 +169,23 @@ impl Live {
         } else {
             drop(criu);
             self.drop_held();
+            images::unstage(&self.record.images)?;
         }
         records.save(&self.record)?;
         clock.lap("record");
         restored.map(|()| clock.stop())
+    }
+
+    /// The armed CRIU, if there is one, with the images.
+    fn begin_restore(&mut self, program: &Path) -> Result<Criu> {
+        let images = &self.record.images;
+        let Some(mut armed) = self.criu.take() else {
+            return self.launch(program, Request::Restore, images);
+        };
+        let stage = images::show(images)?;
+        let end = Instant::now() + Watch::QUIET.timeout;
+        armed.feed(&images.join(images::INVENTORY), &stage.join(images::INVENTORY), end)?;
+        Ok(armed)
     }
 
     fn restore_with(
@@ -211,6 +238,12 @@ impl Live {
         Ok(())
     }
 
+    /// Deletes the images of an instance that runs.
+    pub fn drop_images(&self) -> Result<()> {
+        images::unstage(&self.record.images)?;
+        images::clear(&self.record.images)
+    }
+
     /// Kills what is held, and keeps the images for another try.
     pub fn drop_held(&mut self) {
         self.criu = None;
@@ -233,6 +266,7 @@ impl Live {
         self.criu = None;
         self.kill();
         self.link.delete().doing(|| "deleting the link".into())?;
+        images::unstage(&self.record.images)?;
         images::delete(&self.record.images)
     }
 

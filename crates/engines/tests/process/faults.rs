@@ -18,6 +18,7 @@ fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
     node.suspend(&mut output);
     from.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
     to.call(|engine| engine.prepare(spec, 0)).unwrap();
+    to.call(|engine| engine.arm(&spec.name)).unwrap();
     copy_images(from, to, &spec.name);
     output
 }
@@ -82,6 +83,26 @@ fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
     b.call(|engine| engine.release(&spec.name)).unwrap();
     runs(listener, &mut output);
+}
+
+#[test]
+fn what_was_armed_in_vain_leaves_nothing() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("calm", 30, &["count", "1000030"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 20);
+    b.call(|engine| engine.prepare(&spec, 0)).unwrap();
+    for host in [&a, &b] {
+        host.call(|engine| engine.arm(&spec.name)).unwrap();
+    }
+    b.call(|engine| engine.abort(&spec.name)).unwrap();
+    assert!(b.is_empty());
+    let before = output.lines();
+    node.read(&mut output, |output| output.lines() > before + 20);
+    a.call(|engine| engine.destroy(&spec.name)).unwrap();
+    assert!(a.is_empty());
+    output.assert_counts();
 }
 
 #[test]

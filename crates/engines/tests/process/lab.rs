@@ -287,6 +287,7 @@ pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output:
     assert_eq!(to.call(|engine| engine.verify(&report.needs)).unwrap(), []);
     to.call(|engine| engine.prepare(spec, report.needs.memory)).unwrap();
     from.call(|engine| engine.arm(name)).unwrap();
+    to.call(|engine| engine.arm(name)).unwrap();
     node.suspend(output);
     let dump = from.call(|engine| engine.suspend(name, &Watch::QUIET)).unwrap();
     copy_images(from, to, name);
