@@ -76,7 +76,15 @@ impl CoordinatorError {
     }
 }
 
-/// Runs the coordinator until it is told to end by SIGTERM or SIGINT.
+/// Runs the coordinator until it fails.
+pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
+    match begin(options).await {
+        Ok(cluster) => cluster.broken().await.into(),
+        Err(error) => error,
+    }
+}
+
+/// Runs the coordinator on threads of its own until SIGTERM or SIGINT tells it to end.
 ///
 /// # Errors
 /// If it cannot begin, or can no longer write what it must remember.
@@ -86,14 +94,20 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
         .enable_all()
         .build()
         .map_err(CoordinatorError::io("the coordinator's threads"))?;
-    let result = runtime.block_on(run_until_ended(options));
+    let result = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(CoordinatorError::io("signals"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(CoordinatorError::io("signals"))?;
+        tokio::select! {
+            error = serve(options) => Err(error),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    });
     runtime.shutdown_background();
     result
 }
 
-async fn run_until_ended(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
-    let signals = || Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?));
-    let (mut terminate, mut interrupt) = signals().map_err(CoordinatorError::io("signals"))?;
+async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorError> {
     let endpoint = Endpoint::new(Identity::load(&options.pki, COORDINATOR)?)?;
     std::fs::create_dir_all(&options.state)
         .map_err(CoordinatorError::io(options.state.display().to_string()))?;
@@ -107,17 +121,5 @@ async fn run_until_ended(options: CoordinatorOptions) -> Result<(), CoordinatorE
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));
     tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());
-    ended(&cluster, terminate.recv(), interrupt.recv()).await
-}
-
-async fn ended(
-    cluster: &Arc<Cluster>,
-    terminate: impl Future<Output = Option<()>>,
-    interrupt: impl Future<Output = Option<()>>,
-) -> Result<(), CoordinatorError> {
-    tokio::select! {
-        error = cluster.broken() => Err(error.into()),
-        _ = terminate => Ok(()),
-        _ = interrupt => Ok(()),
-    }
+    Ok(cluster)
 }

@@ -29,7 +29,7 @@ pub struct Agent {
     /// Told when the machine may want to be woken at another time.
     changed: Notify,
     /// Told when a record could not be written: the node must stop.
-    pub broken: Notify,
+    broken: Notify,
 }
 
 struct Inner {
@@ -79,9 +79,14 @@ impl Agent {
         self.lock().machine.entry(vid).cloned()
     }
 
-    /// Why the node had to stop.
-    pub fn take_failure(&self) -> Option<StoreError> {
-        self.lock().failure.take()
+    /// Waits until a record cannot be written; then nothing more may be done.
+    pub async fn broken(&self) -> StoreError {
+        loop {
+            self.broken.notified().await;
+            if let Some(error) = self.lock().failure.take() {
+                return error;
+            }
+        }
     }
 }
 

@@ -40,6 +40,7 @@ use engines::Engine;
 use moves::InvalidHostName;
 use rpc::pki::PkiError;
 use store::StoreError;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How a node is to run.
 pub struct NodeOptions {
@@ -88,7 +89,12 @@ pub enum NodeError {
     Refused(String),
 }
 
-/// Runs a node until it is told to end by SIGTERM or SIGINT. Its instances run on.
+/// Runs a node until it fails. Its instances run on, also if the future is dropped.
+pub async fn serve(options: NodeOptions) -> NodeError {
+    node::serve(options).await
+}
+
+/// Runs a node on threads of its own until SIGTERM or SIGINT tells it to end. Its instances run on.
 ///
 /// # Errors
 /// If it cannot begin, or can no longer write what it must remember.
@@ -98,7 +104,16 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
         .enable_all()
         .build()
         .map_err(|source| NodeError::Io { what: "the node's threads".into(), source })?;
-    let result = runtime.block_on(node::run(options));
+    let result = runtime.block_on(async {
+        let io_error = |source| NodeError::Io { what: "signals".into(), source };
+        let mut terminate = signal(SignalKind::terminate()).map_err(io_error)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(io_error)?;
+        tokio::select! {
+            error = serve(options) => Err(error),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    });
     runtime.shutdown_background();
     result
 }

@@ -13,7 +13,6 @@ use rpc::Endpoint;
 use rpc::pki::Identity;
 use store::NodeStore;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::agent::Agent;
 use crate::control;
@@ -41,9 +40,27 @@ pub struct Node {
     pub ended: Mutex<Ended>,
 }
 
-/// Runs a node until it is told to end.
-pub async fn run(options: NodeOptions) -> Result<(), NodeError> {
-    let mut ended = Signals::new().map_err(|source| io_error("signals", source))?;
+/// Runs a node until it fails.
+pub async fn serve(options: NodeOptions) -> NodeError {
+    let begun = match begin(options).await {
+        Ok(begun) => begun,
+        Err(error) => return error,
+    };
+    let Begun { node, join, address } = begun;
+    tracing::info!("host {} listens on {address}", node.host);
+    tokio::select! {
+        reason = control::stay_connected(node.clone(), join, address) => NodeError::Refused(reason),
+        error = node.agent.broken() => error.into(),
+    }
+}
+
+struct Begun {
+    node: Arc<Node>,
+    join: SocketAddr,
+    address: SocketAddr,
+}
+
+async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     let listener = listen(options.listen).await?;
     let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
     let join = options.join;
@@ -54,15 +71,7 @@ pub async fn run(options: NodeOptions) -> Result<(), NodeError> {
     tokio::spawn(node.clone().tick());
     tokio::spawn(node.clone().accept(listener));
     tokio::spawn(node.clone().accept_data(data));
-    tracing::info!("host {} listens on {address}", node.host);
-    tokio::select! {
-        reason = control::stay_connected(node.clone(), join, address) => Err(NodeError::Refused(reason)),
-        () = node.agent.broken.notified() => match node.agent.take_failure() {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        },
-        () = ended.wait() => Ok(()),
-    }
+    Ok(Begun { node, join, address })
 }
 
 fn make(options: NodeOptions, data_port: u16) -> Result<(Arc<Node>, Vec<Output>), NodeError> {
@@ -124,24 +133,6 @@ impl Observer for NodeObserver {
             tracing::warn!("instance {instance}: its exit code is not noted: {error}");
         }
         node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 

@@ -1,0 +1,180 @@
+//! An engine whose instances are network namespaces: processes are the test's own threads, which go
+//! wherever their instance's node listens.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use engines::{
+    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, Needs, Phases, Recovered, Report,
+    Result, Running, State, Watch, netns,
+};
+
+const CONTENT: &[u8] = &[7; 3 * 1024 * 1024];
+
+/// The namespaces of all instances, and which instances have ended.
+#[derive(Default)]
+pub struct World {
+    networks: Mutex<HashMap<InstanceName, OwnedFd>>,
+    ended: Mutex<Vec<InstanceName>>,
+    changed: Condvar,
+}
+
+impl World {
+    pub fn network(&self, name: &str) -> OwnedFd {
+        let name = InstanceName::new(name).unwrap();
+        let mut networks = self.networks.lock().unwrap();
+        networks.entry(name).or_insert_with(|| netns::create().unwrap()).try_clone().unwrap()
+    }
+
+    /// The instance's first process ends.
+    pub fn end(&self, name: &str) {
+        self.ended.lock().unwrap().push(InstanceName::new(name).unwrap());
+        self.changed.notify_all();
+    }
+}
+
+pub struct FakeEngine {
+    world: Arc<World>,
+    directory: PathBuf,
+    here: Mutex<HashMap<InstanceName, (InstanceSpec, State)>>,
+    pub fail_restore: AtomicBool,
+}
+
+/// What a node gets; the engine itself outlives it, as processes do.
+pub struct Handle(pub Arc<FakeEngine>);
+
+impl FakeEngine {
+    pub fn new(world: Arc<World>, directory: PathBuf) -> Arc<Self> {
+        fs::create_dir_all(&directory).unwrap();
+        Arc::new(Self { world, directory, here: Mutex::default(), fail_restore: AtomicBool::new(false) })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.here.lock().unwrap().contains_key(&InstanceName::new(name).unwrap())
+    }
+
+    fn change(&self, name: &InstanceName, from: State, to: State) -> Result<Running> {
+        let mut here = self.here.lock().unwrap();
+        let (_, state) = here.get_mut(name).ok_or_else(|| Error::Unknown(name.clone()))?;
+        if *state != from {
+            return Err(Error::State { name: name.clone(), is: "something else", must: "ready for this" });
+        }
+        *state = to;
+        // No process: whoever reaches the instance's socket may attach.
+        Ok(Running { pid: 0, phases: Phases::default() })
+    }
+
+    fn images(&self, name: &InstanceName) -> PathBuf {
+        self.directory.join(name.as_str())
+    }
+}
+
+impl Engine for Handle {
+    fn host(&self) -> Result<Host> {
+        Ok(Host {
+            kernel: "6.18.0".into(),
+            criu: (4, 2, 0),
+            architecture: "x86_64".into(),
+            cpu_features: Vec::new(),
+            memory_available: 1 << 30,
+            image_room: 1 << 30,
+        })
+    }
+
+    fn prepare(&self, spec: &InstanceSpec, _: u64) -> Result<()> {
+        fs::create_dir_all(self.0.images(&spec.name)).unwrap();
+        self.0.here.lock().unwrap().insert(spec.name.clone(), (spec.clone(), State::Prepared));
+        Ok(())
+    }
+
+    fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
+        Ok(self.0.world.network(name.as_str()))
+    }
+
+    fn start(&self, name: &InstanceName) -> Result<Running> {
+        self.0.change(name, State::Prepared, State::Running)
+    }
+
+    fn check(&self, _: &InstanceName) -> Result<Report> {
+        let needs = Needs { files: Vec::new(), memory: 0, host: self.host()? };
+        Ok(Report { blockers: Vec::new(), needs })
+    }
+
+    fn verify(&self, _: &Needs) -> Result<Vec<Blocker>> {
+        Ok(Vec::new())
+    }
+
+    fn arm(&self, _: &InstanceName) -> Result<()> {
+        Ok(())
+    }
+
+    fn suspend(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Dump> {
+        self.0.change(name, State::Running, State::Stopped)?;
+        let directory = self.0.images(name);
+        fs::write(directory.join("pages.img"), CONTENT).unwrap();
+        fs::write(directory.join("empty.img"), []).unwrap();
+        let image = |name: &str, size| Image { name: name.into(), size };
+        let images = vec![image("empty.img", 0), image("pages.img", CONTENT.len() as u64)];
+        Ok(Dump { images, phases: Phases::default() })
+    }
+
+    fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
+        Ok(self.0.images(name))
+    }
+
+    fn restore(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Phases> {
+        if self.0.fail_restore.swap(false, Ordering::SeqCst) {
+            return Err(Error::Criu {
+                doing: "restore",
+                name: name.clone(),
+                reason: "the test says so".into(),
+            });
+        }
+        assert_eq!(fs::read(self.0.images(name).join("pages.img")).unwrap(), CONTENT);
+        assert!(self.0.images(name).join("empty.img").exists());
+        self.0.change(name, State::Prepared, State::Held)?;
+        Ok(Phases::default())
+    }
+
+    fn release(&self, name: &InstanceName) -> Result<Running> {
+        self.0.change(name, State::Held, State::Running)
+    }
+
+    fn resume(&self, name: &InstanceName) -> Result<Running> {
+        self.0.change(name, State::Stopped, State::Running)
+    }
+
+    fn abort(&self, name: &InstanceName) -> Result<()> {
+        self.destroy(name)
+    }
+
+    fn destroy(&self, name: &InstanceName) -> Result<()> {
+        self.0.here.lock().unwrap().remove(name);
+        let _ = fs::remove_dir_all(self.0.images(name));
+        Ok(())
+    }
+
+    fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
+        let world = &self.0.world;
+        let ended = world.ended.lock().unwrap();
+        let (ended, _) =
+            world.changed.wait_timeout_while(ended, timeout, |ended| !ended.contains(name)).unwrap();
+        Ok(ended.contains(name))
+    }
+
+    fn recover(&self) -> Result<Vec<Recovered>> {
+        let mut here = self.0.here.lock().unwrap();
+        let recovered = here.values_mut().map(|(spec, state)| {
+            if *state == State::Held {
+                *state = State::Prepared;
+            }
+            Recovered { spec: spec.clone(), state: *state }
+        });
+        Ok(recovered.collect())
+    }
+}

@@ -1,0 +1,266 @@
+//! A coordinator and three nodes, with an engine that only pretends. Needs the right to make network
+//! namespaces.
+
+mod engine;
+mod library;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use api::{Client, Event, Instance, MoveReport, MoveRequest, Outcome, Request, RunRequest, State};
+use coordinator::CoordinatorOptions;
+use engine::{FakeEngine, Handle, World};
+use fabric::attach::OutputStream;
+use fabric::{Epoch, FabricId};
+use library::{LIMIT, Library, assert_linked, run_command};
+use node::NodeOptions;
+use tokio::runtime::Runtime;
+
+const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
+
+struct Cluster {
+    directory: tempfile::TempDir,
+    world: Arc<World>,
+    join: SocketAddr,
+    coordinator: Option<Runtime>,
+    nodes: Vec<Option<Runtime>>,
+    engines: Vec<Arc<FakeEngine>>,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = directory.path().join("pki");
+        rpc::pki::create_authority(&pki).unwrap();
+        for name in ["coordinator"].into_iter().chain(HOSTS) {
+            rpc::pki::issue(&pki, name).unwrap();
+        }
+        let world = Arc::new(World::default());
+        let engine = |host| FakeEngine::new(world.clone(), directory.path().join(host).join("images"));
+        let engines = HOSTS.map(engine).to_vec();
+        let join = free_address();
+        let mut cluster =
+            Self { directory, world, join, coordinator: None, nodes: vec![None, None, None], engines };
+        cluster.start_coordinator();
+        for host in 0..HOSTS.len() {
+            cluster.start_node(host);
+        }
+        cluster
+    }
+
+    fn start_coordinator(&mut self) {
+        let options = CoordinatorOptions {
+            listen: self.join,
+            socket: self.socket(),
+            pki: self.directory.path().join("pki"),
+            state: self.directory.path().join("coordinator"),
+        };
+        let runtime = Runtime::new().unwrap();
+        runtime.spawn(async { panic!("the coordinator ended: {}", coordinator::serve(options).await) });
+        self.coordinator = Some(runtime);
+    }
+
+    /// Starts a node, and waits until it is connected.
+    fn start_node(&mut self, host: usize) {
+        let options = NodeOptions {
+            name: HOSTS[host].into(),
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            join: self.join,
+            pki: self.directory.path().join("pki"),
+            state: self.directory.path().join(HOSTS[host]),
+            engine: Box::new(Handle(self.engines[host].clone())),
+        };
+        let runtime = Runtime::new().unwrap();
+        runtime.spawn(async { panic!("the node ended: {}", node::serve(options).await) });
+        self.nodes[host] = Some(runtime);
+        self.wait_for_host(HOSTS[host], true);
+    }
+
+    fn stop_node(&mut self, host: usize) {
+        self.nodes[host].take().unwrap().shutdown_timeout(LIMIT / 10);
+        self.wait_for_host(HOSTS[host], false);
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    fn ask(&self, request: &Request) -> Event {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match Client::ask(&self.socket(), request) {
+                Ok(event) => return event,
+                Err(error) if Instant::now() > deadline => panic!("{error}"),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn wait_for_host(&self, name: &str, up: bool) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let Event::Hosts(hosts) = self.ask(&Request::Hosts) else { panic!("no hosts") };
+            if hosts.iter().any(|host| host.name == name && host.up == up) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{name} is not up: {up}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn run(&self, name: &str, host: &str) -> Instance {
+        let request = RunRequest {
+            name: Some(name.into()),
+            host: Some(host.into()),
+            fabric: FabricId(1),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+        };
+        match self.ask(&Request::Run(request)) {
+            Event::Started(instance) => instance,
+            other => panic!("not started: {other:?}"),
+        }
+    }
+
+    fn run_library(&self, name: &str, host: &str) -> Library {
+        self.run(name, host);
+        Library::attach(self.world.network(name))
+    }
+
+    fn request_move(&self, name: &str, host: &str, dry_run: bool) -> Event {
+        self.ask(&Request::Move(MoveRequest { name: name.into(), host: host.into(), dry_run }))
+    }
+
+    /// Moves an instance, once the host has removed what a former move has left there.
+    fn move_to(&self, name: &str, host: &str) -> MoveReport {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.request_move(name, host, false) {
+                Event::Moved(report) => return *report,
+                Event::Failed(why) if why.message.contains("still removes") && Instant::now() < deadline => {}
+                other => panic!("not moved: {other:?}"),
+            }
+        }
+    }
+
+    fn instance(&self, name: &str) -> Instance {
+        let Event::Instances(instances) = self.ask(&Request::List) else { panic!("no instances") };
+        instances.into_iter().find(|instance| instance.name == name).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let runtimes = self.nodes.iter_mut().chain([&mut self.coordinator]);
+        runtimes.filter_map(Option::take).for_each(Runtime::shutdown_background);
+    }
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn a_command_runs_and_its_output_and_exit_code_are_kept() {
+    let cluster = Cluster::start();
+    let instance = cluster.run("job", "h1");
+    assert_eq!((instance.host.as_str(), instance.state), ("h1", State::Running));
+    run_command(&cluster.world.network("job"), "hello\n", 3);
+    cluster.world.end("job");
+    assert_eq!(cluster.ask(&Request::Wait { name: "job".into() }), Event::Exited { code: 3 });
+    let request = Request::Logs { name: "job".into(), follow: true };
+    let mut client = Client::send(&cluster.socket(), &request).unwrap();
+    let output = Event::Output { stream: OutputStream::Stdout, text: "hello\n".into() };
+    assert_eq!(client.next_event().unwrap(), output);
+    assert_eq!(client.next_event().unwrap(), Event::Exited { code: 3 });
+    assert_eq!(cluster.instance("job").state, State::Exited { code: 3 });
+}
+
+#[test]
+fn an_instance_moves_around_all_hosts_and_keeps_its_links() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let b = cluster.run_library("b", "h2");
+    assert_linked(&a, &b);
+    for (round, host) in ["h3", "h2", "h1"].into_iter().enumerate() {
+        let report = cluster.move_to("a", host);
+        assert_eq!(report.outcome, Outcome::Moved);
+        assert_eq!(a.comes_back(), Epoch(round as u64 + 1));
+        assert_eq!((report.epoch, report.network.queue_pairs), (Epoch(round as u64 + 1), 2));
+        assert_eq!((report.network.suspend_us, report.network.resume_us), (3, 5));
+        assert!(report.engine.image_bytes > 0 && report.blackout_us > 0);
+        assert_eq!(cluster.instance("a").host, host);
+        assert_linked(&a, &b);
+    }
+}
+
+#[test]
+fn a_move_that_fails_leaves_the_instance_where_it_was() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let b = cluster.run_library("b", "h2");
+    cluster.engines[2].fail_restore.store(true, Ordering::SeqCst);
+    let report = cluster.move_to("a", "h3");
+    assert!(matches!(&report.outcome, Outcome::RolledBack(why) if why.message.contains("restore")));
+    assert_eq!(a.comes_back(), Epoch(0));
+    assert_linked(&a, &b);
+    assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
+    assert_eq!(a.comes_back(), Epoch(1));
+    assert_linked(&a, &b);
+    assert!(!cluster.engines[0].has("a"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_the_way_out() {
+    let cluster = Cluster::start();
+    cluster.run("a", "h1");
+    for (name, host) in [("a", "h1"), ("a", "h9"), ("x", "h2"), ("a", "../h2")] {
+        let Event::Failed(failure) = cluster.request_move(name, host, false) else { panic!("{name} {host}") };
+        assert!(!failure.message.is_empty() && !failure.help.is_empty());
+    }
+    assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
+    assert_eq!(cluster.instance("a").host, "h1");
+}
+
+#[test]
+fn a_node_that_was_killed_takes_its_instances_up_again() {
+    let mut cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let b = cluster.run_library("b", "h2");
+    cluster.stop_node(0);
+    cluster.start_node(0);
+    assert_eq!(a.comes_back(), Epoch(0));
+    assert_linked(&a, &b);
+    cluster.move_to("a", "h2");
+    assert_eq!(a.comes_back(), Epoch(1));
+    assert_linked(&a, &b);
+}
+
+#[test]
+fn a_coordinator_that_was_killed_knows_everything_again() {
+    let mut cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    cluster.move_to("a", "h2");
+    assert_eq!(a.comes_back(), Epoch(1));
+    cluster.coordinator.take().unwrap().shutdown_timeout(LIMIT / 10);
+    cluster.start_coordinator();
+    for host in HOSTS {
+        cluster.wait_for_host(host, true);
+    }
+    let instance = cluster.instance("a");
+    assert_eq!((instance.host.as_str(), instance.epoch), ("h2", Epoch(1)));
+    cluster.move_to("a", "h3");
+    assert_eq!(a.comes_back(), Epoch(2));
+}
+
+#[test]
+fn a_killed_instance_is_gone() {
+    let cluster = Cluster::start();
+    cluster.run("a", "h1");
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
