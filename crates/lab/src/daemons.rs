@@ -25,7 +25,7 @@ const TAIL_LINES: usize = 12;
 pub fn make_keys(layout: &Layout, record: &Record) -> Result<()> {
     let mut command = Command::new(&record.program);
     command.arg("pki").arg("--dir").arg(layout.pki());
-    command.args(Place::all(record.hosts).map(|place| place.to_string()));
+    command.args(Place::all(record.hosts).map(|place| place.to_string())).env(mark::VARIABLE, &record.id);
     let output = command
         .stdin(Stdio::null())
         .output()

@@ -195,7 +195,7 @@ impl Lab {
         let record = Record::new(spec.hosts, &spec.program)?;
         record.write(layout)?;
         let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
-        network::make(layout, spec.hosts)?;
+        network::make(layout, &lab.record)?;
         daemons::make_keys(layout, &lab.record)?;
         for place in Place::all(spec.hosts) {
             daemons::start(layout, &lab.record, place)?;

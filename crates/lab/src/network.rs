@@ -5,19 +5,21 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::layout::{self, Layout, NAMESPACES, PREFIX_LENGTH};
-use crate::tool::IP;
+use crate::record::Record;
+use crate::tool::{IP, Tool};
 use crate::{Place, Result, partition};
 
 /// Makes the switch, then a namespace for each place, plugged to the switch and with its address.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`]. What was made before the failure stays.
-pub fn make(layout: &Layout, hosts: u16) -> Result<()> {
-    make_switch(&layout.switch())?;
-    for place in Place::all(hosts) {
-        make_place(layout, place)?;
+pub fn make(layout: &Layout, record: &Record) -> Result<()> {
+    let ip = IP.of_lab(&record.id);
+    make_switch(ip, &layout.switch())?;
+    for place in Place::all(record.hosts) {
+        make_place(ip, layout, place)?;
     }
-    partition::prepare(layout)
+    partition::prepare(layout, &record.id)
 }
 
 /// Removes every namespace of the lab that has a name. It lives on while processes are in it.
@@ -45,18 +47,18 @@ pub fn namespace_file(name: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(name)
 }
 
-fn make_switch(namespace: &str) -> Result<()> {
-    IP.run(&["netns", "add", namespace])?;
-    batch(namespace, "link add switch type bridge forward_delay 0 mcast_snooping 0\nlink set switch up\n")
+fn make_switch(ip: Tool<'_>, namespace: &str) -> Result<()> {
+    ip.run(&["netns", "add", namespace])?;
+    batch(ip, namespace, "link add switch type bridge forward_delay 0 mcast_snooping 0\nlink set switch up\n")
 }
 
-fn make_place(layout: &Layout, place: Place) -> Result<()> {
+fn make_place(ip: Tool<'_>, layout: &Layout, place: Place) -> Result<()> {
     let (namespace, switch, port) = (layout.namespace(place), layout.switch(), layout::port(place));
-    IP.run(&["netns", "add", &namespace])?;
+    ip.run(&["netns", "add", &namespace])?;
     let inner = if place == Place::Coordinator { "eth0" } else { "up0" };
     let cable = format!("link add {inner} type veth peer name {port} netns {switch}\n");
-    batch(&namespace, &(cable + &inside(place, inner)))?;
-    batch(&switch, &format!("link set {port} master switch up\n"))
+    batch(ip, &namespace, &(cable + &inside(place, inner)))?;
+    batch(ip, &switch, &format!("link set {port} master switch up\n"))
 }
 
 /// What a place looks like inside: its address lies on the bridge of a host, to which the
@@ -81,6 +83,6 @@ fn inside(place: Place, inner: &str) -> String {
     lines
 }
 
-fn batch(namespace: &str, lines: &str) -> Result<()> {
-    IP.feed(&["-netns", namespace, "-batch", "-"], lines).map(drop)
+fn batch(ip: Tool<'_>, namespace: &str, lines: &str) -> Result<()> {
+    ip.feed(&["-netns", namespace, "-batch", "-"], lines).map(drop)
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::layout::{Layout, place_of_port, port};
 use crate::network::namespace_file;
-use crate::tool::{NFT, NSENTER};
+use crate::tool::{NFT, NSENTER, Tool};
 use crate::{Error, Place, Result};
 
 const TABLE: &str = "transhume";
@@ -44,14 +44,14 @@ impl Cut {
 }
 
 /// Makes the switch ready for cuts.
-pub(crate) fn prepare(layout: &Layout) -> Result<()> {
+pub(crate) fn prepare(layout: &Layout, lab_id: &str) -> Result<()> {
     let rules = format!(
         "add table bridge {TABLE}
          add set bridge {TABLE} {SET} {{ typeof iifname . oifname; }}
          add chain bridge {TABLE} forward {{ type filter hook forward priority 0; }}
          add rule bridge {TABLE} forward iifname . oifname @{SET} drop\n"
     );
-    nft(layout, &rules).map(drop)
+    in_switch(NSENTER.of_lab(lab_id), layout, &["-f", "-"], &rules).map(drop)
 }
 
 /// Separates two places. Nothing happens if they are separated.
@@ -86,18 +86,18 @@ pub fn heal_all(layout: &Layout) -> Result<()> {
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
 pub fn cuts(layout: &Layout) -> Result<BTreeSet<Cut>> {
-    let listing = in_switch(layout, &["-j", "list", "set", "bridge", TABLE, SET], "")?;
+    let listing = in_switch(NSENTER, layout, &["-j", "list", "set", "bridge", TABLE, SET], "")?;
     Ok(parse(&listing).unwrap_or_default())
 }
 
 fn nft(layout: &Layout, rules: &str) -> Result<String> {
-    in_switch(layout, &["-f", "-"], rules)
+    in_switch(NSENTER, layout, &["-f", "-"], rules)
 }
 
-fn in_switch(layout: &Layout, arguments: &[&str], input: &str) -> Result<String> {
+fn in_switch(nsenter: Tool<'_>, layout: &Layout, arguments: &[&str], input: &str) -> Result<String> {
     NFT.check()?;
     let enter = format!("--net={}", namespace_file(&layout.switch()).display());
-    NSENTER.feed(&[&[enter.as_str(), "nft"], arguments].concat(), input)
+    nsenter.feed(&[&[enter.as_str(), "nft"], arguments].concat(), input)
 }
 
 /// As much of nft's JSON as is needed.

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Doing;
 use crate::layout::Layout;
 use crate::{Error, LabName, Result};
+
+/// How long to wait for whoever is changing a lab, and how often to look meanwhile.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What has to be known of a lab besides its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,15 +90,21 @@ impl Lock {
         }
     }
 
-    /// Locks a lab that is there.
+    /// Locks a lab that is there, and waits a little for whoever is changing it: of
+    /// a killed command, a child may hold the lock for a moment longer, until it runs its program.
     ///
     /// # Errors
     /// [`Error::NoSuchLab`], [`Error::Busy`].
     pub fn take(name: &LabName, layout: &Layout) -> Result<Self> {
         let folder =
             File::open(layout.root()).map_err(|_missing| Error::NoSuchLab { name: name.to_string() })?;
-        flock(&folder, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_held| Error::Busy { name: name.to_string() })?;
+        let deadline = Instant::now() + LOCK_LIMIT;
+        while flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > deadline {
+                return Err(Error::Busy { name: name.to_string() });
+            }
+            thread::sleep(LOCK_INTERVAL);
+        }
         Ok(Self { _folder: folder })
     }
 }

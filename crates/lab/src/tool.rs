@@ -4,24 +4,32 @@ use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
 
 use crate::error::Doing;
-use crate::{Error, Result};
+use crate::{Error, Result, mark};
 
 /// A command of the system that the lab needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Tool {
+pub struct Tool<'a> {
     name: &'static str,
     package: &'static str,
+    lab_id: Option<&'a str>,
 }
 
 /// Interfaces, addresses, namespaces.
-pub const IP: Tool = Tool { name: "ip", package: "iproute2" };
+pub const IP: Tool<'static> = Tool { name: "ip", package: "iproute2", lab_id: None };
 /// Packet filter.
-pub const NFT: Tool = Tool { name: "nft", package: "nftables" };
+pub const NFT: Tool<'static> = Tool { name: "nft", package: "nftables", lab_id: None };
 /// Runs a command in other namespaces. `ip netns exec` would give it a mount namespace of its
 /// own as well, with a mount that CRIU refuses.
-pub const NSENTER: Tool = Tool { name: "nsenter", package: "util-linux" };
+pub const NSENTER: Tool<'static> = Tool { name: "nsenter", package: "util-linux", lab_id: None };
 
-impl Tool {
+impl<'a> Tool<'a> {
+    /// The same tool as a process of the lab with this number: should it outlive its caller,
+    /// `lab down` finds it.
+    #[must_use]
+    pub fn of_lab(self, id: &'a str) -> Self {
+        Self { lab_id: Some(id), ..self }
+    }
+
     /// Runs the tool with `arguments` and returns its standard output.
     ///
     /// # Errors
@@ -62,7 +70,11 @@ impl Tool {
     }
 
     fn output(self, arguments: &[&str], input: &str) -> Result<Output> {
-        let mut child = Command::new(self.name)
+        let mut command = Command::new(self.name);
+        if let Some(id) = self.lab_id {
+            command.env(mark::VARIABLE, id);
+        }
+        let mut child = command
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -94,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_missing_tool_names_its_package() {
-        let error = Tool { name: "no-such-tool", package: "some-package" }.run(&[]).unwrap_err();
+        let error =
+            Tool { name: "no-such-tool", package: "some-package", lab_id: None }.run(&[]).unwrap_err();
         assert!(error.to_string().contains("apt-get install some-package"), "{error}");
     }
 

@@ -27,8 +27,9 @@ impl Bare {
         Lab::down(&name).unwrap();
         let layout = Layout::of(&name);
         fs::create_dir_all(layout.root()).unwrap();
-        Record::new(2, Path::new("/bin/false")).unwrap().write(&layout).unwrap();
-        network::make(&layout, 2).unwrap();
+        let record = Record::new(2, Path::new("/bin/false")).unwrap();
+        record.write(&layout).unwrap();
+        network::make(&layout, &record).unwrap();
         Some(Self { name, layout })
     }
 
