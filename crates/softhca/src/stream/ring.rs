@@ -220,3 +220,70 @@ impl Reader {
 unsafe impl Send for Writer {}
 // SAFETY: as for the writer.
 unsafe impl Send for Reader {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring in private memory; without a mirror, so at most `CAPACITY` bytes may pass.
+    fn ring() -> (Place, Box<[u64]>) {
+        let mut memory = vec![0u64; (CONTROL + 2 * CAPACITY) / 8 + 16].into_boxed_slice();
+        let base = memory.as_mut_ptr().cast::<u8>();
+        let aligned = base.align_offset(128);
+        // SAFETY: the memory is as large as a place needs, and outlives it in each test.
+        let place = unsafe { Place::new(base.add(aligned), base.add(aligned + CONTROL)) };
+        (place, memory)
+    }
+
+    fn vector(bytes: &mut [u8]) -> iovec {
+        iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    #[test]
+    fn bytes_pass_in_order_until_the_ring_is_full() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        let mut sent = vec![7u8; CAPACITY + 1];
+        sent[3] = 9;
+        // SAFETY: the vectors name live vectors.
+        unsafe {
+            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (CAPACITY, false));
+            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let mut got = [0u8; 5];
+            assert_eq!(reader.read(&[vector(&mut got)]).unwrap(), (5, false));
+            assert_eq!(got, [7, 7, 7, 9, 7]);
+        }
+    }
+
+    #[test]
+    fn a_sleeping_side_is_woken_once() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        assert!(reader.sleep());
+        // SAFETY: the vectors name live arrays.
+        unsafe {
+            assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, true));
+            assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, false));
+            assert!(!reader.stop_sleeping() && !reader.sleep());
+            writer.write(&[vector(&mut vec![0; CAPACITY - 2])]).unwrap();
+            assert!(writer.wait());
+            assert_eq!(reader.read(&[vector(&mut [0; 9])]).unwrap(), (9, true));
+        }
+    }
+
+    #[test]
+    fn impossible_indices_are_refused() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        place.control().written.bytes.store(CAPACITY as u64 + 1, Ordering::Relaxed);
+        place.control().read.bytes.store(u64::MAX, Ordering::Relaxed);
+        // SAFETY: the vectors name live memory.
+        unsafe {
+            let refused = reader.read(&[vector(&mut [0; 8])]).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            writer.write(&[vector(&mut vec![0; CAPACITY])]).unwrap();
+            let refused = writer.write(&[vector(&mut [0; 8])]).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+}

@@ -16,12 +16,29 @@ struct Shared {
     cut: bool,
     /// Bytes until it breaks by itself.
     left: Option<u64>,
+    /// One in so many writes arrives with a wrong byte.
+    noise: Option<u64>,
 }
 
 /// Breaks a pipe.
 pub struct Cutter(Arc<Mutex<Shared>>);
 
 impl Cutter {
+    /// From now on one in `odds` writes arrives with a wrong byte.
+    pub fn disturb(&self, odds: u64) {
+        self.0.lock().unwrap().noise = Some(odds);
+    }
+
+    /// Bytes that end `end` has not read.
+    pub fn unread(&self, end: usize) -> usize {
+        self.0.lock().unwrap().ways[1 - end].len()
+    }
+
+    /// Lets end `end` read `bytes`, whatever the other end says.
+    pub fn inject(&self, end: usize, bytes: &[u8]) {
+        self.0.lock().unwrap().ways[1 - end].extend(bytes);
+    }
+
     pub fn cut(&self) {
         self.0.lock().unwrap().cut = true;
     }
@@ -86,6 +103,13 @@ unsafe impl Stream for Pipe {
             // SAFETY: the caller vouches for it.
             way.extend(unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), size) });
             left -= size;
+        }
+        if shared.noise.is_some_and(|odds| self.random.one_in(odds)) {
+            let way = &mut shared.ways[self.end];
+            // Mostly in a header, where it does the most.
+            let back = self.random.below(way.len().min(100) as u64) as usize;
+            let at = way.len() - 1 - back;
+            way[at] ^= 1 << self.random.below(8);
         }
         Ok(count)
     }

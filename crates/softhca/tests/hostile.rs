@@ -1,0 +1,172 @@
+//! Peers that talk nonsense: the link ends, nothing else does.
+
+mod support;
+
+use fabric::Epoch;
+use softhca::wire::{HEADER, Header, Hello, Opcode, Syndrome};
+use softhca::*;
+use support::*;
+use verbs::Policy;
+
+/// Traffic on a link whose bytes are changed here and there.
+fn noisy(policy: Policy, seed: u64) {
+    let net = &mut Net::new(2, policy, Medium::Pipe, seed);
+    let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
+    plan.attr.timeout = 1;
+    let mut ends = Vec::new();
+    for round in 0..200u64 {
+        if round % 20 == 0 {
+            ends.push(pair(net, 0, 1, &plan));
+        }
+        let Some((a, b)) = ends.last() else { continue };
+        for cutter in net.pipes.values() {
+            cutter.disturb(30);
+        }
+        let size = net.random.below(300_000) as usize;
+        let (va, rkey) = (b.va(0), b.key);
+        let op = match net.random.below(5) {
+            0 => SendOp::Write { va, rkey },
+            1 => SendOp::Read { va, rkey },
+            2 => SendOp::WriteImm { va, rkey, imm: 1 },
+            _ => SendOp::Send,
+        };
+        // Queue pairs fail here and there; what counts is that devices do not.
+        let _ = net.device(1).post_recv(b.qp, round, &[b.sge(0, 1 << 20)]);
+        let _ = a.try_post(net, round, op, &[a.sge(0, size)]);
+        for _ in 0..10 {
+            net.step();
+            net.now += std::time::Duration::from_millis(3);
+        }
+        let _ = (a.poll_sends(net), b.poll_receives(net));
+    }
+    let lost = net.nodes.iter().flat_map(|node| &node.events);
+    let violations =
+        lost.filter(|event| matches!(event, Event::LinkLost { reason: LinkLoss::Violation(_), .. }));
+    assert!(violations.count() > 0, "noise was noticed");
+    // Without noise everything works again.
+    net.cut();
+    let (a, b) = pair(net, 0, 1, &plan);
+    a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 1 << 20)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+}
+
+#[test]
+fn noise_ends_links_not_devices() {
+    for policy in Policy::ALL {
+        for seed in 0..2 {
+            noisy(policy, seed);
+        }
+    }
+}
+
+/// A device with a connected queue pair, whose peer says what the test says.
+struct Victim {
+    net: Net,
+    end: End,
+    peer: End,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 1);
+        let (end, peer) = pair(&mut net, 0, 1, &Plan::default());
+        let (cutter, own, _) = support::pipe::pair(1, None);
+        let (id, hello) = (net.nodes[1].id, hello(&net));
+        net.nodes[0].device.link_up(id, Epoch(0), own, net.now);
+        cutter
+            .inject(0, &frame(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }, &hello));
+        cutter.inject(0, &frame(&Header::new(Opcode::Ready), &[]));
+        net.pipes.insert((id, id), cutter);
+        Self { net, end, peer }
+    }
+
+    /// What becomes of the link after `bytes` have arrived.
+    fn hear(&mut self, bytes: &[u8]) -> Option<LinkLoss> {
+        for cutter in self.net.pipes.values() {
+            cutter.inject(0, bytes);
+        }
+        let node = &mut self.net.nodes[0];
+        for _ in 0..100 {
+            node.device.progress(self.net.now);
+        }
+        node.device.take_events(&mut node.events);
+        node.events.drain(..).find_map(|event| match event {
+            Event::LinkLost { reason, .. } => Some(reason),
+            _ => None,
+        })
+    }
+
+    fn says(&mut self, header: Header) -> Option<LinkLoss> {
+        let (dst_qpn, src_qpn) = (self.end.qpn, self.peer.qpn);
+        self.hear(&frame(&Header { dst_qpn, src_qpn, ..header }, &vec![0; header.length as usize]))
+    }
+}
+
+fn hello(net: &Net) -> [u8; 24] {
+    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0) }.encode()
+}
+
+fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
+    [&header.encode()[..], payload].concat()
+}
+
+#[test]
+fn what_no_device_says_ends_the_link() {
+    let msn = 0x00ff_fff0;
+    let violations = [
+        Header { msn: msn + 1, ..Header::new(Opcode::Ack) },
+        Header { msn, length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) },
+        Header { msn: msn - 1, length: 0, total: 8, flags: 2, ..Header::new(Opcode::FetchAdd) },
+        Header { msn: msn + 9, flags: 2, ..Header::new(Opcode::Read) },
+        Header { length: 24, ..Header::new(Opcode::Hello) },
+        Header::new(Opcode::Ready),
+        Header { length: 13, ..Header::new(Opcode::Translate) },
+    ];
+    for header in violations {
+        let lost = Victim::new().says(header);
+        assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{header:?}: {lost:?}");
+    }
+    for bytes in [&[0xff; HEADER][..], &[0; HEADER], &[7; 1000]] {
+        let lost = Victim::new().hear(bytes);
+        assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
+    }
+}
+
+#[test]
+fn what_concerns_nobody_is_ignored() {
+    let msn = 0x00ff_fff0;
+    for header in [
+        Header { msn: 3, ..Header::new(Opcode::Ack) },
+        Header { msn: 3, syndrome: Some(Syndrome::RemoteAccess), ..Header::new(Opcode::Nak) },
+        Header { msn, va: 7, ..Header::new(Opcode::AtomicResponse) },
+        Header { msn, length: 100, total: 100, ..Header::new(Opcode::ReadResponse) },
+        Header { msn: 0, length: 100, total: 100, ..Header::new(Opcode::Send) },
+    ] {
+        assert_eq!(Victim::new().says(header), None, "{header:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_only_asks_does_not_fill_memory() {
+    let mut victim = Victim::new();
+    // Requests to nobody, each of which is answered; the answers are never read.
+    let request = Header { dst_qpn: 9, length: 1, total: 1, ..Header::new(Opcode::Send) };
+    let flood = frame(&request, &[0]).repeat(20_000);
+    for _ in 0..5 {
+        assert_eq!(victim.hear(&flood), None);
+    }
+    let unread: usize = victim.net.pipes.values().map(|cutter| cutter.unread(0)).sum();
+    assert!(unread > flood.len(), "it is not listened to for ever");
+}
+
+#[test]
+fn anothers_queue_pair_cannot_be_touched() {
+    let mut victim = Victim::new();
+    let (third, _) = pair(&mut victim.net, 0, 0, &Plan::default());
+    let msn = 0x00ff_fff0;
+    let write = Header { msn, dst_qpn: third.qpn, src_qpn: third.qpn + 1, ..Header::new(Opcode::Write) };
+    let write = Header { va: third.va(0), rkey: third.key, length: 4, total: 4, ..write };
+    assert_eq!(victim.hear(&frame(&write, b"evil")), None);
+    assert_eq!(third.memory.load(0, 4), [0; 4]);
+}
