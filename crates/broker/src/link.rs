@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fabric::attach::{LinkRefusal, ToProcess, Transport};
 use fabric::{Epoch, ProcessId};
+use softhca::stream::create_shm_pair;
 use tracing::debug;
 
 use crate::broker::Shared;
@@ -78,8 +79,8 @@ fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(
 
 /// Both ends of a link on this host; the process with the lower ID gets the first.
 fn pair() -> io::Result<(Transport, Vec<OwnedFd>, Vec<OwnedFd>)> {
-    let (near, far) = loopback_pair()?;
-    Ok((Transport::Stream, vec![near.into()], vec![far.into()]))
+    let (lower, higher) = create_shm_pair()?;
+    Ok((Transport::SharedMemory, lower.into(), higher.into()))
 }
 
 /// Two connected TCP sockets of this host.

@@ -19,6 +19,7 @@ use rpc::{Stream, frame};
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::node::Node;
 
@@ -32,9 +33,11 @@ const MAX_IMAGES: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct Receptions {
     expected: Mutex<HashMap<MoveId, Expected>>,
-    /// Connections that this host has opened as a source, before they are needed.
-    opened: Mutex<HashMap<Vid, (MoveId, Stream)>>,
+    /// Connections that this host opens as a source, before they are needed.
+    opening: Mutex<HashMap<Vid, (MoveId, Opened)>>,
 }
+
+type Opened = JoinHandle<io::Result<Stream>>;
 
 #[derive(Debug)]
 struct Expected {
@@ -79,25 +82,32 @@ impl Receptions {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn opened(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Stream)>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    fn opening(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Opened)>> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Node {
-    /// Opens the connection for a move before it is needed. What fails now is tried again then.
-    pub async fn open_image_stream(&self, vid: Vid, leaving: Option<(MoveId, HostName)>) {
-        let Some((id, destination)) = leaving else { return };
-        match self.connect_for_images(vid, id, &destination).await {
-            Ok(stream) => {
-                self.receptions.opened().insert(vid, (id, stream));
-            }
-            Err(error) => tracing::debug!("{destination} cannot be reached yet: {error}"),
-        }
+    /// Begins to open the connection for a move before it is needed. If that fails, it is tried again then.
+    pub fn open_image_stream(self: &Arc<Self>, vid: Vid, id: MoveId, destination: HostName) {
+        let node = self.clone();
+        let opening = tokio::spawn(async move { node.connect_for_images(vid, id, &destination).await });
+        self.receptions.opening().insert(vid, (id, opening));
     }
 
     pub fn close_image_stream(&self, vid: Vid) {
-        self.receptions.opened().remove(&vid);
+        self.receptions.opening().remove(&vid);
+    }
+
+    async fn image_stream(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
+        let opening = self.receptions.opening().remove(&vid);
+        if let Some((of, opening)) = opening
+            && of == id
+            && let Ok(Ok(stream)) = opening.await
+        {
+            return Ok(stream);
+        }
+        self.connect_for_images(vid, id, destination).await
     }
 
     async fn connect_for_images(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
@@ -118,11 +128,7 @@ impl Node {
         images: Vec<Image>,
         directory: &Path,
     ) -> io::Result<u64> {
-        let opened = self.receptions.opened().remove(&vid);
-        let mut stream = match opened {
-            Some((of, stream)) if of == id => stream,
-            _ => self.connect_for_images(vid, id, &destination).await?,
-        };
+        let mut stream = self.image_stream(vid, id, &destination).await?;
         let total = images.iter().map(|image| image.size).sum();
         let progress = |bytes| self.input(Input::Progress { vid, bytes, total });
         let to_destination = |error: io::Error| {

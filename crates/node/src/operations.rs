@@ -69,12 +69,16 @@ impl Node {
         self.live(vid).ok_or_else(|| Reason(format!("instance {vid} is not on host {}", self.host)))
     }
 
-    async fn check_source(&self, vid: Vid) -> Result<Outcome> {
+    async fn check_source(self: &Arc<Self>, vid: Vid) -> Result<Outcome> {
         let name = self.known(vid)?.name;
-        let Report { blockers, needs } = self.engine(move |engine| engine.check(&name)).await?;
+        let checked = name.clone();
+        let Report { blockers, needs } = self.engine(move |engine| engine.check(&checked)).await?;
         if !blockers.is_empty() {
             return Ok(refused(&blockers));
         }
+        // While the destination prepares itself. What fails is tried again when it is needed.
+        let arming = self.clone();
+        tokio::spawn(async move { arming.engine(move |engine| engine.arm(&name)).await });
         Ok(Outcome::Checked { facts: frame::encode(&needs)? })
     }
 
@@ -124,10 +128,9 @@ impl Node {
         cancel: &Arc<Cancel>,
     ) -> Result<Outcome> {
         let live = self.known(vid)?;
-        let name = live.name.clone();
-        let arming = self.engine(move |engine| engine.arm(&name));
-        let (armed, ()) = tokio::join!(arming, self.open_image_stream(vid, leaving.clone()));
-        armed?;
+        if let Some((id, destination)) = &leaving {
+            self.open_image_stream(vid, *id, destination.clone());
+        }
         if cancel.is_cancelled() {
             return Err(Reason("cancelled".into()));
         }

@@ -93,7 +93,8 @@ fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>) {
                     Heard::Welcome(process, epoch)
                 }
                 ToProcess::LinkUp { peer, .. } => {
-                    let stream = TcpStream::from(descriptors.into_iter().next().unwrap());
+                    // On one host, too, the last descriptor is a connected stream socket.
+                    let stream = TcpStream::from(descriptors.into_iter().last().unwrap());
                     stream.set_nonblocking(false).unwrap();
                     stream.set_read_timeout(Some(LIMIT)).unwrap();
                     Heard::Link(peer, stream)
