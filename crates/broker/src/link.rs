@@ -4,15 +4,20 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, ToProcess, Transport};
 use fabric::{Epoch, ProcessId};
 use softhca::stream::create_shm_pair;
+use tokio::time::sleep;
 use tracing::debug;
 
 use crate::broker::Shared;
 use crate::instance::{InstanceId, Outgoing};
 use crate::peers::LinkRequest;
+
+/// How long a nudge may take to lead to a link.
+const NUDGE_LIMIT: Duration = Duration::from_millis(50);
 
 /// Starts to fulfil the wish of `from`, a process of `instance`, for a link to `to`.
 pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId, to: ProcessId) {
@@ -23,7 +28,13 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
     }
     let shared = shared.clone();
     tokio::spawn(async move {
-        let result = fulfil(&shared, request).await;
+        let mut result = fulfil(&shared, request).await;
+        if result.is_ok() && !opens(&request) {
+            // Whoever was nudged may be refused and have no need of its own to try again, so the one that
+            // needs the link asks again. It ignores this if it has the link by then.
+            sleep(NUDGE_LIMIT).await;
+            result = Err(LinkRefusal::Moving);
+        }
         shared.end_link(request);
         if let Err(reason) = result {
             debug!("no link from {from} to {to}: {reason:?}");
@@ -33,9 +44,15 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
     });
 }
 
+/// Of two processes the lower one opens links.
+fn opens(request: &LinkRequest) -> bool {
+    request.from < request.to
+}
+
 async fn fulfil(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
-    let opens = request.from < request.to;
-    match (shared.reachable(&request), opens) {
+    // An instance that is stopped here may run elsewhere already: its location says.
+    let place = shared.reachable(&request).filter(|found| *found != Err(LinkRefusal::Moving));
+    match (place, opens(&request)) {
         _ if request.from == request.to => Err(LinkRefusal::Gone),
         (Some(Err(reason)), _) => Err(reason),
         (Some(Ok(epoch)), true) => open_locally(shared, request, epoch),
