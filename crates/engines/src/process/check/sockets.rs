@@ -1,7 +1,8 @@
 //! Sockets that a move would break.
 //!
 //! What the node gave the instance is no matter: the drop-in library closes it when it is told to
-//! suspend. That is the socket to the node itself, and links in the host's network.
+//! suspend. That is the socket to the node itself, and links in the host's network: TCP
+//! connections, and the Unix sockets beside shared memory.
 
 use std::fs;
 use std::io;
@@ -34,6 +35,9 @@ impl Findings<'_> {
     }
 
     fn unix(&mut self, pid: i32, socket: &OwnedFd) {
+        if of_our_network(socket) {
+            return;
+        }
         if peer_name(socket).is_some_and(|name| name.strip_prefix(b"\0") == Some(SOCKET_NAME)) {
             return;
         }
