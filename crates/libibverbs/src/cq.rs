@@ -18,6 +18,10 @@ use crate::{errno, object, thread};
 /// Completions taken from the device at once.
 const BATCH: usize = 16;
 
+/// Polls in vain after which a spinning program lets others run: it may be its peer that waits for this processor,
+/// since no hardware does the peer's part.
+const SPINS: u32 = 128;
+
 /// What a program's `ibv_cq` lies in, extended or not.
 #[repr(C)]
 pub(crate) struct Cq {
@@ -47,13 +51,20 @@ impl Cq {
 
     /// The next completions, at most as many as `into` holds.
     pub(crate) fn poll(&self, into: &mut [Wc]) -> Result<usize, Errno> {
-        self.process.with(|state| {
+        let (found, spins) = self.process.with(|state| {
             let found = state.device.poll_cq(self.handle, into)?;
             if found == 0 {
                 state.last_poll = thread::now();
+                state.empty_polls = state.empty_polls.wrapping_add(1);
+            } else {
+                state.empty_polls = 0;
             }
-            Ok(found)
-        })
+            Ok((found, state.empty_polls))
+        })?;
+        if spins % SPINS == SPINS - 1 {
+            std::thread::yield_now();
+        }
+        Ok(found)
     }
 }
 

@@ -1,7 +1,7 @@
 //! This process as a user of RDMA: its identity, and the device behind one lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use std::{ptr, thread};
@@ -55,10 +55,14 @@ pub(crate) struct State {
     pub(crate) wanted_links: Vec<ProcessId>,
     /// When the program last polled in vain: it advances while the program spins.
     pub(crate) last_poll: Duration,
+    /// Polls in vain since the last that was not.
+    pub(crate) empty_polls: u32,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
     pub(crate) armed: bool,
     /// What the thread took into account when it went to sleep.
     pub(crate) known: Known,
+    /// The thread sleeps without a tick, and does not look by itself what a program has left behind.
+    pub(crate) sound_asleep: bool,
     events: Vec<Event>,
 }
 
@@ -69,6 +73,8 @@ pub(crate) struct Process {
     state: Mutex<State>,
     /// The thread waits for the lock, which a spinning program would otherwise hardly leave to it.
     thread_waits: AtomicBool,
+    /// Calls of the program that wait for the lock.
+    program_waits: AtomicU32,
     /// The device belongs to the parent of this process.
     forked: AtomicBool,
     /// Wakes the thread.
@@ -87,8 +93,10 @@ impl Process {
             objects: Objects::default(),
             wanted_links: Vec::new(),
             last_poll: Duration::ZERO,
+            empty_polls: 0,
             armed: true,
             known: Known::default(),
+            sound_asleep: false,
             events: Vec::new(),
         };
         Self {
@@ -96,6 +104,7 @@ impl Process {
             fabric,
             state: Mutex::new(state),
             thread_waits: AtomicBool::new(false),
+            program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             wake,
             node: AtomicI32::new(-1),
@@ -128,23 +137,41 @@ impl Process {
         if self.forked.load(Ordering::Relaxed) {
             return Err(Errno(libc::EIO));
         }
-        while self.thread_waits.load(Ordering::Relaxed) {
-            thread::yield_now();
-        }
-        let mut state = lock(&self.state);
+        let mut state = self.lock_politely();
         let result = work(&mut state);
         self.deliver(&mut state);
         self.tell_thread(&mut state);
         result
     }
 
-    /// Wakes the thread if it sleeps by something that has changed: a timer, or what to sleep on.
+    /// The lock, for the program, once the thread does not want it.
+    fn lock_politely(&self) -> MutexGuard<'_, State> {
+        while self.thread_waits.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        if let Ok(state) = self.state.try_lock() {
+            return state;
+        }
+        self.program_waits.fetch_add(1, Ordering::Relaxed);
+        let state = lock(&self.state);
+        self.program_waits.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Whether the program waits for the lock.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.program_waits.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes the thread if it sleeps by something that has changed: a timer, or what to sleep on. So too
+    /// if nobody else would send what this call has left to be sent, should the program not call again.
     fn tell_thread(&self, state: &mut State) {
         let now = Known::of(&state.device);
         let timer = now.waiting > state.known.waiting;
         let links = state.armed && now.waitables != state.known.waitables;
-        if timer || links {
+        if timer || links || state.sound_asleep && state.device.has_output() {
             state.known = now;
+            state.sound_asleep = false;
             self.wake.signal();
         }
     }

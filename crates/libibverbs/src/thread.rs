@@ -14,7 +14,9 @@
 //! ```
 //!
 //! Where work has been waiting when the thread is armed again, disarming was a mistake, and patience grows.
-//! Timers are the thread's in both states.
+//! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
+//! acknowledgements that were to ride on its next request: the thread looks each tick, and after
+//! a quiet while it sleeps soundly until a call wakes it.
 //!
 //! # Moves
 //!
@@ -43,6 +45,9 @@ const RECENT: Duration = Duration::from_micros(20);
 
 /// The least and the most wake-ups in a row after which the program is taken to poll for itself.
 const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
+
+/// Quiet ticks after which the thread sleeps until something wakes it.
+const DROWSY: u32 = 10;
 
 /// Ticks after which disarming counts as right.
 const PROVEN: u32 = 20;
@@ -88,6 +93,8 @@ pub(crate) struct Runtime {
     patience: u32,
     /// Ticks since the thread was disarmed.
     ticks: u32,
+    /// Ticks without traffic or polls.
+    quiet: u32,
 }
 
 /// Starts the thread with all signals blocked: they are the program's.
@@ -144,6 +151,7 @@ impl Runtime {
             streak: 0,
             patience: *PATIENCE.start(),
             ticks: 0,
+            quiet: 0,
         }
     }
 
@@ -155,12 +163,11 @@ impl Runtime {
         let wanted = self.take_wanted(&mut state);
         drop(state);
         self.ask_for(wanted);
-        match next {
-            Next::Again => thread::yield_now(),
-            Next::Sleep(timeout) => {
-                let woken = self.sleep(timeout);
-                self.woke(&woken);
-            }
+        if let Next::Sleep(timeout) = next {
+            let woken = self.sleep(timeout);
+            self.woke(&woken);
+        } else if process.is_wanted() {
+            thread::yield_now();
         }
     }
 
@@ -177,7 +184,8 @@ impl Runtime {
         if state.armed {
             state.device.waitables(&mut self.waitables);
         }
-        let tick = (!state.armed).then_some(TICK);
+        state.sound_asleep = state.armed && self.quiet >= DROWSY;
+        let tick = (!state.sound_asleep).then_some(TICK);
         let retry = match self.node {
             Node::Attached(_) => None,
             Node::Lost => Some(NODE_RETRY),
@@ -239,6 +247,7 @@ impl Runtime {
         state.device.awake();
         let now = now();
         let idle = now.saturating_sub(state.last_poll);
+        self.quiet = if woken.link || idle < TICK { 0 } else { self.quiet.saturating_add(1) };
         if !state.armed {
             self.ticks += 1;
             state.armed = idle > TICK;

@@ -144,6 +144,15 @@ impl Device {
         }
     }
 
+    /// Lets the peer of `qp` wait no longer for acknowledgements, which would go with the queue pair.
+    pub(super) fn send_acks(&mut self, qp: Qp) {
+        let peer = self.core.qps.get(qp.0).and_then(|entry| entry.peer);
+        let Some(&at) = peer.and_then(|peer| self.links.by_peer.get(&peer)) else { return };
+        if self.links.links[at].has_work() {
+            self.transmit(at);
+        }
+    }
+
     fn need_link(&mut self, at: usize) {
         let peer = self.links.links[at].peer;
         if peer == self.core.process && self.links.links[at].state == State::Down {
@@ -372,6 +381,12 @@ impl Device {
             }
         }
         self.need_link(at);
+    }
+
+    /// True if [`Self::progress`] would send something, such as acknowledgements that wait for company.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.links.live.iter().any(|&at| self.links.links[at].has_work())
     }
 
     /// Changes whenever [`Self::waitables`] would answer otherwise.

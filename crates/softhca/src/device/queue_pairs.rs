@@ -186,6 +186,7 @@ impl Device {
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), Errno> {
         let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
         let (init, qpn) = (entry.init, entry.qpn);
+        self.send_acks(qp);
         self.disconnect(qp);
         self.forget_completions(qp);
         self.core.qps.remove(qp.0);
