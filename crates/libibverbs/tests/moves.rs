@@ -1,0 +1,108 @@
+//! Debian's `ib_write_bw`, unmodified, between two instances that let go of their node and come back
+//! while it runs, here and at another host.
+//!
+//! Needs perftest, iproute2, and the right to make network namespaces.
+
+mod library;
+
+use std::fs::File;
+use std::process::{Child, Command, Output, Stdio};
+
+use broker::local::{LocalFabric, LocalInstance};
+
+/// Two network namespaces joined by a pair of virtual Ethernet devices, 10.99.0.1 and 10.99.0.2.
+struct Networks([String; 2]);
+
+impl Networks {
+    fn new(test: &str) -> Self {
+        let names = [1, 2].map(|n| format!("th-{test}-{}-{n}", std::process::id()));
+        for name in &names {
+            ip(&format!("netns add {name}"));
+        }
+        let networks = Self(names);
+        let [one, two] = &networks.0;
+        ip(&format!("-n {one} link add e0 type veth peer name e0 netns {two}"));
+        for (name, address) in [(one, "10.99.0.1/24"), (two, "10.99.0.2/24")] {
+            ip(&format!("-n {name} addr add {address} dev e0"));
+            ip(&format!("-n {name} link set e0 up"));
+        }
+        networks
+    }
+
+    fn instances(&self, fabric: &LocalFabric) -> [LocalInstance; 2] {
+        [0, 1].map(|host| {
+            let network = File::open(format!("/run/netns/{}", self.0[host])).unwrap();
+            fabric.adopt(host, network.into()).unwrap()
+        })
+    }
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    assert!(
+        Command::new("ip").args(arguments.split(' ')).status().expect("iproute2").success(),
+        "{arguments}"
+    );
+}
+
+/// Starts a program in an instance, for a minute at most.
+fn start(instance: &LocalInstance, program: &str) -> Child {
+    let library = library::path();
+    let mut command = Command::new("timeout");
+    command.arg("60").args(program.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("LD_PRELOAD", &library).env("LD_LIBRARY_PATH", library.parent().unwrap());
+    instance.enter(&mut command).spawn().expect("perftest")
+}
+
+fn finish(child: Child) -> Output {
+    let output = child.wait_with_output().unwrap();
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
+    output
+}
+
+/// Waits until a program in the instance listens on perftest's port.
+fn wait_for_listener(instance: &LocalInstance) {
+    for _ in 0..2000 {
+        let output = instance.enter(Command::new("ss").arg("-ltn")).output().expect("iproute2");
+        if String::from_utf8_lossy(&output.stdout).contains(":18515") {
+            return;
+        }
+    }
+    panic!("nobody listens");
+}
+
+/// Moves until `rounds` moves have interrupted traffic; at most 2000.
+fn move_under_traffic(fabric: &LocalFabric, instances: &[LocalInstance; 2], rounds: usize) {
+    let mut interrupted = 0;
+    for round in 0..2000 {
+        let instance = &instances[round % 2];
+        let report = fabric.suspend(instance).unwrap();
+        interrupted += usize::from(report.processes.iter().any(|process| !process.active_peers.is_empty()));
+        fabric.resume(instance, (round / 2) % 2).unwrap();
+        if interrupted == rounds {
+            return;
+        }
+    }
+    panic!("there was no traffic to interrupt");
+}
+
+#[test]
+fn ib_write_bw_does_not_notice_moves() {
+    let networks = Networks::new("moves");
+    let fabric = LocalFabric::new(2).expect("brokers");
+    let instances = networks.instances(&fabric);
+    let server = start(&instances[0], "ib_write_bw -F -s 65536 -q 4 -n 5000");
+    wait_for_listener(&instances[0]);
+    let client = start(&instances[1], "ib_write_bw -F -s 65536 -q 4 -n 5000 10.99.0.1");
+    move_under_traffic(&fabric, &instances, 10);
+    finish(client);
+    finish(server);
+}
