@@ -1,0 +1,109 @@
+//! The checking workload between two instances.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::artifacts;
+use crate::program::{Ended, Program};
+
+/// The name of the checking workload's program.
+pub const PROGRAM: &str = "verbs-check";
+
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(10);
+
+/// How long both sides may take to go on.
+const PROGRESS: Duration = Duration::from_secs(20);
+
+/// What both sides are started with.
+const COMMON: [&str; 5] = ["--json", "--stall-limit", "30", "--report-interval", "0.02"];
+
+/// Both sides at work.
+pub struct Check {
+    /// The side that was there first.
+    pub server: Program,
+    /// The side that decides what both do.
+    pub client: Program,
+}
+
+impl Check {
+    /// Starts both sides. `server` and `client` make the commands that run the program in the right
+    /// place; `address` is the server's, `options` are the client's.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn start(
+        server: impl FnOnce(&str) -> Result<Command>,
+        client: impl FnOnce(&str) -> Result<Command>,
+        address: &str,
+        options: &[&str],
+    ) -> Result<Self> {
+        let program = artifacts::built(PROGRAM)?;
+        let program = program.to_str().context("the target folder's name is no text")?;
+        let mut server = server(program)?;
+        let mut server = Program::start(server.arg("server").args(COMMON))?;
+        let listening = server.wait_for(START, |line| field(line, "address"))?;
+        let port = listening.rsplit(':').next().context("the address has no port")?.to_owned();
+        let mut client = client(program)?;
+        let client = client.args(["client", &format!("{address}:{port}")]).args(COMMON);
+        Ok(Self { server, client: Program::start(client.args(options))? })
+    }
+
+    /// Waits until work has completed, from now on, at both sides.
+    ///
+    /// # Errors
+    /// If one ends or makes no progress.
+    pub fn progress(&mut self) -> Result<()> {
+        for side in [&mut self.server, &mut self.client] {
+            side.forget_lines();
+            // The first interval may have begun before now.
+            side.wait_for(PROGRESS, |line| field_above_zero(line, "completions"))?;
+            side.wait_for(PROGRESS, |line| field_above_zero(line, "completions"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells both sides to stop, so that they compare what they did.
+    ///
+    /// # Errors
+    /// If they have ended.
+    pub fn stop(&mut self) -> Result<()> {
+        self.client.signal(libc::SIGTERM)
+    }
+
+    /// Waits for the good end of both sides; what the client reports.
+    ///
+    /// # Errors
+    /// If anything was lost, doubled, reordered or wrong, or they take longer than `limit`.
+    pub fn end(self, limit: Duration) -> Result<Value> {
+        let client = self.client.end(limit).and_then(Ended::success);
+        let server = self.server.end(limit).and_then(Ended::success);
+        let (client, _) = match (client, server) {
+            (Ok(client), Ok(server)) => (client, server),
+            (Err(client), Err(server)) => return Err(client.context(format!("the server: {server:#}"))),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
+        };
+        result(&client)
+    }
+}
+
+/// The final report of a side.
+fn result(ended: &Ended) -> Result<Value> {
+    let report = ended.lines.last().context("verbs-check said nothing")?;
+    let report: Value = serde_json::from_str(report).with_context(|| report.clone())?;
+    anyhow::ensure!(report["ok"] == true, "verbs-check ended well but reports {report}");
+    Ok(report)
+}
+
+fn field_above_zero(line: &str, name: &str) -> Option<()> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    (value.get("event")? == "interval" && value.get(name)?.as_u64()? > 0).then_some(())
+}
+
+fn field(line: &str, name: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    Some(value.get(name)?.as_str()?.to_owned())
+}

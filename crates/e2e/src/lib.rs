@@ -1,0 +1,29 @@
+//! What the end-to-end tests share. They run unmodified programs on the user-space RDMA device,
+//! need root for network namespaces, and what `cargo build --workspace` makes.
+//!
+//! * [`artifacts`]: where the built programs and the library are.
+//! * [`program`]: a program that runs in bounded time and is gone when its test ends.
+//! * [`pair`]: two instances without a lab, on two hosts or on one.
+//! * [`perftest`]: Debian's perftest, each program with each option that it has.
+//! * [`check`]: the checking workload between two places.
+
+pub mod artifacts;
+pub mod check;
+pub mod pair;
+pub mod perftest;
+pub mod program;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Waits for the other tests of this process to end: programs that poll take a processor each, and
+/// would measure each other.
+///
+/// # Panics
+/// If the tests do not run as root.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    // SAFETY: the call has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    assert!(root, "these tests make network namespaces: run them as root, as `make test` does");
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,104 @@
+//! Debian's perftest: each of its programs for reliable connections, with each option that it has.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::pair::{FIRST, Pair, command};
+use crate::program::{Ended, Program};
+
+/// The programs.
+pub const PROGRAMS: [&str; 8] = [
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_write_bw",
+    "ib_write_lat",
+    "ib_read_bw",
+    "ib_read_lat",
+    "ib_atomic_bw",
+    "ib_atomic_lat",
+];
+
+/// How long one run may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A way to run a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// What it tests.
+    pub name: &'static str,
+    /// The option without which a program does not have it, as its help spells it.
+    option: Option<&'static str>,
+    arguments: &'static [&'static str],
+}
+
+/// All ways. Few iterations, since what counts is that they end well.
+pub const VARIANTS: [Variant; 7] = [
+    Variant { name: "plain", option: None, arguments: &["-n", "200"] },
+    Variant { name: "events", option: Some("--events"), arguments: &["-n", "200", "-e"] },
+    Variant { name: "16 queue pairs", option: Some("--qp="), arguments: &["-n", "100", "-q", "16"] },
+    Variant {
+        name: "inline",
+        option: Some("--inline_size="),
+        arguments: &["-n", "200", "-s", "32", "-I", "32"],
+    },
+    Variant { name: "all sizes", option: Some("--all"), arguments: &["-n", "20", "-a"] },
+    Variant {
+        name: "shared receive queue",
+        option: Some("--use-srq"),
+        arguments: &["-n", "200", "--use-srq"],
+    },
+    Variant {
+        name: "classic posting",
+        option: Some("--use_old_post_send"),
+        arguments: &["-n", "200", "--use_old_post_send"],
+    },
+];
+
+/// The variants that `program` has.
+///
+/// # Errors
+/// If it is not installed.
+pub fn variants(program: &str) -> Result<impl Iterator<Item = Variant>> {
+    let help = Command::new(program).arg("--help").output();
+    let help = help.with_context(|| format!("{program} is missing: install perftest"))?;
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    ensure!(help.contains("--iters"), "`{program} --help` says nothing");
+    let has = move |variant: &Variant| variant.option.is_none_or(|option| help.contains(option));
+    Ok(VARIANTS.into_iter().filter(has))
+}
+
+/// Runs `program` between the two instances; its server is in the first.
+///
+/// # Errors
+/// If either side fails, takes too long, or reports nothing.
+pub fn exchange(pair: &Pair, program: &str, variant: Variant) -> Result<()> {
+    let mut server = command(&pair.first, program)?;
+    let mut server = Program::start(server.args(variant.arguments).arg("-F"))?;
+    server.wait_for(LIMIT, |line| line.contains("Waiting for client").then_some(()))?;
+    let mut client = command(&pair.second, program)?;
+    let client = Program::start(client.args(variant.arguments).args(["-F", FIRST]))?;
+    let client = client.end(LIMIT);
+    let server = if client.is_ok() { server.end(LIMIT) } else { server.end(Duration::ZERO) };
+    let client = both(client, server)?;
+    ensure!(has_results(&client.lines), "{program} reports nothing:\n{}", client.lines.join("\n"));
+    Ok(())
+}
+
+/// The client's end, if both sides ended well; otherwise what both said.
+fn both(client: Result<Ended>, server: Result<Ended>) -> Result<Ended> {
+    match (client.and_then(Ended::success), server.and_then(Ended::success)) {
+        (Ok(client), Ok(_)) => Ok(client),
+        (Err(client), Err(server)) => Err(client.context(format!("the server: {server:#}"))),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+    }
+}
+
+/// A result is a line of numbers below the heading.
+fn has_results(lines: &[String]) -> bool {
+    let heading = lines.iter().position(|line| line.contains("#bytes"));
+    let number =
+        |line: &String| line.split_whitespace().next().is_some_and(|word| word.parse::<u64>().is_ok());
+    heading.is_some_and(|heading| lines[heading..].iter().any(number))
+}

@@ -1,0 +1,70 @@
+//! Unmodified perftest and libibverbs utilities on the user-space device.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::pair::{FIRST, Pair, Place, command};
+use e2e::perftest::{exchange, variants};
+use e2e::program::{Program, run};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Each variant that the program has, between two hosts and on one.
+fn matrix(program: &str) -> Result<()> {
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        let pair = Pair::new(place)?;
+        for variant in variants(program)? {
+            exchange(&pair, program, variant)
+                .with_context(|| format!("{program}, {}, {place:?}", variant.name))?;
+        }
+    }
+    Ok(())
+}
+
+macro_rules! matrices {
+    ($($program:ident)*) => {
+        $(#[test]
+        fn $program() -> Result<()> {
+            matrix(stringify!($program))
+        })*
+
+        #[test]
+        fn no_program_is_left_out() {
+            assert_eq!([$(stringify!($program)),*], e2e::perftest::PROGRAMS);
+        }
+    };
+}
+
+matrices! {
+    ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat
+}
+
+#[test]
+fn ibv_devinfo_shows_an_active_port() -> Result<()> {
+    let _alone = e2e::alone();
+    let pair = Pair::new(Place::TwoHosts)?;
+    let shown = run(command(&pair.second, "ibv_devinfo")?.arg("-v"), LIMIT)?.lines.join("\n");
+    for expected in ["PORT_ACTIVE", "InfiniBand", "port_lid:\t\t2", "max_qp:"] {
+        ensure!(shown.contains(expected), "no `{expected}` in\n{shown}");
+    }
+    Ok(())
+}
+
+#[test]
+fn ibv_rc_pingpong_validates_its_buffers() -> Result<()> {
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        for events in [&[] as &[&str], &["-e"]] {
+            let pair = Pair::new(place)?;
+            let arguments = ["-c", "-n", "500"];
+            let mut server = command(&pair.first, "ibv_rc_pingpong")?;
+            let mut server = Program::start(server.args(arguments).args(events))?;
+            server.wait_for(LIMIT, |line| line.contains("local address").then_some(()))?;
+            let mut client = command(&pair.second, "ibv_rc_pingpong")?;
+            run(client.args(arguments).args(events).arg(FIRST), LIMIT)?;
+            server.end(LIMIT)?.success()?;
+        }
+    }
+    Ok(())
+}
