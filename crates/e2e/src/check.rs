@@ -31,14 +31,14 @@ pub struct Check {
 
 impl Check {
     /// Starts both sides. `server` and `client` make the commands that run the program in the right
-    /// place; `address` is the server's, `options` are the client's.
+    /// place; `address` tells the server's when it listens, `options` are the client's.
     ///
     /// # Errors
     /// If one cannot be started.
     pub fn start(
         server: impl FnOnce(&str) -> Result<Command>,
         client: impl FnOnce(&str) -> Result<Command>,
-        address: &str,
+        address: impl FnOnce() -> Result<String>,
         options: &[&str],
     ) -> Result<Self> {
         let program = artifacts::built(PROGRAM)?;
@@ -48,7 +48,7 @@ impl Check {
         let listening = server.wait_for(START, |line| field(line, "address"))?;
         let port = listening.rsplit(':').next().context("the address has no port")?.to_owned();
         let mut client = client(program)?;
-        let client = client.args(["client", &format!("{address}:{port}")]).args(COMMON);
+        let client = client.args(["client", &format!("{}:{port}", address()?)]).args(COMMON);
         Ok(Self { server, client: Program::start(client.args(options))? })
     }
 

@@ -6,12 +6,16 @@
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
 //! * [`perftest`]: Debian's perftest, each program with each option that it has.
 //! * [`check`]: the checking workload between two places.
+//! * [`testlab`]: a lab of its own for a test, with the command line that people use.
+//! * [`fault`]: what goes wrong in a lab, and how it is mended.
 
 pub mod artifacts;
 pub mod check;
+pub mod fault;
 pub mod pair;
 pub mod perftest;
 pub mod program;
+pub mod testlab;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

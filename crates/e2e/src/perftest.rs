@@ -20,6 +20,9 @@ pub const PROGRAMS: [&str; 8] = [
     "ib_atomic_lat",
 ];
 
+/// Where a server of perftest, or of libibverbs' examples, waits for its client.
+pub const PORT: u16 = 18515;
+
 /// How long one run may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -76,7 +79,7 @@ pub fn variants(program: &str) -> Result<impl Iterator<Item = Variant>> {
 pub fn exchange(pair: &Pair, program: &str, variant: Variant) -> Result<()> {
     let mut server = command(&pair.first, program)?;
     let mut server = Program::start(server.args(variant.arguments).arg("-F"))?;
-    server.wait_for(LIMIT, |line| line.contains("Waiting for client").then_some(()))?;
+    server.wait_for_listener(PORT, LIMIT)?;
     let mut client = command(&pair.second, program)?;
     let client = Program::start(client.args(variant.arguments).args(["-F", FIRST]))?;
     let client = client.end(LIMIT);

@@ -96,6 +96,22 @@ impl Program {
         anyhow!("`{}` {how}; it wrote:\n{}\n{errors}", self.name, lines[last..].join("\n"))
     }
 
+    /// Waits until somebody listens on TCP port `port` in its network namespace. Programs that write
+    /// to a pipe say so too late, since their output is buffered.
+    ///
+    /// # Errors
+    /// If nobody does within `limit`, or it ends first.
+    pub fn wait_for_listener(&mut self, port: u16, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        while !is_listening(self.pid(), port) {
+            if Instant::now() > end || !self.is_running()? {
+                return Err(self.waited_in_vain("does not listen"));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// Leaves the lines that have been written so far aside.
     pub fn forget_lines(&mut self) {
         self.seen = self.lines.try_iter().last().into_iter().collect();
@@ -177,6 +193,20 @@ impl Ended {
 /// If it fails, or takes longer than `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     Program::start(command)?.end(limit)?.success()
+}
+
+/// Whether somebody listens on TCP port `port` in the network namespace of process `pid`.
+#[must_use]
+pub fn is_listening(pid: u32, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        table.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|word| word.ends_with(&local)) && words.nth(1) == Some(LISTEN)
+        })
+    })
 }
 
 fn read_all(mut from: impl Read) -> String {

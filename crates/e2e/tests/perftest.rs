@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::pair::{FIRST, Pair, Place, command};
-use e2e::perftest::{exchange, variants};
+use e2e::perftest::{PORT, exchange, variants};
 use e2e::program::{Program, run};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn ibv_rc_pingpong_validates_its_buffers() -> Result<()> {
             let arguments = ["-c", "-n", "500"];
             let mut server = command(&pair.first, "ibv_rc_pingpong")?;
             let mut server = Program::start(server.args(arguments).args(events))?;
-            server.wait_for(LIMIT, |line| line.contains("local address").then_some(()))?;
+            server.wait_for_listener(PORT, LIMIT)?;
             let mut client = command(&pair.second, "ibv_rc_pingpong")?;
             run(client.args(arguments).args(events).arg(FIRST), LIMIT)?;
             server.end(LIMIT)?.success()?;

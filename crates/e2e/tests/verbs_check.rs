@@ -18,7 +18,7 @@ fn start(pair: &Pair, options: &[&str], handles: Option<&str>) -> Result<Check> 
     Check::start(
         |program| Ok(with(command(&pair.first, program)?, environment)),
         |program| Ok(with(command(&pair.second, program)?, environment)),
-        FIRST,
+        || Ok(FIRST.into()),
         options,
     )
 }

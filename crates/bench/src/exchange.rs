@@ -1,0 +1,142 @@
+//! One run of perftest or UCX in a lab, between two hosts or on one.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use e2e::perftest::PORT;
+use e2e::program::{Program, run};
+use e2e::testlab::TestLab;
+use lab::{Place, layout};
+
+use crate::figure::{Quantity, of_perftest, of_ucx};
+
+/// How long one run may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where a server of UCX waits for its client.
+const UCX_PORT: u16 = 13337;
+
+/// A pair of programs that measure the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// Ours, from perftest.
+    pub ours: &'static str,
+    /// The test of `ucx_perftest`.
+    pub peer: &'static str,
+    /// What they measure.
+    pub quantity: Quantity,
+}
+
+/// What is compared.
+pub const COMPARISONS: [Comparison; 3] = [
+    Comparison { ours: "ib_send_lat", peer: "tag_lat", quantity: Quantity::Latency },
+    Comparison { ours: "ib_write_lat", peer: "ucp_put_lat", quantity: Quantity::Latency },
+    Comparison { ours: "ib_write_bw", peer: "ucp_put_bw", quantity: Quantity::Bandwidth },
+];
+
+/// Where the two ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Both on the first host.
+    OneHost,
+    /// On the first and the second.
+    TwoHosts,
+}
+
+impl Path {
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneHost => "one host",
+            Self::TwoHosts => "two hosts",
+        }
+    }
+
+    /// The transports that UCX may use.
+    #[must_use]
+    pub fn transports(self) -> &'static str {
+        match self {
+            Self::OneHost => "posix,cma,self",
+            Self::TwoHosts => "tcp,self",
+        }
+    }
+
+    fn client(self) -> &'static str {
+        match self {
+            Self::OneHost => "h1",
+            Self::TwoHosts => "h2",
+        }
+    }
+}
+
+/// Measurements in one lab.
+pub struct Bench {
+    lab: TestLab,
+    runs: u32,
+}
+
+impl Bench {
+    /// Makes a lab.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn new() -> Result<Self> {
+        Ok(Self { lab: TestLab::up(2)?, runs: 0 })
+    }
+
+    /// Runs our side of `comparison`: the figure.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn ours(&mut self, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
+        self.runs += 1;
+        let (size, iterations) = (size.to_string(), iterations(comparison.quantity, size).to_string());
+        let program = [comparison.ours, "-F", "-s", &size, "-n", &iterations];
+        let (server, client) = (format!("server{}", self.runs), format!("client{}", self.runs));
+        let (server, address) = self.lab.serve(&server, "h1", &program, PORT)?;
+        let mut command = self.lab.command(&["run", "--name", &client, "--host", path.client(), "--"]);
+        let client = run(command.args(program).arg(address), LIMIT)?;
+        server.end(LIMIT)?.success()?;
+        of_perftest(&client.lines, comparison.quantity)
+    }
+
+    /// Runs the peer's side of `comparison` on the same path: the figure.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn peer(&mut self, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
+        let mut server = Program::start(&mut self.ucx("h1", path)?)?;
+        server.wait_for_listener(UCX_PORT, LIMIT)?;
+        let mut client = self.ucx(path.client(), path)?;
+        let first: Place = "h1".parse()?;
+        client.arg(layout::address(first).to_string()).args(["-t", comparison.peer, "-f", "-v"]);
+        let iterations = iterations(comparison.quantity, size);
+        client.args(["-s", &size.to_string(), "-n", &iterations.to_string()]);
+        client.args(["-w", &(iterations / 10).to_string()]);
+        let client = run(&mut client, LIMIT)?;
+        server.end(LIMIT)?;
+        of_ucx(&client.lines, comparison.quantity)
+    }
+
+    fn ucx(&self, host: &str, path: Path) -> Result<Command> {
+        let host: Place = host.parse()?;
+        let mut command = self.lab.lab.command(host, "ucx_perftest").context("no such host")?;
+        command.env("UCX_TLS", path.transports()).env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        Ok(command)
+    }
+}
+
+/// Enough for about half a second.
+fn iterations(quantity: Quantity, size: u64) -> u64 {
+    let few = match quantity {
+        Quantity::Latency => 20_000,
+        Quantity::Bandwidth => 100_000,
+    };
+    let bytes_in_all = match quantity {
+        Quantity::Latency => 256 << 20,
+        Quantity::Bandwidth => 1 << 30,
+    };
+    few.min(bytes_in_all / size).max(100)
+}

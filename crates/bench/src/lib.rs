@@ -1,0 +1,10 @@
+//! What the benchmarks share. Each runs ours and the peer in turn, several times, so that both see
+//! the same machine, and ends with one line of JSON.
+//!
+//! * [`report`]: medians, and the line at the end.
+//! * [`figure`]: the figure in the output of perftest or of UCX.
+//! * [`exchange`]: one run of perftest or UCX in a lab.
+
+pub mod exchange;
+pub mod figure;
+pub mod report;

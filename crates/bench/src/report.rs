@@ -1,0 +1,100 @@
+//! Medians, and the line with which each benchmark ends.
+
+use std::io::{self, Write as _};
+
+use serde::Serialize;
+
+/// A comparison.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What was compared.
+    pub name: String,
+    /// Our median.
+    pub ours: f64,
+    /// The peer's median, if there is a peer.
+    pub peer: Option<f64>,
+    /// Who the peer is.
+    pub peer_name: Option<String>,
+    /// The unit of both.
+    pub unit: &'static str,
+    /// Ours divided by the peer's.
+    pub ratio: Option<f64>,
+    /// How many runs of each.
+    pub runs: usize,
+}
+
+impl Row {
+    /// The comparison of our runs with the peer's.
+    #[must_use]
+    pub fn compared(name: String, ours: &[f64], peer: (&str, &[f64]), unit: &'static str) -> Self {
+        let (peer_name, peers) = peer;
+        let (median, other) = (self::median(ours), self::median(peers));
+        let ratio = (other > 0.0).then(|| rounded(median / other));
+        let (ours, runs) = (rounded(median), ours.len());
+        Self { name, ours, peer: Some(rounded(other)), peer_name: Some(peer_name.into()), unit, ratio, runs }
+    }
+
+    /// Our runs alone, where there is nobody to compare with.
+    #[must_use]
+    pub fn alone(name: String, ours: &[f64], unit: &'static str) -> Self {
+        let (median, runs) = (self::median(ours), ours.len());
+        Self { name, ours: rounded(median), peer: None, peer_name: None, unit, ratio: None, runs }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let peer = self.peer.zip(self.ratio).map(|(peer, ratio)| {
+            format!("  {:>12.3} {}  ratio {ratio:.3}", peer, self.peer_name.as_deref().unwrap_or_default())
+        });
+        format!("{:<44} {:>12.3} {:<5}{}", self.name, self.ours, self.unit, peer.unwrap_or_default())
+    }
+}
+
+/// Prints the line at the end.
+///
+/// # Errors
+/// If standard output is closed.
+pub fn print(bench: &str, rows: &[Row]) -> io::Result<()> {
+    let line = serde_json::json!({ "bench": bench, "rows": rows });
+    writeln!(io::stdout().lock(), "{line}")
+}
+
+/// The middle one; of an even number, the mean of the middle two; 0 of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (length, middle) if length % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// Digits beyond the thousandth are noise.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert!((median(&[3.0, 1.0, 100.0]) - 3.0).abs() < f64::EPSILON);
+        assert!((median(&[4.0, 1.0, 2.0, 100.0]) - 3.0).abs() < f64::EPSILON);
+        assert!(median(&[]).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_row_is_what_the_line_promises() {
+        let row = Row::compared("x".into(), &[1.0], ("y", &[2.0]), "us");
+        let json = serde_json::to_value(&row).unwrap();
+        let expected = serde_json::json!({
+            "name": "x", "ours": 1.0, "peer": 2.0, "peer_name": "y", "unit": "us", "ratio": 0.5, "runs": 1
+        });
+        assert_eq!(json, expected);
+    }
+}

@@ -1,0 +1,123 @@
+//! What goes wrong in a lab, and how it is mended.
+
+use std::process::Command;
+
+use anyhow::Result;
+use lab::layout::Layout;
+use lab::{Lab, Place};
+
+use crate::program::run;
+use crate::testlab::TestLab;
+
+/// How long mounting may take.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A daemon is killed, and started again.
+    Kill(Who),
+    /// Every CRIU of the lab is killed.
+    KillCriu,
+    /// Two places cannot reach each other for a while.
+    Cut(Who, Who),
+}
+
+/// A daemon's part in a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The coordinator.
+    Coordinator,
+    /// The node from which the instance goes.
+    Source,
+    /// The node to which it goes.
+    Destination,
+}
+
+/// Who plays which part.
+#[derive(Clone, Copy, Debug)]
+pub struct Cast {
+    /// The node from which the instance goes.
+    pub source: Place,
+    /// The node to which it goes.
+    pub destination: Place,
+}
+
+impl Cast {
+    fn place(&self, who: Who) -> Place {
+        match who {
+            Who::Coordinator => Place::Coordinator,
+            Who::Source => self.source,
+            Who::Destination => self.destination,
+        }
+    }
+}
+
+impl Fault {
+    /// Lets it happen.
+    ///
+    /// # Errors
+    /// If it cannot be made to.
+    pub fn strike(self, lab: &TestLab, cast: &Cast) -> Result<()> {
+        match self {
+            Self::Kill(who) => lab.lab.kill(cast.place(who))?,
+            Self::Cut(one, other) => lab.lab.cut(cast.place(one), cast.place(other))?,
+            Self::KillCriu => {
+                let criu = lab
+                    .find(|words| words.first().is_some_and(|word| word.rsplit('/').next() == Some("criu")));
+                criu.into_iter().filter_map(lab::process::Identity::open).for_each(|process| process.kill());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes it good again.
+    ///
+    /// # Errors
+    /// If a daemon does not start.
+    pub fn mend(self, lab: &Lab, cast: &Cast) -> Result<()> {
+        match self {
+            Self::Kill(who) => lab.start(cast.place(who))?,
+            Self::Cut(..) => lab.heal_all()?,
+            Self::KillCriu => {}
+        }
+        Ok(())
+    }
+}
+
+/// A small file system over a node's state, so that its disk is full soon. Goes away when it is dropped.
+pub struct SmallDisk<'a> {
+    lab: &'a TestLab,
+    place: Place,
+}
+
+impl<'a> SmallDisk<'a> {
+    /// Gives the node at `place`, which has no instances, a disk of `size` as `mount` understands it.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn new(lab: &'a TestLab, place: Place, size: &str) -> Result<Self> {
+        let folder = Layout::of(lab.name()).state(place);
+        lab.lab.kill(place)?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(folder);
+        run(&mut mount, LIMIT)?;
+        lab.lab.start(place)?;
+        Ok(Self { lab, place })
+    }
+
+    fn remove(&self) -> Result<()> {
+        self.lab.lab.kill(self.place)?;
+        run(Command::new("umount").arg(Layout::of(self.lab.name()).state(self.place)), LIMIT)?;
+        self.lab.lab.start(self.place)?;
+        Ok(())
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("a small disk is left over: {error:#}");
+        }
+    }
+}

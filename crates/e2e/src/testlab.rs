@@ -1,0 +1,259 @@
+//! A lab of its own for a test, with the command line that people use.
+
+use std::path::PathBuf;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use api::{Client, Event, Instance, MoveReport, MoveRequest, Outcome, Phase, Request, State};
+use lab::layout::Layout;
+use lab::mark::Marks;
+use lab::process::{Identity, file};
+use lab::record::Record;
+use lab::{Lab, LabName, Spec};
+
+use crate::check::Check;
+use crate::program::{Ended, Program, is_listening};
+use crate::{artifacts, check};
+
+/// How long a command may take, a move included.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long an instance may take to start, or to settle after a fault.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// How often the coordinator is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A lab, removed with all that is in it when it is dropped.
+pub struct TestLab {
+    /// The lab itself.
+    pub lab: Lab,
+    name: LabName,
+    program: PathBuf,
+}
+
+impl TestLab {
+    /// A lab of `hosts` hosts with a name that no other test has.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn up(hosts: u16) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name: LabName = format!("t{:x}n{number:x}", process::id()).parse()?;
+        let program = artifacts::built("transhume")?;
+        artifacts::environment()?;
+        let lab = Lab::up(&Spec { name: name.clone(), hosts, program: program.clone() })?;
+        Ok(Self { lab, name, program })
+    }
+
+    /// A command of the command line, for this lab.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["--lab", self.name.as_str()]).args(arguments);
+        command.env_remove(api::SOCKET_VARIABLE);
+        command
+    }
+
+    /// Runs a command to its end, good or bad.
+    ///
+    /// # Errors
+    /// If it takes too long.
+    pub fn transhume(&self, arguments: &[&str]) -> Result<Ended> {
+        Program::start(&mut self.command(arguments))?.end(LIMIT)
+    }
+
+    /// The lab's name.
+    #[must_use]
+    pub fn name(&self) -> &LabName {
+        &self.name
+    }
+
+    /// The socket of the coordinator.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        Layout::of(&self.name).socket()
+    }
+
+    /// The instance `name`.
+    ///
+    /// # Errors
+    /// If there is none, or the coordinator does not answer.
+    pub fn instance(&self, name: &str) -> Result<Instance> {
+        let list = self.transhume(&["ps", "--json"])?.success()?.lines.join("\n");
+        let instances: Vec<Instance> = serde_json::from_str(&list)?;
+        instances.into_iter().find(|instance| instance.name == name).with_context(|| format!("no {name}"))
+    }
+
+    /// Waits until the instance runs and no move of it is under way.
+    ///
+    /// # Errors
+    /// If it does not within a minute.
+    pub fn settled(&self, name: &str) -> Result<Instance> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            match self.instance(name) {
+                Ok(instance) if instance.state == State::Running => return Ok(instance),
+                found if Instant::now() > end => {
+                    return Err(anyhow!("{name} has not come to rest: {found:?}\n{}", self.logs()));
+                }
+                _ => std::thread::sleep(LOOK),
+            }
+        }
+    }
+
+    /// The last lines of each daemon's log.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let layout = Layout::of(&self.name);
+        let hosts = u16::try_from(self.lab.hosts().count()).unwrap_or(0);
+        let mut text = String::new();
+        for place in lab::Place::all(hosts) {
+            let log = std::fs::read_to_string(layout.log(place)).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            text += &format!("== {place}\n{}\n", lines[lines.len().saturating_sub(30)..].join("\n"));
+        }
+        text
+    }
+
+    /// Moves an instance with the command line.
+    ///
+    /// # Errors
+    /// If it did not arrive.
+    pub fn move_to(&self, name: &str, host: &str) -> Result<MoveReport> {
+        let ended = self.transhume(&["move", name, host, "--json"])?;
+        let report = self.report(&ended).with_context(|| format!("moving {name} to {host}"))?;
+        ensure!(
+            report.outcome == Outcome::Moved,
+            "{name} did not arrive at {host}: {report:?}\n{}",
+            self.logs()
+        );
+        Ok(report)
+    }
+
+    fn report(&self, ended: &Ended) -> Result<MoveReport> {
+        let text = ended.lines.join("\n");
+        serde_json::from_str(&text).map_err(|_| anyhow!("{text}\n{}\n{}", ended.errors, self.logs()))
+    }
+
+    /// Asks for a move and returns the connection on which its events come.
+    ///
+    /// # Errors
+    /// If the coordinator does not answer.
+    pub fn begin_move(&self, name: &str, host: &str) -> Result<Client> {
+        let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false };
+        let client = Client::send(&self.socket(), &Request::Move(request))?;
+        client.set_limit(Some(LIMIT))?;
+        Ok(client)
+    }
+
+    /// Starts `program`, which will listen on `port`, as instance `name` on `host`; returns it when it does, with
+    /// its address.
+    ///
+    /// # Errors
+    /// If it cannot be started or does not listen.
+    pub fn serve(&self, name: &str, host: &str, program: &[&str], port: u16) -> Result<(Program, String)> {
+        let mut command = self.command(&["run", "--name", name, "--host", host, "--"]);
+        let mut server = Program::start(command.args(program))?;
+        let end = Instant::now() + SETTLE;
+        loop {
+            let running = self.find(|words| words == program);
+            if running.iter().any(|process| is_listening(process.pid.unsigned_abs(), port)) {
+                return Ok((server, self.instance(name)?.address));
+            }
+            if Instant::now() > end || !server.is_running()? {
+                let ended = server.end(Duration::ZERO)?;
+                bail!("{program:?} does not listen: {ended:?}\n{}", self.logs());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Starts the checking workload with its ends on two hosts. The client is the instance `client`,
+    /// the server the instance `server`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn check(&self, server: &str, client: &str, options: &[&str]) -> Result<Check> {
+        let start = |name: &'static str, host: &str, program: &str| {
+            self.command(&["run", "--name", name, "--host", host, "--", program])
+        };
+        Check::start(
+            |program| Ok(start(SERVER, server, program)),
+            |program| Ok(start(CLIENT, client, program)),
+            || Ok(self.instance(SERVER)?.address),
+            options,
+        )
+    }
+
+    /// Tells the checking workload to stop, and waits for its good end.
+    ///
+    /// # Errors
+    /// If anything was lost, doubled, reordered or wrong.
+    pub fn end_check(&self, check: Check) -> Result<serde_json::Value> {
+        let client =
+            self.find(|words| words.len() > 1 && words[0].ends_with(check::PROGRAM) && words[1] == "client");
+        ensure!(!client.is_empty(), "the checking workload has ended");
+        for process in client {
+            // SAFETY: no memory is passed; the process is one of this lab's.
+            unsafe { libc::kill(process.pid, libc::SIGTERM) };
+        }
+        check.end(LIMIT).map_err(|error| error.context(self.logs()))
+    }
+
+    /// The lab's processes whose command line `wanted` likes.
+    pub fn find(&self, wanted: impl Fn(&[&str]) -> bool) -> Vec<Identity> {
+        let layout = Layout::of(&self.name);
+        let id = Record::read(&layout).map(|record| record.id);
+        let is_wanted = |process: &Identity| {
+            let line = std::fs::read(file(process.pid, "cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            wanted(&line.split_terminator('\0').collect::<Vec<_>>())
+        };
+        Marks::new(id.as_deref(), std::iter::empty()).processes().filter(is_wanted).collect()
+    }
+}
+
+/// The checking workload's instances.
+pub const SERVER: &str = "server";
+/// See [`SERVER`].
+pub const CLIENT: &str = "client";
+
+/// The events of `moving` up to the begin of `phase`. False if the move ends before it.
+///
+/// # Errors
+/// If the connection ends early.
+pub fn follow_to(moving: &mut Client, wanted: Phase) -> Result<bool> {
+    loop {
+        match moving.next_event()? {
+            Event::Phase { phase, .. } if phase == wanted => return Ok(true),
+            Event::Moved(_) | Event::Failed(_) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// The move's end.
+///
+/// # Errors
+/// If there is none, as when the coordinator was killed.
+pub fn outcome(mut moving: Client) -> Result<Outcome> {
+    loop {
+        match moving.next_event()? {
+            Event::Moved(report) => return Ok(report.outcome),
+            Event::Failed(failure) => bail!("{failure}"),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for TestLab {
+    fn drop(&mut self) {
+        if let Err(error) = Lab::down(&self.name) {
+            eprintln!("lab {} is left over: {error}", self.name);
+        }
+    }
+}

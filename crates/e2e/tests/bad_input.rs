@@ -1,0 +1,80 @@
+//! Wrong input to the command line: one clear line, the way out on the next, exit code not 0.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::artifacts;
+use e2e::program::{Ended, Program};
+use e2e::testlab::TestLab;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A user without rights.
+const NOBODY: u32 = 65534;
+
+/// Checks that `ended` failed with a line that contains all of `expected`, and a way out.
+fn refused(ended: &Ended, expected: &[&str]) -> Result<()> {
+    ensure!(!ended.status.success(), "succeeded: {ended:?}");
+    let lines: Vec<_> = ended.errors.lines().filter(|line| !line.trim().is_empty()).collect();
+    ensure!((1..=2).contains(&lines.len()), "not one line with a way out: {ended:?}");
+    for word in expected {
+        ensure!(ended.errors.contains(word), "no `{word}` in {ended:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
+    refused(&lab.transhume(&["move", "nobody", "h2"])?, &["nobody", "transhume ps"])?;
+    refused(&lab.transhume(&["move", "job", "h9"])?, &["h9", "transhume hosts"])?;
+    refused(&lab.transhume(&["move", "job", "h1"])?, &["job", "h1"])?;
+    refused(&lab.transhume(&["run", "--name", "job", "--detach", "--", "true"])?, &["job"])?;
+    refused(&lab.transhume(&["run", "--host", "h9", "--detach", "--", "true"])?, &["h9"])?;
+    lab.lab.kill("h2".parse()?)?;
+    refused(&lab.transhume(&["move", "job", "h2"])?, &["h2", "down"])?;
+    lab.transhume(&["kill", "job"])?.success()?;
+    Ok(())
+}
+
+#[test]
+fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
+    let _alone = e2e::alone();
+    let mut command = Command::new(artifacts::built("verbs-check")?);
+    command.envs(artifacts::environment()?).args(["server", "--listen", "127.0.0.1:0"]);
+    let mut server = Program::start(&mut command)?;
+    let address = server.wait_for(LIMIT, |line| Some(line.rsplit(' ').next()?.to_owned()))?;
+    let mut client = Command::new(artifacts::built("verbs-check")?);
+    client.envs(artifacts::environment()?).args(["client", &address]);
+    let client = Program::start(&mut client)?.end(LIMIT)?;
+    ensure!(!client.status.success() && client.errors.contains("transhume run"), "{client:?}");
+    Ok(())
+}
+
+#[test]
+fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
+    let _alone = e2e::alone();
+    let folder = std::env::temp_dir().join(format!("th-e2e-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let program = folder.join("transhume");
+    fs::copy(artifacts::built("transhume")?, &program)?;
+    let alone = Program::start(Command::new(&program).args(["run", "--", "true"]))?.end(LIMIT);
+    let missing =
+        Program::start(Command::new(&program).args(["ps", "--socket", "/nonexistent/socket"]))?.end(LIMIT);
+    fs::remove_dir_all(&folder)?;
+    refused(&alone?, &["library", "make build"])?;
+    refused(&missing?, &["/nonexistent/socket", "transhume coordinator"])
+}
+
+#[test]
+fn a_lab_needs_root() -> Result<()> {
+    let _alone = e2e::alone();
+    let mut command = Command::new(artifacts::built("transhume")?);
+    let ended = Program::start(command.args(["lab", "up", "--hosts", "2"]).uid(NOBODY))?.end(LIMIT)?;
+    refused(&ended, &["root"])
+}

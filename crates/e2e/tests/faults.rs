@@ -1,0 +1,127 @@
+//! Faults in each phase of a move: the workload is unharmed, the instance is where its coordinator
+//! says, and a second move succeeds.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Outcome, Phase};
+use e2e::check::Check;
+use e2e::fault::{Cast, Fault, SmallDisk, Who};
+use e2e::testlab::{CLIENT, SERVER, TestLab, follow_to, outcome};
+use lab::{Lab, Place};
+
+/// The phases in which something can go wrong.
+const PHASES: [Phase; 9] = [
+    Phase::Check,
+    Phase::Prepare,
+    Phase::Suspend,
+    Phase::Dump,
+    Phase::Transfer,
+    Phase::Restore,
+    Phase::Commit,
+    Phase::Resume,
+    Phase::Destroy,
+];
+
+/// Lets `fault` strike in each phase of a move of the checking workload's client.
+fn in_each_phase(fault: Fault) -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
+    for phase in PHASES {
+        strike(&lab, &mut check, fault, phase)
+            .with_context(|| format!("{fault:?} in {phase:?}"))
+            .map_err(|error| error.context(lab.logs()))?;
+    }
+    lab.end_check(check).map(drop)
+}
+
+fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Result<()> {
+    check.progress().context("before the fault")?;
+    let before = lab.settled(CLIENT)?;
+    let to = if before.host == "h2" { "h3" } else { "h2" };
+    let cast = Cast { source: before.host.parse()?, destination: to.parse()? };
+    let mut moving = lab.begin_move(CLIENT, to)?;
+    if follow_to(&mut moving, phase)? {
+        fault.strike(lab, &cast)?;
+    }
+    fault.mend(&lab.lab, &cast)?;
+    // With a killed coordinator the connection on which the outcome comes is gone.
+    let outcome = outcome(moving).ok();
+    let after = lab.settled(CLIENT)?;
+    let expected = match outcome {
+        Some(Outcome::Moved) => to,
+        Some(Outcome::RolledBack(_)) => &before.host,
+        None => &after.host,
+    };
+    ensure!(after.host == *expected, "the outcome is {outcome:?}, but {after:?}");
+    check.progress().context("after the fault")?;
+    lab.move_to(CLIENT, if after.host == "h3" { "h2" } else { "h3" }).context("the second move")?;
+    check.progress().context("after the second move")
+}
+
+#[test]
+fn the_destination_is_killed() -> Result<()> {
+    in_each_phase(Fault::Kill(Who::Destination))
+}
+
+#[test]
+fn the_source_is_killed() -> Result<()> {
+    in_each_phase(Fault::Kill(Who::Source))
+}
+
+#[test]
+fn the_coordinator_is_killed() -> Result<()> {
+    in_each_phase(Fault::Kill(Who::Coordinator))
+}
+
+#[test]
+fn criu_is_killed() -> Result<()> {
+    in_each_phase(Fault::KillCriu)
+}
+
+#[test]
+fn the_hosts_are_cut_off_from_each_other() -> Result<()> {
+    in_each_phase(Fault::Cut(Who::Source, Who::Destination))
+}
+
+#[test]
+fn the_destination_is_cut_off_from_the_coordinator() -> Result<()> {
+    in_each_phase(Fault::Cut(Who::Destination, Who::Coordinator))
+}
+
+#[test]
+fn a_full_disk_at_the_destination_rolls_back() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
+    let place: Place = "h3".parse()?;
+    {
+        let _disk = SmallDisk::new(&lab, place, "4m")?;
+        wait_for_host(&lab.lab, place)?;
+        let ended = lab.transhume(&["move", CLIENT, "h3"])?;
+        ensure!(!ended.status.success(), "the image found room: {ended:?}");
+        ensure!(ended.errors.contains("h3"), "the host is not named: {ended:?}");
+        ensure!(lab.settled(CLIENT)?.host == "h2", "the instance is not where it was");
+        check.progress().context("after the full disk")?;
+    }
+    wait_for_host(&lab.lab, place)?;
+    lab.move_to(CLIENT, "h3").context("the second move")?;
+    lab.move_to(SERVER, "h3")?;
+    check.progress()?;
+    lab.end_check(check).map(drop)
+}
+
+/// Waits until the node at `place` is registered with its coordinator.
+fn wait_for_host(lab: &Lab, place: Place) -> Result<()> {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let status = lab.status()?;
+        let host = status.hosts.iter().find(|host| host.name.to_string() == place.to_string());
+        if host.is_some_and(|host| host.registered == Some(true)) {
+            return Ok(());
+        }
+        ensure!(std::time::Instant::now() < end, "the node at {place} does not register");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,123 @@
+//! Moves in a lab, through the command line, under the checking workload.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Outcome, Phase};
+use e2e::perftest::PORT;
+use e2e::program::Program;
+use e2e::testlab::{CLIENT, SERVER, TestLab, follow_to, outcome};
+
+/// Moves in a row. `TRANSHUME_E2E_MOVES` sets another number.
+const MOVES: usize = 100;
+
+/// How long a program may take to end after its last move.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn moves() -> usize {
+    std::env::var("TRANSHUME_E2E_MOVES").ok().and_then(|text| text.parse().ok()).unwrap_or(MOVES)
+}
+
+#[test]
+fn moves_in_a_row_lose_nothing() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h2", &["--qps", "16"])?;
+    let started = Instant::now();
+    let mut blackouts = Vec::new();
+    let mut hosts = [0, 1];
+    for round in 0..moves() {
+        check.progress().with_context(|| format!("before move {round}\n{}", lab.logs()))?;
+        let end = round % 2;
+        // Each end goes on to the next host but one or the next, so that both are at times on the same.
+        hosts[end] = (hosts[end] + 1 + round / 2 % 2) % 3;
+        let host = format!("h{}", hosts[end] + 1);
+        let report = lab.move_to([SERVER, CLIENT][end], &host).with_context(|| format!("move {round}"))?;
+        ensure!(report.network.queue_pairs == 16, "{report:?}");
+        blackouts.push(report.blackout_us);
+    }
+    check.progress()?;
+    let result = lab.end_check(check)?;
+    blackouts.sort_unstable();
+    println!(
+        "{} moves in {:.1} s, median blackout {} ms, longest {} ms; {result}",
+        blackouts.len(),
+        started.elapsed().as_secs_f64(),
+        blackouts[blackouts.len() / 2] / 1000,
+        blackouts[blackouts.len() - 1] / 1000,
+    );
+    Ok(())
+}
+
+#[test]
+fn options_of_the_workload_survive_moves() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    for options in [
+        &["--qps", "4", "--events"] as &[&str],
+        &["--qps", "8", "--srq"],
+        &["--qps", "2", "--max-size", "1000000"],
+    ] {
+        let mut check = lab.check("h1", "h2", options)?;
+        for (name, host) in [(CLIENT, "h3"), (SERVER, "h3"), (CLIENT, "h1"), (SERVER, "h2")] {
+            check.progress()?;
+            lab.move_to(name, host).with_context(|| format!("with {options:?}"))?;
+        }
+        check.progress()?;
+        lab.end_check(check).with_context(|| format!("with {options:?}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn perftest_does_not_notice_a_move() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let program = ["ib_write_bw", "-D", "8", "-F"];
+    let (server, address) = lab.serve("bw-server", "h1", &program, PORT)?;
+    let mut client = lab.command(&["run", "--name", "bw-client", "--host", "h2", "--"]);
+    let client = Program::start(client.args(program).arg(address))?;
+    lab.settled("bw-client")?;
+    lab.move_to("bw-client", "h3")?;
+    lab.move_to("bw-server", "h3")?;
+    lab.move_to("bw-client", "h1")?;
+    let (client, server) = (client.end(LIMIT)?.success()?, server.end(LIMIT)?.success()?);
+    ensure!(client.lines.iter().any(|line| line.trim_start().starts_with("65536")), "{client:?} {server:?}");
+    Ok(())
+}
+
+#[test]
+fn a_cancelled_move_is_rolled_back_and_a_second_one_succeeds() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
+    for phase in [Phase::Prepare, Phase::Suspend, Phase::Dump, Phase::Transfer, Phase::Restore] {
+        check.progress()?;
+        let before = lab.instance(CLIENT)?;
+        let mut moving = lab.begin_move(CLIENT, if before.host == "h2" { "h3" } else { "h2" })?;
+        ensure!(follow_to(&mut moving, phase)?, "the move has no phase {phase:?}");
+        lab.transhume(&["--version"])?.success()?;
+        api::Client::ask(&lab.socket(), &api::Request::Cancel { name: CLIENT.into() })?;
+        let outcome = outcome(moving)?;
+        let after = lab.settled(CLIENT)?;
+        let stayed = after.host == before.host && after.epoch == before.epoch;
+        ensure!(stayed == matches!(outcome, Outcome::RolledBack(_)), "{phase:?}: {outcome:?}, but {after:?}");
+        check.progress().with_context(|| format!("after a cancel in {phase:?}\n{}", lab.logs()))?;
+    }
+    let host = lab.instance(CLIENT)?.host;
+    lab.move_to(CLIENT, if host == "h3" { "h1" } else { "h3" })?;
+    check.progress()?;
+    lab.end_check(check).map(drop)
+}
+
+#[test]
+fn a_dry_run_changes_nothing() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let mut check = lab.check("h1", "h2", &["--qps", "1"])?;
+    lab.transhume(&["move", CLIENT, "h1", "--dry-run"])?.success()?;
+    let after = lab.instance(CLIENT)?;
+    ensure!(after.host == "h2" && after.epoch.0 == 0, "{after:?}");
+    check.progress()?;
+    lab.end_check(check).map(drop)
+}
