@@ -4,7 +4,9 @@
 //! * [`report`]: medians, and the line at the end.
 //! * [`figure`]: the figure in the output of perftest or of UCX.
 //! * [`exchange`]: one run of perftest or UCX in a lab.
+//! * [`plain`]: what plain CRIU takes for the same program as a move.
 
 pub mod exchange;
 pub mod figure;
+pub mod plain;
 pub mod report;

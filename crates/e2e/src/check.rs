@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(10);
 const PROGRESS: Duration = Duration::from_secs(20);
 
 /// What both sides are started with.
-const COMMON: [&str; 5] = ["--json", "--stall-limit", "30", "--report-interval", "0.02"];
+pub const COMMON: [&str; 5] = ["--json", "--stall-limit", "30", "--report-interval", "0.02"];
 
 /// Both sides at work.
 pub struct Check {
@@ -45,7 +45,7 @@ impl Check {
         let program = program.to_str().context("the target folder's name is no text")?;
         let mut server = server(program)?;
         let mut server = Program::start(server.arg("server").args(COMMON))?;
-        let listening = server.wait_for(START, |line| field(line, "address"))?;
+        let listening = server.wait_for(START, listening)?;
         let port = listening.rsplit(':').next().context("the address has no port")?.to_owned();
         let mut client = client(program)?;
         let client = client.args(["client", &format!("{}:{port}", address()?)]).args(COMMON);
@@ -57,13 +57,8 @@ impl Check {
     /// # Errors
     /// If one ends or makes no progress.
     pub fn progress(&mut self) -> Result<()> {
-        for side in [&mut self.server, &mut self.client] {
-            side.forget_lines();
-            // The first interval may have begun before now.
-            side.wait_for(PROGRESS, |line| field_above_zero(line, "completions"))?;
-            side.wait_for(PROGRESS, |line| field_above_zero(line, "completions"))?;
-        }
-        Ok(())
+        wait_for_progress(&mut self.server)?;
+        wait_for_progress(&mut self.client).map(drop)
     }
 
     /// Tells both sides to stop, so that they compare what they did.
@@ -98,12 +93,35 @@ fn result(ended: &Ended) -> Result<Value> {
     Ok(report)
 }
 
-fn field_above_zero(line: &str, name: &str) -> Option<()> {
+/// Where a server says in `line` that it listens.
+#[must_use]
+pub fn listening(line: &str) -> Option<String> {
     let value: Value = serde_json::from_str(line).ok()?;
-    (value.get("event")? == "interval" && value.get(name)?.as_u64()? > 0).then_some(())
+    Some(value.get("address")?.as_str()?.to_owned())
 }
 
-fn field(line: &str, name: &str) -> Option<String> {
+/// Waits until work has completed at `side`, from now on; the longest gap between completions in the
+/// lines since the last call.
+///
+/// # Errors
+/// If it ends or makes no progress.
+pub fn wait_for_progress(side: &mut Program) -> Result<Duration> {
+    let mut gap = side.take_lines().iter().filter_map(|line| interval(line)).map(|one| one.gap).max();
+    // The first interval may have begun before now.
+    for _ in 0..2 {
+        let found = side.wait_for(PROGRESS, |line| interval(line).filter(|one| one.completions > 0))?;
+        gap = gap.max(Some(found.gap));
+    }
+    Ok(gap.unwrap_or_default())
+}
+
+struct Interval {
+    completions: u64,
+    gap: Duration,
+}
+
+fn interval(line: &str) -> Option<Interval> {
     let value: Value = serde_json::from_str(line).ok()?;
-    Some(value.get(name)?.as_str()?.to_owned())
+    let number = |name: &str| value.get(name)?.as_u64();
+    Some(Interval { completions: number("completions")?, gap: Duration::from_micros(number("gap_micros")?) })
 }

@@ -63,6 +63,7 @@ impl Fault {
             Self::Kill(who) => lab.lab.kill(cast.place(who))?,
             Self::Cut(one, other) => lab.lab.cut(cast.place(one), cast.place(other))?,
             Self::KillCriu => {
+                // The engine runs CRIU as `criu swrk`.
                 let criu = lab
                     .find(|words| words.first().is_some_and(|word| word.rsplit('/').next() == Some("criu")));
                 criu.into_iter().filter_map(lab::process::Identity::open).for_each(|process| process.kill());

@@ -112,9 +112,11 @@ impl Program {
         Ok(())
     }
 
-    /// Leaves the lines that have been written so far aside.
-    pub fn forget_lines(&mut self) {
-        self.seen = self.lines.try_iter().last().into_iter().collect();
+    /// The lines that have been written since they were last looked at.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        let lines: Vec<_> = std::mem::take(&mut self.seen).into_iter().chain(self.lines.try_iter()).collect();
+        self.seen.extend(lines.last().cloned());
+        lines
     }
 
     /// Whether it still runs.

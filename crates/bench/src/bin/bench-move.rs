@@ -1,0 +1,104 @@
+//! `make bench-move`: the blackout of a move, by number of queue pairs, against plain CRIU.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bench::plain::{Steps, dump_and_restore};
+use bench::report::{self, Row};
+use clap::Parser;
+use e2e::check::{Check, wait_for_progress};
+use e2e::testlab::{CLIENT, TestLab};
+
+/// Measures moves of a program with few and many queue pairs, and what plain CRIU takes for it.
+#[derive(Parser)]
+struct Options {
+    /// Runs of each side; ours and the peer's take turns
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// Numbers of queue pairs
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64, 512, 4096])]
+    qps: Vec<u16>,
+}
+
+/// What was measured with one number of queue pairs, in milliseconds.
+#[derive(Default)]
+struct Series {
+    network: Vec<f64>,
+    engine: Vec<f64>,
+    blackout: Vec<f64>,
+    seen: Vec<f64>,
+    plain: Vec<f64>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let criu = criu()?;
+    let mut rows = Vec::new();
+    for qps in &options.qps {
+        let series = measure(&criu, *qps, options.runs).with_context(|| format!("with {qps} queue pairs"))?;
+        for row in series.rows(*qps) {
+            println!("{}", row.in_words());
+            rows.push(row);
+        }
+    }
+    report::print("move", &rows)?;
+    Ok(())
+}
+
+/// The CRIU that moves use as well.
+fn criu() -> Result<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/criu.sh");
+    let output = Command::new(script).output().with_context(|| format!("cannot run {script}"))?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.trim().into())
+}
+
+fn measure(criu: &std::path::Path, qps: u16, runs: u16) -> Result<Series> {
+    let qps = qps.to_string();
+    let options = ["--qps", &qps, "--depth", "1", "--max-size", "64"];
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h2", &options)?;
+    let mut series = Series::default();
+    for run in 0..runs {
+        series.take_move(&lab, &mut check, if run % 2 == 0 { "h3" } else { "h2" })?;
+        series.take_plain(dump_and_restore(criu, &options)?);
+    }
+    lab.end_check(check)?;
+    Ok(series)
+}
+
+impl Series {
+    fn take_move(&mut self, lab: &TestLab, check: &mut Check, host: &str) -> Result<()> {
+        check.progress()?;
+        let report = lab.move_to(CLIENT, host)?;
+        let engine = report.engine;
+        let engine_us = engine.dump_us + engine.transfer_us + engine.restore_us + engine.release_us;
+        self.network.push(millis(Duration::from_micros(report.network.total_us())));
+        self.engine.push(millis(Duration::from_micros(engine_us)));
+        self.blackout.push(millis(Duration::from_micros(report.blackout_us)));
+        self.seen.push(millis(wait_for_progress(&mut check.server)?));
+        Ok(())
+    }
+
+    fn take_plain(&mut self, steps: Steps) {
+        self.plain.push(millis(steps.total()));
+    }
+
+    fn rows(&self, qps: u16) -> Vec<Row> {
+        let plain = ("CRIU dump, copy, restore", &self.plain[..]);
+        let compared = |what: &str, ours| Row::compared(format!("{what}, {qps} QPs"), ours, plain, "ms");
+        let alone = |what: &str, ours| Row::alone(format!("{what}, {qps} QPs"), ours, "ms");
+        vec![
+            alone("network part", &self.network),
+            compared("engine part", &self.engine),
+            compared("blackout", &self.blackout),
+            compared("blackout seen by the peer", &self.seen),
+        ]
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
