@@ -11,8 +11,7 @@ use e2e::testlab::{CLIENT, SERVER, TestLab, follow_to, outcome};
 use lab::{Lab, Place};
 
 /// The phases in which something can go wrong.
-const PHASES: [Phase; 9] = [
-    Phase::Check,
+const PHASES: [Phase; 8] = [
     Phase::Prepare,
     Phase::Suspend,
     Phase::Dump,
