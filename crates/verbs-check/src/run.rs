@@ -164,7 +164,10 @@ impl<'a> Run<'a> {
     }
 
     fn tick(&mut self, now: Instant) -> Result<(), Failure> {
-        while let Some(message) = self.control.try_receive()? {
+        // A peer that is content may leave: its connection has ended where its last message has.
+        while !self.peer_is_right
+            && let Some(message) = self.control.try_receive()?
+        {
             self.hear(message)?;
         }
         if let Some(event) = self.endpoint.async_event()? {
