@@ -55,6 +55,9 @@ const PROVEN: u32 = 20;
 /// How often a disarmed thread looks whether the program still polls.
 const TICK: Duration = Duration::from_millis(1);
 
+/// The thread's time slice, the least that the scheduler grants.
+const SLICE: Duration = Duration::from_micros(100);
+
 /// Between attempts to reach a node that went away without a word: it restarts.
 const NODE_RETRY: Duration = Duration::from_millis(20);
 
@@ -126,11 +129,38 @@ fn block_signals() -> libc::sigset_t {
 
 /// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.
 unsafe extern "C" fn run(runtime: *mut Runtime) {
+    prefer_short_slices();
     // SAFETY: `start` passes a pointer from `Box`.
     let mut runtime = unsafe { Box::from_raw(runtime) };
     loop {
         runtime.turn();
     }
+}
+
+/// Asks the scheduler for short time slices. Among equals, whoever asks for less gets the processor sooner:
+/// a wake-up then does not wait for the end of the slice of a program that spins on memory. Kernels
+/// before 6.12 do not know it; nothing but time is lost.
+fn prefer_short_slices() {
+    /// `struct sched_attr` as far as it was first defined.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let wanted = Attributes {
+        size: size_of::<Attributes>() as u32,
+        runtime: SLICE.as_nanos() as u64,
+        ..Attributes::default()
+    };
+    // SAFETY: the structure is live and as long as it says.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };
 }
 
 /// `CLOCK_MONOTONIC`.
