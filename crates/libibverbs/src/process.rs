@@ -120,6 +120,8 @@ impl Process {
     pub(crate) fn make_current(self) -> &'static Self {
         let process: &'static Self = Box::leak(Box::new(self));
         CURRENT.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
+        // SAFETY: the function may run at any exit: it does not wait for the lock.
+        unsafe { libc::atexit(send_the_last) };
         process
     }
 
@@ -209,6 +211,14 @@ impl Process {
         if state.wanted_links.len() > before {
             self.wake.signal();
         }
+    }
+}
+
+/// A program may exit as soon as it has its last message: its peer still gets the acknowledgement.
+extern "C" fn send_the_last() {
+    let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
+    if let Some(mut state) = process.and_then(|process| process.state.try_lock().ok()) {
+        state.device.progress(crate::thread::now());
     }
 }
 
