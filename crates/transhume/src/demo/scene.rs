@@ -31,7 +31,7 @@ pub const START_HOST: &str = "h1";
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long verbs-check runs for each round: three moves, and the pauses between them.
-const SECONDS_PER_ROUND: u64 = 15;
+const SECONDS_PER_ROUND: u64 = 18;
 
 /// How long it runs beyond that.
 const SECONDS_AROUND: u64 = 6;

@@ -33,29 +33,24 @@ impl Summary {
         if json {
             return print_json(self);
         }
-        print!("\n{}\n{}", self.moves_table(), self.checked());
+        print!("\n{}\n{}\n{}", self.blackouts(), self.phases(), self.checked());
         Ok(())
     }
 
-    fn moves_table(&self) -> String {
-        let titles = [
-            "MOVE",
-            "PATH",
-            "PROBER",
-            "WORKLOAD",
-            "NODES",
-            "NETWORK PART",
-            "SUSPEND",
-            "DUMP",
-            "TRANSFER",
-            "RESTORE",
-            "COMMIT",
-            "RESUME",
-            "TOTAL",
-        ];
-        let rows: Vec<_> = self.moves.iter().map(row).collect();
-        let explained = "Blackout as seen by the prober outside, by the workload, and by the nodes:\n\n";
-        format!("{explained}{}", table::render(titles, &rows))
+    fn blackouts(&self) -> String {
+        let titles = ["MOVE", "PATH AFTERWARDS", "PROBER", "WORKLOAD", "NODES", "NETWORK PART"];
+        let rows: Vec<_> = self.moves.iter().map(blackout_row).collect();
+        format!(
+            "Blackout as a prober outside, the workload and the nodes saw it:\n\n{}",
+            table::render(titles, &rows)
+        )
+    }
+
+    fn phases(&self) -> String {
+        let titles =
+            ["MOVE", "PREPARE", "SUSPEND", "DUMP", "TRANSFER", "RESTORE", "COMMIT", "RESUME", "IN ALL"];
+        let rows: Vec<_> = self.moves.iter().map(phase_row).collect();
+        format!("Time per phase; the transfer runs beside others:\n\n{}", table::render(titles, &rows))
     }
 
     fn checked(&self) -> String {
@@ -69,24 +64,34 @@ impl Summary {
     }
 }
 
-fn row(seen: &Seen) -> [String; 13] {
-    let report = &seen.report;
-    let phase = |phase| phase_time(report, phase);
+fn blackout_row(seen: &Seen) -> [String; 6] {
     [
-        format!("{} → {}", report.from, report.to),
+        name(&seen.report),
         seen.path.to_owned(),
         milliseconds(seen.probe_us),
         milliseconds(seen.workload_us),
-        milliseconds(report.blackout_us),
-        milliseconds(report.network.total_us()),
+        milliseconds(seen.report.blackout_us),
+        milliseconds(seen.report.network.total_us()),
+    ]
+}
+
+fn phase_row(seen: &Seen) -> [String; 9] {
+    let phase = |phase| phase_time(&seen.report, phase);
+    [
+        name(&seen.report),
+        phase(Phase::Prepare),
         phase(Phase::Suspend),
         phase(Phase::Dump),
         phase(Phase::Transfer),
         phase(Phase::Restore),
         phase(Phase::Commit),
         phase(Phase::Resume),
-        milliseconds(report.total_us),
+        milliseconds(seen.report.total_us),
     ]
+}
+
+fn name(report: &MoveReport) -> String {
+    format!("{} → {}", report.from, report.to)
 }
 
 fn phase_time(report: &MoveReport, phase: Phase) -> String {

@@ -13,7 +13,7 @@ use crate::cli::{phase_name, unexpected};
 use crate::failure::Result;
 
 /// How long the traffic is shown before each move.
-const PAUSE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Where the traveller goes in a round.
 const STOPS: [&str; 3] = ["h3", HOME_HOST, START_HOST];
@@ -51,8 +51,11 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
     view.say(&format!("moving `{TRAVELLER}` to {host}"));
     let report = make_move(scene, host, view)?;
     let (end, end_1970) = (Instant::now(), since_1970());
+    let before = scene.traffic.known().write_rates.len();
+    // The first rate after the move may be of the second in which it was.
     let speaks = |known: &Known| {
         known.intervals.iter().any(|interval| interval.at > end_1970 && interval.counts.operations > 0)
+            && known.write_rates.iter().skip(before + 1).any(|rate| *rate > 0.0)
     };
     scene.traffic.wait_for("traffic after the move", end + PATIENCE, speaks)?;
     let gap = scene.prober.gaps().longest_within(begin, Instant::now());
