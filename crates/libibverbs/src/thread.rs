@@ -10,10 +10,11 @@
 //!           woke `patience` times in a row just after the program had polled
 //!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
 //!         ◀────────────────────────────────────────────────────────────────────
-//!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block)
+//!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
+//!           or a tick found work that the program had not polled for
 //! ```
 //!
-//! Where work has been waiting when the thread is armed again, disarming was a mistake, and patience grows.
+//! In the last case disarming was a mistake, and patience grows.
 //! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
 //! acknowledgements that were to ride on its next request: the thread looks each tick, and after
 //! a quiet while it sleeps soundly until a call wakes it.
@@ -280,10 +281,11 @@ impl Runtime {
         self.quiet = if woken.link || idle < TICK { 0 } else { self.quiet.saturating_add(1) };
         if !state.armed {
             self.ticks += 1;
-            state.armed = idle > TICK;
             let progress = state.device.progress(now);
             process.deliver(&mut state);
-            self.learn(state.armed && progress.did_work);
+            let mistaken = progress.did_work && idle > RECENT;
+            state.armed = mistaken || idle > TICK;
+            self.learn(mistaken);
         } else if woken.link {
             self.streak = if idle < RECENT { self.streak + 1 } else { 0 };
             state.armed = self.streak < self.patience;
