@@ -31,7 +31,7 @@ bench-verbs: build ## Compare the user-space device with UCX, on one host and be
 bench-move: build ## Measure the blackout of moves against plain CRIU
 	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
 
-soak: setup ## Simulate moves under faults for SECONDS=60
+soak: setup ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
 
 lint: setup ## Check formatting and lints only

@@ -1,14 +1,19 @@
-//! Runs the simulator for as long as asked: `soak SECONDS [FIRST_SEED]`.
+//! Runs the simulator for as long as asked: `soak SECONDS [FIRST_SEED]`; or checks every
+//! order of messages in the cases that take too long for the tests: `soak exhaustive` (minutes).
 
 use std::env;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use moves::sim::exhaustive::{Faults, explore};
 use moves::sim::{Sabotage, Tally, run_seed};
 
-const USAGE: &str = "usage: soak SECONDS [FIRST_SEED], both whole numbers";
+const USAGE: &str = "usage: soak SECONDS [FIRST_SEED], both whole numbers, or: soak exhaustive";
 
 fn main() -> ExitCode {
+    if env::args().skip(1).eq(["exhaustive"]) {
+        return exhaustive();
+    }
     let numbers: Option<Vec<u64>> = env::args().skip(1).map(|text| text.parse().ok()).collect();
     match numbers.as_deref() {
         Some([seconds]) => soak(Duration::from_secs(*seconds), fresh_seed()),
@@ -18,6 +23,24 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn exhaustive() -> ExitCode {
+    let cases = [
+        Faults { crashes: 2, losses: 1, repeats: 1, ..Faults::default() },
+        Faults { crashes: 2, moves: 1, ..Faults::default() },
+        Faults { crashes: 1, losses: 1, moves: 1, ..Faults::default() },
+    ];
+    for faults in cases {
+        match explore(faults, Sabotage::None) {
+            Ok(explored) => println!("{faults:?}: {explored:?}"),
+            Err(violation) => {
+                eprintln!("{faults:?}: {violation}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn soak(time: Duration, first: u64) -> ExitCode {

@@ -82,14 +82,6 @@ fn every_order_of_messages_with_two_crashes() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
-fn every_order_of_messages_with_two_crashes_and_a_loss() {
-    check(Faults { crashes: 2, losses: 1, repeats: 1, ..Faults::default() });
-    check(Faults { crashes: 2, moves: 1, ..Faults::default() });
-    check(Faults { crashes: 1, losses: 1, moves: 1, ..Faults::default() });
-}
-
-#[test]
 fn every_order_of_messages_with_a_crash_an_exit_and_a_waiting_peer() {
     check(Faults { crashes: 1, peers: 1, exits: 1, ..Faults::default() });
 }
