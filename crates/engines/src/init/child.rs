@@ -40,7 +40,8 @@ impl<'a> Order<'a> {
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
             command.pre_exec(move || {
-                let failed = libc::setgroups(groups.len(), groups.as_ptr()) == -1
+                let failed = unblock_signals() == -1
+                    || libc::setgroups(groups.len(), groups.as_ptr()) == -1
                     || libc::setgid(group) == -1
                     || libc::setuid(user) == -1
                     || libc::chdir(directory.as_ptr()) == -1;
@@ -48,6 +49,16 @@ impl<'a> Order<'a> {
             });
         }
         command.spawn()
+    }
+}
+
+/// A program expects to start with no signal blocked; init has blocked those that it hears.
+fn unblock_signals() -> libc::c_int {
+    // SAFETY: the set is made empty before it is used.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
     }
 }
 
