@@ -1,5 +1,6 @@
 //! A lab of its own for a test, with the command line that people use.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -204,17 +205,27 @@ impl TestLab {
         check.end(LIMIT).map_err(|error| error.context(self.logs()))
     }
 
-    /// The lab's processes whose command line `wanted` likes.
+    /// The lab's daemons and instances' processes whose command line `wanted` likes.
     pub fn find(&self, wanted: impl Fn(&[&str]) -> bool) -> Vec<Identity> {
-        let layout = Layout::of(&self.name);
-        let id = Record::read(&layout).map(|record| record.id);
+        let id = Record::read(&Layout::of(&self.name)).map(|record| record.id);
+        let marks = Marks::new(id.as_deref(), std::iter::empty());
+        let marked: HashSet<i32> = marks.processes().map(|process| process.pid).collect();
         let is_wanted = |process: &Identity| {
             let line = std::fs::read(file(process.pid, "cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             wanted(&line.split_terminator('\0').collect::<Vec<_>>())
         };
-        Marks::new(id.as_deref(), std::iter::empty()).processes().filter(is_wanted).collect()
+        // An instance's first process is marked; its command is a child of that.
+        let is_ours = |process: &Identity| {
+            marked.contains(&process.pid) || parent(process.pid).is_some_and(|pid| marked.contains(&pid))
+        };
+        lab::process::all().filter(is_ours).filter(is_wanted).collect()
     }
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(file(pid, "status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|pid| pid.trim().parse().ok())
 }
 
 /// The checking workload's instances.

@@ -115,6 +115,7 @@ fn a_dry_run_changes_nothing() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h2", &["--qps", "1"])?;
+    check.progress()?;
     lab.transhume(&["move", CLIENT, "h1", "--dry-run"])?.success()?;
     let after = lab.instance(CLIENT)?;
     ensure!(after.host == "h2" && after.epoch.0 == 0, "{after:?}");
