@@ -233,25 +233,35 @@ pub const SERVER: &str = "server";
 /// See [`SERVER`].
 pub const CLIENT: &str = "client";
 
-/// The events of `moving` up to the begin of `phase`. False if the move ends before it.
+/// How far a move came.
+#[derive(Debug)]
+pub enum Followed {
+    /// To the begin of the wanted phase.
+    Reached,
+    /// To its end, without that phase.
+    Ended(Outcome),
+}
+
+/// Follows `moving` up to the begin of `phase`, or to its end.
 ///
 /// # Errors
-/// If the connection ends early.
-pub fn follow_to(moving: &mut Client, wanted: Phase) -> Result<bool> {
+/// If the move was refused, or the connection ends early, as when the coordinator is killed.
+pub fn follow_to(moving: &mut Client, wanted: Phase) -> Result<Followed> {
     loop {
         match moving.next_event()? {
-            Event::Phase { phase, .. } if phase == wanted => return Ok(true),
-            Event::Moved(_) | Event::Failed(_) => return Ok(false),
+            Event::Phase { phase, .. } if phase == wanted => return Ok(Followed::Reached),
+            Event::Moved(report) => return Ok(Followed::Ended(report.outcome)),
+            Event::Failed(failure) => bail!("{failure}"),
             _ => {}
         }
     }
 }
 
-/// The move's end.
+/// Follows `moving` to its end.
 ///
 /// # Errors
-/// If there is none, as when the coordinator was killed.
-pub fn outcome(mut moving: Client) -> Result<Outcome> {
+/// As [`follow_to`].
+pub fn outcome(moving: &mut Client) -> Result<Outcome> {
     loop {
         match moving.next_event()? {
             Event::Moved(report) => return Ok(report.outcome),

@@ -37,7 +37,7 @@ fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
     refused(&lab.transhume(&["run", "--name", "job", "--detach", "--", "true"])?, &["job"])?;
     refused(&lab.transhume(&["run", "--host", "h9", "--detach", "--", "true"])?, &["h9"])?;
     lab.lab.kill("h2".parse()?)?;
-    refused(&lab.transhume(&["move", "job", "h2"])?, &["h2", "down"])?;
+    refused(&lab.transhume(&["move", "job", "h2"])?, &["h2", "not connected"])?;
     lab.transhume(&["kill", "job"])?.success()?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{Outcome, Phase};
 use e2e::check::Check;
 use e2e::fault::{Cast, Fault, SmallDisk, Who};
-use e2e::testlab::{CLIENT, SERVER, TestLab, follow_to, outcome};
+use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
 use lab::{Lab, Place};
 
 /// The phases in which something can go wrong.
@@ -41,12 +41,16 @@ fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Resul
     let to = if before.host == "h2" { "h3" } else { "h2" };
     let cast = Cast { source: before.host.parse()?, destination: to.parse()? };
     let mut moving = lab.begin_move(CLIENT, to)?;
-    if follow_to(&mut moving, phase)? {
-        fault.strike(lab, &cast)?;
-    }
-    fault.mend(&lab.lab, &cast)?;
-    // With a killed coordinator the connection on which the outcome comes is gone.
-    let outcome = outcome(moving).ok();
+    let followed = follow_to(&mut moving, phase)?;
+    let outcome = match followed {
+        Followed::Ended(outcome) => Some(outcome),
+        Followed::Reached => {
+            fault.strike(lab, &cast)?;
+            fault.mend(&lab.lab, &cast)?;
+            // With a killed coordinator the connection on which the outcome comes is gone.
+            outcome(&mut moving).ok()
+        }
+    };
     let after = lab.settled(CLIENT)?;
     let expected = match outcome {
         Some(Outcome::Moved) => to,
