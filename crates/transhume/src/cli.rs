@@ -10,6 +10,7 @@ mod kill;
 mod lab;
 mod logs;
 mod man;
+mod near;
 mod node;
 mod pki;
 mod ps;

@@ -17,6 +17,14 @@ impl Failure {
     pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self(api::Failure::new(message, help))
     }
+
+    /// The same failure with one more way out, before the others.
+    #[must_use]
+    pub fn with_help(mut self, help: &str) -> Self {
+        let others = std::mem::take(&mut self.0.help);
+        self.0.help = if others.is_empty() { help.to_owned() } else { format!("{help} {others}") };
+        self
+    }
 }
 
 impl fmt::Display for Failure {

@@ -84,7 +84,7 @@ fn interrupt(child: &Child) {
 const STARTED: &str = r#"{"started":{"name":"job","vid":258,"fabric":1,"host":"h1","epoch":0,"address":"10.77.1.2","state":"running","command":["x"]}}
 "#;
 
-const MOVED: &str = r#"{"phase":{"phase":"check","at_us":0}}
+const MOVED: &str = r#"{"phase":{"phase":"prepare","at_us":0}}
 {"phase":{"phase":"dump","at_us":1500}}
 {"transferred":{"bytes":1048576,"total":null}}
 {"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
@@ -145,7 +145,7 @@ fn a_move_shows_its_phases_and_ends_with_a_table() {
     let _requests = stage.coordinator(&[MOVED, MOVED]);
     let ended = stage.run(&["move", "job", "h2"]);
     let shown = text(&ended.stdout);
-    assert!(ended.status.success());
+    assert!(ended.status.success(), "{ended:?}");
     for part in ["1.5 ms  dump", "job h1 → h2, epoch 1", "blackout 120.0 ms", "16 QPs", "PHASE"] {
         assert!(shown.contains(part), "{part} is missing in {shown}");
     }
@@ -157,9 +157,11 @@ fn a_move_shows_its_phases_and_ends_with_a_table() {
 #[test]
 fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
     let stage = Stage::new("refused");
-    let refusal =
-        "{\"failed\":{\"message\":\"there is no instance `jib`\",\"help\":\"did you mean `job`?\"}}\n";
-    let _requests = stage.coordinator(&[ROLLED_BACK, refusal]);
+    let refusal = "{\"failed\":{\"message\":\"there is no instance `jib`\",\"help\":\"look at `ps`\"}}\n";
+    let hosts = "{\"hosts\":[{\"name\":\"h2\",\"address\":\"x\",\"up\":true,\"instances\":0}]}\n";
+    let instances = "{\"instances\":[{\"name\":\"job\",\"vid\":258,\"fabric\":1,\"host\":\"h1\",\"epoch\":0,\
+                     \"address\":\"x\",\"state\":\"running\",\"command\":[\"x\"]}]}\n";
+    let _requests = stage.coordinator(&[ROLLED_BACK, refusal, instances, hosts, instances, hosts]);
     let ended = stage.run(&["move", "job", "h2"]);
     let errors = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1));
@@ -170,7 +172,10 @@ fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
     assert!(errors.contains("make room on h2"), "{errors}");
     let ended = stage.run(&["move", "jib", "h2"]);
     assert_eq!(ended.status.code(), Some(1));
-    assert_eq!(text(&ended.stderr), "transhume: there is no instance `jib`\n  did you mean `job`?\n");
+    assert_eq!(
+        text(&ended.stderr),
+        "transhume: there is no instance `jib`\n  did you mean `job`? look at `ps`\n"
+    );
 }
 
 #[test]

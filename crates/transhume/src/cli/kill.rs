@@ -18,7 +18,8 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        match target.ask(&Request::Kill { name: self.name })? {
+        let request = Request::Kill { name: self.name.clone() };
+        match target.ask(&request).map_err(|failure| target.suggest(failure, &self.name))? {
             Event::Done => Ok(ExitCode::SUCCESS),
             event => Err(unexpected(&event)),
         }

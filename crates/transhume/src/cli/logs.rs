@@ -24,7 +24,8 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        copy_output(target.send(&Request::Logs { name: self.name, follow: self.follow })?)
+        let request = Request::Logs { name: self.name.clone(), follow: self.follow };
+        copy_output(target.send(&request)?).map_err(|failure| target.suggest(failure, &self.name))
     }
 }
 

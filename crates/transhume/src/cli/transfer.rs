@@ -35,13 +35,14 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let request = MoveRequest { name: self.name.clone(), host: self.host, dry_run: self.dry_run };
+        let request = MoveRequest { name: self.name.clone(), host: self.host.clone(), dry_run: self.dry_run };
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
-            cancel_on_interrupt(target, self.name)?;
+            cancel_on_interrupt(target, self.name.clone())?;
         }
         let progress = if self.json { Progress::None } else { Progress::to_stdout() };
-        match follow(events, progress)? {
+        let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
+        match follow(events, progress).map_err(suggest)? {
             Event::Checked { obstacles } => checked(&obstacles, self.json),
             Event::Moved(report) => moved(&report, self.json),
             event => Err(unexpected(&event)),

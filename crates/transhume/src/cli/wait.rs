@@ -18,7 +18,8 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        match target.ask(&Request::Wait { name: self.name })? {
+        let request = Request::Wait { name: self.name.clone() };
+        match target.ask(&request).map_err(|failure| target.suggest(failure, &self.name))? {
             Event::Exited { code } => Ok(exit_code(code)),
             event => Err(unexpected(&event)),
         }
