@@ -45,5 +45,6 @@ step build cargo build --locked --quiet --workspace
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check
 step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
-step 'unit tests' cargo test --locked --quiet --workspace
+step 'unit tests' cargo test --locked --quiet --no-fail-fast --workspace --exclude e2e
+step 'end-to-end tests' cargo test --locked --quiet --no-fail-fast -p e2e
 finish
