@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, ToProcess, Transport};
 use fabric::{Epoch, ProcessId};
+use rustix::net::sockopt;
 use softhca::stream::create_shm_pair;
 use tokio::time::sleep;
 use tracing::debug;
@@ -18,6 +19,13 @@ use crate::peers::LinkRequest;
 
 /// How long a nudge may take to lead to a link.
 const NUDGE_LIMIT: Duration = Duration::from_millis(50);
+
+/// How long a link to another host may be idle before it is probed, and how often then.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the other host may take to acknowledge what was sent, or a probe, in milliseconds.
+const LOST_AFTER_MS: u32 = 10_000;
 
 /// Starts to fulfil the wish of `from`, a process of `instance`, for a link to `to`.
 pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId, to: ProcessId) {
@@ -70,7 +78,7 @@ pub(crate) fn nudge(shared: &Shared, request: &LinkRequest) -> Result<(), LinkRe
 
 /// Hands the wanted process its end of a link that the asking one opened from another host.
 pub(crate) fn deliver(shared: &Shared, request: &LinkRequest, socket: TcpStream) -> Result<(), LinkRefusal> {
-    let _ = socket.set_nodelay(true);
+    prepare(&socket);
     let message =
         ToProcess::LinkUp { peer: request.from, epoch: request.epoch, transport: Transport::Stream };
     post(shared, request.to_instance(), request.to, message, vec![socket.into()])
@@ -78,9 +86,19 @@ pub(crate) fn deliver(shared: &Shared, request: &LinkRequest, socket: TcpStream)
 
 async fn open_remotely(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
     let link = shared.peers.open(request).await?;
-    let _ = link.socket.set_nodelay(true);
+    prepare(&link.socket);
     let message = ToProcess::LinkUp { peer: request.to, epoch: link.epoch, transport: Transport::Stream };
     post(shared, request.from_instance(), request.from, message, vec![link.socket.into()])
+}
+
+/// Lets a connection to another host send at once, and end when the host is lost. One of which the options cannot be
+/// set works, if worse.
+fn prepare(socket: &TcpStream) {
+    let _ = socket.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, PROBE_AFTER);
+    let _ = sockopt::set_tcp_keepintvl(socket, PROBE_INTERVAL);
+    let _ = sockopt::set_tcp_user_timeout(socket, LOST_AFTER_MS);
 }
 
 fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(), LinkRefusal> {

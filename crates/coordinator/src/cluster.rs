@@ -183,7 +183,7 @@ impl Cluster {
         let send = |number| link.outbox.send(&FromCoordinator::Ask { number, question });
         match link.pending.ask(limit, send).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(reason)) => Err(crate::failure::from_words(&reason)),
+            Ok(Err(reason)) => Err(crate::failure::from_reason(&reason)),
             Err(CallError::Closed | CallError::TimedOut) => Err(crate::failure::host_silent(host)),
         }
     }

@@ -3,13 +3,12 @@
 use api::Failure;
 use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
+use rpc::wire::split_reason;
 
-/// A failure of which a node says everything in one sentence: `what: way out`.
-pub fn from_words(words: &str) -> Failure {
-    match words.rsplit_once(": ") {
-        Some((what, way_out)) => Failure::new(what, way_out),
-        None => Failure::new(words, "see the log of the host's node"),
-    }
+/// The failure for what a node, or the move protocol, gives as its reason.
+pub fn from_reason(reason: &str) -> Failure {
+    let (what, way_out) = split_reason(reason);
+    Failure::new(what, way_out.unwrap_or("try again; the logs of the hosts' nodes say more"))
 }
 
 pub fn no_instance(name: &str) -> Failure {
@@ -45,7 +44,13 @@ pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
             format!("`{name}` is being moved already"),
             "wait until that move is over, or interrupt it with Ctrl-C where it was started",
         ),
-        other => from_words(&other.to_string()),
+        Refusal::CleaningUp { host, .. } => Failure::new(
+            format!("host {host} still removes what a former move of `{name}` has left there"),
+            "try again in a moment",
+        ),
+        Refusal::TooMany(moves) => {
+            Failure::new(format!("{moves} moves are not over"), "wait for some of them to end")
+        }
     }
 }
 
@@ -82,10 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_out_comes_last() {
-        let failure = from_words("/dev/kvm is open: close it: the device cannot move");
-        assert_eq!(failure.message, "/dev/kvm is open: close it");
-        assert_eq!(failure.help, "the device cannot move");
-        assert!(!from_words("no").help.is_empty());
+    fn a_reason_keeps_its_way_out() {
+        let failure = from_reason(&rpc::wire::reason("/dev/kvm is open: busy", "close it"));
+        assert_eq!((failure.message.as_str(), failure.help.as_str()), ("/dev/kvm is open: busy", "close it"));
+        let failure = from_reason("no: nothing");
+        assert_eq!(failure.message, "no: nothing");
+        assert!(!failure.help.is_empty());
     }
 }

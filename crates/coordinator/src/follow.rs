@@ -8,7 +8,7 @@ use moves::progress::{self, Event as Progress};
 use rpc::wire::Measurement;
 use tokio::sync::mpsc;
 
-use crate::failure::from_words;
+use crate::failure::from_reason;
 
 /// The user of a move.
 pub struct Follow {
@@ -90,7 +90,7 @@ impl Follow {
     }
 
     fn ended(&mut self, outcome: progress::Outcome, phases: &[(progress::Phase, Duration)]) -> Event {
-        let obstacles = |reasons: Vec<String>| reasons.iter().map(|reason| from_words(reason)).collect();
+        let obstacles = |reasons: Vec<String>| reasons.iter().map(|reason| from_reason(reason)).collect();
         match outcome {
             progress::Outcome::Feasible => return Event::Checked { obstacles: Vec::new() },
             progress::Outcome::Hindered { reasons } => {

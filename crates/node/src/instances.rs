@@ -11,7 +11,7 @@ use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
 use rpc::frame;
-use rpc::wire::{Answer, Blueprint, Question};
+use rpc::wire::{self, Answer, Blueprint, Question};
 use tokio::time::timeout;
 
 use crate::node::Node;
@@ -224,7 +224,9 @@ impl Node {
         match self.agent.entry(vid).map(|entry| entry.role) {
             Some(Role::Host { .. }) => {}
             Some(Role::Ended { .. }) => return Ok(Answer::Done),
-            Some(_) => return Err("the instance is being moved: cancel the move first".into()),
+            Some(_) => {
+                return Err(wire::reason("the instance is being moved", "wait for the move, or cancel it"));
+            }
             None => return Err("the instance is not on this host".into()),
         }
         let name = self.lives().get_mut(&vid).map(|live| {

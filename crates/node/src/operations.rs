@@ -4,13 +4,13 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engines::{InstanceName, Needs, Report, Running, State, Watch};
+use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
 use fabric::{Epoch, Vid};
 use moves::node::{Operation, Outcome};
 use moves::protocol::Suspension;
 use moves::{HostName, MoveId};
 use rpc::frame;
-use rpc::wire::{Blueprint, Measurement};
+use rpc::wire::{self, Blueprint, Measurement};
 use tokio::time::timeout;
 
 use crate::cancel::Cancel;
@@ -115,7 +115,7 @@ impl Node {
             engine.arm(&name)
         });
         if let Err(error) = prepared.await {
-            return Ok(refused(&[error]));
+            return Ok(Outcome::Refused { reasons: vec![error.to_string()] });
         }
         self.receptions.expect(id, vid, source);
         Ok(Outcome::Done)
@@ -190,7 +190,8 @@ impl Node {
         let directory = self.engine(move |engine| engine.image_directory(&name)).await?;
         let receiving = async {
             let mut stream = self.receptions.stream(id).await.ok_or("no images are expected")?;
-            let carried = images::receive(&mut stream, &directory).await?;
+            let received = images::receive(&mut stream, &directory).await;
+            let carried = received.map_err(|error| format!("the images did not arrive: {error}"))?;
             self.files.write_carried(vid, &carried)?;
             Ok(())
         };
@@ -297,8 +298,9 @@ fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
     Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
 }
 
-fn refused(blockers: &[impl Display]) -> Outcome {
-    Outcome::Refused { reasons: blockers.iter().map(ToString::to_string).collect() }
+fn refused(blockers: &[Blocker]) -> Outcome {
+    let reason = |blocker: &Blocker| wire::reason(&blocker.what, &blocker.remedy);
+    Outcome::Refused { reasons: blockers.iter().map(reason).collect() }
 }
 
 fn micros(duration: Duration) -> u64 {

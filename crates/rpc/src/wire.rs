@@ -27,6 +27,21 @@ use serde::{Deserialize, Serialize};
 /// Raised when a message changes its meaning or layout.
 pub const VERSION: u16 = 1;
 
+/// A reason in words with its way out, as the move protocol carries it.
+#[must_use]
+pub fn reason(what: &str, way_out: &str) -> String {
+    format!("{what}\n{way_out}")
+}
+
+/// The words of a reason, and its way out if it has one.
+#[must_use]
+pub fn split_reason(reason: &str) -> (&str, Option<&str>) {
+    match reason.split_once('\n') {
+        Some((what, way_out)) => (what, Some(way_out)),
+        None => (reason, None),
+    }
+}
+
 /// What an instance's specification holds, which the move protocol only passes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blueprint {
