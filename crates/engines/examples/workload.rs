@@ -1,7 +1,7 @@
 //! Programs that notice if a move loses or repeats anything, for the tests of this crate.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -21,6 +21,7 @@ fn main() {
         ["serve", address] => serve(address),
         ["ask", address] => ask(address),
         ["mixed"] => mixed(),
+        ["crowd", address] => crowd(address),
         ["reply"] => reply(),
         ["open", path] => open(path),
         _ => panic!("unknown workload {words:?}"),
@@ -82,6 +83,66 @@ fn ask(address: &str) {
         println!("{number}");
         thread::sleep(PAUSE);
     }
+}
+
+/// Asks an echo for ever, beside threads that wait in the kernel and tell if that is interrupted.
+fn crowd(address: &str) {
+    let (reader, writer) = io::pipe().unwrap();
+    thread::spawn(move || wait_for_ever("read", || (&reader).read(&mut [0]).map(|_| ())));
+    thread::spawn(|| wait_for_ever("nanosleep", || sleep(Duration::from_millis(7))));
+    thread::spawn(|| wait_for_ever("nanosleep", || sleep(Duration::from_secs(60))));
+    thread::spawn(|| wait_for_ever("poll", || poll(50)));
+    thread::spawn(spin);
+    thread::spawn(move || {
+        wait_for_ever("write", || {
+            thread::sleep(Duration::from_millis(3));
+            (&writer).write(&[0]).map(|_| ())
+        })
+    });
+    ask(address);
+}
+
+/// Repeats what must not fail but by a move, also where the standard library would try again.
+fn wait_for_ever(name: &str, wait: impl Fn() -> io::Result<()>) {
+    let host = || std::fs::read_link("/proc/self/ns/net").unwrap();
+    loop {
+        let before = host();
+        if let Err(error) = wait()
+            && host() == before
+        {
+            eprintln!("{name}: {error}");
+        }
+    }
+}
+
+fn sleep(time: Duration) -> io::Result<()> {
+    let time =
+        libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+    // SAFETY: `time` is live, and nothing is asked back.
+    checked(unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) })
+}
+
+fn poll(milliseconds: i32) -> io::Result<()> {
+    // SAFETY: no descriptors are passed.
+    checked(unsafe { libc::poll(std::ptr::null_mut(), 0, milliseconds) })
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Computes in registers, general ones and others, and never waits.
+fn spin() {
+    let expected = (0..100_000).fold((1, 1.0), step);
+    loop {
+        let found = (0..100_000).fold((1, 1.0), step);
+        assert!(found == expected, "registers changed");
+        thread::sleep(PAUSE);
+    }
+}
+
+fn step((whole, real): (u64, f64), round: u64) -> (u64, f64) {
+    (whole.wrapping_mul(0x9e37_79b9).rotate_left(7) ^ round, (real * 1.000_1 + round as f64).sqrt())
 }
 
 /// Threads that wake each other, a memfd, a child behind pipes: a number goes through all of them.

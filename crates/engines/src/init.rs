@@ -25,6 +25,7 @@ use fabric::attach::ToNode;
 use self::attach::Attachment;
 use self::child::{Child, Order};
 use self::signals::Signals;
+use crate::guard;
 use crate::instance::InstanceSpec;
 
 /// Before names of the command's environment that must not have an effect on init itself.
@@ -61,12 +62,15 @@ pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
 
 /// Runs a command as the first process of an instance, and returns its exit code once the node
 /// has recorded it. `arguments` are those that the engine adds to
-/// [`Config::init`](crate::Config::init).
+/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU.
 ///
 /// # Errors
 /// If signals cannot be set up, or the arguments are not the engine's. A command that does not
 /// start is reported to the node, with the code that a shell would give.
 pub fn run(arguments: &[OsString]) -> io::Result<i32> {
+    if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == guard::WORD) {
+        return guard::run(rest).map(|()| 0);
+    }
     let signals = Signals::block()?;
     let child = Child::start(&Order::parse(arguments)?, unshielded());
     let mut init = Init { signals, child, node: Attachment::new(), told_end: false };

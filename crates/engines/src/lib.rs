@@ -3,6 +3,7 @@
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
 //! * [`process`]: the engine for process trees, on CRIU.
 //! * [`init`]: the instance's first process.
+//! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`netns`]: network namespaces held by a descriptor.
@@ -10,6 +11,7 @@
 
 pub mod engine;
 pub mod error;
+mod guard;
 pub mod init;
 pub mod instance;
 pub mod netns;

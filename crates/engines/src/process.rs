@@ -31,7 +31,7 @@ mod netlink;
 mod record;
 mod rpc;
 mod sockets;
-mod task;
+pub(crate) mod task;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -63,6 +63,7 @@ pub struct Config {
     /// The bridge to which instances are linked, in the network namespace of this process.
     pub bridge: String,
     /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
+    /// It is an instance's first process, and the guard beside each CRIU that dumps.
     pub init: Vec<OsString>,
 }
 
@@ -173,7 +174,7 @@ impl Engine for ProcessEngine {
     fn arm(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        if live.is_armed() { Ok(()) } else { live.arm(&self.config.criu, &self.records) }
+        if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.records) }
     }
 
     fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
@@ -182,7 +183,7 @@ impl Engine for ProcessEngine {
         live.must_be(State::Running)?;
         let mut clock = Stopwatch::start(watch);
         if !live.is_armed() {
-            live.arm(&self.config.criu, &self.records)?;
+            live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }
         live.freeze(&self.records, watch, &mut clock)?;

@@ -5,8 +5,9 @@
 //! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
 //! restored one is killed.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
@@ -18,6 +19,7 @@ use super::rpc::{self, Request, Response};
 use super::task::TaskId;
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
+use crate::guard;
 use crate::instance::InstanceName;
 
 /// How often a wait looks whether the caller cancelled.
@@ -44,6 +46,8 @@ pub struct Launch<'a> {
 pub struct Criu {
     socket: OwnedFd,
     child: Child,
+    /// What does its tracing, and ends after it.
+    guard: Option<Child>,
     id: TaskId,
     request: Request,
     name: InstanceName,
@@ -84,6 +88,7 @@ impl Criu {
         Ok(Self {
             socket: near,
             child,
+            guard: None,
             id,
             request: launch.request,
             name: launch.name.clone(),
@@ -91,6 +96,28 @@ impl Criu {
             root: None,
             harmless: true,
         })
+    }
+
+    /// Has its tracing done by a guard, so that its death does not harm what it traces: see
+    /// [`crate::guard`]. It must wait at a hook.
+    pub fn guard(&mut self, init: &[OsString]) -> Result<()> {
+        let name = self.name.clone();
+        let started =
+            init.split_first().map_or(Err(io::ErrorKind::InvalidInput.into()), |(program, words)| {
+                let mut command = Command::new(program);
+                command.args(words).arg(guard::WORD).arg(self.id.pid.to_string());
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+                command.process_group(0).spawn()
+            });
+        let guard = self.guard.insert(started.doing(|| format!("starting the guard of `{name}`"))?);
+        let mut line = String::new();
+        let heard = guard.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
+        if matches!(heard, Some(Ok(_))) && line == "ready\n" {
+            return Ok(());
+        }
+        Err(Error::Unusable(format!(
+            "the guard of `{name}` cannot trace CRIU: is a debugger attached to it?"
+        )))
     }
 
     /// Who it is, for the record.
@@ -155,16 +182,22 @@ impl Criu {
         self.end_within(UNDO);
     }
 
-    /// Waits for CRIU's end; kills it if it takes too long.
+    /// Waits for CRIU's end; kills it if it takes too long, and its guard if that does.
     fn end_within(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while let Ok(None) = self.child.try_wait() {
-            if Instant::now() > end {
-                let _gone = self.child.kill();
-                let _reaped = self.child.wait();
-                return;
+        if !ended_within(&mut self.child, time) {
+            let _gone = self.child.kill();
+        }
+        if !ended_within(&mut self.child, UNDO)
+            && let Some(guard) = &mut self.guard
+        {
+            let _gone = guard.kill();
+            let _reaped = self.child.wait();
+        }
+        if let Some(mut guard) = self.guard.take() {
+            if !ended_within(&mut guard, UNDO) {
+                let _gone = guard.kill();
             }
-            std::thread::sleep(Duration::from_millis(1));
+            let _reaped = guard.wait();
         }
     }
 
@@ -178,6 +211,10 @@ impl Criu {
 
     fn receive(&mut self, end: Instant) -> Result<Response> {
         while !self.readable()? {
+            // What it was restoring may hold its socket's end as well.
+            if matches!(self.child.try_wait(), Ok(Some(_))) && !self.readable()? {
+                return Err(self.failure());
+            }
             if Instant::now() > end {
                 self.undo();
                 return Err(Error::TimedOut { doing: self.request.word(), name: self.name.clone() });
@@ -219,6 +256,17 @@ impl Drop for Criu {
     fn drop(&mut self) {
         self.undo();
     }
+}
+
+fn ended_within(child: &mut Child, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while let Ok(None) = child.try_wait() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Refused with `ENXIO` until CRIU opens the pipe.

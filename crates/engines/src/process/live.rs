@@ -11,11 +11,12 @@ use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
-use super::{images, netns, sockets};
+use super::{Config, images, netns, sockets};
 use crate::engine::{Phases, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
 use crate::stopwatch::Stopwatch;
+use crate::{guard, init};
 
 /// How long killed processes may take to end.
 const KILLED: Duration = Duration::from_secs(10);
@@ -71,12 +72,12 @@ impl Live {
 
     /// Starts CRIU for what comes next, up to the point where it would touch the instance or needs
     /// its images.
-    pub fn arm(&mut self, program: &Path, records: &Records) -> Result<()> {
+    pub fn arm(&mut self, config: &Config, records: &Records) -> Result<()> {
         let criu = match self.record.state {
-            State::Running => self.arm_dump(program)?,
+            State::Running => self.arm_dump(config)?,
             State::Prepared => {
                 let stage = images::stage(&self.record.images)?;
-                self.launch(program, Request::Restore, &stage)?
+                self.launch(&config.criu, Request::Restore, &stage)?
             }
             _ => return Ok(()),
         };
@@ -85,11 +86,13 @@ impl Live {
         records.save(&self.record)
     }
 
-    fn arm_dump(&self, program: &Path) -> Result<Criu> {
+    fn arm_dump(&self, config: &Config) -> Result<Criu> {
         let pid = self.first()?.id().pid;
         images::clear(&self.record.images)?;
-        let mut criu = self.launch(program, Request::Dump { pid }, &self.record.images)?;
+        guard::clean(Path::new(init::DIRECTORY));
+        let mut criu = self.launch(&config.criu, Request::Dump { pid }, &self.record.images)?;
         criu.run_to(Some("pre-dump"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        criu.guard(&config.init)?;
         Ok(criu)
     }
 
@@ -119,7 +122,7 @@ impl Live {
         clock.lap("end of CRIU");
         match (&dumped, self.first()) {
             (Err(_), Ok(_)) => self.run_on(records)?,
-            // CRIU was killed while it had code in the processes, and they did not survive that.
+            // It ended by itself, or with the guard of its CRIU.
             (Err(_), Err(_)) => self.record.state = State::Ended,
             (Ok(()), _) => {}
         }

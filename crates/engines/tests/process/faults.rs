@@ -141,8 +141,7 @@ fn a_cancelled_dump_lets_the_instance_run_on() {
     runs(a.listen(&spec.name), &mut output);
 }
 
-/// CRIU stops twice in a dump: with the tree seized, and with its images complete. In between it has
-/// code in the processes, and its death may be theirs.
+/// CRIU stops twice in a dump: with the tree seized, and with its images complete.
 #[test]
 fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
     let lab = Lab::new();

@@ -333,9 +333,24 @@ fn criu() -> PathBuf {
 
 /// Kills the CRIU that works in an instance's network, if there is one.
 pub fn kill_criu(network: &OwnedFd) {
-    for criu in processes(|command, theirs| command.contains("swrk") && theirs == link_of(network)) {
+    if let Some(criu) = criu_of(network) {
+        criu.kill();
+    }
+}
+
+/// The CRIU that works in an instance's network.
+pub fn criu_of(network: &OwnedFd) -> Option<Victim> {
+    let found = processes(|command, theirs| command.contains("swrk") && theirs == link_of(network));
+    found.first().map(|pid| Victim(*pid))
+}
+
+/// A process that is not reaped before its engine's call ends.
+pub struct Victim(i32);
+
+impl Victim {
+    pub fn kill(&self) {
         // SAFETY: no memory is passed.
-        unsafe { libc::kill(criu, libc::SIGKILL) };
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
     }
 }
 
@@ -343,6 +358,13 @@ pub fn kill_criu(network: &OwnedFd) {
 pub fn copies(spec: &InstanceSpec, besides: &OwnedFd) -> Vec<i32> {
     let words = spec.command.join("\0");
     processes(|command, theirs| command.contains(&words) && theirs != link_of(besides))
+}
+
+/// The process in a network that runs an instance's command.
+pub fn process_of(spec: &InstanceSpec, network: &OwnedFd) -> i32 {
+    let words = spec.command.join("\0");
+    let found = processes(|command, theirs| command.starts_with(&words) && theirs == link_of(network));
+    *found.first().expect("a process that runs the command")
 }
 
 fn link_of(network: &OwnedFd) -> PathBuf {

@@ -2,5 +2,6 @@
 
 mod blockers;
 mod faults;
+mod kills;
 mod lab;
 mod moves;
