@@ -1,5 +1,8 @@
 //! What goes wrong in a lab, and how it is mended.
 
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -86,30 +89,53 @@ impl Fault {
     }
 }
 
-/// A small file system over a node's state, so that its disk is full soon. Goes away when it is dropped.
+/// Small file systems over the folders in which a node keeps images, so that its disk is full soon. They go
+/// away when it is dropped.
 pub struct SmallDisk<'a> {
     lab: &'a TestLab,
     place: Place,
+    folders: Vec<PathBuf>,
 }
 
 impl<'a> SmallDisk<'a> {
-    /// Gives the node at `place`, which has no instances, a disk of `size` as `mount` understands it.
+    /// Gives the node at `place`, which has no instances, room for `size` as `mount` understands it.
     ///
     /// # Errors
     /// If it cannot be mounted.
     pub fn new(lab: &'a TestLab, place: Place, size: &str) -> Result<Self> {
-        let folder = Layout::of(lab.name()).state(place);
         lab.lab.kill(place)?;
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(folder);
-        run(&mut mount, LIMIT)?;
+        let mut disk = Self { lab, place, folders: Vec::new() };
+        let layout = Layout::of(lab.name());
+        let in_memory = layout.images_in_memory().join(place.to_string());
+        for folder in [in_memory, layout.state(place).join("images")] {
+            fs::create_dir_all(&folder)?;
+            let mut mount = Command::new("mount");
+            run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder), LIMIT)?;
+            disk.folders.push(folder);
+        }
         lab.lab.start(place)?;
-        Ok(Self { lab, place })
+        Ok(disk)
+    }
+
+    /// Uses up all the room that is left.
+    ///
+    /// # Errors
+    /// If a file cannot be made.
+    pub fn fill(&self) -> Result<()> {
+        let zeroes = [0; 1 << 16];
+        for folder in &self.folders {
+            let mut file = File::create(folder.join("filler"))?;
+            // It ends with the room.
+            while file.write_all(&zeroes).is_ok() {}
+        }
+        Ok(())
     }
 
     fn remove(&self) -> Result<()> {
         self.lab.lab.kill(self.place)?;
-        run(Command::new("umount").arg(Layout::of(self.lab.name()).state(self.place)), LIMIT)?;
+        for folder in &self.folders {
+            run(Command::new("umount").arg(folder), LIMIT)?;
+        }
         self.lab.lab.start(self.place)?;
         Ok(())
     }

@@ -27,6 +27,9 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How often the coordinator is asked meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What a host says that has not yet cleared away what an earlier move left.
+const NOT_CLEAR: &str = "try again in a moment";
+
 /// A lab, removed with all that is in it when it is dropped.
 pub struct TestLab {
     /// The lab itself.
@@ -135,6 +138,23 @@ impl TestLab {
         Ok(report)
     }
 
+    /// Moves an instance as soon as the host has cleared away what an earlier move left there: until then it
+    /// refuses, and says so.
+    ///
+    /// # Errors
+    /// As [`Self::move_to`].
+    pub fn move_when_clear(&self, name: &str, host: &str) -> Result<MoveReport> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            match self.move_to(name, host) {
+                Err(error) if format!("{error:#}").contains(NOT_CLEAR) && Instant::now() < end => {
+                    std::thread::sleep(LOOK);
+                }
+                done => return done,
+            }
+        }
+    }
+
     fn report(&self, ended: &Ended) -> Result<MoveReport> {
         let text = ended.lines.join("\n");
         serde_json::from_str(&text).map_err(|_| anyhow!("{text}\n{}\n{}", ended.errors, self.logs()))
@@ -188,6 +208,17 @@ impl TestLab {
             || Ok(self.instance(SERVER)?.address),
             options,
         )
+    }
+
+    /// Reads the checking workload's output anew, from its begin: a killed coordinator has cut off who read it.
+    ///
+    /// # Errors
+    /// If the command cannot be started.
+    pub fn read_again(&self, check: &mut Check) -> Result<()> {
+        for (name, side) in [(SERVER, &mut check.server), (CLIENT, &mut check.client)] {
+            *side = Program::start(&mut self.command(&["logs", "--follow", name]))?;
+        }
+        Ok(())
     }
 
     /// Tells the checking workload to stop, and waits for its good end.
