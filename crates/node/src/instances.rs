@@ -163,19 +163,25 @@ impl Node {
 
     /// The coordinator knows that the instance ended: only its output is kept.
     pub async fn farewell(self: Arc<Self>, vid: Vid) {
-        let Some(live) = self.lives().remove(&vid) else { return };
+        let Some(live) = self.live(vid) else { return };
+        // In this order, so that the output can be read at any time.
         if let Some(carried) = self.broker.carried(live.id(vid)) {
-            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.push_back((vid, carried));
-            if ended.len() > MAX_ENDED {
-                ended.pop_front();
-            }
+            self.keep_output(vid, carried);
         }
         self.broker.remove(live.id(vid));
+        self.lives().remove(&vid);
         if let Err(error) = self.engine(move |engine| engine.destroy(&live.name)).await {
             tracing::warn!("{error}");
         }
         self.files.remove(vid);
+    }
+
+    fn keep_output(&self, vid: Vid, carried: Carried) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.push_back((vid, carried));
+        if ended.len() > MAX_ENDED {
+            ended.pop_front();
+        }
     }
 
     pub async fn answer(self: &Arc<Self>, question: Question) -> Result<Answer, String> {

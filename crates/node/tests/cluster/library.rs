@@ -1,9 +1,11 @@
 //! A process of an instance as its node sees it: it lets go when it is told to, and comes back.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,17 +28,23 @@ pub struct Library {
     heard: Receiver<Heard>,
     socket: Receiver<OwnedFd>,
     current: OwnedFd,
+    wanted: Wanted,
 }
+
+/// Links that a process has asked for and does not have yet.
+type Wanted = Arc<Mutex<HashSet<ProcessId>>>;
 
 impl Library {
     /// Attaches in `network`; the rest happens on a thread of its own.
     pub fn attach(network: OwnedFd) -> Self {
         let (hears, heard) = channel();
         let (sockets, socket) = channel();
-        thread::spawn(move || live(&network, &hears, &sockets));
+        let wanted = Wanted::default();
+        let wants = wanted.clone();
+        thread::spawn(move || live(&network, &hears, &sockets, &wants));
         let current = socket.recv_timeout(LIMIT).unwrap();
         let Ok(Heard::Welcome(id, _)) = heard.recv_timeout(LIMIT) else { panic!("not welcome") };
-        Self { id, heard, socket, current }
+        Self { id, heard, socket, current, wanted }
     }
 
     pub fn hear(&self) -> Heard {
@@ -55,6 +63,7 @@ impl Library {
     }
 
     pub fn open(&self, peer: ProcessId) {
+        self.wanted.lock().unwrap().insert(peer);
         send(&self.current, &ToNode::OpenLink { peer });
     }
 
@@ -77,7 +86,7 @@ pub fn assert_linked(one: &Library, other: &Library) {
     assert_eq!(&got, b"ping");
 }
 
-fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>) {
+fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>, wanted: &Wanted) {
     let mut resume = None;
     loop {
         let socket = connect(network);
@@ -97,12 +106,15 @@ fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>) {
                     let stream = TcpStream::from(descriptors.into_iter().last().unwrap());
                     stream.set_nonblocking(false).unwrap();
                     stream.set_read_timeout(Some(LIMIT)).unwrap();
+                    wanted.lock().unwrap().remove(&peer);
                     Heard::Link(peer, stream)
                 }
                 ToProcess::LinkRefused { peer, reason } => {
                     assert_ne!(reason, LinkRefusal::Gone);
-                    thread::sleep(Duration::from_millis(1));
-                    send(&socket, &ToNode::OpenLink { peer });
+                    if wanted.lock().unwrap().contains(&peer) {
+                        thread::sleep(Duration::from_millis(1));
+                        send(&socket, &ToNode::OpenLink { peer });
+                    }
                     continue;
                 }
                 ToProcess::Nudge { peer } => {
