@@ -333,9 +333,10 @@ fn place_of(task: &Task, spec: &InstanceSpec) -> Result<(OwnedFd, Link)> {
     Ok((namespace, link.doing(|| format!("finding the link of `{}`", spec.name))?))
 }
 
-/// Children before their parents: a shell that waits for stopped children shall see none.
+/// Children before their parents: a shell that waits for stopped children shall see none. Also those
+/// that do not look stopped: a CRIU that was killed may have told them to stop a moment ago.
 fn wake(tree: &[i32], paused: &[i32]) {
-    for &pid in tree.iter().rev().filter(|pid| !paused.contains(pid) && is_stopped(**pid)) {
+    for &pid in tree.iter().rev().filter(|pid| !paused.contains(pid)) {
         if let Some(task) = TaskId::of(pid).ok().and_then(Task::open) {
             let _gone: io::Result<()> = task.signal(libc::SIGCONT);
         }
