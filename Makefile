@@ -22,7 +22,8 @@ build: setup ## Build target/release/transhume and the library beside it
 test: setup ## Build, check formatting and lints, run all tests (under 20 minutes)
 	@scripts/test.sh
 
-demo: build ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
+demo: setup ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
+	@cargo build --locked --release -p transhume -p libibverbs -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
 
 bench-verbs: build ## Compare the user-space device with UCX, on one host and between two
