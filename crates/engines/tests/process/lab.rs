@@ -331,26 +331,13 @@ fn criu() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// Kills the CRIU that works in an instance's network, if there is one.
+/// Kills the CRIU that works in an instance's network, if there is one. It is not reaped before its
+/// engine's call ends.
 pub fn kill_criu(network: &OwnedFd) {
-    if let Some(criu) = criu_of(network) {
-        criu.kill();
-    }
-}
-
-/// The CRIU that works in an instance's network.
-pub fn criu_of(network: &OwnedFd) -> Option<Victim> {
     let found = processes(|command, theirs| command.contains("swrk") && theirs == link_of(network));
-    found.first().map(|pid| Victim(*pid))
-}
-
-/// A process that is not reaped before its engine's call ends.
-pub struct Victim(i32);
-
-impl Victim {
-    pub fn kill(&self) {
+    if let Some(criu) = found.first() {
         // SAFETY: no memory is passed.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        unsafe { libc::kill(*criu, libc::SIGKILL) };
     }
 }
 
