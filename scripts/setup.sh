@@ -78,4 +78,4 @@ install_rust() {
 
 install_packages
 install_rust
-quietly scripts/criu.sh
+quietly as_root scripts/criu.sh
