@@ -32,6 +32,7 @@ mod record;
 mod rpc;
 mod sockets;
 pub(crate) mod task;
+mod turn;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -44,6 +45,7 @@ use std::time::Duration;
 use self::live::Live;
 use self::record::Records;
 use self::task::{Task, TaskId};
+use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec};
@@ -186,7 +188,9 @@ impl Engine for ProcessEngine {
             live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }
+        let turn = Turn::take().doing(|| "waiting for other dumps".into())?;
         live.freeze(&self.records, watch, &mut clock)?;
+        drop(turn);
         let images = images::list(&live.record.images)?;
         Ok(Dump { images, phases: clock.stop() })
     }
