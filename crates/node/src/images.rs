@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use blake3::Hasher;
 use broker::Carried;
@@ -20,11 +21,15 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::node::Node;
 
 /// The most bytes in one frame of a file.
 const PART: usize = 1024 * 1024;
+
+/// How long the destination may take for a part, and for its answer at the end.
+const STALL: Duration = Duration::from_secs(4);
 
 /// The most files of one instance.
 const MAX_IMAGES: usize = 100_000;
@@ -88,7 +93,7 @@ impl Receptions {
 }
 
 impl Node {
-    /// Begins to open the connection for a move before it is needed. If that fails, it is tried again then.
+    /// Begins to open the connection for a move before it is needed.
     pub fn open_image_stream(self: &Arc<Self>, vid: Vid, id: MoveId, destination: HostName) {
         let node = self.clone();
         let opening = tokio::spawn(async move { node.connect_for_images(vid, id, &destination).await });
@@ -101,13 +106,10 @@ impl Node {
 
     async fn image_stream(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
         let opening = self.receptions.opening().remove(&vid);
-        if let Some((of, opening)) = opening
-            && of == id
-            && let Ok(Ok(stream)) = opening.await
-        {
-            return Ok(stream);
+        match opening {
+            Some((of, opening)) if of == id => opening.await.map_err(io::Error::other)?,
+            _ => self.connect_for_images(vid, id, destination).await,
         }
-        self.connect_for_images(vid, id, destination).await
     }
 
     async fn connect_for_images(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
@@ -128,13 +130,16 @@ impl Node {
         images: Vec<Image>,
         directory: &Path,
     ) -> io::Result<u64> {
-        let mut stream = self.image_stream(vid, id, &destination).await?;
         let total = images.iter().map(|image| image.size).sum();
         let progress = |bytes| self.input(Input::Progress { vid, bytes, total });
-        let to_destination = |error: io::Error| {
-            io::Error::new(error.kind(), format!("the images' way to {destination}: {error}"))
+        let sending = async {
+            let mut stream = self.image_stream(vid, id, &destination).await?;
+            send(&mut stream, carried, images, directory, progress).await
         };
-        send(&mut stream, carried, images, directory, progress).await.map_err(to_destination)?;
+        let in_words = |error: io::Error| {
+            io::Error::new(error.kind(), format!("host {destination} did not take the images: {error}"))
+        };
+        sending.await.map_err(in_words)?;
         Ok(total)
     }
 }
@@ -147,7 +152,7 @@ async fn send(
     progress: impl Fn(u64),
 ) -> io::Result<()> {
     let manifest = Manifest { carried, images };
-    frame::send(stream, &manifest).await?;
+    in_time(frame::send(stream, &manifest)).await?;
     let mut digest = Hasher::new();
     let mut part = vec![0; PART];
     let mut sent = 0;
@@ -158,7 +163,7 @@ async fn send(
             let length = part_of(left);
             file.read_exact(&mut part[..length]).await?;
             digest.update(&part[..length]);
-            frame::write(stream, &part[..length]).await?;
+            in_time(frame::write(stream, &part[..length])).await?;
             left -= length as u64;
             sent += length as u64;
             if length == PART {
@@ -166,12 +171,17 @@ async fn send(
             }
         }
     }
-    stream.flush().await?;
-    let received: Received = frame::receive(stream).await?;
+    in_time(stream.flush()).await?;
+    let received: Received = in_time(frame::receive(stream)).await?;
     if received.digest != *digest.finalize().as_bytes() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"));
     }
     Ok(())
+}
+
+/// What `step` comes to, if the destination lets it go forward: the instance is stopped meanwhile.
+async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(STALL, step).await?
 }
 
 /// Takes images from `stream` into `directory`, and returns what came beside them.
