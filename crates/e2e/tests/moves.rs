@@ -14,6 +14,9 @@ const MOVES: usize = 100;
 /// How long a program may take to end after its last move.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A blackout that is worth a line, in microseconds.
+const LONG: u64 = 2_000_000;
+
 fn moves() -> usize {
     std::env::var("TRANSHUME_E2E_MOVES").ok().and_then(|text| text.parse().ok()).unwrap_or(MOVES)
 }
@@ -34,6 +37,9 @@ fn moves_in_a_row_lose_nothing() -> Result<()> {
         let host = format!("h{}", hosts[end] + 1);
         let report = lab.move_to([SERVER, CLIENT][end], &host).with_context(|| format!("move {round}"))?;
         ensure!(report.network.queue_pairs == 16, "{report:?}");
+        if report.blackout_us > LONG {
+            println!("move {round} was slow: {report:?}");
+        }
         blackouts.push(report.blackout_us);
     }
     check.progress()?;
