@@ -3,12 +3,10 @@
 //! * `objects`: domains, regions, completion queues, shared receive queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `links`: links to peers, time, suspension.
-//! * `sharing`: memory shared with neighbours.
 
 mod links;
 mod objects;
 mod queue_pairs;
-mod sharing;
 
 use std::time::Duration;
 
@@ -19,7 +17,6 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::event::Event;
 use crate::limits::Limits;
-use crate::share::owner::Sharing;
 
 use links::Links;
 
@@ -77,7 +74,6 @@ pub struct Device {
     registered: RegisteredList,
     epoch: Epoch,
     suspended: bool,
-    sharing: Sharing,
     /// The QP number given out last.
     qp_numbers: u16,
 }
@@ -93,7 +89,6 @@ impl Device {
             registered: RegisteredList::default(),
             epoch,
             suspended: false,
-            sharing: Sharing::default(),
             qp_numbers: 0,
         }
     }

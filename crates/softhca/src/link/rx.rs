@@ -205,8 +205,7 @@ fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
 
 /// True if the payload of such frames is looked at as a whole.
 pub(crate) fn is_collected(opcode: Opcode) -> bool {
-    use Opcode::{CompareSwap, Export, FetchAdd, Hello, Translate};
-    matches!(opcode, Hello | Translate | Export | CompareSwap | FetchAdd)
+    matches!(opcode, Opcode::Hello | Opcode::Translate | Opcode::CompareSwap | Opcode::FetchAdd)
 }
 
 impl Core {
