@@ -4,7 +4,7 @@
 //! The program is the checking workload, and it ends well afterwards. Before the dump it lets go of its links,
 //! as before a move, since CRIU cannot dump it otherwise; that time is not counted.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ pub fn dump_and_restore(criu: &Path, options: &[&str]) -> Result<Steps> {
         Program::start(command(&pair.first, built(check::PROGRAM)?)?.arg("server").args(check::COMMON))?;
     let address = server.wait_for(LIMIT, check::listening)?;
     let port = address.rsplit(':').next().context("the address has no port")?;
-    let mut client = Client::start(&pair, &format!("{FIRST}:{port}"), &folder.0.join("output"), options)?;
+    let mut client = Client::start(&pair, &format!("{FIRST}:{port}"), options)?;
     check::wait_for_progress(&mut server)?;
     pair.fabric.suspend(&pair.second)?;
     let steps = client.steps(criu, &pair, &folder.0)?;
@@ -81,26 +81,23 @@ pub fn dump_and_restore(criu: &Path, options: &[&str]) -> Result<Steps> {
 }
 
 /// The program that is dumped. It has a PID namespace of its own, so that its PID is free when it is restored,
-/// and writes to a file, so that no pipe leads out.
+/// and no output, so that no pipe leads out.
 struct Client {
     starter: Child,
     restored: Option<i32>,
 }
 
 impl Client {
-    fn start(pair: &Pair, server: &str, output: &Path, options: &[&str]) -> Result<Self> {
+    fn start(pair: &Pair, server: &str, options: &[&str]) -> Result<Self> {
         let mut client = command(&pair.second, "unshare")?;
-        client.args(["--pid", "--fork", "--kill-child", "setsid"]).arg(built(check::PROGRAM)?);
+        client.args(["--pid", "--fork", "setsid"]).arg(built(check::PROGRAM)?);
         client.args(["client", server, "--stall-limit", "30"]).args(options);
-        let output = File::create(output)?;
-        client.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self { starter: client.spawn()?, restored: None })
     }
 
     fn steps(&mut self, criu: &Path, pair: &Pair, folder: &Path) -> Result<Steps> {
-        let starter = self.starter.id();
-        let children = fs::read_to_string(format!("/proc/{starter}/task/{starter}/children"))?;
-        let pid = children.trim();
+        let pid = &self.child()?.to_string();
         let (source, destination) = (folder.join("source"), folder.join("destination"));
         let dump = timed(|| self.criu(criu, pair, &source, &["dump", "--tree", pid]))?;
         self.starter.wait()?;
@@ -110,6 +107,13 @@ impl Client {
         let restore = timed(|| self.criu(criu, pair, &destination, &restore))?;
         self.restored = Some(fs::read_to_string(&pid_file)?.trim().parse()?);
         Ok(Steps { dump, copy, restore })
+    }
+
+    /// The program itself; its starter waits for it.
+    fn child(&self) -> Result<i32> {
+        let starter = self.starter.id();
+        let children = fs::read_to_string(format!("/proc/{starter}/task/{starter}/children"))?;
+        Ok(children.trim().parse()?)
     }
 
     fn criu(&self, criu: &Path, pair: &Pair, images: &Path, arguments: &[&str]) -> Result<()> {
@@ -124,13 +128,13 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Both may have ended by themselves.
-        let _ = self.starter.kill();
-        let _ = self.starter.wait();
-        if let Some(pid) = self.restored {
+        for pid in [self.child().ok(), self.restored].into_iter().flatten() {
             // SAFETY: no memory is passed.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
+        // It may have ended by itself.
+        let _ = self.starter.kill();
+        let _ = self.starter.wait();
     }
 }
 
