@@ -19,9 +19,10 @@ struct Stage {
 
 impl Stage {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("th-cli-{}-{name}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
         fs::create_dir_all(folder.join("lib")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_transhume"), folder.join("transhume")).unwrap();
+        // A copy could not be run while another test's new child still holds it open for writing.
+        fs::hard_link(env!("CARGO_BIN_EXE_transhume"), folder.join("transhume")).unwrap();
         fs::write(folder.join("lib/libibverbs.so.1"), "").unwrap();
         Self { folder }
     }
