@@ -56,6 +56,8 @@ impl Entry {
                 libc::_exit(0);
             }
             check(libc::setsid())?;
+            // What the node was started with is no matter of the instance, and may lie where CRIU cannot follow.
+            check(libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int))?;
             // The node's threads have a high priority, for the sake of a short blackout.
             check(libc::setpriority(libc::PRIO_PROCESS, 0, 0))?;
             for limit in &self.limits {

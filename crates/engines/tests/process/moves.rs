@@ -30,6 +30,20 @@ fn a_command_that_does_not_exist_is_told() {
 }
 
 #[test]
+fn a_command_has_no_descriptors_of_the_node_s_parent() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    // SAFETY: a copy of standard error above all others, inheritable and left open, changes nothing for other tests.
+    assert_ne!(unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD, 900) }, -1);
+    let mut spec = workload("inherits", 1, &[]);
+    spec.command = ["/bin/ls", "/proc/self/fd"].map(str::to_owned).into();
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.code.is_some());
+    // The last one is the folder that it lists.
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n1\n2\n3\n");
+}
+
+#[test]
 fn output_is_neither_lost_nor_repeated_by_moves() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
