@@ -12,6 +12,10 @@ readonly packages=(
     perftest ibverbs-utils libibverbs-dev ucx-utils
 )
 
+# The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.
+readonly rustup_init=https://static.rust-lang.org/rustup/archive/1.28.2/x86_64-unknown-linux-gnu/rustup-init
+readonly rustup_sum=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
+
 die() {
     printf 'setup: %s\n' "$*" >&2
     exit 1
@@ -49,18 +53,26 @@ install_packages() {
     [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
 }
 
-# Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there its own installer is used.
+# Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there rustup's own installer is used.
 install_rustup() {
     if [ -n "$(apt-cache search --names-only '^rustup$' 2>/dev/null)" ]; then
         apt_install rustup
     else
         is_installed curl || apt_install curl ca-certificates
         printf 'setup: installing rustup\n'
-        curl --proto '=https' --silent --show-error --fail https://sh.rustup.rs |
-            sh -s -- -y --quiet --profile minimal --default-toolchain none ||
-            die "cannot get rustup: install it from https://rustup.rs and run this again"
+        download_rustup || die "cannot get rustup: install it from https://rustup.rs and run this again"
     fi
 }
+
+# In a subshell, so that the folder goes whatever happens.
+download_rustup() (
+    folder=$(mktemp -d)
+    trap 'rm -rf -- "$folder"' EXIT
+    curl --proto '=https' --silent --show-error --fail --retry 2 --output "$folder/rustup-init" "$rustup_init" &&
+        printf '%s  %s\n' "$rustup_sum" "$folder/rustup-init" | sha256sum --check --quiet &&
+        chmod 755 "$folder/rustup-init" &&
+        "$folder/rustup-init" -y --quiet --no-modify-path --profile minimal --default-toolchain none
+)
 
 install_rust() {
     PATH=$PATH:$HOME/.cargo/bin
