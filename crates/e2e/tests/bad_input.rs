@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,10 +60,8 @@ fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
 #[test]
 fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
     let _alone = e2e::alone();
-    let folder = std::env::temp_dir().join(format!("th-e2e-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
+    let folder = copy_of_the_program()?;
     let program = folder.join("transhume");
-    fs::copy(artifacts::built("transhume")?, &program)?;
     let alone = Program::start(Command::new(&program).args(["run", "--", "true"]))?.end(LIMIT);
     let missing =
         Program::start(Command::new(&program).args(["ps", "--socket", "/nonexistent/socket"]))?.end(LIMIT);
@@ -74,7 +73,17 @@ fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
 #[test]
 fn a_lab_needs_root() -> Result<()> {
     let _alone = e2e::alone();
-    let mut command = Command::new(artifacts::built("transhume")?);
-    let ended = Program::start(command.args(["lab", "up", "--hosts", "2"]).uid(NOBODY))?.end(LIMIT)?;
-    refused(&ended, &["root"])
+    let folder = copy_of_the_program()?;
+    let mut command = Command::new(folder.join("transhume"));
+    let ended = Program::start(command.args(["lab", "up", "--hosts", "2"]).uid(NOBODY))?.end(LIMIT);
+    fs::remove_dir_all(&folder)?;
+    refused(&ended?, &["root"])
+}
+
+/// A folder with the program alone, where every user gets to.
+fn copy_of_the_program() -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("th-e2e-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    fs::copy(artifacts::built("transhume")?, folder.join("transhume"))?;
+    Ok(folder)
 }

@@ -91,7 +91,10 @@ fn threads_children_pipes_and_memfds_come_along() {
 fn a_user_s_instance_moves_or_says_what_the_node_lacks() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
-    let mut spec = workload("user", 9, &["count", "1000000"]);
+    let mut spec = workload("user", 9, &[]);
+    // The workload itself may lie where only root gets to, as in a clone in root's home.
+    let script = "i=0; while echo $i; do i=$((i + 1)); sleep 0.01; done";
+    spec.command = ["/bin/sh", "-c", script].map(str::to_owned).into();
     (spec.user, spec.group) = (65534, 65534);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 50);
@@ -103,8 +106,7 @@ fn a_user_s_instance_moves_or_says_what_the_node_lacks() {
             node.read(&mut output, |output| output.lines() > moved + 50);
             output.assert_counts();
         }
-        [blocker] => assert!(blocker.remedy.contains("CAP_SYS_RESOURCE"), "{blocker}"),
-        more => panic!("{more:?}"),
+        lacks => assert!(lacks.iter().all(|lack| lack.remedy.contains("CAP_SYS_RESOURCE")), "{lacks:?}"),
     }
 }
 
