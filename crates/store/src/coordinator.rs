@@ -4,8 +4,9 @@ use std::path::Path;
 
 use fabric::Vid;
 use moves::MoveId;
-use moves::journal::{Image, MoveRecord, Record};
+use moves::journal::{Exit, Image, Instance, MoveRecord, Record};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 use crate::file::{File, NUMBERS, decode, put, take};
@@ -16,9 +17,14 @@ const VERSION: u32 = 1;
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;
 
+/// How many instances are remembered after their end; the oldest go first.
+pub const MAX_ENDED_INSTANCES: u64 = 64;
+
 const INSTANCES: TableDefinition<u16, &[u8]> = TableDefinition::new("instances");
 const MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("moves");
 const ENDED_MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended moves");
+/// In the order of their end.
+const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended instances");
 
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
@@ -37,6 +43,17 @@ pub struct EndedMove {
     pub record: MoveRecord,
 }
 
+/// An instance that is no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedInstance {
+    /// Its identity, which another one may have by now.
+    pub vid: Vid,
+    /// As it was when it ended.
+    pub instance: Instance,
+    /// How it ended.
+    pub exit: Exit,
+}
+
 impl Store {
     /// Opens the store in the file at `path`, or makes a new one.
     ///
@@ -47,6 +64,7 @@ impl Store {
             write.open_table(INSTANCES)?;
             write.open_table(MOVES)?;
             write.open_table(ENDED_MOVES)?;
+            write.open_table(ENDED_INSTANCES)?;
             Ok(())
         };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
@@ -117,6 +135,25 @@ impl Store {
             Ok(ended)
         })
     }
+
+    /// The move `id`, if it is one of the last [`MAX_ENDED_MOVES`] that are over.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn ended_move(&self, id: MoveId) -> Result<Option<MoveRecord>, StoreError> {
+        self.file.read(|read| take(&read.open_table(ENDED_MOVES)?, id.0))
+    }
+
+    /// The last [`MAX_ENDED_INSTANCES`] instances that have ended, the oldest first.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn ended_instances(&self) -> Result<Vec<EndedInstance>, StoreError> {
+        self.file.read(|read| {
+            let rows = read.open_table(ENDED_INSTANCES)?;
+            rows.iter()?.map(|row| decode(row?.1.value())).collect()
+        })
+    }
 }
 
 /// Brings the rows that `record` is about into an image, applies it there, and writes them back:
@@ -132,6 +169,14 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     if let Some(vid) = vid {
         image.instances.extend(take(&instances, vid.lid())?.map(|instance| (vid, instance)));
     }
+    if let Record::InstanceEnded { vid, exit } = record
+        && let Some(instance) = image.instances.get(vid)
+    {
+        keep_ended_instance(
+            write,
+            &EndedInstance { vid: *vid, instance: instance.clone(), exit: exit.clone() },
+        )?;
+    }
     image.apply(record);
     if let Some(vid) = vid {
         put(&mut instances, vid.lid(), image.instances.get(&vid))?;
@@ -141,7 +186,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     }
     match (record, id, known) {
         (Record::MoveBegan { .. }, Some(id), _) => note_last_move(write, id),
-        (Record::MoveEnded { .. }, Some(id), Some(known)) => keep_ended(write, id, &known),
+        (Record::MoveEnded { .. }, Some(id), Some(known)) => keep_ended_move(write, id, &known),
         _ => Ok(()),
     }
 }
@@ -153,10 +198,20 @@ fn note_last_move(write: &WriteTransaction, id: MoveId) -> Result<(), redb::Erro
     Ok(())
 }
 
-fn keep_ended(write: &WriteTransaction, id: MoveId, record: &MoveRecord) -> Result<(), redb::Error> {
+fn keep_ended_move(write: &WriteTransaction, id: MoveId, record: &MoveRecord) -> Result<(), redb::Error> {
     let mut ended = write.open_table(ENDED_MOVES)?;
     put(&mut ended, id.0, Some(record))?;
     while ended.len()? > MAX_ENDED_MOVES {
+        ended.pop_first()?;
+    }
+    Ok(())
+}
+
+fn keep_ended_instance(write: &WriteTransaction, instance: &EndedInstance) -> Result<(), redb::Error> {
+    let mut ended = write.open_table(ENDED_INSTANCES)?;
+    let number = ended.last()?.map_or(0, |(last, _)| last.value() + 1);
+    put(&mut ended, number, Some(instance))?;
+    while ended.len()? > MAX_ENDED_INSTANCES {
         ended.pop_first()?;
     }
     Ok(())

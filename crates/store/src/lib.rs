@@ -11,6 +11,6 @@ mod error;
 mod file;
 mod node;
 
-pub use coordinator::{EndedMove, MAX_ENDED_MOVES, Store};
+pub use coordinator::{EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
 pub use error::StoreError;
 pub use node::NodeStore;

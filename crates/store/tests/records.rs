@@ -8,7 +8,7 @@ use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
 use moves::{HostName, MoveId};
-use store::{MAX_ENDED_MOVES, NodeStore, Store, StoreError};
+use store::{MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, NodeStore, Store, StoreError};
 
 /// Where the child of [`a_killed_writer_leaves_every_acknowledged_record`] writes.
 const CHILD: &str = "TRANSHUME_TEST_STORE";
@@ -84,7 +84,27 @@ fn ended_moves_are_bounded() {
     let ended = store.ended_moves().unwrap();
     assert_eq!(ended.len() as u64, MAX_ENDED_MOVES);
     assert_eq!(ended[0].id, MoveId(4));
+    assert_eq!(store.ended_move(MoveId(4)).unwrap().as_ref(), Some(&ended[0].record));
+    assert_eq!(store.ended_move(MoveId(3)).unwrap(), None);
     assert_eq!(store.load().unwrap().last_move, MoveId(MAX_ENDED_MOVES + 3));
+}
+
+#[test]
+fn ended_instances_are_found_again_and_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let store = Store::open(&path).unwrap();
+    for code in 0..=MAX_ENDED_INSTANCES as i32 {
+        store.apply(&record(0)).unwrap();
+        store.apply(&Record::InstanceEnded { vid: vid(1), exit: Exit::Code(code) }).unwrap();
+    }
+    store.apply(&Record::InstanceEnded { vid: vid(9), exit: Exit::Code(0) }).unwrap();
+    drop(store);
+    let ended = Store::open(&path).unwrap().ended_instances().unwrap();
+    let codes: Vec<_> = ended.iter().map(|ended| ended.exit.clone()).collect();
+    let expected: Vec<_> = (1..=MAX_ENDED_INSTANCES as i32).map(Exit::Code).collect();
+    assert_eq!(codes, expected);
+    assert_eq!((ended[0].vid, ended[0].instance.name.as_str()), (vid(1), "i0"));
 }
 
 #[test]
