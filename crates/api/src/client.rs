@@ -25,6 +25,20 @@ pub enum ClientError {
     Io(#[from] io::Error),
 }
 
+impl ClientError {
+    /// Whether the coordinator has gone away, so that another one may answer the same request later.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        let is_broken =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+        match self {
+            Self::NotRunning(_) | Self::Closed => true,
+            Self::Io(error) => is_broken(error),
+            Self::NotAllowed(_) | Self::Line(_) => false,
+        }
+    }
+}
+
 /// One request to the coordinator, and the events that answer it.
 #[derive(Debug)]
 pub struct Client {
@@ -72,9 +86,11 @@ impl Client {
     pub fn next_event(&mut self) -> Result<Event, ClientError> {
         let mut line = String::new();
         let limit = MAX_LINE as u64 + 1;
-        match self.reader.by_ref().take(limit).read_line(&mut line)? {
-            0 => Err(ClientError::Closed),
-            _ => Ok(from_line(&line)?),
+        self.reader.by_ref().take(limit).read_line(&mut line)?;
+        if line.ends_with('\n') || line.len() as u64 == limit {
+            Ok(from_line(&line)?)
+        } else {
+            Err(ClientError::Closed)
         }
     }
 }
@@ -123,12 +139,13 @@ mod tests {
     #[test]
     fn an_early_end_and_noise_are_errors() {
         assert!(matches!(answered_by("end", ""), Err(ClientError::Closed)));
+        assert!(matches!(answered_by("middle", "\"do"), Err(ClientError::Closed)));
         assert!(matches!(answered_by("noise", "hello\n"), Err(ClientError::Line(_))));
     }
 
     #[test]
     fn nobody_listening_is_told_from_other_failures() {
         let error = Client::ask(&socket("nobody"), &Request::List).unwrap_err();
-        assert!(matches!(error, ClientError::NotRunning(_)));
+        assert!(matches!(error, ClientError::NotRunning(_)) && error.is_loss());
     }
 }

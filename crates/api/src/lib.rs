@@ -4,11 +4,13 @@
 //! connection carries one [`Request`] and the [`Event`]s that answer it, each a line of JSON. The
 //! last event is the one of which [`Event::is_last`] is true, and then the connection ends.
 //! A client keeps its side open until then. Closing it early changes nothing at the coordinator: a move is ended
-//! by [`Request::Cancel`].
+//! by [`Request::Cancel`]. A coordinator that dies closes all connections; to the next one a client says how far it
+//! was: [`Position`] in output, the number of a move.
 //!
 //! ```text
 //! CLI                         coordinator
 //!  │ {"move": {...}} ─────────────▶│
+//!  │◀──────── {"begun": {...}}     │
 //!  │◀──────── {"phase": {...}} ... │
 //!  │◀──────── {"moved": {...}}     │   or {"failed": {"message": ..., "help": ...}}
 //! ```
@@ -16,12 +18,14 @@
 mod client;
 mod failure;
 mod line;
+mod output;
 mod report;
 mod request;
 
 pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
+pub use output::{Bytes, Position};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 pub use request::{Host, Instance, MoveRequest, Request, RunRequest, State};
 
@@ -44,6 +48,11 @@ pub enum Event {
     Instances(Vec<Instance>),
     /// The last answer to [`Request::Hosts`], in the order of names.
     Hosts(Vec<Host>),
+    /// A move has begun: the first answer to [`Request::Move`].
+    Begun {
+        /// Its number, for [`Request::FollowMove`].
+        id: u64,
+    },
     /// A move enters a phase.
     Phase {
         /// The phase that begins.
@@ -63,7 +72,7 @@ pub enum Event {
         /// Each obstacle in words, with the way out.
         obstacles: Vec<Failure>,
     },
-    /// The last answer to [`Request::Move`]: it was made, or rolled back.
+    /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or rolled back.
     Moved(Box<MoveReport>),
     /// The move will be rolled back, unless it is committed already: the last answer to
     /// [`Request::Cancel`].
@@ -72,8 +81,11 @@ pub enum Event {
     Output {
         /// Where the command wrote it.
         stream: OutputStream,
-        /// What it wrote, as UTF-8 as far as it is.
-        text: String,
+        /// What it wrote.
+        #[serde(flatten)]
+        bytes: Bytes,
+        /// Where it ends, for [`Request::Logs`].
+        position: Position,
     },
     /// The last answer to [`Request::Logs`] without `follow`, and to [`Request::Kill`].
     Done,
@@ -91,7 +103,7 @@ impl Event {
     #[must_use]
     pub fn is_last(&self) -> bool {
         match self {
-            Self::Phase { .. } | Self::Transferred { .. } | Self::Output { .. } => false,
+            Self::Begun { .. } | Self::Phase { .. } | Self::Transferred { .. } | Self::Output { .. } => false,
             Self::Started(_)
             | Self::Instances(_)
             | Self::Hosts(_)

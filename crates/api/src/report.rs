@@ -40,6 +40,8 @@ pub struct MoveReport {
     pub epoch: Epoch,
     /// How it ended.
     pub outcome: Outcome,
+    /// The coordinator was restarted meanwhile: what was measured before is missing below.
+    pub restarted: bool,
     /// From the request to the last phase's end, in microseconds.
     pub total_us: u64,
     /// From the order to suspend until the instance runs again with its links asked for, in microseconds,

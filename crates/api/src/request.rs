@@ -1,6 +1,8 @@
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
+use crate::Position;
+
 /// What the command line asks of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -13,6 +15,13 @@ pub enum Request {
     Hosts,
     /// Moves an instance, and follows the move.
     Move(MoveRequest),
+    /// Follows a move that was begun before, or says how it ended.
+    FollowMove {
+        /// The instance.
+        name: String,
+        /// The move's number, from [`Event::Begun`](crate::Event::Begun).
+        id: u64,
+    },
     /// Rolls the instance's move back, if it is not committed yet.
     Cancel {
         /// The instance.
@@ -24,6 +33,9 @@ pub enum Request {
         name: String,
         /// Goes on until the command ends.
         follow: bool,
+        /// Where to go on; from the begin, as far as it is kept, if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Position>,
     },
     /// Waits until the instance's command ends.
     Wait {

@@ -9,18 +9,15 @@ use std::time::{Duration, Instant};
 use api::Failure;
 use fabric::Vid;
 use moves::coordinator::{Config, Coordinator, Input, Output};
-use moves::journal::{Exit, Instance, Record};
+use moves::journal::{Instance, Record};
 use moves::progress::InstanceEnded;
 use moves::{HostName, MoveId};
 use rpc::wire::{Answer, FromCoordinator, Measurement, Question};
 use rpc::{CallError, Outbox, Pending};
-use store::{Store, StoreError};
+use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::follow::Follow;
-
-/// How many instances are remembered after their end.
-const MAX_ENDED: usize = 64;
 
 /// All that the coordinator's tasks share.
 pub struct Cluster {
@@ -30,6 +27,8 @@ pub struct Cluster {
     changed: Notify,
     /// Told when an instance has ended.
     pub ended: Notify,
+    /// Told when an instance is no longer being started.
+    pub started: Notify,
     broken: Notify,
 }
 
@@ -40,6 +39,7 @@ pub struct Inner {
     pub nodes: HashMap<HostName, NodeLink>,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
+    /// Moves of which a user can still hear something.
     pub follows: HashMap<MoveId, Follow>,
     /// Instances whose host has not yet said that they run.
     pub starting: HashSet<Vid>,
@@ -59,37 +59,35 @@ pub struct NodeLink {
     pub pending: Pending<Result<Answer, String>>,
 }
 
-/// An instance that is no more.
-#[derive(Clone, Debug)]
-pub struct EndedInstance {
-    pub vid: Vid,
-    pub instance: Instance,
-    pub exit: Exit,
-}
-
 impl Cluster {
     /// The cluster as it is in the store at `path`. Moves that were not decided are rolled back.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         let store = Store::open(path)?;
         let image = store.load()?;
         let known = image.instances.clone().into_iter().collect();
+        let follows =
+            image.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(&image, record)?)));
+        let follows = follows.collect();
+        let ended = store.ended_instances()?;
         let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
-        let inner = Inner {
+        let mut inner = Inner {
             machine,
             store,
             nodes: HashMap::new(),
             hosts: BTreeMap::new(),
-            follows: HashMap::new(),
+            follows,
             starting: HashSet::new(),
             ended: VecDeque::new(),
             known,
             failure: None,
         };
+        ended.into_iter().for_each(|ended| inner.keep_ended(ended));
         let cluster = Arc::new(Self {
             began: Instant::now(),
             inner: Mutex::new(inner),
             changed: Notify::new(),
             ended: Notify::new(),
+            started: Notify::new(),
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);
@@ -170,10 +168,21 @@ impl Cluster {
         }
         match record {
             Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
-            Record::InstanceEnded { vid, exit } => inner.remember_ended(*vid, exit.clone()),
+            Record::InstanceEnded { vid, exit } => {
+                if let Some(instance) = inner.known.remove(vid) {
+                    inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
+                }
+                self.is_started(inner, *vid);
+            }
             Record::MoveCommitted { id } => inner.committed(*id, began.elapsed()),
             _ => {}
         }
+    }
+
+    /// The instance's host has said that it runs, or that it does not.
+    pub fn is_started(&self, inner: &mut Inner, vid: Vid) {
+        inner.starting.remove(&vid);
+        self.started.notify_waiters();
     }
 
     /// What the node of `host` answers.
@@ -209,6 +218,11 @@ impl Inner {
     pub fn find(&self, name: &str) -> Option<(Vid, &Instance)> {
         let found = self.machine.image().instances.iter().find(|(_, instance)| instance.name == name);
         found.map(|(vid, instance)| (*vid, instance))
+    }
+
+    /// Whether an instance called `name` has ended, as far as that is remembered.
+    pub fn has_ended(&self, name: &str) -> bool {
+        self.ended.iter().any(|ended| ended.instance.name == name)
     }
 
     /// Takes a measurement from a node that has part in the move.
@@ -248,12 +262,10 @@ impl Inner {
         self.known.insert(vid, instance);
     }
 
-    fn remember_ended(&mut self, vid: Vid, exit: Exit) {
-        let Some(instance) = self.known.remove(&vid) else { return };
-        self.starting.remove(&vid);
-        self.ended.retain(|ended| ended.instance.name != instance.name);
-        self.ended.push_back(EndedInstance { vid, instance, exit });
-        if self.ended.len() > MAX_ENDED {
+    fn keep_ended(&mut self, instance: EndedInstance) {
+        self.ended.retain(|ended| ended.instance.name != instance.instance.name);
+        self.ended.push_back(instance);
+        if self.ended.len() as u64 > MAX_ENDED_INSTANCES {
             self.ended.pop_front();
         }
     }

@@ -15,6 +15,24 @@ pub fn no_instance(name: &str) -> Failure {
     Failure::new(format!("there is no instance `{name}`"), "`transhume ps` lists the instances")
 }
 
+pub fn ended(name: &str) -> Failure {
+    Failure::new(format!("`{name}` has ended"), "start it again, or choose one that runs: `transhume ps`")
+}
+
+pub fn still_starting(name: &str, host: &HostName) -> Failure {
+    Failure::new(
+        format!("`{name}` is still being started on host {host}"),
+        "move it when `transhume ps` shows that it runs",
+    )
+}
+
+pub fn unknown_move(name: &str) -> Failure {
+    Failure::new(
+        format!("how the move of `{name}` ended is not known any more"),
+        "`transhume ps` shows where it is",
+    )
+}
+
 pub fn no_host(name: &str) -> Failure {
     Failure::new(format!("there is no host `{name}`"), "`transhume hosts` lists the hosts")
 }

@@ -3,42 +3,44 @@
 use std::time::{Duration, Instant};
 
 use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
-use fabric::Epoch;
+use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
 use rpc::wire::Measurement;
 use tokio::sync::mpsc;
 
 use crate::failure::from_reason;
 
+/// What a move's user hears.
+pub type Events = mpsc::UnboundedReceiver<Event>;
+
 /// The user of a move.
 pub struct Follow {
-    events: mpsc::UnboundedSender<Event>,
+    /// None until a user comes back, if the coordinator was restarted.
+    events: Option<mpsc::UnboundedSender<Event>>,
     began: Instant,
     report: MoveReport,
     commit: Duration,
 }
 
 impl Follow {
-    /// Follows the move of instance `name` with `epoch` between the hosts `from` and `to`.
-    pub fn new(
-        events: mpsc::UnboundedSender<Event>,
-        name: &str,
-        epoch: Epoch,
-        (from, to): (&str, &str),
-    ) -> Self {
-        let report = MoveReport {
-            name: name.into(),
-            from: from.into(),
-            to: to.into(),
-            epoch,
-            outcome: Outcome::Moved,
-            total_us: 0,
-            blackout_us: 0,
-            phases: Vec::new(),
-            network: NetworkPart::default(),
-            engine: EnginePart::default(),
-        };
-        Self { events, began: Instant::now(), report, commit: Duration::ZERO }
+    /// Follows the move of the instance `name` that is recorded, for nobody yet.
+    pub fn new(name: &str, record: &MoveRecord) -> Self {
+        Self { events: None, began: Instant::now(), report: report(name, record), commit: Duration::ZERO }
+    }
+
+    /// Follows a move that a former coordinator has begun, for a user who may come back.
+    pub fn again(image: &Image, record: &MoveRecord) -> Option<Self> {
+        let name = &image.instances.get(&record.vid)?.name;
+        let mut follow = Self::new(name, record);
+        follow.report.restarted = true;
+        (record.stage != Stage::Confirmed).then_some(follow)
+    }
+
+    /// What happens from now on. Who listened before hears no more.
+    pub fn listen(&mut self) -> Events {
+        let (sender, events) = mpsc::unbounded_channel();
+        self.events = Some(sender);
+        events
     }
 
     /// Takes what a node has measured.
@@ -90,15 +92,14 @@ impl Follow {
     }
 
     fn ended(&mut self, outcome: progress::Outcome, phases: &[(progress::Phase, Duration)]) -> Event {
-        let obstacles = |reasons: Vec<String>| reasons.iter().map(|reason| from_reason(reason)).collect();
         match outcome {
             progress::Outcome::Feasible => return Event::Checked { obstacles: Vec::new() },
             progress::Outcome::Hindered { reasons } => {
-                return Event::Checked { obstacles: obstacles(reasons) };
+                return Event::Checked { obstacles: obstacles(&reasons) };
             }
             progress::Outcome::Moved => {}
             progress::Outcome::RolledBack { reasons } => {
-                self.report.outcome = Outcome::RolledBack(all_in_one(&obstacles(reasons)));
+                self.report.outcome = rolled_back(&reasons);
             }
         }
         self.report.phases = self.phases(phases);
@@ -134,8 +135,40 @@ impl Follow {
 
     /// A user who has gone away does not end his move.
     fn say(&self, event: Event) {
-        let _ = self.events.send(event);
+        if let Some(events) = &self.events {
+            let _ = events.send(event);
+        }
     }
+}
+
+/// What is known of a move by its record alone.
+pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
+    let (epoch, outcome) = match &record.stage {
+        Stage::Began => (record.epoch, Outcome::Moved),
+        Stage::Committed | Stage::Confirmed => (record.epoch.next(), Outcome::Moved),
+        Stage::RolledBack { reasons } => (record.epoch, rolled_back(reasons)),
+    };
+    MoveReport {
+        name: name.into(),
+        from: record.source.to_string(),
+        to: record.destination.to_string(),
+        epoch,
+        outcome,
+        restarted: false,
+        total_us: 0,
+        blackout_us: 0,
+        phases: Vec::new(),
+        network: NetworkPart::default(),
+        engine: EnginePart::default(),
+    }
+}
+
+fn rolled_back(reasons: &[String]) -> Outcome {
+    Outcome::RolledBack(all_in_one(&obstacles(reasons)))
+}
+
+fn obstacles(reasons: &[String]) -> Vec<Failure> {
+    reasons.iter().map(|reason| from_reason(reason)).collect()
 }
 
 /// The phase that begins. The protocol's transfer begins with the dump.
@@ -166,12 +199,45 @@ fn micros(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use fabric::{Epoch, FabricId, Vid};
+    use moves::HostName;
+    use moves::journal::Instance;
+
     use super::*;
+
+    fn record(stage: Stage) -> MoveRecord {
+        let host = |name| HostName::new(name).unwrap();
+        let (source, destination) = (host("h1"), host("h2"));
+        let vid = Vid::new(1).unwrap();
+        MoveRecord { vid, source, destination, epoch: Epoch(2), dry_run: false, stage }
+    }
+
+    #[test]
+    fn a_move_goes_on_being_followed_after_a_restart_unless_it_is_over() {
+        let instance = Instance {
+            name: "a".into(),
+            fabric: FabricId(1),
+            host: HostName::new("h2").unwrap(),
+            epoch: Epoch(3),
+            spec: Vec::new(),
+        };
+        let instances = BTreeMap::from([(Vid::new(1).unwrap(), instance)]);
+        let image = Image { instances, ..Image::default() };
+        assert!(Follow::again(&image, &record(Stage::Confirmed)).is_none());
+        let mut follow = Follow::again(&image, &record(Stage::Committed)).unwrap();
+        let mut heard = follow.listen();
+        assert!(follow.tell(Progress::Ended { outcome: progress::Outcome::Moved, phases: Vec::new() }));
+        let Ok(Event::Moved(report)) = heard.try_recv() else { panic!("no report") };
+        assert!(report.restarted);
+        assert_eq!((report.name.as_str(), report.epoch), ("a", Epoch(3)));
+    }
 
     #[test]
     fn the_report_splits_what_was_measured_and_sums_the_blackout() {
-        let (events, mut heard) = mpsc::unbounded_channel();
-        let mut follow = Follow::new(events, "a", Epoch(2), ("h1", "h2"));
+        let mut follow = Follow::new("a", &record(Stage::Began));
+        let mut heard = follow.listen();
         follow.measured(Measurement::Sent { dump_us: 30, transfer_us: 10, bytes: 7 });
         follow.committed(Duration::from_micros(4));
         let phases = [

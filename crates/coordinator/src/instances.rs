@@ -11,8 +11,9 @@ use moves::HostName;
 use moves::journal::{Exit, Instance};
 use rpc::frame;
 use rpc::wire::{Blueprint, Question};
+use store::EndedInstance;
 
-use crate::cluster::{Cluster, EndedInstance, Inner};
+use crate::cluster::{Cluster, Inner};
 use crate::failure;
 use crate::server::User;
 
@@ -28,7 +29,7 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     let question = Question::Start { vid, blueprint: spec };
     let started = cluster.ask(&host, question, START_LIMIT).await;
     let mut inner = cluster.lock();
-    inner.starting.remove(&vid);
+    cluster.is_started(&mut inner, vid);
     started?;
     let instance = inner.machine.image().instances.get(&vid);
     // A short command may have ended by now.

@@ -8,7 +8,7 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`output`]: what it can ask for.
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`output`]: what it can ask for.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
@@ -17,6 +17,7 @@ mod cluster;
 mod failure;
 mod follow;
 mod instances;
+mod moving;
 mod nodes;
 mod output;
 mod requests;

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use api::{Event, Failure};
+use api::{Bytes, Event, Failure, Position};
+use broker::Chunk;
 use fabric::Vid;
-use fabric::attach::OutputStream;
 use moves::HostName;
 use moves::journal::Exit;
 use rpc::wire::{Answer, Question};
@@ -20,29 +20,40 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Before a host is asked again that did not answer, or an instance is looked up that is being moved.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Sends what the instance's command has written, and with `follow` goes on until it ends.
+/// The most bytes of output in one event: as text it takes up to six times as many.
+const EVENT_LIMIT: usize = 64 * 1024;
+
+/// Sends what the instance's command has written behind `after`, and with `follow` goes on until it ends.
 ///
 /// # Errors
 /// If the client cannot be told.
-pub async fn logs(cluster: &Cluster, name: &str, follow: bool, client: &mut Client) -> io::Result<()> {
-    let found = find(&cluster.lock(), name);
-    let Some(vid) = found else { return client.say(&Event::Failed(failure::no_instance(name))).await };
-    let mut reader = Reader { vid, next: 0, decoders: Default::default() };
+pub async fn logs(
+    cluster: &Cluster,
+    name: &str,
+    follow: bool,
+    after: Option<Position>,
+    client: &mut Client,
+) -> io::Result<()> {
+    let found = after.or_else(|| Some(Position { vid: find(&cluster.lock(), name)?, next: 0 }));
+    let Some(mut position) = found else {
+        return client.say(&Event::Failed(failure::no_instance(name))).await;
+    };
     loop {
-        let place = place(&cluster.lock(), vid);
+        let place = place(&cluster.lock(), position.vid);
         let Some(Place { host, exit }) = place else {
             return client.say(&Event::Failed(failure::no_instance(name))).await;
         };
-        let answer = reader.ask(cluster, &host, follow && exit.is_none()).await;
+        let answer = ask(cluster, &host, position, follow && exit.is_none()).await;
         let last = match answer {
-            Ok((true, _)) => {
-                for event in reader.take_events() {
+            Ok(Read { chunks, next, .. }) if !chunks.is_empty() => {
+                for event in events(chunks, Position { next, ..position }) {
                     client.say(&event).await?;
                 }
+                position.next = next;
                 continue;
             }
-            Ok((false, Some(code))) if follow => Event::Exited { code },
-            Ok((false, _)) if !follow => Event::Done,
+            Ok(Read { exit: Some(code), .. }) if follow => Event::Exited { code },
+            Ok(_) if !follow => Event::Done,
             Err(failure) if !follow => Event::Failed(failure),
             // Nothing new, or no answer: an instance that has ended has no more to say.
             _ => match exit {
@@ -78,100 +89,73 @@ fn place(inner: &Inner, vid: Vid) -> Option<Place> {
     Some(Place { host: ended.instance.host.clone(), exit: Some(ended.exit.clone()) })
 }
 
-/// How far a client has read.
-struct Reader {
-    vid: Vid,
+/// What a host has given to read.
+struct Read {
+    chunks: Vec<Chunk>,
     next: u64,
-    decoders: [Decoder; 2],
+    /// How the command ended, if it has.
+    exit: Option<i32>,
 }
 
-impl Reader {
-    /// Reads on; says whether there was something new, and how the command ended if it has.
-    async fn ask(
-        &mut self,
-        cluster: &Cluster,
-        host: &HostName,
-        wait: bool,
-    ) -> Result<(bool, Option<i32>), Failure> {
-        let question = Question::Output { vid: self.vid, from: self.next, wait };
-        let limit = if wait { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
-        match cluster.ask(host, question, limit).await? {
-            Answer::Output { chunks, next, exit } => {
-                let is_new = !chunks.is_empty();
-                for chunk in chunks {
-                    self.decoder(chunk.stream).push(&chunk.bytes);
-                }
-                self.next = next;
-                Ok((is_new, exit))
+async fn ask(cluster: &Cluster, host: &HostName, from: Position, wait: bool) -> Result<Read, Failure> {
+    let question = Question::Output { vid: from.vid, from: from.next, wait };
+    let limit = if wait { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
+    match cluster.ask(host, question, limit).await? {
+        Answer::Output { chunks, next, exit } => Ok(Read { chunks, next, exit }),
+        Answer::Done => Err(failure::host_silent(host)),
+    }
+}
+
+/// The events for chunks that end at `end`: in their order, neighbours of the same stream in one.
+fn events(chunks: Vec<Chunk>, end: Position) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    let mut next = end.next - chunks.len() as u64;
+    for chunk in chunks {
+        next += 1;
+        match events.last_mut() {
+            Some(Event::Output { stream, bytes, position })
+                if *stream == chunk.stream && bytes.0.len() + chunk.bytes.len() <= EVENT_LIMIT =>
+            {
+                bytes.0.extend(chunk.bytes);
+                position.next = next;
             }
-            Answer::Done => Err(failure::host_silent(host)),
-        }
-    }
-
-    fn decoder(&mut self, stream: OutputStream) -> &mut Decoder {
-        match stream {
-            OutputStream::Stdout => &mut self.decoders[0],
-            OutputStream::Stderr => &mut self.decoders[1],
-        }
-    }
-
-    fn take_events(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let text = self.decoder(stream).take();
-            if !text.is_empty() {
-                events.push(Event::Output { stream, text });
+            _ => {
+                let position = Position { next, ..end };
+                events.push(Event::Output { stream: chunk.stream, bytes: Bytes(chunk.bytes), position });
             }
         }
-        events
     }
-}
-
-/// Makes text of bytes that may be cut in the middle of a character.
-#[derive(Default)]
-struct Decoder {
-    bytes: Vec<u8>,
-}
-
-impl Decoder {
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// All but a character of which the end is missing.
-    fn take(&mut self) -> String {
-        let cut = match self.bytes.utf8_chunks().last() {
-            Some(last) if is_begun_character(last.invalid()) => last.invalid().len(),
-            _ => 0,
-        };
-        let rest = self.bytes.split_off(self.bytes.len() - cut);
-        let whole = std::mem::replace(&mut self.bytes, rest);
-        String::from_utf8_lossy(&whole).into_owned()
-    }
-}
-
-/// Whether `bytes` could become a character.
-fn is_begun_character(bytes: &[u8]) -> bool {
-    matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())
+    events
 }
 
 #[cfg(test)]
 mod tests {
+    use fabric::attach::OutputStream::{self, Stderr, Stdout};
+
     use super::*;
 
-    #[test]
-    fn a_character_may_be_cut() {
-        let mut decoder = Decoder::default();
-        decoder.push(b"a\xe2\x82");
-        assert_eq!(decoder.take(), "a");
-        decoder.push(b"\xac!");
-        assert_eq!(decoder.take(), "\u{20ac}!");
+    fn at(next: u64) -> Position {
+        Position { vid: Vid::new(1).unwrap(), next }
+    }
+
+    fn output(stream: OutputStream, bytes: &[u8], next: u64) -> Event {
+        Event::Output { stream, bytes: Bytes(bytes.into()), position: at(next) }
     }
 
     #[test]
-    fn what_is_no_text_does_not_hold_up_the_rest() {
-        let mut decoder = Decoder::default();
-        decoder.push(b"\xff\xffb");
-        assert_eq!(decoder.take(), "\u{fffd}\u{fffd}b");
+    fn chunks_keep_their_order_and_say_where_they_end() {
+        let chunk = |stream, bytes: &[u8]| Chunk { stream, bytes: bytes.into() };
+        let chunks =
+            vec![chunk(Stdout, b"a\xe2"), chunk(Stdout, b"\x82"), chunk(Stderr, b"!"), chunk(Stdout, b"b")];
+        let expected = [output(Stdout, b"a\xe2\x82", 7), output(Stderr, b"!", 8), output(Stdout, b"b", 9)];
+        assert_eq!(events(chunks, at(9)), expected);
+    }
+
+    #[test]
+    fn every_event_fits_its_line() {
+        let chunk = Chunk { stream: Stdout, bytes: vec![1; 16 * 1024] };
+        let events = events(vec![chunk; 16], at(16));
+        assert_eq!(events.len(), 4);
+        assert!(events.iter().all(|event| api::to_line(event).is_ok()));
     }
 }

@@ -50,7 +50,7 @@ pub enum Error {
     #[error("{0} cannot be cut from itself: name two places")]
     SamePlace(String),
     /// The daemon runs already.
-    #[error("{0} runs already")]
+    #[error("{0} runs already: `transhume lab restart` kills and starts it")]
     AlreadyRunning(String),
     /// A command that the lab needs is not installed.
     #[error("`{tool}` is not installed: run `scripts/setup.sh`, or `apt-get install {package}`")]
@@ -81,7 +81,9 @@ pub enum Error {
         tail: String,
     },
     /// Processes of the lab did not end.
-    #[error("{count} processes of the lab do not end, among them PID {pid}")]
+    #[error(
+        "{count} processes of the lab do not end, among them PID {pid}: look what holds it, then try again"
+    )]
     WillNotEnd {
         /// How many are left.
         count: usize,

@@ -33,6 +33,12 @@ pub enum PkiError {
         /// Why.
         source: io::Error,
     },
+    /// A certificate or key is not where it should be.
+    #[error(
+        "{} is missing: issue it with `transhume pki`, or say with `--pki` in which folder it is",
+        .0.display()
+    )]
+    Missing(PathBuf),
     /// A file is there already, and is not replaced.
     #[error("{} exists already; choose another directory, or remove it first", .0.display())]
     Exists(PathBuf),
@@ -108,7 +114,10 @@ impl Identity {
 }
 
 fn read<T, E: ToString>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<T, PkiError> {
-    let bytes = fs::read(path).map_err(|source| PkiError::File { path: path.into(), source })?;
+    let bytes = fs::read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => PkiError::Missing(path.into()),
+        _ => PkiError::File { path: path.into(), source },
+    })?;
     parse(&bytes).map_err(|error| PkiError::Unusable { path: path.into(), reason: error.to_string() })
 }
 

@@ -8,6 +8,7 @@ mod hosts;
 mod init;
 mod kill;
 mod lab;
+mod lasting;
 mod logs;
 mod man;
 mod near;
@@ -32,6 +33,9 @@ pub use transfer::{milliseconds, phase_name};
 /// Moves running jobs between machines, and nothing that a job talks to notices.
 #[derive(Parser)]
 #[command(name = "transhume", version, max_term_width = 100)]
+#[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  \
+                        transhume run --host h1 --name job1 --detach -- ib_write_bw\n  \
+                        transhume move job1 h3")]
 pub struct Cli {
     #[command(flatten)]
     target: Target,
@@ -108,14 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn every_command_shows_examples() {
+    fn every_command_says_what_it_is_for_with_examples() {
         let mut open = vec![Cli::command()];
         while let Some(mut command) = open.pop() {
             open.extend(command.get_subcommands().cloned());
-            if !command.has_subcommands() {
-                let help = command.render_long_help().to_string();
-                assert!(help.contains("Example"), "{} has no example", command.get_name());
-            }
+            assert!(command.get_about().is_some(), "{} does not say what it is for", command.get_name());
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example"), "{} has no example", command.get_name());
         }
     }
 }

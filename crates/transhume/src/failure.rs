@@ -18,6 +18,11 @@ impl Failure {
         Self(api::Failure::new(message, help))
     }
 
+    /// Whether the failure is about `name`.
+    pub fn names(&self, name: &str) -> bool {
+        self.0.message.contains(&format!("`{name}`"))
+    }
+
     /// The same failure with one more way out, before the others.
     #[must_use]
     pub fn with_help(mut self, help: &str) -> Self {
@@ -60,7 +65,7 @@ impl From<ClientError> for Failure {
                  `--socket` or `--lab` says which"
             }
             ClientError::NotAllowed(_) => "run this with sudo",
-            ClientError::Closed => "its log says why",
+            ClientError::Closed => "its log says why; when it is back, `transhume ps` shows how things are",
             ClientError::Line(_) | ClientError::Io(_) => "",
         };
         Self::new(chain(&error), help)

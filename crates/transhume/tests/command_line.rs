@@ -88,10 +88,10 @@ const STARTED: &str = r#"{"started":{"name":"job","vid":258,"fabric":1,"host":"h
 const MOVED: &str = r#"{"phase":{"phase":"prepare","at_us":0}}
 {"phase":{"phase":"dump","at_us":1500}}
 {"transferred":{"bytes":1048576,"total":null}}
-{"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
+{"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","restarted":false,"total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
 "#;
 
-const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"total_us":1,"blackout_us":1,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
+const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"restarted":false,"total_us":1,"blackout_us":1,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
 "#;
 
 #[test]
@@ -120,8 +120,10 @@ fn a_missing_library_is_named_before_anything_is_started() {
 #[test]
 fn run_copies_output_and_exit_code() {
     let stage = Stage::new("run");
-    let output = "{\"output\":{\"stream\":\"Stdout\",\"text\":\"to out\\n\"}}\n\
-                  {\"output\":{\"stream\":\"Stderr\",\"text\":\"to err\\n\"}}\n{\"exited\":{\"code\":7}}\n";
+    let output = r#"{"output":{"stream":"Stdout","text":"to out\n","position":{"vid":258,"next":1}}}
+{"output":{"stream":"Stderr","text":"to err\n","position":{"vid":258,"next":2}}}
+{"exited":{"code":7}}
+"#;
     let requests = stage.coordinator(&[STARTED, output]);
     let ended = stage.run(&["run", "--host", "h1", "--name", "job", "--", "prog", "-x"]);
     assert_eq!((text(&ended.stdout).as_str(), text(&ended.stderr).as_str()), ("to out\n", "to err\n"));
@@ -130,7 +132,145 @@ fn run_copies_output_and_exit_code() {
     assert!(request.contains(r#""command":["prog","-x"]"#), "{request}");
     let library = stage.folder.join("lib/libibverbs.so.1");
     assert!(request.contains(&format!(r#"["LD_PRELOAD","{}"#, library.display())), "{request}");
-    assert_eq!(requests.recv_timeout(LIMIT).unwrap(), r#"{"logs":{"name":"job","follow":true}}"#);
+    assert_eq!(requests.recv_timeout(LIMIT).unwrap(), logs_after(0));
+}
+
+fn logs_after(next: u64) -> String {
+    format!(r#"{{"logs":{{"name":"job","follow":true,"after":{{"vid":258,"next":{next}}}}}}}"#)
+}
+
+#[test]
+fn output_passes_byte_for_byte() {
+    let stage = Stage::new("bytes");
+    let output = r#"{"output":{"stream":"Stdout","base64":"AP/iggA=","position":{"vid":258,"next":1}}}
+{"output":{"stream":"Stderr","base64":"/v8=","position":{"vid":258,"next":2}}}
+"done"
+"#;
+    let _requests = stage.coordinator(&[output]);
+    let ended = stage.run(&["logs", "job"]);
+    assert_eq!((ended.stdout, ended.stderr), (b"\0\xff\xe2\x82\0".to_vec(), b"\xfe\xff".to_vec()));
+}
+
+#[test]
+fn run_goes_on_where_it_was_when_the_coordinator_is_back() {
+    let stage = Stage::new("back");
+    let first = r#"{"output":{"stream":"Stdout","text":"one\n","position":{"vid":258,"next":4}}}
+{"output":{"stream":"Stdout","te"#;
+    let second = r#"{"output":{"stream":"Stdout","text":"two\n","position":{"vid":258,"next":5}}}
+{"exited":{"code":7}}
+"#;
+    let requests = stage.coordinator(&[STARTED, first, "", second]);
+    let ended = stage.run(&["run", "--", "prog"]);
+    assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("one\ntwo\n", Some(7)));
+    assert!(text(&ended.stderr).contains("the coordinator is lost; waiting"), "{ended:?}");
+    let asked: Vec<_> = requests.iter().skip(1).collect();
+    assert_eq!(asked, [logs_after(0), logs_after(4), logs_after(4)]);
+}
+
+#[test]
+fn ctrl_c_ends_the_instance_as_soon_as_the_coordinator_is_back() {
+    let stage = Stage::new("late");
+    let listener = UnixListener::bind(stage.socket()).unwrap();
+    let mut command = stage.command(&["run", "--", "prog"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    for answer in [STARTED, ""] {
+        let (mut stream, _) = listener.accept().unwrap();
+        read_line(&stream);
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
+    drop(listener);
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(errors.next().unwrap().unwrap().contains("while `job` runs on"));
+    wait_for_handler(child.id());
+    interrupt(&child);
+    assert!(errors.next().unwrap().unwrap().contains("to end `job`; Ctrl-C again leaves it running"));
+    fs::remove_file(stage.socket()).unwrap();
+    let listener = UnixListener::bind(stage.socket()).unwrap();
+    let (mut output, mut killed) = (None, false);
+    while output.is_none() || !killed {
+        let (mut stream, _) = listener.accept().unwrap();
+        if read_line(&stream).starts_with(r#"{"kill""#) {
+            stream.write_all(b"\"done\"\n").unwrap();
+            killed = true;
+        } else {
+            output = Some(stream);
+        }
+    }
+    output.unwrap().write_all(b"{\"exited\":{\"code\":137}}\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+}
+
+#[test]
+fn wait_outlives_a_coordinator() {
+    let stage = Stage::new("wait");
+    let _requests = stage.coordinator(&["", "{\"exited\":{\"code\":3}}\n"]);
+    assert_eq!(stage.run(&["wait", "job"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_coordinator_whose_socket_is_gone_is_not_waited_for_long() {
+    let stage = Stage::new("gone");
+    let listener = UnixListener::bind(stage.socket()).unwrap();
+    let mut command = stage.command(&["logs", "--follow", "job"]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    read_line(&stream);
+    fs::remove_file(stage.socket()).unwrap();
+    drop((listener, stream));
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("does not come back"), "{ended:?}");
+}
+
+#[test]
+fn a_move_is_followed_to_its_end_by_the_next_coordinator() {
+    let stage = Stage::new("follow");
+    let begun = "{\"begun\":{\"id\":9}}\n{\"phase\":{\"phase\":\"prepare\",\"at_us\":0}}\n";
+    let restarted = Box::leak(MOVED.replace("\"restarted\":false", "\"restarted\":true").into_boxed_str());
+    let requests = stage.coordinator(&[begun, restarted, ""]);
+    let ended = stage.run(&["move", "job", "h2"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(
+        text(&ended.stdout).contains("job h1 → h2, epoch 1: moved; the coordinator went away"),
+        "{ended:?}"
+    );
+    assert!(text(&ended.stderr).contains("to hear how the move of `job` ends"), "{ended:?}");
+    assert_eq!(requests.iter().take(2).last().unwrap(), r#"{"follow_move":{"name":"job","id":9}}"#);
+    let ended = stage.run(&["move", "job", "h2"]);
+    assert_eq!(ended.status.code(), Some(1));
+    let errors = text(&ended.stderr);
+    assert!(
+        errors.contains("went away before it said anything") && errors.contains("transhume ps"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn an_unknown_host_to_run_on_is_suggested_too() {
+    let stage = Stage::new("host");
+    let refusal = "{\"failed\":{\"message\":\"there is no host `nod1`\",\"help\":\"look\"}}\n";
+    let hosts = "{\"hosts\":[{\"name\":\"node1\",\"address\":\"x\",\"up\":true,\"instances\":0}]}\n";
+    let _requests = stage.coordinator(&[refusal, "{\"instances\":[]}\n", hosts]);
+    let errors = text(&stage.run(&["run", "--host", "nod1", "--", "true"]).stderr);
+    assert_eq!(errors, "transhume: there is no host `nod1`\n  did you mean `node1`? look\n");
+}
+
+#[test]
+fn a_lab_that_is_not_there_is_named() {
+    let stage = Stage::new("nolab");
+    let errors = text(&stage.run(&["ps", "--lab", "tnone"]).stderr);
+    assert!(errors.contains("there is no lab `tnone`: start it with `transhume lab up"), "{errors}");
+}
+
+#[test]
+fn daemons_without_certificates_say_how_to_get_them() {
+    let stage = Stage::new("pki");
+    let folder = stage.folder.display().to_string();
+    let arguments = ["coordinator", "--listen", "127.0.0.1:0", "--pki", &folder, "--state", &folder];
+    let ended = stage.run(&arguments);
+    let errors = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(errors.contains("coordinator.pem is missing: issue it with `transhume pki`"), "{errors}");
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct FakeEngine {
     directory: PathBuf,
     here: Mutex<HashMap<InstanceName, (InstanceSpec, State)>>,
     pub fail_restore: AtomicBool,
+    /// Instances do not start as long as it is locked.
+    pub start_gate: Mutex<()>,
 }
 
 /// What a node gets; the engine itself outlives it, as processes do.
@@ -51,7 +53,14 @@ pub struct Handle(pub Arc<FakeEngine>);
 impl FakeEngine {
     pub fn new(world: Arc<World>, directory: PathBuf) -> Arc<Self> {
         fs::create_dir_all(&directory).unwrap();
-        Arc::new(Self { world, directory, here: Mutex::default(), fail_restore: AtomicBool::new(false) })
+        let here = Mutex::default();
+        Arc::new(Self {
+            world,
+            directory,
+            here,
+            fail_restore: AtomicBool::new(false),
+            start_gate: Mutex::new(()),
+        })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -97,6 +106,7 @@ impl Engine for Handle {
     }
 
     fn start(&self, name: &InstanceName) -> Result<Running> {
+        drop(self.0.start_gate.lock().unwrap());
         self.0.change(name, State::Prepared, State::Running)
     }
 

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use api::{Client, Event, Instance, MoveReport, MoveRequest, Outcome, Request, RunRequest, State};
+use api::{
+    Bytes, Client, Event, Instance, MoveReport, MoveRequest, Outcome, Position, Request, RunRequest, State,
+};
 use coordinator::CoordinatorOptions;
 use engine::{FakeEngine, Handle, World};
 use fabric::attach::OutputStream;
@@ -61,6 +63,15 @@ impl Cluster {
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async { panic!("the coordinator ended: {}", coordinator::serve(options).await) });
         self.coordinator = Some(runtime);
+    }
+
+    /// Kills the coordinator, and starts the next one.
+    fn replace_coordinator(&mut self) {
+        self.coordinator.take().unwrap().shutdown_timeout(LIMIT / 10);
+        self.start_coordinator();
+        for host in HOSTS {
+            self.wait_for_host(host, true);
+        }
     }
 
     /// Starts a node, and waits until it is connected.
@@ -172,11 +183,14 @@ fn a_command_runs_and_its_output_and_exit_code_are_kept() {
     run_command(&cluster.world.network("job"), "hello\n", 3);
     cluster.world.end("job");
     assert_eq!(cluster.ask(&Request::Wait { name: "job".into() }), Event::Exited { code: 3 });
-    let request = Request::Logs { name: "job".into(), follow: true };
+    let request = Request::Logs { name: "job".into(), follow: true, after: None };
     let mut client = Client::send(&cluster.socket(), &request).unwrap();
-    let output = Event::Output { stream: OutputStream::Stdout, text: "hello\n".into() };
+    let position = Position { vid: instance.vid, next: 1 };
+    let output = Event::Output { stream: OutputStream::Stdout, bytes: Bytes(b"hello\n".into()), position };
     assert_eq!(client.next_event().unwrap(), output);
     assert_eq!(client.next_event().unwrap(), Event::Exited { code: 3 });
+    let request = Request::Logs { name: "job".into(), follow: true, after: Some(position) };
+    assert_eq!(cluster.ask(&request), Event::Exited { code: 3 }, "nothing is behind the end");
     assert_eq!(cluster.instance("job").state, State::Exited { code: 3 });
 }
 
@@ -246,15 +260,62 @@ fn a_coordinator_that_was_killed_knows_everything_again() {
     let mut a = cluster.run_library("a", "h1");
     cluster.move_to("a", "h2");
     assert_eq!(a.comes_back(), Epoch(1));
-    cluster.coordinator.take().unwrap().shutdown_timeout(LIMIT / 10);
-    cluster.start_coordinator();
-    for host in HOSTS {
-        cluster.wait_for_host(host, true);
-    }
+    cluster.replace_coordinator();
     let instance = cluster.instance("a");
     assert_eq!((instance.host.as_str(), instance.epoch), ("h2", Epoch(1)));
     cluster.move_to("a", "h3");
     assert_eq!(a.comes_back(), Epoch(2));
+}
+
+#[test]
+fn how_a_move_and_a_command_ended_is_known_to_the_next_coordinator() {
+    let mut cluster = Cluster::start();
+    cluster.run("a", "h1");
+    let wish = MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false };
+    let mut client = Client::send(&cluster.socket(), &Request::Move(wish)).unwrap();
+    let Event::Begun { id } = client.next_event().unwrap() else { panic!("not begun") };
+    while !client.next_event().unwrap().is_last() {}
+    let instance = cluster.run("b", "h1");
+    run_command(&cluster.world.network("b"), "hello\n", 3);
+    cluster.world.end("b");
+    assert_eq!(cluster.ask(&Request::Wait { name: "b".into() }), Event::Exited { code: 3 });
+
+    cluster.replace_coordinator();
+    let moved = cluster.ask(&Request::FollowMove { name: "a".into(), id });
+    assert!(matches!(moved, Event::Moved(report) if report.restarted && report.to == "h2"));
+    let unknown = cluster.ask(&Request::FollowMove { name: "a".into(), id: id + 1 });
+    assert!(matches!(unknown, Event::Failed(_)));
+    assert_eq!(cluster.ask(&Request::Wait { name: "b".into() }), Event::Exited { code: 3 });
+    let request = Request::Logs { name: "b".into(), follow: true, after: None };
+    let mut client = Client::send(&cluster.socket(), &request).unwrap();
+    let position = Position { vid: instance.vid, next: 1 };
+    let output = Event::Output { stream: OutputStream::Stdout, bytes: Bytes(b"hello\n".into()), position };
+    assert_eq!(client.next_event().unwrap(), output);
+}
+
+#[test]
+fn a_move_waits_for_its_instance_to_be_started() {
+    let cluster = Cluster::start();
+    std::thread::scope(|scope| {
+        let gate = cluster.engines[0].start_gate.lock().unwrap();
+        let run = scope.spawn(|| cluster.run("a", "h1"));
+        let deadline = Instant::now() + LIMIT;
+        while !is_starting(&cluster, "a") {
+            assert!(Instant::now() < deadline, "it does not begin to start");
+            std::thread::yield_now();
+        }
+        let refused = cluster.request_move("a", "h2", false);
+        assert!(matches!(refused, Event::Failed(why) if why.message.contains("still being started")));
+        let moved = scope.spawn(|| cluster.move_to("a", "h2"));
+        drop(gate);
+        run.join().unwrap();
+        assert_eq!(moved.join().unwrap().outcome, Outcome::Moved);
+    });
+}
+
+fn is_starting(cluster: &Cluster, name: &str) -> bool {
+    let Event::Instances(instances) = cluster.ask(&Request::List) else { panic!("no instances") };
+    instances.iter().any(|instance| instance.name == name && instance.state == State::Starting)
 }
 
 #[test]

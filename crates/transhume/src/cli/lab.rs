@@ -16,6 +16,9 @@ use crate::failure::Result;
 
 /// Makes hosts of network namespaces on this machine, each with a node
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab status\n  transhume lab down"
+)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,

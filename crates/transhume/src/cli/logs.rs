@@ -1,17 +1,22 @@
 //! `transhume logs`
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use api::{Client, Event, Request};
+use api::{Client, Event, Position, Request};
 use clap::Args;
 use fabric::attach::OutputStream;
 
+use super::lasting;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
 use crate::failure::Result;
 
 /// Writes what an instance's command has written
+///
+/// Both of its streams come byte for byte; of a long output the last MiB is kept. With `--follow`
+/// it waits for a coordinator that goes away, and goes on where it was.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume logs job1\n  transhume logs --follow job1")]
 pub struct Arguments {
@@ -24,31 +29,59 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let request = Request::Logs { name: self.name.clone(), follow: self.follow };
-        copy_output(target.send(&request)?).map_err(|failure| target.suggest(failure, &self.name))
+        let reading = Reading { name: &self.name, follow: self.follow, after: None };
+        let events = target.send(&reading.request())?;
+        reading.copy(&target.socket(), events).map_err(|failure| target.suggest(failure, &self.name))
     }
 }
 
-/// Writes each piece of output where the command wrote it, until the last event.
-pub fn copy_output(mut events: Client) -> Result<ExitCode> {
-    loop {
-        match events.next_event()? {
-            Event::Output { stream, text } => write(stream, &text)?,
-            Event::Exited { code } => return Ok(exit_code(code)),
-            Event::Done => return Ok(ExitCode::SUCCESS),
-            Event::Failed(failure) => return Err(failure.into()),
-            event => return Err(unexpected(&event)),
+/// Reads what an instance's command has written.
+pub struct Reading<'a> {
+    /// The instance.
+    pub name: &'a str,
+    /// Goes on until the command ends, and also when the coordinator is lost meanwhile.
+    pub follow: bool,
+    /// Where to go on.
+    pub after: Option<Position>,
+}
+
+impl Reading<'_> {
+    /// Asks for what comes next.
+    pub fn request(&self) -> Request {
+        Request::Logs { name: self.name.to_owned(), follow: self.follow, after: self.after }
+    }
+
+    /// Writes each piece of output where the command wrote it, until the last event.
+    pub fn copy(mut self, socket: &Path, mut events: Client) -> Result<ExitCode> {
+        loop {
+            match events.next_event() {
+                Ok(Event::Output { stream, bytes, position }) => {
+                    write(stream, &bytes.0)?;
+                    self.after = Some(position);
+                }
+                Ok(Event::Exited { code }) => return Ok(exit_code(code)),
+                Ok(Event::Done) => return Ok(ExitCode::SUCCESS),
+                Ok(Event::Failed(failure)) => return Err(failure.into()),
+                Ok(event) => return Err(unexpected(&event)),
+                Err(error) if self.follow && error.is_loss() => events = self.again(socket)?,
+                Err(error) => return Err(error.into()),
+            }
         }
     }
+
+    /// Goes on where the output has ended so far, with the next coordinator.
+    pub fn again(&self, socket: &Path) -> Result<Client> {
+        lasting::send_again(socket, &self.request(), &format!("while `{}` runs on", self.name))
+    }
 }
 
-fn write(stream: OutputStream, text: &str) -> io::Result<()> {
+fn write(stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
     match stream {
         OutputStream::Stdout => {
             let mut stdout = io::stdout().lock();
-            stdout.write_all(text.as_bytes())?;
+            stdout.write_all(bytes)?;
             stdout.flush()
         }
-        OutputStream::Stderr => io::stderr().lock().write_all(text.as_bytes()),
+        OutputStream::Stderr => io::stderr().lock().write_all(bytes),
     }
 }

@@ -7,7 +7,7 @@ use std::{fs, io};
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Writes the manual page to standard output, or one for each command into a folder
 #[derive(Args)]
@@ -26,8 +26,9 @@ impl Arguments {
         match self.dir {
             None => Man::new(command).render(&mut io::stdout())?,
             Some(dir) => {
-                fs::create_dir_all(&dir)?;
-                clap_mangen::generate_to(command, &dir)?;
+                let written = fs::create_dir_all(&dir).and_then(|()| clap_mangen::generate_to(command, &dir));
+                let name = dir.display();
+                written.map_err(|error| Failure::new(format!("{name}: {error}"), "choose another folder"))?;
             }
         }
         Ok(ExitCode::SUCCESS)

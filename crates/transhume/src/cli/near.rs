@@ -9,9 +9,12 @@ use crate::failure::Failure;
 const ALIKE: f64 = 0.75;
 
 impl Target {
-    /// `failure` with the instance or host that was perhaps meant by `name`, if there is none of
-    /// that name.
+    /// `failure` with the instance or host that was perhaps meant by `name`, if it is about that
+    /// and there is none of that name.
     pub fn suggest(&self, failure: Failure, name: &str) -> Failure {
+        if !failure.names(name) {
+            return failure;
+        }
         match nearest(name, &self.names()) {
             Some(near) => failure.with_help(&format!("did you mean `{near}`?")),
             None => failure,

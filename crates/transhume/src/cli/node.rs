@@ -51,6 +51,11 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
         logging::to_stderr();
+        // SAFETY: the call has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            let message = "a node makes namespaces and moves other users' programs, which needs root";
+            return Err(Failure::new(message, "run this with sudo"));
+        }
         let config = Config {
             criu: self.criu.unwrap_or_else(default_criu),
             state: self.state.join("engine"),

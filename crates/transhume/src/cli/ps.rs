@@ -10,6 +10,9 @@ use super::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::table;
 
+/// The widest state in the table; `--json` has it whole.
+const STATE_WIDTH: usize = 40;
+
 /// Lists the instances
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume ps\n  transhume ps --json | jq -r '.[].name'")]
@@ -42,7 +45,7 @@ fn row(instance: &Instance) -> [String; 7] {
     [
         instance.name.clone(),
         instance.host.clone(),
-        describe(&instance.state),
+        table::shorten(&describe(&instance.state), STATE_WIDTH),
         instance.vid.to_string(),
         instance.address.clone(),
         instance.epoch.0.to_string(),

@@ -2,13 +2,15 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-use api::{Client, Event, Instance, Request, RunRequest};
+use api::{Client, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
 use fabric::FabricId;
 
-use super::logs::copy_output;
+use super::lasting;
+use super::logs::Reading;
 use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
 use crate::{interrupt, library};
@@ -19,6 +21,7 @@ use crate::{interrupt, library};
 /// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
 /// Its output comes here, and its exit code is that of this command.
 /// Ctrl-C ends it (with SIGKILL, as `transhume kill` does); a second Ctrl-C leaves at once.
+/// If the coordinator goes away, the program runs on, and its output comes when there is one again.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1")]
@@ -46,7 +49,9 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let (detach, json) = (self.detach, self.json);
-        let instance = match target.ask(&Request::Run(self.request()?))? {
+        let host = self.host.clone().unwrap_or_default();
+        let suggest = |failure| target.suggest(failure, &host);
+        let instance = match target.ask(&Request::Run(self.request()?)).map_err(suggest)? {
             Event::Started(instance) => instance,
             event => return Err(unexpected(&event)),
         };
@@ -55,7 +60,7 @@ impl Arguments {
         } else if detach {
             println!("{}", instance.name);
         } else {
-            return attend(target, instance);
+            return attend(target, &instance);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -75,14 +80,28 @@ impl Arguments {
 }
 
 /// Copies the command's output until it ends; an interruption ends it.
-fn attend(target: &Target, instance: Instance) -> Result<ExitCode> {
-    let kill = Request::Kill { name: instance.name.clone() };
+fn attend(target: &Target, instance: &Instance) -> Result<ExitCode> {
+    let name = instance.name.clone();
     let socket = target.socket();
-    interrupt::on_first(move || {
-        // A coordinator that does not answer now is reported by the connection that follows the output.
-        let _ = Client::ask(&socket, &kill);
-    })?;
-    copy_output(target.send(&Request::Logs { name: instance.name, follow: true })?)
+    interrupt::on_first(move || end(&socket, &name))?;
+    let start = Position { vid: instance.vid, next: 0 };
+    let reading = Reading { name: &instance.name, follow: true, after: Some(start) };
+    let socket = target.socket();
+    let events = match Client::send(&socket, &reading.request()) {
+        Err(error) if error.is_loss() => reading.again(&socket)?,
+        answer => answer?,
+    };
+    reading.copy(&socket, events)
+}
+
+/// Ends the instance; the connection that follows its output hears of it.
+fn end(socket: &Path, name: &str) {
+    let kill = Request::Kill { name: name.to_owned() };
+    match lasting::ask(socket, &kill, &format!("to end `{name}`; Ctrl-C again leaves it running")) {
+        Ok(Event::Failed(failure)) => eprintln!("{}", Failure::from(failure)),
+        Ok(_) => {}
+        Err(failure) => eprintln!("{failure}"),
+    }
 }
 
 fn environment() -> Result<Vec<(String, String)>> {

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Client, Event, Request};
+use api::{Client, ClientError, Event, Request};
 use clap::Args;
 use lab::LabName;
 use lab::layout::Layout;
 
+use super::lasting;
 use crate::failure::{Failure, Result};
 
 /// Where the coordinator is. Without any of this it is the machine's own, if it listens, else the
@@ -36,10 +37,13 @@ impl Target {
         self.socket.clone().unwrap_or_else(|| api::DEFAULT_SOCKET.into())
     }
 
-    /// The lab: the one named, or the only one, or the default one.
+    /// The lab: the one named, or the only one, or the default one if there is none.
     pub fn lab(&self) -> Result<LabName> {
-        let only = if self.lab.is_none() { only_lab() } else { None };
-        only.map_or_else(|| self.new_lab(), Ok)
+        match (&self.lab, &lab::Lab::names()[..]) {
+            (None, [only]) => Ok(only.clone()),
+            (None, [_, _, ..]) => Err(several_labs()),
+            _ => self.new_lab(),
+        }
     }
 
     /// The lab to make: the one named, or the default one.
@@ -52,15 +56,43 @@ impl Target {
 
     /// Sends `request` and returns the connection on which its events come.
     pub fn send(&self, request: &Request) -> Result<Client> {
-        Ok(Client::send(&self.socket(), request)?)
+        Client::send(&self.socket(), request).map_err(|error| self.explain(error))
     }
 
     /// Sends `request` and returns the last event of the answer.
     pub fn ask(&self, request: &Request) -> Result<Event> {
-        match Client::ask(&self.socket(), request)? {
-            Event::Failed(failure) => Err(failure.into()),
-            event => Ok(event),
+        succeeded(Client::ask(&self.socket(), request).map_err(|error| self.explain(error))?)
+    }
+
+    /// As [`Self::ask`], and also waits for a coordinator that goes away before it has answered.
+    pub fn ask_lasting(&self, request: &Request, errand: &str) -> Result<Event> {
+        let socket = self.socket();
+        let client = self.send(request)?;
+        succeeded(lasting::last_event_of(client, &socket, request, errand)?)
+    }
+
+    /// Why nobody listens, as far as that lies in what was named.
+    fn explain(&self, error: ClientError) -> Failure {
+        let labs = lab::Lab::names();
+        match (&error, &self.lab, &self.socket) {
+            (ClientError::NotRunning(_), Some(lab), _) if !labs.contains(lab) => {
+                lab::Error::NoSuchLab { name: lab.to_string() }.into()
+            }
+            (ClientError::NotRunning(_), None, None) if labs.len() > 1 => several_labs(),
+            _ => error.into(),
         }
+    }
+}
+
+fn several_labs() -> Failure {
+    let names = lab::Lab::names().iter().map(LabName::to_string).collect::<Vec<_>>().join(", ");
+    Failure::new(format!("there are several labs: {names}"), "say with `--lab` which one is meant")
+}
+
+fn succeeded(event: Event) -> Result<Event> {
+    match event {
+        Event::Failed(failure) => Err(failure.into()),
+        event => Ok(event),
     }
 }
 

@@ -1,13 +1,14 @@
 //! `transhume move`
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
 use clap::Args;
 
-use super::print_json;
 use super::target::{Target, unexpected};
+use super::{lasting, print_json};
 use crate::failure::{Failure, Result};
 use crate::{interrupt, table};
 
@@ -15,7 +16,8 @@ use crate::{interrupt, table};
 ///
 /// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
 /// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
-/// move goes on without this command.
+/// move goes on without this command. If the coordinator goes away, this waits for it and says how
+/// the move ended: a coordinator that comes back rolls back what was not yet committed.
 #[derive(Args)]
 #[command(name = "move")]
 #[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
@@ -42,10 +44,50 @@ impl Arguments {
         }
         let progress = if self.json { Progress::None } else { Progress::to_stdout() };
         let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
-        match follow(events, progress).map_err(suggest)? {
+        match self.follow(&target.socket(), events, progress).map_err(suggest)? {
             Event::Checked { obstacles } => checked(&obstacles, self.json),
             Event::Moved(report) => moved(&report, self.json),
             event => Err(unexpected(&event)),
+        }
+    }
+
+    /// Shows progress until the last event, and returns that.
+    fn follow(&self, socket: &Path, mut events: Client, mut progress: Progress) -> Result<Event> {
+        let mut begun = None;
+        loop {
+            match events.next_event() {
+                Ok(Event::Begun { id }) => begun = Some(id),
+                Ok(Event::Phase { phase, at_us }) => progress.phase(phase, at_us)?,
+                Ok(Event::Transferred { bytes, total }) => progress.bytes(bytes, total)?,
+                Ok(Event::Failed(failure)) => {
+                    progress.end()?;
+                    return Err(failure.into());
+                }
+                Ok(last) => {
+                    progress.end()?;
+                    return Ok(last);
+                }
+                Err(error) if error.is_loss() => {
+                    progress.end()?;
+                    events = self.again(socket, begun)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Goes on following the move with the next coordinator.
+    fn again(&self, socket: &Path, begun: Option<u64>) -> Result<Client> {
+        let name = self.name.clone();
+        match begun.filter(|_| !self.dry_run) {
+            Some(id) => {
+                let errand = format!("to hear how the move of `{name}` ends");
+                lasting::send_again(socket, &Request::FollowMove { name, id }, &errand)
+            }
+            None => Err(Failure::new(
+                format!("the coordinator went away before it said anything of the move of `{name}`"),
+                "`transhume ps` shows where it is when the coordinator is back; then try again",
+            )),
         }
     }
 }
@@ -54,25 +96,11 @@ fn cancel_on_interrupt(target: &Target, name: String) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name });
     interrupt::on_first(move || {
         eprintln!("cancelling; waiting for the outcome");
+        // The next coordinator rolls back by itself what the one before had not committed.
         if let Ok(Event::Failed(failure)) = Client::ask(&socket, &cancel) {
             eprintln!("{}", Failure::from(failure));
         }
     })
-}
-
-/// Shows progress until the last event, and returns that.
-fn follow(mut events: Client, mut progress: Progress) -> Result<Event> {
-    loop {
-        match events.next_event()? {
-            Event::Phase { phase, at_us } => progress.phase(phase, at_us)?,
-            Event::Transferred { bytes, total } => progress.bytes(bytes, total)?,
-            Event::Failed(failure) => return Err(failure.into()),
-            last => {
-                progress.end()?;
-                return Ok(last);
-            }
-        }
-    }
 }
 
 /// A move as it goes on.
@@ -112,7 +140,10 @@ impl Progress {
 
     fn end(&mut self) -> io::Result<()> {
         match self {
-            Self::Lines { open: true, .. } => writeln!(io::stdout()),
+            Self::Lines { open, .. } if *open => {
+                *open = false;
+                writeln!(io::stdout())
+            }
             _ => Ok(()),
         }
     }
@@ -149,6 +180,14 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
 
 /// A report for people.
 fn render(report: &MoveReport) -> String {
+    if report.restarted {
+        let MoveReport { name, from, to, epoch, .. } = report;
+        let outcome = if report.outcome == Outcome::Moved { "moved" } else { "not moved" };
+        return format!(
+            "\n{name} {from} → {to}, epoch {}: {outcome}; the coordinator went away meanwhile, so its times are lost\n",
+            epoch.0
+        );
+    }
     let rows: Vec<_> = report
         .phases
         .iter()

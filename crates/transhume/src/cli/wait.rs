@@ -9,6 +9,8 @@ use super::target::{Target, unexpected};
 use crate::failure::Result;
 
 /// Waits until an instance's command ends, and ends with its exit code
+///
+/// It also waits for a coordinator that goes away meanwhile.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume wait job1 && echo job1 went well")]
 pub struct Arguments {
@@ -19,7 +21,8 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let request = Request::Wait { name: self.name.clone() };
-        match target.ask(&request).map_err(|failure| target.suggest(failure, &self.name))? {
+        let errand = format!("while `{}` runs on", self.name);
+        match target.ask_lasting(&request, &errand).map_err(|failure| target.suggest(failure, &self.name))? {
             Event::Exited { code } => Ok(exit_code(code)),
             event => Err(unexpected(&event)),
         }

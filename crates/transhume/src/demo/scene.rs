@@ -122,7 +122,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
 }
 
 fn follow(socket: &Path, name: &str, end: End, traffic: &Traffic) -> Result<()> {
-    let events = Client::send(socket, &Request::Logs { name: name.into(), follow: true })?;
+    let events = Client::send(socket, &Request::Logs { name: name.into(), follow: true, after: None })?;
     let traffic = traffic.clone();
     thread::spawn(move || traffic.follow(end, events));
     Ok(())

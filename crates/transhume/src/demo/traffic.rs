@@ -118,7 +118,9 @@ impl Traffic {
         let mut line = String::new();
         let problem = loop {
             match events.next_event() {
-                Ok(Event::Output { text, .. }) => self.take_text(end, &text, &mut line),
+                Ok(Event::Output { bytes, .. }) => {
+                    self.take_text(end, &String::from_utf8_lossy(&bytes.0), &mut line);
+                }
                 Ok(Event::Exited { code }) => break format!("an instance ended with code {code}"),
                 Ok(Event::Failed(failure)) => break failure.message,
                 Ok(_) => {}

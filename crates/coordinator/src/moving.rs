@@ -1,0 +1,136 @@
+//! Moves, as users ask for them.
+
+use std::io;
+use std::time::Duration;
+
+use api::{Event, Failure, MoveRequest};
+use fabric::Vid;
+use moves::coordinator::MoveRequest as Wish;
+use moves::journal::Stage;
+use moves::{HostName, MoveId};
+use tokio::time::timeout;
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::{self, Events, Follow};
+use crate::server::Client;
+use crate::{failure, instances};
+
+/// How long a move waits for its instance to be started.
+const START_LIMIT: Duration = Duration::from_secs(5);
+
+/// Makes a move, and tells the client of it.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client) -> io::Result<()> {
+    tokio::select! {
+        () = wait_for_start(cluster, &request.name) => {}
+        () = client.gone() => return Ok(()),
+    }
+    let begun = begin(&mut cluster.lock(), cluster, request);
+    match begun {
+        Ok((id, events)) => {
+            client.say(&Event::Begun { id: id.0 }).await?;
+            pass_on(events, client).await
+        }
+        Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+/// Tells the client how a move goes on that was begun before, or how it has ended.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Client) -> io::Result<()> {
+    let found = find(&mut cluster.lock(), name, id);
+    match found {
+        Ok(Found::UnderWay(events)) => pass_on(events, client).await,
+        Ok(Found::Over(event)) => client.say(&event).await,
+        Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> {
+    while let Some(event) = events.recv().await {
+        client.say(&event).await?;
+    }
+    Ok(())
+}
+
+/// An instance that has just been started may be moved as soon as it runs.
+async fn wait_for_start(cluster: &Cluster, name: &str) {
+    let started = async {
+        loop {
+            let mut started = std::pin::pin!(cluster.started.notified());
+            started.as_mut().enable();
+            if starting(&cluster.lock(), name).is_none() {
+                return;
+            }
+            started.await;
+        }
+    };
+    // One that takes longer is refused with that reason.
+    let _ = timeout(START_LIMIT, started).await;
+}
+
+fn starting(inner: &Inner, name: &str) -> Option<Vid> {
+    inner.find(name).map(|(vid, _)| vid).filter(|vid| inner.starting.contains(vid))
+}
+
+fn begin(inner: &mut Inner, cluster: &Cluster, request: &MoveRequest) -> Result<(MoveId, Events), Failure> {
+    let name = &request.name;
+    let (vid, source) = match inner.find(name) {
+        Some((vid, instance)) => (vid, instance.host.clone()),
+        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None => return Err(failure::no_instance(name)),
+    };
+    let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
+    if source != destination {
+        instances::connected_host(inner, &request.host)?;
+    }
+    if starting(inner, name).is_some() {
+        return Err(failure::still_starting(name, &source));
+    }
+    let wish = Wish { vid, destination, dry_run: request.dry_run };
+    let begun = inner.machine.begin(wish, cluster.now());
+    let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
+    let record = inner.machine.image().moves.get(&id).ok_or_else(|| failure::unknown_move(name))?;
+    let mut follow = Follow::new(name, record);
+    let events = follow.listen();
+    inner.follows.insert(id, follow);
+    cluster.perform(inner, outputs);
+    Ok((id, events))
+}
+
+enum Found {
+    UnderWay(Events),
+    Over(Event),
+}
+
+fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
+    if let Some(follow) = inner.follows.get_mut(&id) {
+        return Ok(Found::UnderWay(follow.listen()));
+    }
+    let present = inner.machine.image().moves.get(&id).cloned();
+    let kept = || inner.store.ended_move(id).map_err(|error| Failure::new(error.to_string(), ""));
+    let record = present.map_or_else(kept, |record| Ok(Some(record)))?;
+    // A dry run and a move of which nothing was decided end without a trace.
+    let record =
+        record.filter(|record| record.stage != Stage::Began).ok_or_else(|| failure::unknown_move(name))?;
+    let mut report = follow::report(name, &record);
+    report.restarted = true;
+    Ok(Found::Over(Event::Moved(Box::new(report))))
+}
+
+/// Rolls the instance's move back, if it is not committed.
+pub fn cancel(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
+    let mut inner = cluster.lock();
+    let (vid, _) = inner.find(name).ok_or_else(|| failure::no_instance(name))?;
+    // Of several, the last one is the one that is not over for the user.
+    let id = inner.machine.moves().filter(|view| view.record.vid == vid).map(|view| view.id).max();
+    let id = id.ok_or_else(|| failure::not_moving(name))?;
+    let outputs =
+        inner.machine.cancel(id, cluster.now()).map_err(|error| failure::of_too_late(error, name))?;
+    cluster.perform(&mut inner, outputs);
+    Ok(Event::Cancelling)
+}
