@@ -16,6 +16,8 @@ use crate::process::task::{Stat, numbers_in};
 /// `syscall; int3`.
 const SYSCALL_AND_TRAP: u64 = 0x00cc_050f;
 const BYTES: u64 = 0x00ff_ffff;
+/// `SIGTRAP` in a set of signals.
+const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
 /// What CRIU calls the memory that it shares with a process.
 const MAPPING: &str = "/memfd:CRIUMFD";
 /// How long processes may take to come to rest.
@@ -118,9 +120,12 @@ fn wait_for_rest(processes: &BTreeSet<i32>) {
 impl Tracee {
     /// Brings the thread to a stop from which it goes on with what it is given there.
     fn settle(&mut self, pid: i32) -> io::Result<()> {
-        let mut asked = false;
         loop {
             let signal = match self.stop {
+                Some(Stop::Event(libc::PTRACE_EVENT_STOP)) if trap_is_pending(pid) => {
+                    self.take_trap(pid)?;
+                    continue;
+                }
                 Some(Stop::Event(libc::PTRACE_EVENT_STOP)) => break,
                 Some(Stop::Syscall) => {
                     skip_syscall(pid)?;
@@ -131,21 +136,33 @@ impl Tracee {
                 Some(Stop::Signal(signal)) => signal,
                 Some(Stop::Event(_)) | None => 0,
             };
-            if !asked {
-                ptrace::interrupt(pid)?;
-                asked = true;
-            }
+            // Asked for each time: any other stop that comes first takes it back.
+            ptrace::interrupt(pid)?;
             if self.stop.is_some() {
                 ptrace::go_on(pid, signal)?;
             }
-            let (_, status) = ptrace::wait(pid)?;
-            self.stop = Stop::of(status);
+            self.stop = Stop::of(ptrace::wait(pid)?.1);
             if self.stop.is_none() {
                 break;
             }
         }
         Ok(())
     }
+
+    /// The stop that was asked for comes before a trap into which CRIU's code has run, and which would end
+    /// the process, or pass for the end of a call that it is to make.
+    fn take_trap(&mut self, pid: i32) -> io::Result<()> {
+        ptrace::go_on(pid, 0)?;
+        self.stop = Stop::of(ptrace::wait(pid)?.1);
+        Ok(())
+    }
+}
+
+/// Whether the first thing that a thread would do is to get a `SIGTRAP` of its own.
+fn trap_is_pending(thread: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & TRAP != 0
 }
 
 /// Where a system call begins, it is not made.
@@ -187,8 +204,7 @@ impl Infection {
 
 /// Has the process make a system call with the instructions at `at`.
 fn call(pid: i32, at: u64, number: i64, arguments: [u64; 2]) -> io::Result<()> {
-    let trap = 1_u64 << (libc::SIGTRAP - 1);
-    ptrace::set_signal_mask(pid, !trap)?;
+    ptrace::set_signal_mask(pid, !TRAP)?;
     let mut registers = ptrace::registers(pid)?;
     (registers.rip, registers.orig_rax, registers.rax) = (at, u64::MAX, number.cast_unsigned());
     [registers.rdi, registers.rsi] = arguments;
