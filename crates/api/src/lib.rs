@@ -67,6 +67,15 @@ pub enum Event {
         /// In all, once the dump has ended.
         total: Option<u64>,
     },
+    /// A move cannot go on before a host has answered. Said again every few seconds as long as that lasts.
+    Waiting {
+        /// The host.
+        host: String,
+        /// What is known about it, in words.
+        why: String,
+        /// What becomes of the move, in words.
+        outlook: String,
+    },
     /// What stands in the way of a move. Empty if it can be made: the last answer to a dry run.
     Checked {
         /// Each obstacle in words, with the way out.
@@ -103,7 +112,11 @@ impl Event {
     #[must_use]
     pub fn is_last(&self) -> bool {
         match self {
-            Self::Begun { .. } | Self::Phase { .. } | Self::Transferred { .. } | Self::Output { .. } => false,
+            Self::Begun { .. }
+            | Self::Phase { .. }
+            | Self::Transferred { .. }
+            | Self::Waiting { .. }
+            | Self::Output { .. } => false,
             Self::Started(_)
             | Self::Instances(_)
             | Self::Hosts(_)

@@ -62,10 +62,6 @@ pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
             format!("`{name}` is being moved already"),
             "wait until that move is over, or interrupt it with Ctrl-C where it was started",
         ),
-        Refusal::CleaningUp { host, .. } => Failure::new(
-            format!("host {host} still removes what a former move of `{name}` has left there"),
-            "try again in a moment",
-        ),
         Refusal::TooMany(moves) => {
             Failure::new(format!("{moves} moves are not over"), "wait for some of them to end")
         }

@@ -3,12 +3,16 @@
 use std::time::{Duration, Instant};
 
 use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use moves::HostName;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
 use rpc::wire::Measurement;
 use tokio::sync::mpsc;
 
 use crate::failure::from_reason;
+
+/// The shortest time between two words to the user that a move waits.
+const SAID_AGAIN: Duration = Duration::from_secs(4);
 
 /// What a move's user hears.
 pub type Events = mpsc::UnboundedReceiver<Event>;
@@ -20,12 +24,27 @@ pub struct Follow {
     began: Instant,
     report: MoveReport,
     commit: Duration,
+    phase: progress::Phase,
+    waiting_said: Option<Instant>,
 }
 
 impl Follow {
     /// Follows the move of the instance `name` that is recorded, for nobody yet.
     pub fn new(name: &str, record: &MoveRecord) -> Self {
-        Self { events: None, began: Instant::now(), report: report(name, record), commit: Duration::ZERO }
+        let phase = match record.stage {
+            Stage::Began => progress::Phase::Prepare,
+            Stage::Committed => progress::Phase::Resume,
+            Stage::Confirmed => progress::Phase::Destroy,
+            Stage::RolledBack { .. } => progress::Phase::RollBack,
+        };
+        Self {
+            events: None,
+            began: Instant::now(),
+            report: report(name, record),
+            commit: Duration::ZERO,
+            phase,
+            waiting_said: None,
+        }
     }
 
     /// Follows a move that a former coordinator has begun, for a user who may come back.
@@ -75,12 +94,17 @@ impl Follow {
     pub fn tell(&mut self, event: Progress) -> bool {
         match event {
             Progress::Phase { phase, at } => {
+                self.phase = phase;
                 self.say(Event::Phase { phase: phase_of(phase), at_us: micros(at) });
             }
             Progress::Progress { bytes, total } => {
                 self.say(Event::Transferred { bytes, total: Some(total) });
             }
-            Progress::Trouble { host, reason } => tracing::warn!("{host}: {reason}"),
+            Progress::Trouble { host, reason } => {
+                tracing::warn!("{host}: {reason}");
+                self.waits(&host, from_reason(&reason).message);
+            }
+            Progress::Waiting { host, silence } => self.waits(&host, silence.to_string()),
             Progress::Suspended(_) | Progress::Cleaned => {}
             Progress::Ended { outcome, phases } => {
                 let last = self.ended(outcome, &phases);
@@ -89,6 +113,32 @@ impl Follow {
             }
         }
         false
+    }
+
+    /// Tells the user, unless he was told a moment ago.
+    fn waits(&mut self, host: &HostName, why: String) {
+        if self.waiting_said.is_none_or(|said| said.elapsed() >= SAID_AGAIN) {
+            self.waiting_said = Some(Instant::now());
+            let host = host.to_string();
+            self.say(Event::Waiting { host, why, outlook: self.outlook() });
+        }
+    }
+
+    /// What becomes of a move that waits.
+    fn outlook(&self) -> String {
+        let MoveReport { name, from, to, .. } = &self.report;
+        match self.phase {
+            progress::Phase::Prepare => format!("{name} runs at {from} meanwhile"),
+            progress::Phase::Suspend | progress::Phase::Transfer | progress::Phase::Restore => {
+                format!("if that lasts, the move is rolled back and {name} runs on at {from}")
+            }
+            progress::Phase::Resume | progress::Phase::Destroy => {
+                format!("the move is committed, and {name} runs on at {to} as soon as {to} answers")
+            }
+            progress::Phase::RollBack => {
+                format!("the move is rolled back, and {name} runs on at {from} as soon as {from} answers")
+            }
+        }
     }
 
     fn ended(&mut self, outcome: progress::Outcome, phases: &[(progress::Phase, Duration)]) -> Event {
@@ -202,7 +252,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use fabric::{Epoch, FabricId, Vid};
-    use moves::HostName;
     use moves::journal::Instance;
 
     use super::*;
@@ -232,6 +281,24 @@ mod tests {
         let Ok(Event::Moved(report)) = heard.try_recv() else { panic!("no report") };
         assert!(report.restarted);
         assert_eq!((report.name.as_str(), report.epoch), ("a", Epoch(3)));
+    }
+
+    #[test]
+    fn who_is_waited_for_is_said_once_in_a_while_with_what_becomes_of_the_move() {
+        let mut follow = Follow::new("a", &record(Stage::Began));
+        let mut heard = follow.listen();
+        let (host, silence) = (HostName::new("h1").unwrap(), progress::Silence::NotConnected);
+        follow.tell(Progress::Phase { phase: progress::Phase::RollBack, at: Duration::ZERO });
+        heard.try_recv().unwrap();
+        follow.tell(Progress::Waiting { host: host.clone(), silence });
+        follow.tell(Progress::Trouble { host, reason: "no\ntry".into() });
+        let expected = Event::Waiting {
+            host: "h1".into(),
+            why: "its node is not connected to the coordinator".into(),
+            outlook: "the move is rolled back, and a runs on at h1 as soon as h1 answers".into(),
+        };
+        assert_eq!(heard.try_recv().unwrap(), expected);
+        assert!(heard.try_recv().is_err());
     }
 
     #[test]

@@ -27,9 +27,6 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How often the coordinator is asked meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a host says that has not yet cleared away what an earlier move left.
-const NOT_CLEAR: &str = "try again in a moment";
-
 /// A lab, removed with all that is in it when it is dropped.
 pub struct TestLab {
     /// The lab itself.
@@ -136,23 +133,6 @@ impl TestLab {
             self.logs()
         );
         Ok(report)
-    }
-
-    /// Moves an instance as soon as the host has cleared away what an earlier move left there: until then it
-    /// refuses, and says so.
-    ///
-    /// # Errors
-    /// As [`Self::move_to`].
-    pub fn move_when_clear(&self, name: &str, host: &str) -> Result<MoveReport> {
-        let end = Instant::now() + SETTLE;
-        loop {
-            match self.move_to(name, host) {
-                Err(error) if format!("{error:#}").contains(NOT_CLEAR) && Instant::now() < end => {
-                    std::thread::sleep(LOOK);
-                }
-                done => return done,
-            }
-        }
     }
 
     fn report(&self, ended: &Ended) -> Result<MoveReport> {

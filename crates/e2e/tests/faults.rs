@@ -62,7 +62,7 @@ fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Resul
     }
     check.progress().context("after the fault")?;
     let next = if after.host == "h3" { "h2" } else { "h3" };
-    lab.move_when_clear(CLIENT, next).context("the second move")?;
+    lab.move_to(CLIENT, next).context("the second move")?;
     check.progress().context("after the second move")
 }
 
@@ -112,7 +112,7 @@ fn too_small_a_disk_is_noticed_before_the_blackout() -> Result<()> {
         check.progress()?;
     }
     wait_for_host(&lab.lab, place)?;
-    lab.move_when_clear(CLIENT, "h2").context("the second move")?;
+    lab.move_to(CLIENT, "h2").context("the second move")?;
     check.progress()?;
     lab.end_check(check).map(drop)
 }
@@ -136,7 +136,7 @@ fn a_disk_that_fills_up_under_a_move_rolls_it_back() -> Result<()> {
         check.progress().context("after the full disk")?;
     }
     wait_for_host(&lab.lab, place)?;
-    lab.move_when_clear(CLIENT, "h2").context("the second move")?;
+    lab.move_to(CLIENT, "h2").context("the second move")?;
     lab.move_to(SERVER, "h2")?;
     check.progress()?;
     lab.end_check(check).map(drop)

@@ -73,6 +73,12 @@ pub trait Engine: Send + Sync {
     /// If CRIU does not start.
     fn arm(&self, name: &InstanceName) -> Result<()>;
 
+    /// Source: takes back what [`Engine::arm`] did, since the instance stays. Nothing to do is no error.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    fn disarm(&self, name: &InstanceName) -> Result<()>;
+
     /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
     /// cancelled, the instance runs on and its link is up.
     ///
@@ -95,12 +101,13 @@ pub trait Engine: Send + Sync {
     fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases>;
 
     /// Destination, once the move is committed: brings the link up, tells the neighbours, and lets
-    /// the instance run. The images are deleted.
+    /// the instance run. The images are deleted. It cannot be cancelled.
     ///
     /// # Errors
-    /// If the last step fails: the instance is gone here, its images are kept, and
+    /// [`Error::Lost`](crate::Error::Lost) if the instance may have run and is no more. With any other
+    /// error nothing that it did has been seen outside: it is gone here, its images are kept, and
     /// [`Engine::restore`] may be called again.
-    fn release(&self, name: &InstanceName) -> Result<Running>;
+    fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running>;
 
     /// Source, once the move is rolled back: brings the link up and lets the stopped instance run.
     /// The images are deleted.
@@ -153,6 +160,8 @@ pub struct Recovered {
     pub spec: InstanceSpec,
     /// What it does.
     pub state: State,
+    /// Its first process, as this host numbers it, if it has any.
+    pub pid: Option<i32>,
 }
 
 /// What an instance does.

@@ -36,6 +36,14 @@ pub enum Error {
         /// Its log's errors in one sentence.
         reason: String,
     },
+    /// The instance was let go, and is no more.
+    #[error("`{name}` is lost: {reason}")]
+    Lost {
+        /// Which.
+        name: InstanceName,
+        /// Why, in words.
+        reason: String,
+    },
     /// The caller cancelled.
     #[error("cancelled")]
     Cancelled,

@@ -179,6 +179,12 @@ impl Engine for ProcessEngine {
         if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.records) }
     }
 
+    fn disarm(&self, name: &InstanceName) -> Result<()> {
+        let Ok(instance) = self.find(name) else { return Ok(()) };
+        let mut live = lock(&instance);
+        if live.record.state == State::Running { live.disarm(&self.records) } else { Ok(()) }
+    }
+
     fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -207,13 +213,11 @@ impl Engine for ProcessEngine {
         live.restore(&self.config.criu, &self.records, watch)
     }
 
-    fn release(&self, name: &InstanceName) -> Result<Running> {
+    fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Held)?;
-        let phases = live.release(&self.records)?;
-        live.record.state = State::Running;
-        self.records.save(&live.record)?;
+        let phases = live.release(&self.config.bridge, &self.records, watch)?;
         live.drop_images()?;
         self.running(&live, phases)
     }
@@ -256,7 +260,8 @@ impl Engine for ProcessEngine {
         let mut found = Vec::new();
         for record in self.records.all()? {
             let live = Live::recover(record, &self.records, &self.config.bridge)?;
-            found.push(Recovered { spec: live.record.spec.clone(), state: live.record.state });
+            let (spec, state) = (live.record.spec.clone(), live.record.state);
+            found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));
         }
         Ok(found)

@@ -5,9 +5,9 @@ use std::time::Duration;
 use fabric::Vid;
 use serde::{Deserialize, Serialize};
 
-use crate::HostName;
 use crate::journal::Exit;
 use crate::protocol::Suspension;
+use crate::{HostName, MoveId};
 
 /// A part of a move. Up to and with [`Phase::Restore`] a move can be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +63,14 @@ pub enum Event {
         /// Bytes in all, as far as known.
         total: u64,
     },
+    /// The move cannot go on before a host answers, which it has not done for a while. Said again as long
+    /// as that lasts.
+    Waiting {
+        /// Which host.
+        host: HostName,
+        /// What is known of it.
+        silence: Silence,
+    },
     /// A host cannot yet do what is decided, and tries again.
     Trouble {
         /// Which host.
@@ -80,6 +88,20 @@ pub enum Event {
     },
     /// Nothing of the move is left on any host.
     Cleaned,
+}
+
+/// Why a host says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+pub enum Silence {
+    /// Its node is down or cut off.
+    #[error("its node is not connected to the coordinator")]
+    NotConnected,
+    /// Nothing is known.
+    #[error("it has not answered yet")]
+    NoAnswer,
+    /// It is not asked before it has done this.
+    #[error("it still removes what {0} of the same instance left there")]
+    CleaningUp(MoveId),
 }
 
 /// How a move ended.

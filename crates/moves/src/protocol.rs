@@ -44,7 +44,7 @@ use crate::journal::Exit;
 use crate::{HostName, MoveId};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The largest specification of an instance, and the largest facts of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
@@ -101,6 +101,8 @@ pub enum Directive {
     CheckSource {
         /// Where it would go.
         destination: HostName,
+        /// Whether it will not go.
+        dry_run: bool,
     },
     /// To the destination of a dry run: find what hinders the instance from coming.
     CheckDestination {

@@ -7,7 +7,7 @@ use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, AddError, MoveRequest, Refusal, TooLate};
 use moves::journal::{Exit, Image, Instance, Record};
 use moves::node::{self, Operation, Outcome};
-use moves::progress::{self, Event, Phase};
+use moves::progress::{self, Event, Phase, Silence};
 use moves::protocol::{Directive, Report, Suspension, ToCoordinator, ToNode};
 use moves::{Coordinator, HostName, MoveId, NodeAgent};
 
@@ -162,6 +162,13 @@ impl Cluster {
         panic!("it goes on for ever: {:?}", self.wire);
     }
 
+    /// Lets time go by in which only the coordinator's clock does anything.
+    fn tick_after(&mut self, time: Duration) {
+        self.now += time;
+        let out = self.coordinator.handle(coordinator::Input::Tick, self.now);
+        self.coordinator_does(out);
+    }
+
     fn outcome(&self) -> &progress::Outcome {
         let ended = self.events.iter().find_map(|event| match event {
             Event::Ended { outcome, .. } => Some(outcome),
@@ -246,6 +253,11 @@ fn a_refusal_is_told_in_its_words_and_leaves_nothing() {
 fn a_dry_run_only_checks() {
     let mut cluster = Cluster::new();
     cluster.begin(MoveRequest { dry_run: true, ..to(2) });
+    let asks_for_a_dry_run = |step: &Step| {
+        let Step::ToNode(_, ToNode::Move { directive, .. }) = step else { return false };
+        *directive == Directive::CheckSource { destination: host(2), dry_run: true }
+    };
+    assert!(cluster.queue.iter().any(asks_for_a_dry_run));
     cluster.run(None);
     assert_eq!(cluster.outcome(), &progress::Outcome::Feasible);
     assert!(!cluster.wire.iter().any(|line| line.contains("Prepare") || line.contains("Suspend")));
@@ -342,4 +354,78 @@ fn a_restarted_node_waits_for_the_decision() {
     let out = agent.handle(message, cluster.now);
     let operation = Operation::Continue { epoch: Epoch(0) };
     assert_eq!(out.last(), Some(&node::Output::Operate { vid: vid(), operation }));
+}
+
+#[test]
+fn a_move_back_waits_until_nothing_is_left_of_the_one_before() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(Some("● MoveConfirmed"));
+    let end = cluster.queue.drain(..).collect::<Vec<_>>();
+    let id = cluster.begin(to(1));
+    cluster.run(None);
+    assert_eq!(cluster.wire.last().unwrap(), "h2 ▶ Checked");
+    cluster.events.clear();
+    cluster.tick_after(Duration::from_secs(2));
+    let silence = Silence::CleaningUp(MoveId(1));
+    assert!(cluster.events.contains(&Event::Waiting { host: host(1), silence }));
+    cluster.queue.extend(end);
+    cluster.run(None);
+    assert_eq!(cluster.outcome(), &progress::Outcome::Moved);
+    assert_eq!((id, cluster.coordinator.locate(vid()).unwrap().epoch), (MoveId(2), Epoch(2)));
+    assert!(cluster.nodes[&host(1)].runs(vid()) && cluster.coordinator.image().moves.is_empty());
+}
+
+#[test]
+fn a_move_back_does_not_wait_for_ever() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(Some("● MoveConfirmed"));
+    cluster.queue.clear();
+    cluster.begin(to(1));
+    cluster.run(None);
+    cluster.events.clear();
+    cluster.tick_after(coordinator::Config::default().prepare);
+    cluster.queue.retain(|step| !matches!(step, Step::ToNode(to, _) if *to == host(1)));
+    cluster.run(None);
+    let progress::Outcome::RolledBack { reasons } = cluster.outcome() else { panic!("it is over") };
+    assert!(reasons[0].contains("h1 has not yet removed what move 1"), "{reasons:?}");
+    assert!(cluster.nodes[&host(2)].runs(vid()));
+}
+
+#[test]
+fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    cluster.run(Some("h1 ▶ Sent"));
+    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    cluster.coordinator_does(out);
+    cluster.coordinator.handle(coordinator::Input::LinkDown(host(1)), cluster.now);
+    cluster.queue.retain(|step| !matches!(step, Step::ToNode(to, _) if *to == host(1)));
+    cluster.run(None);
+    cluster.events.clear();
+    cluster.tick_after(Duration::from_millis(900));
+    assert_eq!(cluster.events, []);
+    let waiting = Event::Waiting { host: host(1), silence: Silence::NotConnected };
+    for _ in 0..3 {
+        cluster.tick_after(Duration::from_millis(1100));
+        assert_eq!(cluster.events.pop(), Some(waiting.clone()));
+    }
+}
+
+#[test]
+fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
+    let mut agent = NodeAgent::new(host(1), node::Config::default(), BTreeMap::new(), Duration::ZERO).0;
+    agent.host_instance(vid(), Epoch(0)).unwrap();
+    let mut tell = |directive| {
+        let message = ToNode::Move { id: MoveId(1), vid: vid(), directive };
+        agent.handle(node::Input::Message(message), Duration::ZERO)
+    };
+    tell(Directive::CheckSource { destination: host(2), dry_run: false });
+    let stays = node::Output::Stays { vid: vid() };
+    assert!(tell(Directive::RollBack).contains(&stays));
+    // The check under way may still get something ready.
+    let outcome = Outcome::Checked { facts: Vec::new() };
+    let out = agent.handle(node::Input::Ended { vid: vid(), outcome }, Duration::ZERO);
+    assert!(out.contains(&stays));
 }

@@ -200,6 +200,10 @@ impl Node {
                 }
             }
             Output::Located { vid, location } => self.located(inner, vid, location),
+            Output::Stays { vid } => {
+                let node = self.clone();
+                tokio::spawn(async move { node.disarm(vid).await });
+            }
             Output::Farewell { vid } => {
                 let node = self.clone();
                 tokio::spawn(async move { node.farewell(vid).await });

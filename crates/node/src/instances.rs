@@ -34,16 +34,19 @@ pub struct Live {
     pub name: InstanceName,
     pub fabric: FabricId,
     pub state: State,
+    /// Its first process, if it was found again.
+    pub first: Option<i32>,
     killed: bool,
     watched: bool,
 }
 
 impl Live {
-    pub fn new(blueprint: &Blueprint, state: State) -> Self {
+    pub fn new(blueprint: &Blueprint, state: State, first: Option<i32>) -> Self {
         Self {
             name: blueprint.spec.name.clone(),
             fabric: blueprint.fabric,
             state,
+            first,
             killed: false,
             watched: false,
         }
@@ -74,13 +77,13 @@ impl Node {
             .engine(|engine| engine.recover())
             .await?
             .into_iter()
-            .map(|recovered| (recovered.spec.name, recovered.state))
+            .map(|found| (found.spec.name, (found.state, found.pid)))
             .collect();
         for vid in self.agent.here() {
             match self.read_blueprint(vid) {
                 Ok(blueprint) => {
-                    let state = found.remove(&blueprint.spec.name).unwrap_or(State::Ended);
-                    self.lives().insert(vid, Live::new(&blueprint, state));
+                    let (state, first) = found.remove(&blueprint.spec.name).unwrap_or((State::Ended, None));
+                    self.lives().insert(vid, Live::new(&blueprint, state, first));
                 }
                 Err(error) => tracing::warn!("instance {vid}: its blueprint is lost: {error}"),
             }
@@ -94,8 +97,13 @@ impl Node {
         Ok(())
     }
 
+    /// A destination has it in its store as well.
     fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
-        frame::decode(&self.files.blueprint(vid)?)
+        let kept = self.files.blueprint(vid).and_then(|bytes| frame::decode(&bytes));
+        match (kept, self.agent.entry(vid).map(|entry| entry.role)) {
+            (Err(_), Some(Role::Destination { spec, .. })) => frame::decode(&spec),
+            (kept, _) => kept,
+        }
     }
 
     /// Takes the instance on at the broker, if it is not there yet.
@@ -196,7 +204,7 @@ impl Node {
         let blueprint: Blueprint =
             frame::decode(bytes).map_err(|_| "the instance's description cannot be read".to_owned())?;
         self.enter_instance(vid).map_err(|error| error.to_string())?;
-        let live = Live::new(&blueprint, State::Prepared);
+        let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
         let started = self.start_entered(vid, &live, blueprint, bytes).await;
         if let Err(reason) = &started {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
 use fabric::{Epoch, Vid};
+use moves::journal::Exit;
 use moves::node::{Operation, Outcome};
 use moves::protocol::Suspension;
 use moves::{HostName, MoveId};
@@ -23,6 +24,9 @@ const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the report that an instance runs waits for its processes to attach.
 const RESUME_LIMIT: Duration = Duration::from_secs(2);
+
+/// Before the socket of an instance that runs is tried again.
+const LISTEN_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long a dump may take, and a restore.
 const ENGINE_LIMIT: Duration = Duration::from_secs(300);
@@ -48,7 +52,7 @@ impl Node {
         cancel: &Arc<Cancel>,
     ) -> Outcome {
         let done = match operation {
-            Operation::CheckSource { .. } => self.check_source(vid).await,
+            Operation::CheckSource { dry_run, .. } => self.check_source(vid, dry_run).await,
             Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
             Operation::Prepare { id, source, spec, facts, .. } => {
                 self.prepare(vid, (id, source), &spec, &facts).await
@@ -69,17 +73,35 @@ impl Node {
         self.live(vid).ok_or_else(|| Reason(format!("instance {vid} is not on host {}", self.host)))
     }
 
-    async fn check_source(self: &Arc<Self>, vid: Vid) -> Result<Outcome> {
+    /// The node has an entry of the instance and nothing else, so nothing of it runs: it ended before the
+    /// instance was started, or has lost its files.
+    fn nothing_left(&self) -> Outcome {
+        let host = &self.host;
+        let reason = format!("host {host} restarted before it had started it, or has lost its files");
+        Outcome::Gone { exit: Exit::Lost { reason } }
+    }
+
+    async fn check_source(self: &Arc<Self>, vid: Vid, dry_run: bool) -> Result<Outcome> {
         let name = self.known(vid)?.name;
         let checked = name.clone();
         let Report { blockers, needs } = self.engine(move |engine| engine.check(&checked)).await?;
         if !blockers.is_empty() {
             return Ok(refused(&blockers));
         }
-        // While the destination prepares itself. What fails is tried again when it is needed.
-        let arming = self.clone();
-        tokio::spawn(async move { arming.engine(move |engine| engine.arm(&name)).await });
+        if !dry_run {
+            // While the destination prepares itself. What fails is tried again when it is needed.
+            let arming = self.clone();
+            tokio::spawn(async move { arming.engine(move |engine| engine.arm(&name)).await });
+        }
         Ok(Outcome::Checked { facts: frame::encode(&needs)? })
+    }
+
+    /// Takes back what a check has got ready for a move, which is over.
+    pub async fn disarm(&self, vid: Vid) {
+        let Some(live) = self.live(vid) else { return };
+        if let Err(error) = self.engine(move |engine| engine.disarm(&live.name)).await {
+            tracing::warn!("{error}");
+        }
     }
 
     async fn check_destination(&self, spec: &[u8], facts: &[u8]) -> Result<Outcome> {
@@ -107,7 +129,7 @@ impl Node {
         }
         let memory = frame::decode::<Needs>(facts)?.memory;
         self.files.write_blueprint(vid, spec)?;
-        let live = Live::new(&blueprint, State::Prepared);
+        let live = Live::new(&blueprint, State::Prepared, None);
         let name = live.name.clone();
         self.lives().insert(vid, live);
         let prepared = self.engine(move |engine| {
@@ -216,28 +238,24 @@ impl Node {
     }
 
     async fn release(self: &Arc<Self>, vid: Vid, id: MoveId, epoch: Epoch) -> Result<Outcome> {
-        let live = self.known(vid)?;
+        let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
         match live.state {
             State::Held | State::Running => {}
             State::Ended => return Ok(Outcome::Gone { exit: self.exit_of(vid, &live) }),
             State::Prepared | State::Stopped => return Err(Reason("the restored copy is gone".into())),
         }
         self.add_to_broker(vid, &live).await?;
-        self.broker.resume(live.id(vid), epoch).await?;
         let began = Instant::now();
-        if live.state == State::Held {
-            let name = live.name.clone();
-            match self.engine(move |engine| engine.release(&name)).await {
-                Ok(Running { pid, .. }) => self.runs(vid, Some(pid)),
-                Err(error) => {
-                    self.set_state(vid, State::Prepared);
-                    self.broker.remove(live.id(vid));
-                    return Err(error.into());
-                }
-            }
-        } else {
-            self.runs(vid, None);
-        }
+        let pid = match live.state {
+            State::Held => match self.let_go(vid, &live).await? {
+                Ok(pid) => Some(pid),
+                Err(exit) => return Ok(Outcome::Gone { exit }),
+            },
+            _ => live.first,
+        };
+        // Nobody listens for a tree that may yet be restored again. From here on it runs.
+        self.runs(vid, pid);
+        self.listen_for(vid, &live, epoch).await;
         let release_us = micros(began.elapsed());
         let resumed = timeout(RESUME_LIMIT, self.broker.resumed(live.id(vid))).await;
         if let Ok(Ok(report)) = resumed {
@@ -247,20 +265,49 @@ impl Node {
         Ok(Outcome::Done)
     }
 
+    /// Lets the held copy run: its first process, or how it was lost.
+    async fn let_go(&self, vid: Vid, live: &Live) -> Result<std::result::Result<i32, Exit>> {
+        let name = live.name.clone();
+        match self.engine(move |engine| engine.release(&name, &Watch::QUIET)).await {
+            Ok(Running { pid, .. }) => Ok(Ok(pid)),
+            Err(engines::Error::Lost { reason, .. }) => {
+                self.set_state(vid, State::Ended);
+                Ok(Err(Exit::Lost { reason }))
+            }
+            Err(error) => {
+                self.set_state(vid, State::Prepared);
+                self.broker.remove(live.id(vid));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Listens for the processes of an instance that runs. It is tried until it succeeds: there is no way
+    /// back.
+    async fn listen_for(&self, vid: Vid, live: &Live, epoch: Epoch) {
+        while let Err(error) = self.broker.resume(live.id(vid), epoch).await {
+            tracing::warn!("instance {vid}: its socket: {error}");
+            if self.live(vid).is_none_or(|live| live.state == State::Ended) {
+                return;
+            }
+            tokio::time::sleep(LISTEN_AGAIN).await;
+        }
+    }
+
     /// Makes the instance run on here, after a rollback or the node's restart.
     async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
-        let live = self.known(vid)?;
+        let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
         self.close_image_stream(vid);
         let pid = match live.state {
-            State::Running => None,
+            State::Running => live.first,
             State::Stopped => Some(self.resume_stopped(live.name.clone()).await?),
             State::Ended | State::Prepared | State::Held => {
                 return Ok(Outcome::Gone { exit: self.exit_of(vid, &live) });
             }
         };
         self.add_to_broker(vid, &live).await?;
-        self.broker.resume(live.id(vid), epoch).await?;
         self.runs(vid, pid);
+        self.broker.resume(live.id(vid), epoch).await?;
         Ok(Outcome::Done)
     }
 

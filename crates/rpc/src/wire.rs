@@ -25,7 +25,7 @@ use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]

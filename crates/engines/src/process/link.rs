@@ -83,7 +83,16 @@ impl Link {
     /// Mends the link and tells the neighbours where the address is now.
     pub fn mend(&self) -> io::Result<()> {
         self.set_forwarding(true)?;
+        self.forget_neighbours()?;
         self.announce()
+    }
+
+    /// Neighbours that were asked for while the link was cut would be asked for again after a second only.
+    /// The kernel forgets them when the need for that changes.
+    fn forget_neighbours(&self) -> io::Result<()> {
+        let flags = flags_of(self.announcer.as_fd())?;
+        set_flags(self.announcer.as_fd(), flags | libc::IFF_NOARP)?;
+        set_flags(self.announcer.as_fd(), flags & !libc::IFF_NOARP)
     }
 
     fn set_forwarding(&self, forwarding: bool) -> io::Result<()> {
@@ -141,12 +150,26 @@ fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
 }
 
-fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
+    let mut change = request();
+    change.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: `change` is live, and its name ends with NUL.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut change) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A request about the inner end.
+fn request() -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
-    let mut query: libc::ifreq = unsafe { mem::zeroed() };
-    for (to, from) in query.ifr_name.iter_mut().zip(INSIDE.bytes()) {
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(INSIDE.bytes()) {
         *to = from.cast_signed();
     }
+    request
+}
+
+fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    let mut query = request();
     // SAFETY: `query` is live, and its name ends with NUL.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut query) };
     if result == -1 {

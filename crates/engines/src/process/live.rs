@@ -96,6 +96,15 @@ impl Live {
         Ok(criu)
     }
 
+    /// Ends the armed CRIU, if there is one.
+    pub fn disarm(&mut self, records: &Records) -> Result<()> {
+        if self.criu.take().is_none() {
+            return Ok(());
+        }
+        self.record.criu = None;
+        records.save(&self.record)
+    }
+
     /// Whether CRIU waits.
     pub fn is_armed(&self) -> bool {
         self.criu.is_some()
@@ -215,30 +224,58 @@ impl Live {
         Ok(())
     }
 
-    /// Lets the held tree go, with its link. A tree that cannot go is gone, and its images are not.
-    pub fn release(&mut self, records: &Records) -> Result<Phases> {
-        let mut clock = Stopwatch::start(&Watch::QUIET);
+    /// Lets the held tree go, with its link.
+    ///
+    /// Up to CRIU's hook `pre-resume` the link is cut and nobody listens for the tree, so one that does
+    /// not get there is killed, and its images are kept for another try: in another namespace, since what
+    /// its connections had to say when they were closed still waits in this one. At that hook each thread has
+    /// what it goes on with, and would go on if CRIU died. From there on nothing is tried again: the tree
+    /// runs, or it is lost.
+    pub fn release(&mut self, bridge: &str, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
+        let mut clock = Stopwatch::start(watch);
         self.record.releasing = true;
         records.save(&self.record)?;
-        self.link.mend().doing(|| "mending the link".into())?;
-        clock.lap("mend");
-        let released = self.let_go();
-        clock.lap("resume");
+        let complete = self.complete().and_then(|()| self.link.mend().doing(|| "mending the link".into()));
         self.record.releasing = false;
-        if released.is_err() {
+        if let Err(error) = complete {
             self.drop_held();
-            self.link.cut().doing(|| "cutting the link".into())?;
             records.save(&self.record)?;
+            (self.namespace, self.link) = place(&self.record.spec, bridge)?;
+            return Err(error);
         }
-        released.map(|()| clock.stop())
+        self.record.state = State::Running;
+        records.save(&self.record)?;
+        clock.lap("complete");
+        let let_go = self.let_go();
+        clock.lap("resume");
+        match self.first() {
+            Ok(_) => Ok(clock.stop()),
+            Err(_) => Err(self.lost(let_go)),
+        }
+    }
+
+    /// Has CRIU make the held tree complete, up to its last hook.
+    fn complete(&mut self) -> Result<()> {
+        let name = &self.record.spec.name;
+        let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
+        criu.answer(true)?;
+        criu.run_to(Some("pre-resume"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        self.first().map(drop)
     }
 
     fn let_go(&mut self) -> Result<()> {
-        let name = &self.record.spec.name;
-        let mut criu = self.criu.take().ok_or_else(|| Error::Unknown(name.clone()))?;
+        // They left repair mode while the link was cut.
+        let probed = self.tree().map(|tree| sockets::probe(&tree));
+        let Some(mut criu) = self.criu.take() else { return Ok(()) };
         criu.answer(true)?;
         criu.run_to(None, &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
-        Ok(())
+        probed?.doing(|| "probing the peers of TCP connections".into())
+    }
+
+    fn lost(&mut self, let_go: Result<()>) -> Error {
+        self.record.state = State::Ended;
+        let reason = let_go.err().map_or_else(|| "its processes are gone".to_owned(), |why| why.to_string());
+        Error::Lost { name: self.record.spec.name.clone(), reason }
     }
 
     /// Deletes the images of an instance that runs.

@@ -36,6 +36,19 @@ pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     })
 }
 
+/// Has the kernel probe each peer of a tree whose connections have left repair mode, so that none waits for
+/// its timer.
+pub fn probe(tree: &[i32]) -> io::Result<()> {
+    for_each_tcp(tree, |_, socket| {
+        let reuse = option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        // Not all sockets can be in that mode, and those have nothing to probe.
+        if set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0).is_ok() {
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)?;
+        }
+        Ok(())
+    })
+}
+
 fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<()>) -> io::Result<()> {
     for &pid in tree {
         let Some(task) = TaskId::of(pid).ok().and_then(Task::open) else { continue };

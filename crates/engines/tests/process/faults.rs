@@ -81,7 +81,7 @@ fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
     assert_eq!(lab::copies(&spec, &source), [0_i32; 0]);
     let listener = b.listen(&spec.name);
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
-    b.call(|engine| engine.release(&spec.name)).unwrap();
+    b.call(|engine| engine.release(&spec.name, &Watch::QUIET)).unwrap();
     runs(listener, &mut output);
 }
 
@@ -98,6 +98,10 @@ fn what_was_armed_in_vain_leaves_nothing() {
     }
     b.call(|engine| engine.abort(&spec.name)).unwrap();
     assert!(b.is_empty());
+    assert!(lab::has_criu(&a.network_of(&spec.name)));
+    a.call(|engine| engine.disarm(&spec.name)).unwrap();
+    assert!(!lab::has_criu(&a.network_of(&spec.name)));
+    a.call(|engine| engine.arm(&spec.name)).unwrap();
     let before = output.lines();
     node.read(&mut output, |output| output.lines() > before + 20);
     a.call(|engine| engine.destroy(&spec.name)).unwrap();
@@ -185,14 +189,62 @@ fn a_criu_that_is_killed_in_a_restore_leaves_nothing_and_a_second_try_succeeds()
         let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
         // Killed at the last stop, it is missed when it shall let go.
         let held = b.call(|engine| engine.restore(&spec.name, &watch));
-        let refused = held.map(|_| ()).and_then(|()| b.call(|engine| engine.release(&spec.name)).map(|_| ()));
+        let refused = held
+            .map(|_| ())
+            .and_then(|()| b.call(|engine| engine.release(&spec.name, &Watch::QUIET)).map(|_| ()));
         assert!(matches!(refused, Err(Error::Criu { .. })), "{stop}: {refused:?}");
         assert_eq!(lab::copies(&spec, &a.network_of(&spec.name)), [0_i32; 0]);
     }
     let listener = b.listen(&spec.name);
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
-    b.call(|engine| engine.release(&spec.name)).unwrap();
+    b.call(|engine| engine.release(&spec.name, &Watch::QUIET)).unwrap();
     runs(listener, &mut output);
+}
+
+/// At its last hook CRIU has completed the tree, which goes on by itself.
+#[test]
+fn a_criu_that_is_killed_when_the_tree_is_complete_takes_nothing_with_it() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let server = workload("steady", 33, &["serve", "10.77.0.33:700"]);
+    let client = workload("parted", 34, &["crowd", "10.77.0.33:700"]);
+    let (mut serving, mut heard) = (a.start(&server), Output::default());
+    serving.read(&mut heard, |output| output.lines() > 0);
+    let mut output = suspended(&client, &a, &b);
+    let network = b.network_of(&client.name);
+    b.call(|engine| engine.restore(&client.name, &Watch::QUIET)).unwrap();
+    let kill_there = |phase: &engines::Phase| {
+        if phase.name == "complete" {
+            lab::kill_criu(&network);
+        }
+    };
+    let watch = Watch { progress: &kill_there, ..Watch::QUIET };
+    let listener = b.listen(&client.name);
+    b.call(|engine| engine.release(&client.name, &watch)).unwrap();
+    let node = runs(listener, &mut output);
+    let refused = b.call(|engine| engine.restore(&client.name, &Watch::QUIET)).unwrap_err();
+    assert!(matches!(refused, Error::State { is: "running", .. }), "{refused}");
+    a.call(|engine| engine.destroy(&client.name)).unwrap();
+    relocate(node, &client, &b, &a, &mut output);
+}
+
+#[test]
+fn an_instance_that_ends_when_it_is_let_go_is_lost_and_not_restored_again() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("ended", 35, &["count", "1000035"]);
+    suspended(&spec, &a, &b);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    let network = b.network_of(&spec.name);
+    let end_there = |phase: &engines::Phase| {
+        if phase.name == "complete" {
+            lab::end_all(&network);
+        }
+    };
+    let watch = Watch { progress: &end_there, ..Watch::QUIET };
+    let lost = b.call(|engine| engine.release(&spec.name, &watch)).unwrap_err();
+    assert!(matches!(lost, Error::Lost { .. }), "{lost}");
+    assert!(b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).is_err());
 }
 
 #[test]
@@ -238,6 +290,6 @@ fn damaged_images_are_refused_and_whole_ones_succeed_then() {
     }
     let listener = b.listen(&spec.name);
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
-    b.call(|engine| engine.release(&spec.name)).unwrap();
+    b.call(|engine| engine.release(&spec.name, &Watch::QUIET)).unwrap();
     runs(listener, &mut output);
 }

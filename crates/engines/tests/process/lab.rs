@@ -293,7 +293,7 @@ pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output:
     copy_images(from, to, name);
     let listener = to.listen(name);
     let restore = to.call(|engine| engine.restore(name, &Watch::QUIET)).unwrap();
-    let release = to.call(|engine| engine.release(name)).unwrap();
+    let release = to.call(|engine| engine.release(name, &Watch::QUIET)).unwrap();
     let node = Node::accept(&listener);
     from.call(|engine| engine.destroy(name)).unwrap();
     println!("suspend {:?}\nrestore {:?}\nrelease {:?}", dump.phases, restore, release.phases);
@@ -334,11 +334,37 @@ fn criu() -> PathBuf {
 /// Kills the CRIU that works in an instance's network, if there is one. It is not reaped before its
 /// engine's call ends.
 pub fn kill_criu(network: &OwnedFd) {
-    let found = processes(|command, theirs| command.contains("swrk") && theirs == link_of(network));
-    if let Some(criu) = found.first() {
-        // SAFETY: no memory is passed.
-        unsafe { libc::kill(*criu, libc::SIGKILL) };
+    criu_in(network).iter().take(1).for_each(kill);
+}
+
+pub fn has_criu(network: &OwnedFd) -> bool {
+    !criu_in(network).is_empty()
+}
+
+/// The CRIU that works in an instance's network.
+pub fn criu_in(network: &OwnedFd) -> Vec<i32> {
+    processes(|command, theirs| command.contains("swrk") && theirs == link_of(network))
+}
+
+/// Kills all processes in a network, and waits for their end.
+pub fn end_all(network: &OwnedFd) {
+    let end = Instant::now() + PATIENCE;
+    let found = processes(|_, theirs| theirs == link_of(network));
+    found.iter().for_each(kill);
+    while found.iter().any(lives) {
+        assert!(Instant::now() < end, "{found:?} do not end");
+        std::thread::yield_now();
     }
+}
+
+fn lives(pid: &i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), None | Some('Z' | 'X'))
+}
+
+pub fn kill(pid: &i32) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(*pid, libc::SIGKILL) };
 }
 
 /// The processes with an instance's command, which no other test has, outside of a network.

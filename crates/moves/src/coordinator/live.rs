@@ -22,6 +22,10 @@ pub(super) struct Live {
     pub(super) unreachable_at: Option<Due>,
     /// When the directives are sent again.
     pub(super) repeat_at: Due,
+    /// When the source last said something, or a phase began.
+    pub(super) source_heard: Due,
+    /// When the destination last said something, or a phase began.
+    pub(super) destination_heard: Due,
     /// Nothing more is asked of the source.
     pub(super) source_done: bool,
     /// Nothing more is asked of the destination.
@@ -38,6 +42,8 @@ impl Live {
             deadline: None,
             unreachable_at: None,
             repeat_at: Due(now),
+            source_heard: Due(now),
+            destination_heard: Due(now),
             source_done: false,
             destination_done: false,
         }
@@ -68,10 +74,41 @@ impl Live {
         }
     }
 
+    /// The hosts without which the instance does not run on, and when each was last heard.
+    pub(super) fn awaited<'a>(
+        &self,
+        record: &'a MoveRecord,
+    ) -> impl Iterator<Item = (&'a HostName, Due)> + use<'a> {
+        let (source, destination) = match (&record.stage, self.phase) {
+            (Stage::Began, Phase::Prepare) => (self.facts.is_none(), self.facts.is_some()),
+            (Stage::Began, Phase::Suspend) => (true, false),
+            (Stage::Began, Phase::Transfer) => (true, true),
+            (Stage::Began, _) | (Stage::Committed, _) => (false, true),
+            (Stage::Confirmed, _) => (false, false),
+            (Stage::RolledBack { .. }, _) => (!self.source_done, false),
+        };
+        let hosts = [
+            (source, &record.source, self.source_heard),
+            (destination, &record.destination, self.destination_heard),
+        ];
+        hosts.into_iter().filter(|(awaited, ..)| *awaited).map(|(_, host, heard)| (host, heard))
+    }
+
+    /// Notes that the host of the source, or of the destination, has said something.
+    pub(super) fn heard(&mut self, record: &MoveRecord, from: &HostName, now: Duration) {
+        if *from == record.source {
+            self.source_heard = Due(now);
+        } else if *from == record.destination {
+            self.destination_heard = Due(now);
+        }
+    }
+
     fn before_commit(&self, record: &MoveRecord, spec: &[u8]) -> Option<(HostName, Directive)> {
         let (source, destination) = (record.source.clone(), record.destination.clone());
         match (self.phase, &self.facts) {
-            (Phase::Prepare, None) => Some((source, Directive::CheckSource { destination })),
+            (Phase::Prepare, None) => {
+                Some((source, Directive::CheckSource { destination, dry_run: record.dry_run }))
+            }
             (Phase::Prepare, Some(facts)) => {
                 let (spec, facts) = (spec.to_vec(), facts.clone());
                 let epoch = record.epoch.next();

@@ -14,10 +14,12 @@
 //!
 //! A move blocks others of its instance until the instance runs: until it is Confirmed, or the
 //! source has reported the rollback. What is then left on the other host is a debt: the directive
-//! is repeated when that host comes back, and only moves of the instance to that host must wait.
+//! is repeated when that host comes back. A move of the instance to that host begins, but its
+//! destination is not told before the debt is settled, or the phase's time is over.
 
 mod live;
 mod reports;
+mod silence;
 mod stages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,14 +136,6 @@ pub enum Refusal {
     /// Another move of the instance is not over.
     #[error("{0} of the same instance is not over: wait for it or cancel it")]
     InProgress(MoveId),
-    /// The destination still has something of the instance.
-    #[error("host {host} still removes what {id} of the same instance left there: try again in a moment")]
-    CleaningUp {
-        /// Which host.
-        host: HostName,
-        /// Since which move.
-        id: MoveId,
-    },
     /// The limit on moves is reached.
     #[error("{0} moves are not over: wait for some to end")]
     TooMany(usize),
@@ -308,13 +302,8 @@ impl Coordinator {
         if source == destination {
             return Err(Refusal::SameHost(destination));
         }
-        for (id, record) in self.moves_of(vid) {
-            if self.blocks(id, record) {
-                return Err(Refusal::InProgress(id));
-            }
-            if record.source == destination || record.destination == destination {
-                return Err(Refusal::CleaningUp { host: destination, id });
-            }
+        if let Some((id, _)) = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record)) {
+            return Err(Refusal::InProgress(id));
         }
         if self.image.moves.len() >= self.config.max_moves {
             return Err(Refusal::TooMany(self.image.moves.len()));
@@ -353,6 +342,7 @@ impl Coordinator {
             if let Some(reason) = self.overdue(id, now) {
                 self.give_up(id, vec![reason], now, out);
             } else if self.lives.get(&id).is_some_and(|live| live.repeat_at.reached(now)) {
+                self.tell_silence(id, now, out);
                 self.direct(id, now, out);
             }
         }
@@ -369,8 +359,14 @@ impl Coordinator {
                 if self.linked.contains(&record.source) { &record.destination } else { &record.source };
             return Some(format!("host {host} cannot be reached"));
         }
-        let late = live.deadline.is_some_and(|due| due.reached(now));
-        late.then(|| format!("the {} phase took longer than it may", live.phase.name()))
+        live.deadline.filter(|due| due.reached(now))?;
+        let host = &record.destination;
+        Some(match self.debt(id, record) {
+            Some(debt) => {
+                format!("host {host} has not yet removed what {debt} of the same instance left there")
+            }
+            None => format!("the {} phase took longer than it may", live.phase.name()),
+        })
     }
 
     fn undecided(&self) -> impl Iterator<Item = MoveId> {
@@ -388,6 +384,17 @@ impl Coordinator {
             Stage::Confirmed => false,
             Stage::RolledBack { .. } => self.lives.get(&id).is_some_and(|live| !live.source_done),
         }
+    }
+
+    /// The earlier move that has left something on the destination, which must go before it is prepared.
+    fn debt(&self, id: MoveId, record: &MoveRecord) -> Option<MoveId> {
+        let mut earlier = self.moves_of(record.vid).filter(|(other, _)| self.begins(id) && *other < id);
+        let left = |(_, other): &(MoveId, &MoveRecord)| match other.stage {
+            Stage::Began | Stage::Committed => false,
+            Stage::Confirmed => other.source == record.destination,
+            Stage::RolledBack { .. } => other.destination == record.destination,
+        };
+        earlier.find(left).map(|(other, _)| other)
     }
 
     fn is_moving(&self, vid: Vid) -> bool {

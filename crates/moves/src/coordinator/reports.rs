@@ -50,6 +50,9 @@ impl Coordinator {
             return;
         }
         let record = record.clone();
+        if let Some(live) = self.lives.get_mut(&id) {
+            live.heard(&record, from, now);
+        }
         let report = bounded(report);
         if *from == record.source {
             self.source_reports(id, &record, report, now, out);

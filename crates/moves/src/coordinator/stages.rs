@@ -19,6 +19,7 @@ impl Coordinator {
         live.phase = phase;
         live.marks.push((phase, Due(now)));
         live.deadline = limit.map(|limit| Due::after(now, limit));
+        (live.source_heard, live.destination_heard) = (Due(now), Due(now));
         let at = now.saturating_sub(live.began.0);
         out.push(Output::Event { id, event: Event::Phase { phase, at } });
         // The transfer follows from the directive to suspend.
@@ -99,11 +100,19 @@ impl Coordinator {
         }
     }
 
-    /// Nothing is left to do.
+    /// Nothing is left to do. A later move of the instance may have waited for that.
     pub(super) fn end(&mut self, id: MoveId, out: &mut Vec<Output>) {
+        let vid = self.image.moves.get(&id).map(|record| record.vid);
         self.record(Record::MoveEnded { id }, out);
         self.lives.remove(&id);
         out.push(Output::Event { id, event: Event::Cleaned });
+        let later =
+            vid.into_iter().flat_map(|vid| self.moves_of(vid)).filter(|(later, _)| self.begins(*later));
+        out.extend(later.flat_map(|(later, _)| self.directives(later)));
+    }
+
+    pub(super) fn begins(&self, id: MoveId) -> bool {
+        self.lives.get(&id).is_some_and(|live| live.phase == Phase::Prepare)
     }
 
     fn tell_end(&self, id: MoveId, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
@@ -129,7 +138,9 @@ impl Coordinator {
         };
         let vid = record.vid;
         let spec = self.image.instances.get(&vid).map(|instance| instance.spec.as_slice());
+        let owing = self.debt(id, record).map(|_| &record.destination);
         let directives = live.directives(record, spec.unwrap_or_default()).into_iter();
+        let directives = directives.filter(|(to, _)| owing != Some(to));
         let send = |(to, directive)| Output::Send { to, message: ToNode::Move { id, vid, directive } };
         directives.map(send).collect()
     }

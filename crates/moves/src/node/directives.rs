@@ -39,8 +39,8 @@ impl NodeAgent {
     fn directive(&mut self, id: MoveId, vid: Vid, directive: Directive, out: &mut Vec<Output>) {
         let cell = self.cells.entry(vid).or_default();
         let answer = match directive {
-            Directive::CheckSource { destination } => {
-                cell.check_source(id, vid, Operation::CheckSource { destination }, out)
+            Directive::CheckSource { destination, dry_run } => {
+                cell.check_source(id, vid, Operation::CheckSource { destination, dry_run }, out)
             }
             Directive::CheckDestination { spec, facts } => {
                 cell.check_destination(id, vid, Operation::CheckDestination { spec, facts }, out)
@@ -214,6 +214,7 @@ impl Cell {
         let entry = entry.clone();
         self.live.check = None;
         out.push(Output::Record(NodeRecord::Set { vid, entry }));
+        out.push(Output::Stays { vid });
     }
 
     fn decide_roll_back(&mut self, vid: Vid, out: &mut Vec<Output>) {

@@ -117,6 +117,11 @@ pub enum Output {
         /// Where it is; `None` if it is gone.
         location: Option<Location>,
     },
+    /// A move that the instance has not left for is over: what was got ready for it at the check may go.
+    Stays {
+        /// Which instance.
+        vid: Vid,
+    },
     /// The coordinator knows that the instance ended: what is left of it may go.
     Farewell {
         /// Which instance.
@@ -132,6 +137,8 @@ pub enum Operation {
     CheckSource {
         /// Where it would go.
         destination: HostName,
+        /// Whether it will not go, so that nothing is to be got ready for that.
+        dry_run: bool,
     },
     /// Find what hinders the instance from coming; leave nothing. Ends in `Checked` or `Refused`.
     CheckDestination {

@@ -71,6 +71,10 @@ impl Cell {
             other => Report::Refused { reasons: vec![reason_of(other)] },
         };
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+        let over = |entry: &Entry| matches!(entry.role, Role::Host { last_move } if id <= last_move);
+        if self.entry.as_ref().is_some_and(over) {
+            out.push(Output::Stays { vid });
+        }
     }
 
     fn left(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {

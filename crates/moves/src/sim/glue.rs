@@ -85,6 +85,7 @@ impl World {
                         self.nodes[node].waiting.remove(&vid);
                     }
                 }
+                node::Output::Stays { .. } => {}
                 node::Output::Farewell { vid } => {
                     self.nodes[node].engine.exits.remove(&vid);
                     self.nodes[node].engine.images.remove(&vid);

@@ -1,7 +1,7 @@
 //! An engine whose instances are network namespaces: processes are the test's own threads, which go
 //! wherever their instance's node listens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -42,9 +42,13 @@ pub struct FakeEngine {
     world: Arc<World>,
     directory: PathBuf,
     here: Mutex<HashMap<InstanceName, (InstanceSpec, State)>>,
+    armed: Mutex<HashSet<InstanceName>>,
+    pub fail_prepare: AtomicBool,
     pub fail_restore: AtomicBool,
     /// Instances do not start as long as it is locked.
     pub start_gate: Mutex<()>,
+    /// How long a restore takes, and a removal.
+    pub delay: Mutex<Duration>,
 }
 
 /// What a node gets; the engine itself outlives it, as processes do.
@@ -53,14 +57,25 @@ pub struct Handle(pub Arc<FakeEngine>);
 impl FakeEngine {
     pub fn new(world: Arc<World>, directory: PathBuf) -> Arc<Self> {
         fs::create_dir_all(&directory).unwrap();
-        let here = Mutex::default();
         Arc::new(Self {
             world,
             directory,
-            here,
+            here: Mutex::default(),
+            armed: Mutex::default(),
+            fail_prepare: AtomicBool::new(false),
             fail_restore: AtomicBool::new(false),
             start_gate: Mutex::new(()),
+            delay: Mutex::default(),
         })
+    }
+
+    pub fn is_armed(&self, name: &str) -> bool {
+        self.armed.lock().unwrap().contains(&InstanceName::new(name).unwrap())
+    }
+
+    fn take_time(&self) {
+        let delay = *self.delay.lock().unwrap();
+        std::thread::sleep(delay);
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -96,6 +111,9 @@ impl Engine for Handle {
     }
 
     fn prepare(&self, spec: &InstanceSpec, _: u64) -> Result<()> {
+        if self.0.fail_prepare.swap(false, Ordering::SeqCst) {
+            return Err(Error::Unusable("the test says so".into()));
+        }
         fs::create_dir_all(self.0.images(&spec.name)).unwrap();
         self.0.here.lock().unwrap().insert(spec.name.clone(), (spec.clone(), State::Prepared));
         Ok(())
@@ -119,12 +137,19 @@ impl Engine for Handle {
         Ok(Vec::new())
     }
 
-    fn arm(&self, _: &InstanceName) -> Result<()> {
+    fn arm(&self, name: &InstanceName) -> Result<()> {
+        self.0.armed.lock().unwrap().insert(name.clone());
+        Ok(())
+    }
+
+    fn disarm(&self, name: &InstanceName) -> Result<()> {
+        self.0.armed.lock().unwrap().remove(name);
         Ok(())
     }
 
     fn suspend(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Dump> {
         self.0.change(name, State::Running, State::Stopped)?;
+        self.0.armed.lock().unwrap().remove(name);
         let directory = self.0.images(name);
         fs::write(directory.join("pages.img"), CONTENT).unwrap();
         fs::write(directory.join("empty.img"), []).unwrap();
@@ -145,13 +170,14 @@ impl Engine for Handle {
                 reason: "the test says so".into(),
             });
         }
+        self.0.take_time();
         assert_eq!(fs::read(self.0.images(name).join("pages.img")).unwrap(), CONTENT);
         assert!(self.0.images(name).join("empty.img").exists());
         self.0.change(name, State::Prepared, State::Held)?;
         Ok(Phases::default())
     }
 
-    fn release(&self, name: &InstanceName) -> Result<Running> {
+    fn release(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Running> {
         self.0.change(name, State::Held, State::Running)
     }
 
@@ -164,6 +190,8 @@ impl Engine for Handle {
     }
 
     fn destroy(&self, name: &InstanceName) -> Result<()> {
+        self.0.take_time();
+        self.0.armed.lock().unwrap().remove(name);
         self.0.here.lock().unwrap().remove(name);
         let _ = fs::remove_dir_all(self.0.images(name));
         Ok(())
@@ -183,7 +211,7 @@ impl Engine for Handle {
             if *state == State::Held {
                 *state = State::Prepared;
             }
-            Recovered { spec: spec.clone(), state: *state }
+            Recovered { spec: spec.clone(), state: *state, pid: None }
         });
         Ok(recovered.collect())
     }

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use api::{
-    Bytes, Client, Event, Instance, MoveReport, MoveRequest, Outcome, Position, Request, RunRequest, State,
+    Bytes, Client, Event, Instance, MoveReport, MoveRequest, Outcome, Phase, Position, Request, RunRequest,
+    State,
 };
 use coordinator::CoordinatorOptions;
 use engine::{FakeEngine, Handle, World};
@@ -146,21 +147,24 @@ impl Cluster {
         self.ask(&Request::Move(MoveRequest { name: name.into(), host: host.into(), dry_run }))
     }
 
-    /// Moves an instance, once the host has removed what a former move has left there.
     fn move_to(&self, name: &str, host: &str) -> MoveReport {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            match self.request_move(name, host, false) {
-                Event::Moved(report) => return *report,
-                Event::Failed(why) if why.message.contains("still removes") && Instant::now() < deadline => {}
-                other => panic!("not moved: {other:?}"),
-            }
+        match self.request_move(name, host, false) {
+            Event::Moved(report) => *report,
+            other => panic!("not moved: {other:?}"),
         }
     }
 
     fn instance(&self, name: &str) -> Instance {
         let Event::Instances(instances) = self.ask(&Request::List) else { panic!("no instances") };
         instances.into_iter().find(|instance| instance.name == name).unwrap()
+    }
+
+    fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "{what} does not happen");
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -324,4 +328,75 @@ fn a_killed_instance_is_gone() {
     cluster.run("a", "h1");
     assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
+
+#[test]
+fn an_instance_of_which_a_host_has_only_the_entry_is_lost_and_its_name_is_free() {
+    let mut cluster = Cluster::start();
+    let instance = cluster.run("a", "h1");
+    cluster.stop_node(0);
+    // As if the node had died before it wrote that down.
+    let files = cluster.directory.path().join("h1/instances").join(instance.vid.lid().to_string());
+    std::fs::remove_file(files.join("blueprint")).unwrap();
+    cluster.start_node(0);
+    let Event::Failed(failure) = cluster.ask(&Request::Wait { name: "a".into() }) else { panic!("it runs") };
+    assert!(failure.message.contains("`a` is lost: host h1"), "{failure}");
+    assert!(matches!(cluster.instance("a").state, State::Lost { .. }));
+    assert_eq!(cluster.run("a", "h1").state, State::Running);
+}
+
+#[test]
+fn an_instance_goes_back_to_a_host_that_still_removes_what_it_left_there() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    for engine in &cluster.engines {
+        *engine.delay.lock().unwrap() = LIMIT / 20;
+    }
+    for (round, host) in ["h2", "h1", "h2", "h1"].into_iter().enumerate() {
+        assert_eq!(cluster.move_to("a", host).outcome, Outcome::Moved);
+        assert_eq!(a.comes_back(), Epoch(round as u64 + 1));
+    }
+    assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
+}
+
+#[test]
+fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
+    assert!(!cluster.engines[0].is_armed("a"));
+    cluster.engines[1].fail_prepare.store(true, Ordering::SeqCst);
+    assert!(matches!(cluster.move_to("a", "h2").outcome, Outcome::RolledBack(_)));
+    cluster.wait_until("disarming", |cluster| !cluster.engines[0].is_armed("a"));
+    assert_eq!(cluster.move_to("a", "h2").outcome, Outcome::Moved);
+    assert_eq!(a.comes_back(), Epoch(1));
+}
+
+#[test]
+fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
+    let mut cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 3;
+    let request = MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false };
+    let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
+    while !matches!(events.next_event().unwrap(), Event::Phase { phase: Phase::Restore, .. }) {}
+    cluster.stop_node(0);
+    let (why, outlook) = loop {
+        if let Event::Waiting { host, why, outlook } = events.next_event().unwrap() {
+            assert_eq!(host, "h1");
+            break (why, outlook);
+        }
+    };
+    assert!(why.contains("not connected"), "{why}");
+    assert!(outlook.contains("rolled back, and a runs on at h1"), "{outlook}");
+    assert_eq!(cluster.ask(&Request::Cancel { name: "a".into() }), Event::Cancelling);
+    cluster.start_node(0);
+    let report = loop {
+        match events.next_event().unwrap() {
+            Event::Moved(report) => break report,
+            event => assert!(!event.is_last(), "{event:?}"),
+        }
+    };
+    assert!(matches!(report.outcome, Outcome::RolledBack(_)));
+    assert_eq!(a.comes_back(), Epoch(0));
 }

@@ -16,8 +16,9 @@ use crate::{interrupt, table};
 ///
 /// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
 /// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
-/// move goes on without this command. If the coordinator goes away, this waits for it and says how
-/// the move ended: a coordinator that comes back rolls back what was not yet committed.
+/// move goes on without this command. For which host a move waits is said when it takes long. If the
+/// coordinator goes away, this waits for it and says how the move ended: a coordinator that comes back
+/// rolls back what was not yet committed.
 #[derive(Args)]
 #[command(name = "move")]
 #[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
@@ -30,7 +31,7 @@ pub struct Arguments {
     /// Only says what stands in the way
     #[arg(long)]
     dry_run: bool,
-    /// Writes the report as JSON, and no progress
+    /// Writes the report as JSON, and no progress; for which host it waits goes to standard error, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -42,7 +43,7 @@ impl Arguments {
         if !self.dry_run {
             cancel_on_interrupt(target, self.name.clone())?;
         }
-        let progress = if self.json { Progress::None } else { Progress::to_stdout() };
+        let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
         let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
         match self.follow(&target.socket(), events, progress).map_err(suggest)? {
             Event::Checked { obstacles } => checked(&obstacles, self.json),
@@ -59,6 +60,7 @@ impl Arguments {
                 Ok(Event::Begun { id }) => begun = Some(id),
                 Ok(Event::Phase { phase, at_us }) => progress.phase(phase, at_us)?,
                 Ok(Event::Transferred { bytes, total }) => progress.bytes(bytes, total)?,
+                Ok(waiting @ Event::Waiting { .. }) => progress.waiting(&waiting)?,
                 Ok(Event::Failed(failure)) => {
                     progress.end()?;
                     return Err(failure.into());
@@ -92,21 +94,24 @@ impl Arguments {
     }
 }
 
+/// What the second Ctrl-C does.
+const LEAVE: &str =
+    "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
+
 fn cancel_on_interrupt(target: &Target, name: String) -> io::Result<()> {
-    let (socket, cancel) = (target.socket(), Request::Cancel { name });
-    interrupt::on_first(move || {
-        eprintln!("cancelling; waiting for the outcome");
+    let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
+    interrupt::on_first(move || match Client::ask(&socket, &cancel) {
+        Ok(Event::Failed(failure)) => eprintln!("{}\n{LEAVE}", Failure::from(failure)),
+        Ok(_) => eprintln!("the move is being rolled back: {name} runs on where it was\n{LEAVE}"),
         // The next coordinator rolls back by itself what the one before had not committed.
-        if let Ok(Event::Failed(failure)) = Client::ask(&socket, &cancel) {
-            eprintln!("{}", Failure::from(failure));
-        }
+        Err(error) => eprintln!("{error}: what is not committed is rolled back when it is back\n{LEAVE}"),
     })
 }
 
 /// A move as it goes on.
 enum Progress {
-    /// Nothing is shown.
-    None,
+    /// Only for which host it waits, on standard error.
+    Json,
     /// A line for each phase, and on a terminal the bytes in the line of their phase.
     Lines { live: bool, open: bool },
 }
@@ -119,7 +124,7 @@ impl Progress {
     fn phase(&mut self, phase: Phase, at_us: u64) -> io::Result<()> {
         let line = format!("{:>10}  {}", milliseconds(at_us), phase_name(phase));
         match self {
-            Self::None => Ok(()),
+            Self::Json => Ok(()),
             Self::Lines { live: false, .. } => writeln!(io::stdout(), "{line}"),
             Self::Lines { live: true, open } => {
                 let before = if *open { "\n" } else { "" };
@@ -136,6 +141,17 @@ impl Progress {
         // Save the cursor, write, erase the rest of the line, restore the cursor.
         write!(io::stdout(), "\x1b7  {}{total}\x1b[K\x1b8", mebibytes(bytes))?;
         io::stdout().flush()
+    }
+
+    fn waiting(&mut self, event: &Event) -> Result<()> {
+        let Event::Waiting { host, why, outlook } = event else { return Ok(()) };
+        if matches!(self, Self::Json) {
+            eprint!("{}", api::to_line(event).map_err(io::Error::other)?);
+            return Ok(());
+        }
+        self.end()?;
+        println!("            waiting for host {host}: {why}; {outlook}");
+        Ok(())
     }
 
     fn end(&mut self) -> io::Result<()> {

@@ -76,7 +76,7 @@ fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
     loop {
         match events.next_event()? {
             Event::Phase { phase, .. } => view.phase(phase_name(phase)),
-            Event::Begun { .. } | Event::Transferred { .. } => {}
+            Event::Begun { .. } | Event::Transferred { .. } | Event::Waiting { .. } => {}
             Event::Failed(failure) => return Err(failure.into()),
             Event::Moved(report) => match report.outcome {
                 Outcome::Moved => return Ok(*report),

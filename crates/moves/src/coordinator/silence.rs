@@ -1,0 +1,33 @@
+//! Hosts that do not answer.
+
+use std::time::Duration;
+
+use super::{Coordinator, Output};
+use crate::due::Due;
+use crate::journal::MoveRecord;
+use crate::progress::{Event, Silence};
+use crate::{HostName, MoveId};
+
+/// How long a host may say nothing before the user is told.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    /// Tells the user for which hosts the move waits, if it does.
+    pub(super) fn tell_silence(&self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        let (Some(live), Some(record)) = (self.lives.get(&id), self.image.moves.get(&id)) else { return };
+        for (host, heard) in live.awaited(record) {
+            if Due::after(heard.0, PATIENCE).reached(now) {
+                let event = Event::Waiting { host: host.clone(), silence: self.silence(id, record, host) };
+                out.push(Output::Event { id, event });
+            }
+        }
+    }
+
+    fn silence(&self, id: MoveId, record: &MoveRecord, host: &HostName) -> Silence {
+        if !self.linked.contains(host) {
+            return Silence::NotConnected;
+        }
+        let debt = self.debt(id, record).filter(|_| *host == record.destination);
+        debt.map_or(Silence::NoAnswer, Silence::CleaningUp)
+    }
+}
