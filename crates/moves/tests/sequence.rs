@@ -319,6 +319,8 @@ fn a_host_that_goes_away_before_the_commit_ends_the_move_soon() {
     let out = cluster.coordinator.handle(coordinator::Input::Tick, cluster.now + grace);
     let reasons = vec!["host h2 cannot be reached".into()];
     assert!(out.contains(&coordinator::Output::Record(Record::MoveRolledBack { id: MoveId(1), reasons })));
+    // What was due is done: the host that is away is not asked for all the time.
+    assert!(cluster.coordinator.wake_at() > Some(cluster.now + grace));
 }
 
 #[test]

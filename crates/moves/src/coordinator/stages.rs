@@ -20,6 +20,10 @@ impl Coordinator {
         live.marks.push((phase, Due(now)));
         live.deadline = limit.map(|limit| Due::after(now, limit));
         (live.source_heard, live.destination_heard) = (Due(now), Due(now));
+        if limit.is_none() {
+            // Decided: a host that is away is waited for, however long.
+            live.unreachable_at = None;
+        }
         let at = now.saturating_sub(live.began.0);
         out.push(Output::Event { id, event: Event::Phase { phase, at } });
         // The transfer follows from the directive to suspend.
