@@ -36,7 +36,8 @@ pub(crate) fn watch() {
 
 unsafe extern "C" fn before() {
     if let Some(process) = Process::current() {
-        let held = Held { process, state: process.lock_for_fork() };
+        let mut held = Held { process, state: process.lock_for_fork() };
+        held.state.device.before_fork();
         HELD.with_borrow_mut(|slot| *slot = Some(held));
     }
 }

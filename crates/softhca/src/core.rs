@@ -197,6 +197,12 @@ pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, sta
     }
 }
 
+/// The completion of a request that never was in the send queue.
+#[inline]
+pub(crate) fn sent_directly(qp: &QueuePair, wr_id: u64, opcode: WcOpcode, length: u32) -> Wc {
+    Wc { wr_id, opcode, byte_len: length, qpn: qp.qpn, ..Wc::default() }
+}
+
 /// The completion of a receive; a successful one is filled in by the caller.
 #[inline]
 pub(crate) fn received(qp: &QueuePair, wr_id: u64, status: WcStatus) -> Wc {

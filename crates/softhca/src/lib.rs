@@ -11,6 +11,7 @@
 //!      send_queue, receive_queue, completion_queue, region, qp
 //!    link       frames in and out over a stream; greeting, resynchronisation
 //!      wire     what the bytes mean
+//!  share        memory that neighbours on one host touch by themselves
 //!  stream       TCP, shared memory, loopback
 //!  memory       the only place that touches what belongs to the application
 //! ```
@@ -37,6 +38,7 @@ mod requester;
 mod responder;
 mod scatter;
 mod send_queue;
+mod share;
 mod shared_receive_queue;
 mod slab;
 pub mod stream;

@@ -72,3 +72,25 @@ pub(crate) unsafe fn fetch_add(addr: u64, add: u64) -> u64 {
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(addr as usize)) };
     word.fetch_add(add, Ordering::SeqCst)
 }
+
+/// Copies `length` bytes, the last byte last, as [`store`] does.
+///
+/// # Safety
+/// Both ranges are mapped, `to` writable. They may overlap.
+#[inline]
+pub(crate) unsafe fn copy(to: u64, from: u64, length: usize) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    let from = ptr::with_exposed_provenance::<u8>(from as usize);
+    let Some(body) = length.checked_sub(1) else { return };
+    // SAFETY: the caller vouches for both ranges.
+    unsafe {
+        if length == 8 {
+            to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+        } else {
+            let last = from.add(body).read_volatile();
+            ptr::copy(from, to, body);
+            compiler_fence(Ordering::Release);
+            to.add(body).write_volatile(last);
+        }
+    }
+}

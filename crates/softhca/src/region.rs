@@ -102,6 +102,13 @@ impl Regions {
         region.address(va, u64::from(length))
     }
 
+    /// The region that a peer names by a real key, if it is in the domain `pd`.
+    pub fn named(&self, pd: Pd, rkey: u32) -> Option<(Mr, &Region)> {
+        let index = self.names.by_real(rkey)?;
+        let region = self.slab.get(index)?;
+        (region.pd == pd).then_some((Mr(index), region))
+    }
+
     #[inline]
     fn check(region: &Region, pd: Pd, needs: Access) -> Option<()> {
         (region.pd == pd && region.access.contains(needs)).then_some(())

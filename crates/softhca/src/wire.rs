@@ -29,6 +29,8 @@
 //!   │     ATOMIC_RESPONSE               │
 //!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
 //!   │ ◀── TRANSLATE_ACK(generation)     │   later frames use them
+//!   │ MAP_REQUEST(rkey) ──────────────▶ │   on one host: may I touch this memory by myself?
+//!   │ ◀── EXPORT(rkey, range, rights) ─ │   yes; its descriptor goes beside the link
 //!   │ GOODBYE ────────────────────────▶ │   the sender will be moved; the link closes
 //! ```
 //!
@@ -56,6 +58,7 @@ pub const MAX_TRANSLATIONS: usize = 512;
 const MAGIC: u32 = u32::from_le_bytes(*b"thrm");
 const HELLO_LENGTH: usize = 24;
 const TRANSLATION_LENGTH: usize = 12;
+const EXPORT_LENGTH: usize = 32;
 
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $number:literal,)* }) => {
@@ -90,6 +93,10 @@ numbered! {
         Goodbye = 4,
         /// Translations up to generation `msn` are in use.
         TranslateAck = 5,
+        /// Asks for a window to the region of `rkey`, which the sender's application calls `imm`.
+        MapRequest = 8,
+        /// Answers with an [`Export`]; `imm` as asked, `va` names its first byte.
+        Export = 9,
         /// Asks which message is expected.
         Resync = 16,
         /// Answers that it is `msn`.
@@ -258,8 +265,8 @@ impl Header {
 
     fn check_lengths(&self) -> Result<(), Malformed> {
         use Opcode::{
-            Ack, AtomicResponse, CompareSwap, FetchAdd, Goodbye, Hello, Nak, Read, ReadResponse, Ready,
-            Resync, ResyncAck, Send, SendImm, Translate, TranslateAck, Write, WriteImm,
+            Ack, AtomicResponse, CompareSwap, Export, FetchAdd, Goodbye, Hello, MapRequest, Nak, Read,
+            ReadResponse, Ready, Resync, ResyncAck, Send, SendImm, Translate, TranslateAck, Write, WriteImm,
         };
         let fits = match self.opcode {
             Send | SendImm | Write | WriteImm | ReadResponse => {
@@ -270,7 +277,10 @@ impl Header {
             CompareSwap | FetchAdd => self.length == 16 && self.offset == 0 && self.total == 16,
             Read => self.length == 0 && self.offset == 0,
             Hello | Translate => self.length <= MAX_CONTROL,
-            Ready | Goodbye | TranslateAck | Resync | ResyncAck | Ack | AtomicResponse => self.length == 0,
+            Export => self.length as usize == EXPORT_LENGTH,
+            MapRequest | Ready | Goodbye | TranslateAck | Resync | ResyncAck | Ack | AtomicResponse => {
+                self.length == 0
+            }
             Nak => self.length == 0 && self.syndrome.is_some(),
         };
         if fits { Ok(()) } else { Err(Malformed("lengths contradict each other")) }
@@ -322,6 +332,51 @@ impl Hello {
         let vid = Vid::new(lid).ok_or(Malformed("hello without a VID"))?;
         let process = ProcessId { vid, index: bytes[8] };
         Ok(Self { process, fabric: FabricId(u32_at(bytes, 12)), epoch: Epoch(u64_at(bytes, 16)) })
+    }
+}
+
+/// The payload of an EXPORT frame: where in which memory the window is, and what may be done there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The name under which the memory is handed over.
+    pub memory: u64,
+    /// Where the window starts in it.
+    pub offset: u64,
+    /// Bytes of the window.
+    pub length: u64,
+    /// Bits of [`crate::Access`].
+    pub rights: u32,
+    /// The gate's count under which it is open.
+    pub count: u32,
+}
+
+impl Export {
+    /// The payload's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; EXPORT_LENGTH] {
+        let mut bytes = [0; EXPORT_LENGTH];
+        bytes[0..8].copy_from_slice(&self.memory.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.rights.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    /// The export in `bytes`.
+    ///
+    /// # Errors
+    /// If they are too few or too many.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; EXPORT_LENGTH] =
+            bytes.try_into().map_err(|_| Malformed("export of wrong length"))?;
+        Ok(Self {
+            memory: u64_at(bytes, 0),
+            offset: u64_at(bytes, 8),
+            length: u64_at(bytes, 16),
+            rights: u32_at(bytes, 24),
+            count: u32_at(bytes, 28),
+        })
     }
 }
 

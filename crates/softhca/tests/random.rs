@@ -71,7 +71,7 @@ struct Pair {
 
 impl Pair {
     fn new(net: &mut Net, a: usize, b: usize, seed: u64) -> Self {
-        let mut plan = Plan { memory: MEMORY, ..Plan::default() };
+        let mut plan = Plan { memory: MEMORY, whole_pages: true, ..Plan::default() };
         plan.attr.min_rnr_timer = 1;
         let (a, b) = pair(net, a, b, &plan);
         let ends = [a, b];
@@ -240,6 +240,8 @@ impl Pair {
 struct Trouble {
     cuts: bool,
     moves: bool,
+    /// Neighbours share memory.
+    shares: bool,
 }
 
 fn disturb(net: &mut Net, pairs: &mut [Pair], trouble: Trouble) {
@@ -271,6 +273,9 @@ fn disturb(net: &mut Net, pairs: &mut [Pair], trouble: Trouble) {
 
 fn run(policy: Policy, medium: Medium, seed: u64, trouble: Trouble) {
     let net = &mut Net::new(3, policy, medium, seed);
+    for node in &mut net.nodes {
+        node.device.allow_sharing(trouble.shares);
+    }
     net.cut_within = trouble.cuts.then_some(400_000);
     let ends = [(0, 1), (1, 2), (2, 0), (0, 1), (0, 0)];
     let mut pairs: Vec<Pair> =
@@ -349,23 +354,29 @@ fn seeds(medium: Medium, trouble: Trouble, count: u64) {
 #[test]
 fn undisturbed() {
     for medium in Medium::ALL {
-        seeds(medium, Trouble { cuts: false, moves: false }, 3);
+        seeds(medium, Trouble { cuts: false, moves: false, shares: false }, 3);
     }
 }
 
 #[test]
 fn links_break_anywhere() {
-    seeds(Medium::Pipe, Trouble { cuts: true, moves: false }, 12);
+    seeds(Medium::Pipe, Trouble { cuts: true, moves: false, shares: false }, 12);
 }
 
 #[test]
 fn processes_move() {
     for medium in Medium::ALL {
-        seeds(medium, Trouble { cuts: false, moves: true }, 5);
+        seeds(medium, Trouble { cuts: false, moves: true, shares: false }, 5);
     }
 }
 
 #[test]
+fn neighbours_that_share_memory_move() {
+    seeds(Medium::Shm, Trouble { cuts: false, moves: false, shares: true }, 1);
+    seeds(Medium::Shm, Trouble { cuts: false, moves: true, shares: true }, 2);
+}
+
+#[test]
 fn links_break_while_processes_move() {
-    seeds(Medium::Pipe, Trouble { cuts: true, moves: true }, 12);
+    seeds(Medium::Pipe, Trouble { cuts: true, moves: true, shares: false }, 12);
 }

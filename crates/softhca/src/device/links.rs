@@ -29,10 +29,10 @@ const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
 /// All links of a device.
 #[derive(Default)]
 pub(super) struct Links {
-    links: Vec<Link>,
+    pub links: Vec<Link>,
     by_peer: HashMap<ProcessId, usize>,
     /// Those with a stream.
-    live: Vec<usize>,
+    pub live: Vec<usize>,
     requests: Vec<ProcessId>,
     /// Changes with the set of descriptors to sleep on.
     version: u64,
@@ -56,11 +56,15 @@ impl Links {
     }
 
     /// `qp` is connected to `peer` from now on. Past `limit` peers it never gets a link.
-    pub fn attach(&mut self, peer: ProcessId, qp: Qp, limit: u32) {
-        if self.links.len() < limit as usize || self.by_peer.contains_key(&peer) {
-            let at = self.to(peer);
-            self.links[at].qps.push(qp);
+    ///
+    /// Returns the link's index.
+    pub fn attach(&mut self, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
+        if self.links.len() >= limit as usize && !self.by_peer.contains_key(&peer) {
+            return None;
         }
+        let at = self.to(peer);
+        self.links[at].qps.push(qp);
+        Some(at)
     }
 
     pub fn detach(&mut self, peer: ProcessId, qp: Qp) {
@@ -127,14 +131,15 @@ impl Device {
             return;
         }
         let Some(entry) = self.core.qps.get(qp.0) else { return };
-        let Some(peer) = entry.peer else {
+        if entry.sends.is_empty() {
+            return;
+        }
+        if entry.peer.is_none() {
             // No process can have that QPN: it is as if nobody answered.
             let head = entry.sends.head();
             return self.core.on_not_ready(qp, head);
-        };
-        let Some(&at) = self.links.by_peer.get(&peer) else {
-            return self.core.give_up(qp);
-        };
+        }
+        let Some(at) = entry.link else { return self.core.give_up(qp) };
         if self.links.links[at].state == State::Up {
             self.links.links[at].schedule(&mut self.core, qp);
             self.transmit(at);
@@ -192,6 +197,7 @@ impl Device {
     }
 
     fn lose(&mut self, at: usize, reason: LinkLoss) {
+        self.close_gate(at);
         self.links.close(&mut self.core, at);
         let link = &mut self.links.links[at];
         let pause = if reason == LinkLoss::Goodbye { AFTER_REFUSAL } else { AFTER_LOSS };
@@ -244,6 +250,9 @@ impl Device {
             if sends {
                 self.transmit(at);
             }
+            if self.is_asked_for_memory(at) {
+                self.run_sharing();
+            }
         }
         self.settle();
     }
@@ -253,6 +262,9 @@ impl Device {
     pub(super) fn settle(&mut self) {
         while let Some(qp) = self.core.failed.pop() {
             self.links.copy_out(qp, u64::MAX);
+            if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
+                self.close_gate(at);
+            }
         }
     }
 
@@ -331,6 +343,9 @@ impl Device {
             }
             let worked = self.drive(at);
             progress.did_work |= worked;
+            if self.is_asked_for_memory(at) {
+                progress.more |= self.run_sharing();
+            }
             let link = &self.links.links[at];
             progress.more |= link.stream.is_some() && (worked || link.has_work());
         }
@@ -434,6 +449,7 @@ impl Device {
     pub fn suspend(&mut self, now: Duration) -> Suspended {
         self.suspended = true;
         while let Some(&at) = self.links.live.first() {
+            self.close_gate(at);
             self.links.links[at].say_goodbye();
             self.links.close(&mut self.core, at);
         }
@@ -443,6 +459,7 @@ impl Device {
             link.unreachable_since = None;
         }
         self.links.requests.clear();
+        self.sharing.pause();
         for &handle in &self.core.waiting {
             if let Some(qp) = self.core.qps.get_mut(handle.0) {
                 qp.requester.pause.freeze(now);
@@ -456,6 +473,7 @@ impl Device {
     pub fn resume(&mut self, now: Duration, epoch: Epoch) {
         self.suspended = false;
         self.epoch = epoch;
+        self.sharing.verify();
         self.core.qp_names.reissue(&mut *self.core.source);
         self.core.regions.reissue(&mut *self.core.source);
         let active: Vec<ProcessId> = self.registered.active().collect();

@@ -3,10 +3,12 @@
 //! * `objects`: domains, regions, completion queues, shared receive queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `links`: links to peers, time, suspension.
+//! * `sharing`: memory shared with neighbours.
 
 mod links;
 mod objects;
 mod queue_pairs;
+mod sharing;
 
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::event::Event;
 use crate::limits::Limits;
+use crate::share::owner::Sharing;
 
 use links::Links;
 
@@ -74,6 +77,7 @@ pub struct Device {
     registered: RegisteredList,
     epoch: Epoch,
     suspended: bool,
+    sharing: Sharing,
     /// The QP number given out last.
     qp_numbers: u16,
 }
@@ -89,6 +93,7 @@ impl Device {
             registered: RegisteredList::default(),
             epoch,
             suspended: false,
+            sharing: Sharing::default(),
             qp_numbers: 0,
         }
     }

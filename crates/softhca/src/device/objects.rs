@@ -80,6 +80,10 @@ impl Device {
     /// `INVALID` if there is no such region.
     pub fn dereg_mr(&mut self, mr: Mr) -> Result<(), Errno> {
         let region = *self.core.regions.get(mr).ok_or(Errno::INVALID)?;
+        if self.sharing.is_shared(mr) {
+            self.close_gates();
+        }
+        self.sharing.forget(mr);
         self.links.copy_out_range(region.addr, region.length);
         let removed = self.core.regions.remove(&mut *self.core.source, mr);
         if let Some((_, Some(known))) = removed {

@@ -107,6 +107,11 @@ impl Device {
         let from = qp.state();
         qp.assign(attr, mask);
         qp.attr.state = to;
+        let link = qp.link.filter(|_| mask.contains(QpAttrMask::ACCESS_FLAGS));
+        if let Some(at) = link {
+            self.close_gate(at);
+        }
+        let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 qp.peer = peer;
@@ -133,11 +138,18 @@ impl Device {
     fn connect(&mut self, handle: Qp, peer: Option<ProcessId>) {
         if let Some(peer) = peer {
             self.registered.connect(peer);
-            self.links.attach(peer, handle, self.core.limits.max_peers);
+            let link = self.links.attach(peer, handle, self.core.limits.max_peers);
+            if let Some(qp) = self.core.qps.get_mut(handle.0) {
+                qp.link = link;
+            }
         }
     }
 
     fn disconnect(&mut self, handle: Qp) {
+        let Some(qp) = self.core.qps.get(handle.0) else { return };
+        if let Some(at) = qp.link {
+            self.close_gate(at);
+        }
         let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) else { return };
         self.links.copy_out(handle, u64::MAX);
         self.links.refuse_owed(&mut self.core, peer, handle);
@@ -199,7 +211,7 @@ impl Device {
     }
 
     /// Queues a send work request, copying inline data. Nothing leaves before
-    /// [`Self::flush_doorbell`].
+    /// [`Self::flush_doorbell`], but for what is done at once in a neighbour's memory.
     ///
     /// # Errors
     /// `NO_MEMORY` when the queue is full; `INVALID` for a wrong state, operation, length or number of elements.
@@ -211,6 +223,10 @@ impl Device {
         require(matches!(entry.attr.state, QpState::Rts | QpState::Sqd | QpState::Error))?;
         let length = check_send(wr, &entry.init.caps)?;
         let signaled = wr.signaled || entry.init.sq_sig_all;
+        if !self.suspended && self.post_directly(qp, wr, length, signaled) {
+            return Ok(());
+        }
+        let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
         // SAFETY: the caller's promise is passed on.
         unsafe { entry.sends.push(wr, signaled, length)? };
         if entry.attr.state == QpState::Error {

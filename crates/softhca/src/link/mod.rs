@@ -12,15 +12,18 @@
 //!
 //! * [`tx`], [`rx`]: frames out and in.
 //! * [`outbox`]: what is to be said, and the peer's handles.
-//! * `greeting`: the first frames, and news about handles.
+//! * `greeting`: the first frames, and news about handles. * `exchange`: memory shared with neighbours.
 
+mod exchange;
 mod greeting;
 pub(crate) mod outbox;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{Epoch, ProcessId};
@@ -28,9 +31,10 @@ use fabric::{Epoch, ProcessId};
 use crate::core::Core;
 use crate::handle::Qp;
 use crate::responder::Verdict;
+use crate::share::window::Mapped;
 use crate::stream::Stream;
 use crate::timer::Pause;
-use crate::wire::{HEADER, Header, Malformed, Opcode};
+use crate::wire::{Export, HEADER, Header, Malformed, Opcode};
 
 use outbox::Outbox;
 use rx::{Incoming, Rx, Target};
@@ -107,6 +111,20 @@ pub(crate) struct Link {
     /// Since when the peer cannot be reached.
     pub unreachable_since: Option<Duration>,
     acks: Vec<Qp>,
+    pub sharing: LinkSharing,
+}
+
+/// What two neighbours share.
+#[derive(Default)]
+pub(crate) struct LinkSharing {
+    /// Windows that the peer has asked for.
+    pub asked: VecDeque<Header>,
+    /// The peer may have windows to our memory.
+    pub exports: bool,
+    /// Memory of ours that the peer has.
+    pub given: HashSet<u64>,
+    /// Memory of the peer that we have.
+    pub taken: HashMap<u64, Arc<Mapped>>,
 }
 
 impl Link {
@@ -124,6 +142,7 @@ impl Link {
             pause: Pause::Over,
             unreachable_since: None,
             acks: Vec::new(),
+            sharing: LinkSharing::default(),
         }
     }
 
@@ -147,6 +166,8 @@ impl Link {
     /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
     pub fn close(&mut self, core: &mut Core) {
         self.state = State::Down;
+        self.close_windows(core);
+        self.sharing = LinkSharing::default();
         self.stream = None;
         self.blocked = false;
         self.tx.reset();
@@ -255,6 +276,12 @@ impl Link {
                 let payload = payload.to_vec();
                 self.on_translate(header, &payload)
             }
+            Opcode::Export => {
+                self.require_up()?;
+                let export = Export::decode(payload)?;
+                self.on_export(core, header, &export);
+                Ok(())
+            }
             _ => {
                 self.require_up()?;
                 let (words, _) = payload.as_chunks::<8>();
@@ -283,6 +310,11 @@ impl Link {
             Opcode::Goodbye => Err(LinkLoss::Goodbye),
             Opcode::TranslateAck => {
                 self.out.confirm(header.msn);
+                Ok(())
+            }
+            Opcode::MapRequest => {
+                self.require_up()?;
+                self.on_map_request(header);
                 Ok(())
             }
             Opcode::Resync => {

@@ -28,6 +28,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::send_queue::SendQueue;
+use crate::share::window::Windows;
 
 /// A queue pair.
 pub(crate) struct QueuePair {
@@ -40,6 +41,10 @@ pub(crate) struct QueuePair {
     pub incarnation: u64,
     /// The process at the other end, from RTR on. `None` if the address leads nowhere.
     pub peer: Option<ProcessId>,
+    /// The link to that process, by index.
+    pub link: Option<usize>,
+    /// What it may touch of its neighbour's memory.
+    pub windows: Windows,
     pub sends: SendQueue,
     pub receives: ReceiveQueue,
     pub requester: Requester,
@@ -61,6 +66,8 @@ impl QueuePair {
             qpn,
             incarnation,
             peer: None,
+            link: None,
+            windows: Windows::default(),
             sends: SendQueue::new(caps.max_send_wr),
             receives: ReceiveQueue::new(caps.max_recv_wr, caps.max_recv_sge),
             requester: Requester::default(),

@@ -2,14 +2,15 @@
 //!
 //! * `tcp`: a connected socket, between hosts.
 //! * `shm`: a ring in shared memory for each direction, on one host or within one process.
-//! * `ring`: such a ring.
+//! * `ring`: such a ring. * `gate`: who may touch whose memory, on one host.
 
+mod gate;
 mod ring;
 mod shm;
 mod tcp;
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
 
@@ -73,4 +74,39 @@ pub unsafe trait Stream: Send {
 
     /// Takes the announcement back.
     fn awake(&mut self) {}
+
+    /// The peer as one with whom memory can be shared, if it is on this host.
+    fn neighbour(&self) -> Option<&dyn Neighbour> {
+        None
+    }
+}
+
+/// A peer on the same host that may touch our memory by itself, and we its.
+///
+/// Each side has a gate. Its owner opens windows to its memory under the gate's count; the other side
+/// is inside while it copies. Closing counts on, so that all windows are void.
+pub trait Neighbour {
+    /// Hands `memory` to the peer, under the name `id`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when too many are on their way; otherwise those of `sendmsg`.
+    fn send_memory(&self, id: u64, memory: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// The next memory that the peer has handed over.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none; otherwise those of `recvmsg`.
+    fn receive_memory(&self) -> io::Result<(u64, OwnedFd)>;
+
+    /// The count of our own gate.
+    fn gate(&self) -> u32;
+
+    /// Closes our own gate, and waits until the peer is not inside. False if it stays too long.
+    fn close_gate(&self) -> bool;
+
+    /// Enters the peer's gate, if `count` is still its count.
+    fn enter(&self, count: u32) -> bool;
+
+    /// Leaves the peer's gate.
+    fn leave(&self);
 }

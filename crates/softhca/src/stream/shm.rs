@@ -1,21 +1,22 @@
 //! A link through shared memory: a ring for each direction, and eventfds to wake sleepers.
 //!
 //! ```text
-//!  memfd: │ control of ring 0 │ control of ring 1 │ … page │ data of ring 0 │ data of ring 1 │
+//!  memfd: │ control of ring 0 │ of ring 1 │ gate 0 │ gate 1 │ … page │ data of ring 0 │ data of ring 1 │
 //! ```
 //!
 //! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it.
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use libc::iovec;
 
+use super::gate::{Gate, PassedMemory};
 use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
-use super::{Stream, Waitable};
+use super::{Neighbour, Stream, Waitable};
 
 const PAGE: usize = 4096;
 const MEMORY: usize = PAGE + 2 * CAPACITY;
@@ -49,6 +50,8 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
     Ok(Box::new(Shm {
         writer: Writer::new(mapping.place(sends)),
         reader: Reader::new(mapping.place(receives)),
+        own_gate: mapping.gate(sends),
+        peer_gate: mapping.gate(receives),
         own_wakes,
         peer_wakes,
         liveness: Some(liveness),
@@ -65,6 +68,8 @@ pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
     Ok(Box::new(Shm {
         writer: Writer::new(mapping.place(0)),
         reader: Reader::new(mapping.place(0)),
+        own_gate: mapping.gate(0),
+        peer_gate: mapping.gate(1),
         peer_wakes: own_wakes.try_clone()?,
         own_wakes,
         liveness: None,
@@ -172,6 +177,14 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    fn gate(&self, end: usize) -> Gate {
+        // SAFETY: the first page is mapped and has room for two gates behind the controls; whoever holds a gate
+        // holds the mapping.
+        unsafe { Gate::new(self.0.add(2 * CONTROL + end * Gate::SIZE)) }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and the sides that use it are dropped with it.
@@ -191,6 +204,8 @@ struct Shm {
     liveness: Option<OwnedFd>,
     sleeping: bool,
     waiting: bool,
+    own_gate: Gate,
+    peer_gate: Gate,
     _mapping: Mapping,
 }
 
@@ -260,12 +275,46 @@ unsafe impl Stream for Shm {
         nothing_to_read && (!wants_to_write || self.writer.wait())
     }
 
+    fn neighbour(&self) -> Option<&dyn Neighbour> {
+        self.liveness.is_some().then_some(self)
+    }
+
     fn awake(&mut self) {
         let was_woken = std::mem::take(&mut self.sleeping) && !self.reader.stop_sleeping();
         let has_room = std::mem::take(&mut self.waiting) && !self.writer.stop_waiting();
         if was_woken || has_room {
             self.drain_wakes();
         }
+    }
+}
+
+impl Neighbour for Shm {
+    fn send_memory(&self, id: u64, memory: BorrowedFd<'_>) -> io::Result<()> {
+        let liveness = self.liveness.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        PassedMemory::send(liveness.as_fd(), id, memory)
+    }
+
+    fn receive_memory(&self) -> io::Result<(u64, OwnedFd)> {
+        let liveness = self.liveness.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        PassedMemory::receive(liveness.as_fd())
+    }
+
+    fn gate(&self) -> u32 {
+        self.own_gate.count()
+    }
+
+    fn close_gate(&self) -> bool {
+        self.own_gate.close()
+    }
+
+    #[inline]
+    fn enter(&self, count: u32) -> bool {
+        self.peer_gate.enter(count)
+    }
+
+    #[inline]
+    fn leave(&self) {
+        self.peer_gate.leave();
     }
 }
 

@@ -65,6 +65,16 @@ impl Memory {
         Self { at: Box::leak(words).as_mut_ptr().cast(), length }
     }
 
+    /// Whole pages that nobody else uses.
+    pub fn pages(length: usize) -> Self {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping where the kernel likes.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self { at: at.cast(), length }
+    }
+
     pub fn address(&self) -> u64 {
         self.at as u64
     }
@@ -291,6 +301,7 @@ pub struct Plan {
     pub attr: QpAttr,
     pub srq: Option<Srq>,
     pub mr_access: Access,
+    pub whole_pages: bool,
 }
 
 impl Default for Plan {
@@ -321,6 +332,7 @@ impl Default for Plan {
             },
             srq: None,
             mr_access: EVERYTHING,
+            whole_pages: false,
         }
     }
 }
@@ -332,7 +344,7 @@ pub fn open(net: &mut Net, node: usize, plan: &Plan) -> End {
     let (recv_cq, _) = device.create_cq(plan.cq_depth).unwrap();
     let init = QpInit { pd, send_cq, recv_cq, srq: plan.srq, caps: plan.caps, sq_sig_all: false };
     let (qp, qpn, _) = device.create_qp(&init).unwrap();
-    let memory = Memory::new(plan.memory);
+    let memory = if plan.whole_pages { Memory::pages(plan.memory) } else { Memory::new(plan.memory) };
     let (at, length) = (memory.address(), memory.len() as u64);
     // SAFETY: test memory is never unmapped.
     let (mr, keys) = unsafe { device.reg_mr(pd, at, length, at, plan.mr_access) }.unwrap();

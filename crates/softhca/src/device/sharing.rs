@@ -1,0 +1,120 @@
+//! Memory shared with neighbours.
+
+use std::os::fd::AsFd;
+
+use crate::attr::Access;
+use crate::device::Device;
+use crate::handle::Qp;
+use crate::share::owner::{Answer, whole_pages};
+use crate::share::window::Direct;
+use crate::wire::{Export, Header};
+use crate::work::SendWr;
+
+impl Device {
+    /// Allows or forbids to share registered memory with neighbours on the same host. Forbidden at first.
+    pub fn allow_sharing(&mut self, allowed: bool) {
+        self.sharing.allowed = allowed;
+    }
+
+    /// Makes all memory private again, so that a child that is about to be forked gets copies. Call it with
+    /// the device locked until the fork is over.
+    pub fn before_fork(&mut self) {
+        self.close_gates();
+        self.sharing.turn_all_back();
+    }
+
+    /// Does a request by copying, where that is possible. False if it has to be queued.
+    #[inline]
+    pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>, length: u32, signaled: bool) -> bool {
+        let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) else { return false };
+        let link = &mut self.links.links[at];
+        let Some(neighbour) = link.neighbour() else { return false };
+        match self.core.direct(qp, wr, length, signaled, neighbour) {
+            Direct::Done => return true,
+            Direct::Declined => {}
+            Direct::Ask(rkey) => {
+                link.ask_for_window(&self.core, qp, rkey);
+                self.registered.mark_active(link.peer);
+            }
+            Direct::Closed => link.close_windows(&mut self.core),
+        }
+        false
+    }
+
+    /// Turns a little more memory, and answers neighbours. Returns whether more is to be done.
+    pub(super) fn run_sharing(&mut self) -> bool {
+        let mut waiting = false;
+        for turn in 0..self.links.live.len() {
+            let at = self.links.live[turn];
+            for _ in 0..self.links.links[at].sharing.asked.len() {
+                let Some(request) = self.links.links[at].sharing.asked.pop_front() else { break };
+                if !self.answer_map_request(at, &request) {
+                    self.links.links[at].sharing.asked.push_back(request);
+                    waiting = true;
+                }
+            }
+        }
+        if waiting {
+            self.sharing.turn_some();
+        }
+        waiting
+    }
+
+    /// True if some neighbour waits for a window.
+    #[inline]
+    pub(super) fn is_asked_for_memory(&self, at: usize) -> bool {
+        !self.links.links[at].sharing.asked.is_empty()
+    }
+
+    /// Opens the window that `request` asks for, if it may be. False if it has to wait.
+    fn answer_map_request(&mut self, at: usize, request: &Header) -> bool {
+        let link = &mut self.links.links[at];
+        let Some(qp) = self.core.qp_names.by_real(request.dst_qpn).map(Qp) else { return true };
+        let Some(entry) = self.core.qps.get(qp.0) else { return true };
+        let connected = entry.peer == Some(link.peer) && entry.attr.remote_qpn == request.src_qpn;
+        if !connected || !entry.executes() {
+            return true;
+        }
+        let Some((mr, region)) = self.core.regions.named(entry.init.pd, request.rkey) else { return true };
+        let rights = region.access & entry.attr.access & (Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let shared = match self.sharing.want(mr, region) {
+            Answer::Ready(shared) => shared,
+            Answer::NotYet => return false,
+            Answer::Never => return true,
+        };
+        let Some(neighbour) = link.neighbour() else { return true };
+        if !link.sharing.given.contains(&shared.id)
+            && neighbour.send_memory(shared.id, shared.memory.as_fd()).is_err()
+        {
+            return true;
+        }
+        let pages = whole_pages(region);
+        let export = Export {
+            memory: shared.id,
+            offset: pages.start - shared.range.start,
+            length: pages.end - pages.start,
+            rights: rights.bits(),
+            count: neighbour.gate(),
+        };
+        let va = region.iova + (pages.start - region.addr);
+        link.sharing.given.insert(shared.id);
+        link.export(&self.core, qp, request, va, &export);
+        self.registered.mark_active(link.peer);
+        true
+    }
+
+    /// Voids all windows to our memory.
+    pub(super) fn close_gates(&mut self) {
+        for turn in 0..self.links.live.len() {
+            let at = self.links.live[turn];
+            self.close_gate(at);
+        }
+    }
+
+    /// Voids the windows of one peer. One that does not leave is left behind in memory that is not ours any more.
+    pub(super) fn close_gate(&mut self, at: usize) {
+        if !self.links.links[at].close_gate() {
+            self.sharing.turn_all_back();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What two neighbours tell each other about memory that they share.
+
+use std::sync::Arc;
+
+use crate::attr::Access;
+use crate::core::Core;
+use crate::handle::Qp;
+use crate::link::{Link, State};
+use crate::requester::addressed;
+use crate::share::window::{Mapped, Window};
+use crate::stream::Neighbour;
+use crate::wire::{Export, Header, Opcode};
+
+/// Requests for windows that may wait; more are not answered, and stay on the ring.
+const MAX_ASKED: usize = 4096;
+
+/// Memories of one neighbour that are mapped.
+const MAX_TAKEN: usize = 4096;
+
+impl Link {
+    /// The peer as a neighbour, while the link is up.
+    #[inline]
+    pub fn neighbour(&self) -> Option<&dyn Neighbour> {
+        let stream = self.stream.as_ref().filter(|_| self.state == State::Up)?;
+        stream.neighbour()
+    }
+
+    /// Asks for a window to what the application calls `rkey`, for `handle`.
+    pub fn ask_for_window(&mut self, core: &Core, handle: Qp, rkey: u32) {
+        let Some(qp) = core.qps.get(handle.0) else { return };
+        let real = self.out.lookup.real(verbs::HandleKind::MemoryKey, rkey);
+        let request = addressed(qp, &self.out.lookup, Opcode::MapRequest);
+        self.out.control(Header { rkey: real, imm: rkey, ..request });
+    }
+
+    pub(super) fn on_map_request(&mut self, header: &Header) {
+        if self.sharing.asked.len() < MAX_ASKED {
+            self.sharing.asked.push_back(*header);
+        }
+    }
+
+    /// Answers `request` of queue pair `handle` with `export`, whose first byte requests call `va`.
+    pub fn export(&mut self, core: &Core, handle: Qp, request: &Header, va: u64, export: &Export) {
+        let Some(qp) = core.qps.get(handle.0) else { return };
+        let payload = export.encode();
+        let header = addressed(qp, &self.out.lookup, Opcode::Export);
+        self.tx.frame(&Header { imm: request.imm, va, length: payload.len() as u32, ..header });
+        self.tx.copy(&payload);
+        self.sharing.exports = true;
+    }
+
+    pub(super) fn on_export(&mut self, core: &mut Core, header: &Header, export: &Export) {
+        let Some(memory) = self.taken(export.memory) else { return };
+        let Some(address) = memory.address(export.offset, export.length) else { return };
+        let Some(index) = core.qp_names.by_real(header.dst_qpn) else { return };
+        let Some(qp) = core.qps.get_mut(index) else { return };
+        if qp.peer != Some(self.peer) || qp.attr.remote_qpn != header.src_qpn {
+            return;
+        }
+        qp.windows.add(Window {
+            rkey: header.imm,
+            va: header.va,
+            length: export.length,
+            rights: Access::from_bits_truncate(export.rights),
+            address,
+            count: export.count,
+            _memory: memory,
+        });
+    }
+
+    /// The memory that the peer calls `id`, mapped if it was not yet.
+    fn taken(&mut self, id: u64) -> Option<Arc<Mapped>> {
+        while !self.sharing.taken.contains_key(&id) {
+            let (name, memory) = self.neighbour()?.receive_memory().ok()?;
+            let mapped = Mapped::new(&memory).ok()?;
+            if self.sharing.taken.len() >= MAX_TAKEN {
+                return None;
+            }
+            self.sharing.taken.insert(name, Arc::new(mapped));
+        }
+        self.sharing.taken.get(&id).map(Arc::clone)
+    }
+
+    /// Forgets all windows to the peer's memory.
+    pub fn close_windows(&mut self, core: &mut Core) {
+        for handle in &self.qps {
+            if let Some(qp) = core.qps.get_mut(handle.0) {
+                qp.windows.clear();
+            }
+        }
+        self.sharing.taken.clear();
+    }
+
+    /// Closes our gate, if the peer has windows. False if the peer stays inside too long.
+    pub fn close_gate(&mut self) -> bool {
+        if !std::mem::take(&mut self.sharing.exports) {
+            return true;
+        }
+        self.sharing.given.clear();
+        let neighbour = self.stream.as_ref().and_then(|stream| stream.neighbour());
+        neighbour.is_none_or(|neighbour| neighbour.close_gate())
+    }
+}

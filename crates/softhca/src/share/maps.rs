@@ -1,0 +1,100 @@
+//! Which pages are what: `/proc/self/maps`.
+
+use std::fs;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+/// A mapping of pages that may be turned.
+pub(super) type Piece = Range<u64>;
+
+/// The mappings that make up `range`, if all of it is private, anonymous, writable memory that is not the
+/// main thread's stack.
+pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
+    pieces(&fs::read_to_string("/proc/self/maps").ok()?, range)
+}
+
+/// True if `range` shows `memory` from its start on.
+pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
+    let inode = memory.try_clone().and_then(|memory| fs::File::from(memory).metadata());
+    let maps = fs::read_to_string("/proc/self/maps");
+    let (Ok(inode), Ok(maps)) = (inode, maps) else { return false };
+    let mut at = range.start;
+    for line in maps.lines() {
+        let Some((mapped, shown)) = parse_shared(line) else { continue };
+        if mapped.start <= at
+            && at < mapped.end
+            && shown == (inode.ino(), mapped.start.wrapping_sub(range.start))
+        {
+            at = mapped.end;
+        }
+    }
+    at >= range.end
+}
+
+/// A line's range, inode and offset.
+fn parse_shared(line: &str) -> Option<(Range<u64>, (u64, u64))> {
+    let (range, _) = parse(line)?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let shared = fields.next()?.ends_with('s');
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    shared.then_some((range, (inode, offset)))
+}
+
+fn pieces(maps: &str, range: &Range<u64>) -> Option<Vec<Piece>> {
+    let mut found = Vec::new();
+    let mut at = range.start;
+    for line in maps.lines() {
+        let (mapped, is_plain) = parse(line)?;
+        if mapped.end <= at {
+            continue;
+        }
+        if mapped.start > at || !is_plain {
+            return None;
+        }
+        found.push(at..mapped.end.min(range.end));
+        at = mapped.end;
+        if at >= range.end {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// A line's range, and whether it is private, anonymous and writable.
+fn parse(line: &str) -> Option<(Range<u64>, bool)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let rights = fields.next()?;
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    let plain = rights.starts_with("rw") && rights.ends_with('p') && inode == "0";
+    Some((range, plain && matches!(name, "" | "[heap]")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+00001000-00003000 rw-p 00000000 00:00 0                                  [heap]
+00003000-00005000 rw-p 00000000 00:00 0 
+00006000-00007000 rw-p 00000000 00:00 0 
+00007000-00008000 r--p 00000000 00:00 0 
+00009000-0000a000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
+0000b000-0000c000 rw-p 00000000 00:00 0                                  [stack]
+";
+
+    #[test]
+    fn only_whole_ranges_of_plain_memory_are_taken() {
+        assert_eq!(pieces(MAPS, &(0x2000..0x4000)), Some(vec![0x2000..0x3000, 0x3000..0x4000]));
+        assert_eq!(pieces(MAPS, &(0x6000..0x7000)).map(|pieces| pieces.len()), Some(1));
+        for refused in
+            [0x4000..0x7000, 0x7000..0x8000, 0x9000..0xa000, 0xb000..0xc000, 0x0..0x2000, 0xd000..0xe000]
+        {
+            assert_eq!(pieces(MAPS, &refused), None, "{refused:x?}");
+        }
+    }
+}

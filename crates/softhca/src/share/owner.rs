@@ -1,0 +1,211 @@
+//! The owner's side: which regions are shared, and who may touch them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::handle::Mr;
+use crate::region::Region;
+use crate::share::{maps, pages};
+
+/// Larger regions stay on the ring.
+const LARGEST: u64 = 64 << 30;
+
+/// A memfd that shows a range of this process' memory.
+pub(crate) struct Shared {
+    /// Its name on links.
+    pub id: u64,
+    pub range: Range<u64>,
+    pub memory: OwnedFd,
+}
+
+impl Shared {
+    /// Makes the range private again.
+    fn turn_back(&self) {
+        // SAFETY: the range was turned completely, and lies in a region that is still registered, so that it is
+        // mapped as it was.
+        let turned = unsafe { pages::turn_back(&self.range, self.memory.as_fd(), 0) };
+        // Out of mappings at worst: then the pages stay shared with a memfd that nobody else maps.
+        let _ = turned;
+    }
+}
+
+/// How far a region is.
+enum Progress {
+    /// Pieces still to be turned, the next one last; how many bytes are.
+    Turning {
+        pieces: Vec<Range<u64>>,
+        turned: u64,
+        shared: Shared,
+        handler: OwnedFd,
+    },
+    Ready(Arc<Shared>),
+    /// It stays on the ring.
+    Never,
+}
+
+/// What a region's neighbours can be given.
+pub(crate) enum Answer {
+    /// This memory shows the range.
+    Ready(Arc<Shared>),
+    /// Ask again after some more [`Sharing::turn_some`].
+    NotYet,
+    /// Nothing.
+    Never,
+}
+
+/// The regions that are shared, or are on the way to it.
+#[derive(Default)]
+pub(crate) struct Sharing {
+    regions: HashMap<Mr, Progress>,
+    ids: u64,
+    /// Whether pages may be turned at all.
+    pub allowed: bool,
+}
+
+/// The whole pages within `region`.
+pub(crate) fn whole_pages(region: &Region) -> Range<u64> {
+    let start = region.addr.next_multiple_of(pages::PAGE);
+    let end = (region.addr + region.length) / pages::PAGE * pages::PAGE;
+    start..end.max(start)
+}
+
+impl Sharing {
+    /// Asks for the memory of `mr`, and starts to turn it if that has not been done.
+    pub fn want(&mut self, mr: Mr, region: &Region) -> Answer {
+        if !self.allowed {
+            return Answer::Never;
+        }
+        if !self.regions.contains_key(&mr) {
+            let progress = self.begin(whole_pages(region)).unwrap_or(Progress::Never);
+            self.regions.insert(mr, progress);
+        }
+        match self.regions.get(&mr) {
+            Some(Progress::Ready(shared)) => Answer::Ready(Arc::clone(shared)),
+            Some(Progress::Turning { .. }) => Answer::NotYet,
+            _ => Answer::Never,
+        }
+    }
+
+    fn begin(&mut self, range: Range<u64>) -> Option<Progress> {
+        if range.is_empty() || range.end - range.start > LARGEST {
+            return None;
+        }
+        let known = self.regions.values().find_map(|progress| match progress {
+            Progress::Ready(shared) if shared.range.start <= range.start && range.end <= shared.range.end => {
+                Some(Arc::clone(shared))
+            }
+            _ => None,
+        });
+        if let Some(shared) = known {
+            return Some(Progress::Ready(shared));
+        }
+        let mut pieces = maps::anonymous_pieces(&range)?;
+        pieces.reverse();
+        let memory = pages::create_memory(range.end - range.start).ok()?;
+        let handler = pages::fault_handler().ok()?;
+        self.ids += 1;
+        let shared = Shared { id: self.ids, range, memory };
+        Some(Progress::Turning { pieces, turned: 0, shared, handler })
+    }
+
+    /// Turns one window of one region.
+    pub fn turn_some(&mut self) {
+        let turning = self.regions.values_mut().find(|progress| matches!(progress, Progress::Turning { .. }));
+        let Some(progress) = turning else { return };
+        let Progress::Turning { pieces, turned, shared, handler } = progress else { return };
+        let Some(piece) = pieces.last_mut() else {
+            let Progress::Turning { shared, .. } = std::mem::replace(progress, Progress::Never) else {
+                return;
+            };
+            *progress = Progress::Ready(Arc::new(shared));
+            return;
+        };
+        let window = piece.start..piece.end.min(piece.start + pages::WINDOW);
+        let offset = window.start - shared.range.start;
+        // SAFETY: neither this thread's stack nor its thread-local storage is near the window.
+        let done = !holds_own_state(&window)
+            && unsafe { pages::turn(window.clone(), shared.memory.as_fd(), offset, handler.as_fd()) }.is_ok();
+        if !done {
+            turn_back_part(shared, *turned);
+            *progress = Progress::Never;
+            return;
+        }
+        *turned = offset + (window.end - window.start);
+        piece.start = window.end;
+        if piece.is_empty() {
+            pieces.pop();
+        }
+    }
+
+    /// `mr` is about to be deregistered. Nobody may be inside.
+    pub fn forget(&mut self, mr: Mr) {
+        match self.regions.remove(&mr) {
+            Some(Progress::Ready(shared)) => {
+                if let Some(shared) = Arc::into_inner(shared) {
+                    shared.turn_back();
+                }
+            }
+            Some(Progress::Turning { turned, shared, .. }) => turn_back_part(&shared, turned),
+            _ => {}
+        }
+    }
+
+    /// True if neighbours may have been given memory of `mr`.
+    pub fn is_shared(&self, mr: Mr) -> bool {
+        matches!(self.regions.get(&mr), Some(Progress::Ready(_)))
+    }
+
+    /// Stops what is half done: a userfaultfd cannot be checkpointed.
+    pub fn pause(&mut self) {
+        self.regions.retain(|_, progress| {
+            let Progress::Turning { turned, shared, .. } = progress else { return true };
+            turn_back_part(shared, *turned);
+            // What was turned and turned back is not anonymous any more; the region stays on the ring.
+            *progress = Progress::Never;
+            true
+        });
+    }
+
+    /// Gives up memory that is not what it was before the process was restored.
+    pub fn verify(&mut self) {
+        for progress in self.regions.values_mut() {
+            if let Progress::Ready(shared) = progress
+                && !maps::shows(&shared.range, &shared.memory)
+            {
+                *progress = Progress::Never;
+            }
+        }
+    }
+
+    /// Makes all pages private again, for good. Nobody may be inside, or his stores are lost.
+    pub fn turn_all_back(&mut self) {
+        for progress in self.regions.values_mut() {
+            match std::mem::replace(progress, Progress::Never) {
+                Progress::Ready(shared) => shared.turn_back(),
+                Progress::Turning { turned, shared, .. } => turn_back_part(&shared, turned),
+                Progress::Never => {}
+            }
+        }
+    }
+}
+
+/// True if this thread's stack or thread-local storage may lie in `window`: to the kernel they are memory like any
+/// other.
+fn holds_own_state(window: &Range<u64>) -> bool {
+    let mark = 0u8;
+    // SAFETY: the call has no preconditions.
+    let local = unsafe { libc::__errno_location() };
+    let near = window.start.saturating_sub(pages::WINDOW)..window.end.saturating_add(pages::WINDOW);
+    near.contains(&((&raw const mark).addr() as u64)) || near.contains(&(local.addr() as u64))
+}
+
+/// Makes the first `turned` bytes of a range that was not turned completely private again.
+fn turn_back_part(shared: &Shared, turned: u64) {
+    if turned > 0 {
+        let part = shared.range.start..shared.range.start + turned;
+        // SAFETY: this part was turned, and lies in a region that is still registered.
+        let _ = unsafe { pages::turn_back(&part, shared.memory.as_fd(), 0) };
+    }
+}

@@ -1,0 +1,169 @@
+//! The initiator's side: a neighbour's memory, and WRITEs and READs that are copies.
+
+use std::sync::Arc;
+
+use crate::attr::{Access, QpState};
+use crate::core::{Core, sent_directly};
+use crate::handle::Qp;
+use crate::memory;
+use crate::region::Regions;
+pub(crate) use crate::share::pages::Mapped;
+use crate::stream::Neighbour;
+use crate::work::{Payload, SendOp, SendWr, Sge, WcOpcode};
+
+/// Longer messages go by the ring, which gives the lock up in between.
+const LONGEST: u32 = 4 << 20;
+
+/// Windows of one queue pair.
+const MAX_WINDOWS: usize = 256;
+
+/// A part of a neighbour's region that one queue pair may touch.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// The region's key, as the application knows it.
+    pub rkey: u32,
+    /// What requests call its first byte.
+    pub va: u64,
+    pub length: u64,
+    pub rights: Access,
+    /// Where it is in our memory.
+    pub address: u64,
+    /// The gate's count while it is open for this window.
+    pub count: u32,
+    /// Keeps it mapped.
+    pub _memory: Arc<Mapped>,
+}
+
+/// What a queue pair knows of its neighbour's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    open: Vec<Window>,
+    /// Keys that the neighbour was asked about.
+    asked: Vec<u32>,
+}
+
+impl Windows {
+    /// The neighbour has closed its gate, or is gone.
+    pub fn clear(&mut self) {
+        self.open.clear();
+        self.asked.clear();
+    }
+
+    /// Adds what the neighbour has exported, if it was asked for.
+    pub fn add(&mut self, window: Window) {
+        let wanted = self.asked.contains(&window.rkey) && self.open.len() < MAX_WINDOWS;
+        if wanted && self.open.iter().all(|open| open.rkey != window.rkey) {
+            self.open.push(window);
+        }
+    }
+
+    /// True once for each key.
+    fn ask(&mut self, rkey: u32) -> bool {
+        let asks = self.asked.len() < MAX_WINDOWS && !self.asked.contains(&rkey);
+        if asks {
+            self.asked.push(rkey);
+        }
+        asks
+    }
+
+    #[inline]
+    fn find(&self, rkey: u32) -> Option<&Window> {
+        self.open.iter().find(|window| window.rkey == rkey)
+    }
+}
+
+impl Window {
+    /// Where `length` bytes at `va` are, if this window shows them and `needs` is granted.
+    #[inline]
+    fn address(&self, va: u64, length: u32, needs: Access) -> Option<u64> {
+        let offset = va.checked_sub(self.va)?;
+        let end = offset.checked_add(u64::from(length))?;
+        (end <= self.length && self.rights.contains(needs)).then(|| self.address + offset)
+    }
+}
+
+/// What became of a request that was to be done directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direct {
+    Done,
+    /// It goes by the ring.
+    Declined,
+    /// So it does; the neighbour is to be asked for a window to this key.
+    Ask(u32),
+    /// So it does, and all windows are closed.
+    Closed,
+}
+
+impl Core {
+    /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
+    /// queued before it.
+    #[inline]
+    pub fn direct(
+        &mut self,
+        handle: Qp,
+        wr: &SendWr<'_>,
+        length: u32,
+        signaled: bool,
+        neighbour: &dyn Neighbour,
+    ) -> Direct {
+        let (va, rkey, reads) = match wr.op {
+            SendOp::Write { va, rkey } => (va, rkey, false),
+            SendOp::Read { va, rkey } => (va, rkey, true),
+            _ => return Direct::Declined,
+        };
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Direct::Declined };
+        let is_first = qp.state() == QpState::Rts && qp.sends.is_empty();
+        if !is_first || length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
+            return Direct::Declined;
+        }
+        let Some(window) = qp.windows.find(rkey) else {
+            return if qp.windows.ask(rkey) { Direct::Ask(rkey) } else { Direct::Declined };
+        };
+        let needs = if reads { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+        let Some(remote) = window.address(va, length, needs) else { return Direct::Declined };
+        let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
+        let local_is_good = match wr.payload {
+            Payload::Inline(_) => true,
+            Payload::Sges(sges) => {
+                sges.iter().all(|sge| self.regions.local(qp.init.pd, sge, local_needs).is_some())
+            }
+        };
+        if !local_is_good {
+            return Direct::Declined;
+        }
+        if !neighbour.enter(window.count) {
+            return Direct::Closed;
+        }
+        copy_pieces(wr.payload, remote, reads, &self.regions, qp.init.pd);
+        neighbour.leave();
+        let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
+        let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);
+        if signaled {
+            self.complete(cq, completion);
+        }
+        Direct::Done
+    }
+}
+
+/// Copies between the pieces of `payload`, which were checked, and the window at `remote`.
+#[inline]
+fn copy_pieces(payload: Payload<'_>, remote: u64, reads: bool, regions: &Regions, pd: crate::Pd) {
+    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
+    let mut at = remote;
+    for piece in pieces.iter().filter(|piece| piece.length > 0) {
+        let Some(local) = local_address(payload, piece, regions, pd) else { continue };
+        let (to, from) = if reads { (local, at) } else { (at, local) };
+        // SAFETY: the local piece is registered memory, or inline data that the poster vouches for; the window is
+        // mapped and as long as the message.
+        unsafe { memory::copy(to, from, piece.length as usize) };
+        at += u64::from(piece.length);
+    }
+}
+
+#[inline]
+fn local_address(payload: Payload<'_>, piece: &Sge, regions: &Regions, pd: crate::Pd) -> Option<u64> {
+    match payload {
+        Payload::Inline(_) => Some(piece.addr),
+        Payload::Sges(_) => regions.local(pd, piece, Access::empty()),
+    }
+}

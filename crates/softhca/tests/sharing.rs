@@ -1,0 +1,173 @@
+//! Neighbours that write and read each other's memory by themselves.
+//!
+//! Without the privilege for userfaultfd nothing is shared, and these tests show only that all works then too.
+
+mod support;
+
+use softhca::*;
+use support::*;
+use verbs::Policy;
+
+fn neighbours(policy: Policy) -> Net {
+    let mut net = Net::new(2, policy, Medium::Shm, 3);
+    for at in 0..2 {
+        net.device(at).allow_sharing(true);
+    }
+    net
+}
+
+fn plan() -> Plan {
+    let mut plan = Plan { memory: 3 << 20, whole_pages: true, ..Plan::default() };
+    plan.attr.timeout = 1;
+    plan
+}
+
+fn privileged() -> bool {
+    // SAFETY: no memory is passed, and the descriptor is closed.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    // SAFETY: as above.
+    unsafe { libc::close(fd as i32) };
+    fd >= 0
+}
+
+/// Writes `text` to the peer and says whether it was there at once.
+fn write_at_once(net: &mut Net, from: &End, to: &End, text: &[u8]) -> bool {
+    from.memory.store(100, text);
+    let op = SendOp::Write { va: to.va(200), rkey: to.key };
+    from.post(net, 77, op, &[from.sge(100, text.len())]);
+    let at_once = to.memory.load(200, text.len()) == text;
+    net.settle();
+    assert_eq!(statuses(&from.poll_sends(net)), [WcStatus::Success]);
+    assert_eq!(to.memory.load(200, text.len()), text);
+    at_once
+}
+
+/// A pair that has got to know each other's memory.
+fn acquainted(net: &mut Net) -> (End, End) {
+    let (a, b) = pair(net, 0, 1, &plan());
+    // The first brings the link up, the second asks for a window.
+    assert!(!write_at_once(net, &a, &b, b"by the ring"));
+    assert!(!write_at_once(net, &a, &b, b"by it again"));
+    assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());
+    (a, b)
+}
+
+#[test]
+fn writes_and_reads_need_nothing_of_the_target() {
+    for policy in Policy::ALL {
+        let net = &mut neighbours(policy);
+        let (a, b) = acquainted(net);
+        b.memory.store(1 << 20, &pattern(4, 1 << 20));
+        let op = SendOp::Read { va: b.va(1 << 20), rkey: b.key };
+        a.post(net, 1, op, &[a.sge(0, 1000), a.sge(2000, (1 << 20) - 1000)]);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+        assert!(a.memory.load(2000, (1 << 20) - 1000) == pattern(4, 1 << 20)[1000..]);
+    }
+}
+
+#[test]
+fn order_with_what_is_queued_is_kept() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    // The SEND waits for a receive; the WRITE behind it must not overtake it.
+    a.post(net, 1, SendOp::Send, &[a.sge(0, 10)]);
+    a.memory.store(100, b"second");
+    a.post(net, 2, SendOp::Write { va: b.va(200), rkey: b.key }, &[a.sge(100, 6)]);
+    assert_ne!(b.memory.load(200, 6), b"second");
+    b.receive(net, 1, &[b.sge(5000, 10)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+    assert_eq!(b.memory.load(200, 6), b"second");
+}
+
+#[test]
+fn a_deregistered_region_is_closed() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    net.device(1).dereg_mr(b.mr).unwrap();
+    b.memory.store(200, b"mine again");
+    a.post(net, 1, SendOp::Write { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
+    assert_eq!(b.memory.load(200, 10), b"mine again");
+}
+
+#[test]
+fn a_failed_queue_pair_is_closed() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    let error = QpAttr { state: QpState::Error, ..QpAttr::default() };
+    net.device(1).modify_qp(b.qp, &error, QpAttrMask::STATE).unwrap();
+    b.memory.store(200, b"mine again");
+    a.post(net, 1, SendOp::Write { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RetryExceeded]);
+    assert_eq!(b.memory.load(200, 10), b"mine again");
+}
+
+#[test]
+fn rights_hold_in_windows() {
+    let net = &mut neighbours(Policy::Stable);
+    let plan = Plan { mr_access: EVERYTHING - Access::REMOTE_WRITE, ..plan() };
+    let (a, b) = pair(net, 0, 1, &plan);
+    let (va, rkey) = (b.va(200), b.key);
+    for at in 0..3 {
+        a.post(net, at, SendOp::Read { va, rkey }, &[a.sge(0, 10)]);
+        net.settle();
+    }
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+    a.post(net, 1, SendOp::Write { va, rkey }, &[a.sge(0, 10)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
+}
+
+#[test]
+fn a_range_that_leaves_the_region_is_refused() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    let op = SendOp::Write { va: b.va((3 << 20) - 5), rkey: b.key };
+    a.post(net, 1, op, &[a.sge(0, 10)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
+}
+
+#[test]
+fn either_end_may_move() {
+    for policy in Policy::ALL {
+        for moved in 0..2 {
+            let net = &mut neighbours(policy);
+            let (a, b) = acquainted(net);
+            net.suspend(moved);
+            a.memory.store(100, b"meanwhile");
+            let op = SendOp::Write { va: b.va(200), rkey: b.key };
+            a.post(net, 1, op, &[a.sge(100, 9)]);
+            assert_ne!(b.memory.load(200, 9), b"meanwhile", "a suspended neighbour is not touched");
+            net.resume(moved);
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+            assert_eq!(b.memory.load(200, 9), b"meanwhile");
+            let _ = write_at_once(net, &a, &b, b"hello again");
+            assert_eq!(write_at_once(net, &a, &b, b"and again"), privileged());
+        }
+    }
+}
+
+#[test]
+fn before_a_fork_pages_become_private_and_the_ring_serves() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    net.device(1).before_fork();
+    assert_eq!(b.memory.load(200, 8), b"directly");
+    assert!(!write_at_once(net, &a, &b, b"ring"));
+    assert!(!write_at_once(net, &a, &b, b"ring still"));
+}
+
+#[test]
+fn regions_without_a_whole_page_stay_on_the_ring() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = pair(net, 0, 1, &Plan { memory: 3000, ..plan() });
+    for text in [b"one", b"two", b"six"] {
+        assert!(!write_at_once(net, &a, &b, text));
+    }
+}
