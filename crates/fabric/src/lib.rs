@@ -9,3 +9,8 @@ pub mod identity;
 pub mod seqpacket;
 
 pub use identity::{Epoch, FabricId, ProcessId, Vid};
+
+/// What a library's userfaultfds are known by in `/proc/PID/fdinfo`. Each is open while the library turns pages into
+/// shared ones, and closed before the process is checkpointed. The bits ask for what is needed
+/// (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`) and for what does no harm (`UFFD_FEATURE_EXACT_ADDRESS`).
+pub const PAGE_TURNER_FEATURES: u64 = 1 << 12 | 1 << 11;

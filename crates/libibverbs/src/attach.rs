@@ -85,13 +85,14 @@ pub(crate) struct Welcome {
 pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     let (socket, welcome) = first_connection()?;
     let wake = EventFd::new(libc::EFD_NONBLOCK).map_err(Refusal::Local)?;
-    let device = Device::new(Config {
+    let mut device = Device::new(Config {
         process: welcome.process,
         fabric: welcome.fabric,
         epoch: welcome.epoch,
         handles: handles(welcome.process),
         limits: Limits::default(),
     });
+    device.allow_sharing(true);
     let process = Process::new(welcome.process, welcome.fabric, device, wake).make_current();
     process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
     fork::watch();

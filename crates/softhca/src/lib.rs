@@ -21,6 +21,7 @@
 //! reads the header, the responder checks key and range, and the stream delivers the payload
 //! into the named memory; an acknowledgement comes back, and the requester completes.
 
+pub mod asymmetric;
 pub mod attr;
 mod completion_queue;
 mod core;

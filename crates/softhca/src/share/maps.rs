@@ -8,8 +8,12 @@ use std::os::unix::fs::MetadataExt;
 /// A mapping of pages that may be turned.
 pub(super) type Piece = Range<u64>;
 
-/// The mappings that make up `range`, if all of it is private, anonymous, writable memory that is not the
-/// main thread's stack.
+/// The largest mapping without rights that is taken for the guard below a thread's stack. More is an allocator's
+/// reserve.
+const GUARD: u64 = 64 << 10;
+
+/// The mappings that make up `range`, if all of it is private, anonymous, writable memory and no stack. A stack is not
+/// to be turned: a thread that runs on it would wait for itself.
 pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
     pieces(&fs::read_to_string("/proc/self/maps").ok()?, range)
 }
@@ -45,12 +49,15 @@ fn parse_shared(line: &str) -> Option<(Range<u64>, (u64, u64))> {
 fn pieces(maps: &str, range: &Range<u64>) -> Option<Vec<Piece>> {
     let mut found = Vec::new();
     let mut at = range.start;
+    let mut guarded = 0;
     for line in maps.lines() {
         let (mapped, is_plain) = parse(line)?;
         if mapped.end <= at {
+            let is_guard = line.contains(" ---p ") && mapped.end - mapped.start <= GUARD;
+            guarded = if is_guard { mapped.end } else { guarded };
             continue;
         }
-        if mapped.start > at || !is_plain {
+        if mapped.start > at || mapped.start == guarded || !is_plain {
             return None;
         }
         found.push(at..mapped.end.min(range.end));
@@ -85,15 +92,18 @@ mod tests {
 00007000-00008000 r--p 00000000 00:00 0 
 00009000-0000a000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 0000b000-0000c000 rw-p 00000000 00:00 0                                  [stack]
+0000d000-0000e000 ---p 00000000 00:00 0 
+0000e000-0000f000 rw-p 00000000 00:00 0 
 ";
 
     #[test]
     fn only_whole_ranges_of_plain_memory_are_taken() {
         assert_eq!(pieces(MAPS, &(0x2000..0x4000)), Some(vec![0x2000..0x3000, 0x3000..0x4000]));
         assert_eq!(pieces(MAPS, &(0x6000..0x7000)).map(|pieces| pieces.len()), Some(1));
-        for refused in
-            [0x4000..0x7000, 0x7000..0x8000, 0x9000..0xa000, 0xb000..0xc000, 0x0..0x2000, 0xd000..0xe000]
-        {
+        let gaps = [0x4000..0x7000, 0x0..0x2000, 0x10000..0x11000];
+        let others = [0x7000..0x8000, 0x9000..0xa000];
+        let stacks = [0xb000..0xc000, 0xe000..0xf000];
+        for refused in gaps.into_iter().chain(others).chain(stacks) {
             assert_eq!(pieces(MAPS, &refused), None, "{refused:x?}");
         }
     }

@@ -12,22 +12,35 @@ use crate::share::{maps, pages};
 /// Larger regions stay on the ring.
 const LARGEST: u64 = 64 << 30;
 
+/// More regions at a time stay on the ring: each takes a descriptor of the program's.
+const MOST: usize = 128;
+
 /// A memfd that shows a range of this process' memory.
 pub(crate) struct Shared {
     /// Its name on links.
     pub id: u64,
+    /// The region it was made for. It may show others that lie within.
+    of: Mr,
     pub range: Range<u64>,
     pub memory: OwnedFd,
 }
 
 impl Shared {
-    /// Makes the range private again.
-    fn turn_back(&self) {
-        // SAFETY: the range was turned completely, and lies in a region that is still registered, so that it is
-        // mapped as it was.
-        let turned = unsafe { pages::turn_back(&self.range, self.memory.as_fd(), 0) };
-        // Out of mappings at worst: then the pages stay shared with a memfd that nobody else maps.
+    /// Makes the first `length` bytes private again.
+    fn turn_back(&self, length: u64) {
+        let part = self.range.start..self.range.start + length;
+        if part.is_empty() || holds_own_state(&part) {
+            return;
+        }
+        // SAFETY: the part was turned, lies in a region that is still registered, so that it is mapped as it was, and is
+        // not this thread's own.
+        let turned = unsafe { pages::turn_back(&part) };
+        // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
         let _ = turned;
+    }
+
+    fn length(&self) -> u64 {
+        self.range.end - self.range.start
     }
 }
 
@@ -78,7 +91,7 @@ impl Sharing {
             return Answer::Never;
         }
         if !self.regions.contains_key(&mr) {
-            let progress = self.begin(whole_pages(region)).unwrap_or(Progress::Never);
+            let progress = self.begin(mr, whole_pages(region)).unwrap_or(Progress::Never);
             self.regions.insert(mr, progress);
         }
         match self.regions.get(&mr) {
@@ -88,8 +101,8 @@ impl Sharing {
         }
     }
 
-    fn begin(&mut self, range: Range<u64>) -> Option<Progress> {
-        if range.is_empty() || range.end - range.start > LARGEST {
+    fn begin(&mut self, mr: Mr, range: Range<u64>) -> Option<Progress> {
+        if range.is_empty() || range.end - range.start > LARGEST || self.regions.len() >= MOST {
             return None;
         }
         let known = self.regions.values().find_map(|progress| match progress {
@@ -106,7 +119,7 @@ impl Sharing {
         let memory = pages::create_memory(range.end - range.start).ok()?;
         let handler = pages::fault_handler().ok()?;
         self.ids += 1;
-        let shared = Shared { id: self.ids, range, memory };
+        let shared = Shared { id: self.ids, of: mr, range, memory };
         Some(Progress::Turning { pieces, turned: 0, shared, handler })
     }
 
@@ -128,7 +141,7 @@ impl Sharing {
         let done = !holds_own_state(&window)
             && unsafe { pages::turn(window.clone(), shared.memory.as_fd(), offset, handler.as_fd()) }.is_ok();
         if !done {
-            turn_back_part(shared, *turned);
+            shared.turn_back(*turned);
             *progress = Progress::Never;
             return;
         }
@@ -142,12 +155,13 @@ impl Sharing {
     /// `mr` is about to be deregistered. Nobody may be inside.
     pub fn forget(&mut self, mr: Mr) {
         match self.regions.remove(&mr) {
-            Some(Progress::Ready(shared)) => {
-                if let Some(shared) = Arc::into_inner(shared) {
-                    shared.turn_back();
-                }
+            Some(Progress::Ready(shared)) if shared.of == mr => {
+                let shows_it =
+                    |progress: &Progress| matches!(progress, Progress::Ready(other) if other.id == shared.id);
+                self.regions.retain(|_, progress| !shows_it(progress));
+                shared.turn_back(shared.length());
             }
-            Some(Progress::Turning { turned, shared, .. }) => turn_back_part(&shared, turned),
+            Some(Progress::Turning { turned, shared, .. }) => shared.turn_back(turned),
             _ => {}
         }
     }
@@ -161,30 +175,30 @@ impl Sharing {
     pub fn pause(&mut self) {
         self.regions.retain(|_, progress| {
             let Progress::Turning { turned, shared, .. } = progress else { return true };
-            turn_back_part(shared, *turned);
-            // What was turned and turned back is not anonymous any more; the region stays on the ring.
-            *progress = Progress::Never;
-            true
+            shared.turn_back(*turned);
+            false
         });
     }
 
     /// Gives up memory that is not what it was before the process was restored.
     pub fn verify(&mut self) {
-        for progress in self.regions.values_mut() {
-            if let Progress::Ready(shared) = progress
-                && !maps::shows(&shared.range, &shared.memory)
-            {
-                *progress = Progress::Never;
+        self.regions.retain(|_, progress| {
+            let Progress::Ready(shared) = progress else { return true };
+            let is_shown = maps::shows(&shared.range, &shared.memory);
+            if !is_shown {
+                shared.turn_back(shared.length());
             }
-        }
+            is_shown
+        });
     }
 
-    /// Makes all pages private again, for good. Nobody may be inside, or his stores are lost.
+    /// Makes all pages private again, and leaves them so: who forks once may do it often, and each turn takes
+    /// time. Nobody may be inside, or his stores are lost.
     pub fn turn_all_back(&mut self) {
         for progress in self.regions.values_mut() {
             match std::mem::replace(progress, Progress::Never) {
-                Progress::Ready(shared) => shared.turn_back(),
-                Progress::Turning { turned, shared, .. } => turn_back_part(&shared, turned),
+                Progress::Ready(shared) => shared.turn_back(shared.length()),
+                Progress::Turning { turned, shared, .. } => shared.turn_back(turned),
                 Progress::Never => {}
             }
         }
@@ -199,13 +213,4 @@ fn holds_own_state(window: &Range<u64>) -> bool {
     let local = unsafe { libc::__errno_location() };
     let near = window.start.saturating_sub(pages::WINDOW)..window.end.saturating_add(pages::WINDOW);
     near.contains(&((&raw const mark).addr() as u64)) || near.contains(&(local.addr() as u64))
-}
-
-/// Makes the first `turned` bytes of a range that was not turned completely private again.
-fn turn_back_part(shared: &Shared, turned: u64) {
-    if turned > 0 {
-        let part = shared.range.start..shared.range.start + turned;
-        // SAFETY: this part was turned, and lies in a region that is still registered.
-        let _ = unsafe { pages::turn_back(&part, shared.memory.as_fd(), 0) };
-    }
 }

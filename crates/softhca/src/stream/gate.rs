@@ -3,17 +3,19 @@
 //! ```text
 //!  initiator                         owner
 //!  inside = 1                        count += 1
-//!  ── fence ──                       ── fence ──
+//!  ── fence of the compiler ──       ── fence of all processes ──
 //!  count as it was? copy : go back   inside = 0? go on : wait
 //!  inside = 0 (release)              (acquire)
 //! ```
 //!
-//! Both fences are sequentially consistent, so one of the two sees the other.
+//! The owner's fence is one for both (see [`crate::asymmetric`]), so one of the two sees the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use crate::asymmetric::{Among, light_fence};
 
 /// A gate's place in shared memory.
 pub(super) struct Gate(*const Shown);
@@ -56,7 +58,7 @@ impl Gate {
         const NAPS: u32 = 500;
         const NAP: Duration = Duration::from_micros(50);
         self.shown().count.0.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        Among::Processes.fence();
         let is_empty = || self.shown().inside.0.load(Ordering::Acquire) == 0;
         let emptied = |_| {
             std::hint::spin_loop();
@@ -72,7 +74,7 @@ impl Gate {
     #[inline]
     pub fn enter(&self, count: u32) -> bool {
         self.shown().inside.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        light_fence();
         let open = self.shown().count.0.load(Ordering::Acquire) == count;
         if !open {
             self.leave();

@@ -14,6 +14,8 @@ use std::ptr;
 
 use libc::iovec;
 
+use crate::asymmetric::Among;
+
 use super::gate::{Gate, PassedMemory};
 use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
 use super::{Neighbour, Stream, Waitable};
@@ -55,6 +57,7 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
         own_wakes,
         peer_wakes,
         liveness: Some(liveness),
+        has_fences: Among::Processes.register(),
         sleeping: false,
         waiting: false,
         _mapping: mapping,
@@ -73,6 +76,7 @@ pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
         peer_wakes: own_wakes.try_clone()?,
         own_wakes,
         liveness: None,
+        has_fences: false,
         sleeping: false,
         waiting: false,
         _mapping: mapping,
@@ -202,6 +206,8 @@ struct Shm {
     peer_wakes: OwnedFd,
     /// Ends with the peer.
     liveness: Option<OwnedFd>,
+    /// The peer may rely on our fences.
+    has_fences: bool,
     sleeping: bool,
     waiting: bool,
     own_gate: Gate,
@@ -276,7 +282,7 @@ unsafe impl Stream for Shm {
     }
 
     fn neighbour(&self) -> Option<&dyn Neighbour> {
-        self.liveness.is_some().then_some(self)
+        self.has_fences.then_some(self)
     }
 
     fn awake(&mut self) {

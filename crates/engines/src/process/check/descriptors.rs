@@ -37,7 +37,7 @@ impl Findings<'_> {
             let Ok(target) = fs::read_link(&link) else { continue };
             match target.to_string_lossy() {
                 name if name.starts_with("socket:") => self.socket(pid, &task, number),
-                name if name.starts_with("anon_inode:") => self.nameless(pid, &name),
+                name if name.starts_with("anon_inode:") => self.nameless(pid, number, &name),
                 name if name.starts_with('/') => self.file(pid, number, &target, Path::new(&link)),
                 _ => {}
             }
@@ -45,11 +45,11 @@ impl Findings<'_> {
         Ok(())
     }
 
-    fn nameless(&mut self, pid: i32, name: &str) {
-        if CARRIED.contains(&name) {
+    fn nameless(&mut self, pid: i32, number: i32, name: &str) {
+        let kind = name.trim_start_matches("anon_inode:").trim_matches(['[', ']']);
+        if CARRIED.contains(&name) || (kind == "userfaultfd" && is_page_turner(&info_of(pid, number))) {
             return;
         }
-        let kind = name.trim_start_matches("anon_inode:").trim_matches(['[', ']']);
         let remedy = match kind {
             "io_uring" => "let it use epoll or threads for its I/O",
             "userfaultfd" => "let it close the userfaultfd before the move",
@@ -100,8 +100,21 @@ fn of_one_process(path: &Path) -> bool {
     parts.next() == Some("proc") && parts.next().is_some_and(|part| part.parse::<i32>().is_ok())
 }
 
+/// True for a userfaultfd of the RDMA library, which closes it when it is suspended.
+fn is_page_turner(info: &str) -> bool {
+    const INITIALIZED: u64 = 1 << 31;
+    let interface = info.lines().find_map(|line| line.strip_prefix("API:"));
+    let features = interface.and_then(|interface| interface.trim().split(':').nth(1));
+    let features = features.and_then(|features| u64::from_str_radix(features, 16).ok());
+    features.is_some_and(|features| features & !INITIALIZED == fabric::PAGE_TURNER_FEATURES)
+}
+
+fn info_of(pid: i32, number: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
+}
+
 fn is_written(pid: i32, number: i32) -> bool {
-    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let info = info_of(pid, number);
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
     flags & libc::O_ACCMODE != libc::O_RDONLY
@@ -110,6 +123,13 @@ fn is_written(pid: i32, number: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_librarys_userfaultfd_is_told_from_others() {
+        assert!(is_page_turner("pos:\t0\nAPI:\taa:80001800:1ffff\n"));
+        assert!(!is_page_turner("pos:\t0\nAPI:\taa:80000000:1ffff\n"));
+        assert!(!is_page_turner("pos:\t0\n"));
+    }
 
     #[test]
     fn a_process_directory_is_told_from_the_rest_of_proc() {
