@@ -7,18 +7,19 @@
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, Once};
 
 use libc::{c_int, c_void};
 use verbs_abi::constants::IBV_FORK_UNNEEDED;
 
+use crate::biased::Guard;
 use crate::process::{Process, State};
 
 /// What `before` leaves for the other two, in the thread that forks.
 struct Held {
     process: &'static Process,
-    state: MutexGuard<'static, State>,
+    state: Guard<'static, State>,
 }
 
 thread_local! {

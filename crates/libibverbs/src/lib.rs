@@ -9,14 +9,14 @@
 //! program ──symbols──────────▶ exports (build.rs) ─▶ c::* ─┐
 //!         ──context->ops, ibv_qp_ex, ibv_cq_ex────────────┤
 //!                                                          ▼
-//!                          Process: Mutex<State { Device, objects }>
+//!                          Process: BiasedLock<State { Device, objects }>
 //!                                                          ▲
 //! node ◀──attach socket──▶ thread "transhume-rdma" ────────┘   links when the program does not poll
 //! ```
 //!
 //! * Objects: [`context`], [`memory`], [`cq`], [`cq_ex`], [`channel`], [`srq`], [`qp`], and posting in
 //!   [`post`] and [`wr`]. They live at fixed addresses, and hold the device's handle for the object.
-//! * [`process`]: the one lock, and what follows each call: events to descriptors.
+//! * [`process`]: the one lock ([`biased`]), and what follows each call: events to descriptors.
 //! * [`thread`], [`attach`]: the thread, and when it sleeps on links ("armed").
 //! * [`fork`]: a child loses the device; the parent keeps it.
 //!
@@ -34,6 +34,7 @@
 mod object;
 mod address;
 mod attach;
+mod biased;
 mod c;
 mod channel;
 mod compat;

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use std::{ptr, thread};
 
@@ -11,10 +10,11 @@ use softhca::{AsyncEvent, Device, Errno, Event};
 use verbs_abi::constants::event;
 use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
+use crate::biased::{BiasedLock, Guard};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::debug;
-use crate::events::{EventFd, lock};
+use crate::events::EventFd;
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
 pub(crate) struct Held<T>(pub(crate) *mut T);
@@ -70,7 +70,7 @@ pub(crate) struct State {
 pub(crate) struct Process {
     pub(crate) identity: ProcessId,
     pub(crate) fabric: FabricId,
-    state: Mutex<State>,
+    state: BiasedLock<State>,
     /// The thread waits for the lock, which a spinning program would otherwise hardly leave to it.
     thread_waits: AtomicBool,
     /// Calls of the program that wait for the lock.
@@ -102,7 +102,7 @@ impl Process {
         Self {
             identity,
             fabric,
-            state: Mutex::new(state),
+            state: BiasedLock::new(state),
             thread_waits: AtomicBool::new(false),
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
@@ -147,15 +147,15 @@ impl Process {
     }
 
     /// The lock, for the program, once the thread does not want it.
-    fn lock_politely(&self) -> MutexGuard<'_, State> {
+    fn lock_politely(&self) -> Guard<'_, State> {
         while self.thread_waits.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        if let Ok(state) = self.state.try_lock() {
+        if let Some(state) = self.state.lock_as_owner() {
             return state;
         }
         self.program_waits.fetch_add(1, Ordering::Relaxed);
-        let state = lock(&self.state);
+        let state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
         state
     }
@@ -179,16 +179,16 @@ impl Process {
     }
 
     /// The lock, for the thread, with precedence over the program.
-    pub(crate) fn lock_first(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_first(&self) -> Guard<'_, State> {
         self.thread_waits.store(true, Ordering::Relaxed);
-        let state = lock(&self.state);
+        let state = self.state.lock();
         self.thread_waits.store(false, Ordering::Relaxed);
         state
     }
 
     /// The lock, as `fork` takes it.
-    pub(crate) fn lock_for_fork(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    pub(crate) fn lock_for_fork(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Passes on what the device has to say.
@@ -217,7 +217,7 @@ impl Process {
 /// A program may exit as soon as it has its last message: its peer still gets the acknowledgement.
 extern "C" fn send_the_last() {
     let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
-    if let Some(mut state) = process.and_then(|process| process.state.try_lock().ok()) {
+    if let Some(mut state) = process.and_then(|process| process.state.try_lock()) {
         state.device.progress(crate::thread::now());
     }
 }

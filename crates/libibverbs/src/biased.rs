@@ -1,0 +1,263 @@
+//! A lock that costs hardly anything to the one thread that takes it again and again.
+//!
+//! A program that posts and polls in one thread takes the lock some ten million times a second, the library's own
+//! thread a thousand times at most. So the program's thread becomes the lock's *owner*, and takes it by plain stores:
+//!
+//! ```text
+//!  owner                          anybody else, holding the mutex
+//!  inside = 1                     owner = nobody
+//!  ── fence of the compiler ──    ── fence of all threads ──
+//!  owner still me? go on : back   inside = 0? go on : wait
+//!  inside = 0 (release)           (acquire)
+//! ```
+//!
+//! Who is not the owner takes the mutex and ends the ownership. A thread that has come by the mutex some times in a row
+//! becomes the owner.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use softhca::asymmetric::{Among, light_fence};
+
+use crate::events::lock;
+
+/// No thread has this identity.
+const NOBODY: usize = 0;
+
+/// Times in a row after which a thread becomes the owner, at first and at most.
+const PATIENCE: u32 = 32;
+const MOST_PATIENCE: u32 = 1 << 20;
+
+/// What is behind the lock, and how it is taken.
+pub(crate) struct BiasedLock<T> {
+    owner: AtomicUsize,
+    /// The owner holds the lock.
+    inside: AtomicBool,
+    habits: Mutex<Habits>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is handed out to one thread at a time.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
+
+/// Who comes by the mutex.
+struct Habits {
+    last: usize,
+    in_a_row: u32,
+    patience: u32,
+    /// There may be an owner: the kernel does its part.
+    may_own: bool,
+}
+
+impl<T> BiasedLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        let may_own = Among::Threads.register();
+        Self {
+            owner: AtomicUsize::new(NOBODY),
+            inside: AtomicBool::new(false),
+            habits: Mutex::new(Habits { last: NOBODY, in_a_row: 0, patience: PATIENCE, may_own }),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the lock if this thread owns it.
+    #[inline]
+    pub(crate) fn lock_as_owner(&self) -> Option<Guard<'_, T>> {
+        let me = this_thread();
+        // A signal handler that interrupts the owner inside finds the lock taken, as any other's would be.
+        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        light_fence();
+        if self.owner.load(Ordering::Relaxed) != me {
+            self.inside.store(false, Ordering::Release);
+            return None;
+        }
+        Some(Guard { lock: self, mutex: None })
+    }
+
+    /// Takes the lock, for a thread that is to own it if it does so often.
+    #[cold]
+    pub(crate) fn lock_often(&self) -> Guard<'_, T> {
+        let me = this_thread();
+        let mut habits = lock(&self.habits);
+        let former = self.end_ownership();
+        if !habits.become_owner(me, former) {
+            return Guard { lock: self, mutex: Some(habits) };
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        self.owner.store(me, Ordering::Relaxed);
+        Guard { lock: self, mutex: None }
+    }
+
+    /// Takes the lock, for a thread that will not do so often.
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        let habits = lock(&self.habits);
+        self.end_ownership();
+        Guard { lock: self, mutex: Some(habits) }
+    }
+
+    /// Takes the lock if nobody waits for it or holds it.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let habits = match self.habits.try_lock() {
+            Ok(habits) => habits,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.owner.store(NOBODY, Ordering::Relaxed);
+        Among::Threads.fence();
+        (!self.inside.load(Ordering::Acquire)).then_some(Guard { lock: self, mutex: Some(habits) })
+    }
+
+    /// Waits until nobody holds the lock without the mutex, which the caller holds. Returns who might have.
+    fn end_ownership(&self) -> usize {
+        let owner = self.owner.swap(NOBODY, Ordering::Relaxed);
+        if owner != NOBODY {
+            Among::Threads.fence();
+        }
+        let mut turns = 0;
+        while self.inside.load(Ordering::Acquire) {
+            wait(turns);
+            turns += 1;
+        }
+        owner
+    }
+}
+
+impl Habits {
+    fn become_owner(&mut self, me: usize, former: usize) -> bool {
+        if former != NOBODY && former != me {
+            // Two threads that take turns are better off with the mutex.
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        }
+        self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
+        self.last = me;
+        if self.in_a_row < self.patience {
+            return false;
+        }
+        self.in_a_row = 0;
+        self.may_own
+    }
+}
+
+/// Waits for an owner that is inside, longer from turn to turn: it may have lost its processor.
+fn wait(turns: u32) {
+    const SPINS: u32 = 100;
+    const YIELDS: u32 = 200;
+    const NAP: Duration = Duration::from_micros(20);
+    match turns {
+        ..SPINS => std::hint::spin_loop(),
+        ..YIELDS => thread::yield_now(),
+        _ => thread::sleep(NAP),
+    }
+}
+
+/// The running thread, by the address of its thread-local storage.
+#[inline]
+fn this_thread() -> usize {
+    let pointer: usize;
+    // SAFETY: the first word of a thread's control block is its own address.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly, pure));
+    }
+    pointer
+}
+
+/// The lock is held as long as this lives.
+pub(crate) struct Guard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    /// `None`: held by the owner.
+    mutex: Option<MutexGuard<'a, Habits>>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: whoever has a guard is alone with the value.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.mutex.is_none() {
+            self.lock.inside.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUNDS: u64 = 200_000;
+
+    fn take<T>(lock: &BiasedLock<T>) -> Guard<'_, T> {
+        lock.lock_as_owner().unwrap_or_else(|| lock.lock_often())
+    }
+
+    #[test]
+    fn threads_of_all_kinds_exclude_each_other() {
+        // Two words that nobody may see apart.
+        let lock = BiasedLock::new((0u64, 0u64));
+        let add = |mut guard: Guard<'_, (u64, u64)>| {
+            assert_eq!(guard.0, guard.1);
+            guard.0 += 1;
+            light_fence();
+            guard.1 += 1;
+        };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..ROUNDS).for_each(|_| add(take(&lock))));
+            }
+            scope.spawn(|| (0..ROUNDS / 100).for_each(|_| add(lock.lock())));
+            scope.spawn(|| (0..ROUNDS / 100).for_each(|_| while lock.try_lock().map(add).is_none() {}));
+        });
+        assert_eq!(*lock.lock(), (2 * ROUNDS + ROUNDS / 50, 2 * ROUNDS + ROUNDS / 50));
+    }
+
+    #[test]
+    fn a_thread_that_comes_often_becomes_the_owner_until_another_comes() {
+        let lock = BiasedLock::new(());
+        (0..=PATIENCE + 1).for_each(|_| drop(take(&lock)));
+        assert_eq!(lock.owner.load(Ordering::Relaxed), this_thread());
+        assert!(lock.lock_as_owner().is_some());
+        thread::scope(|scope| {
+            scope.spawn(|| drop(take(&lock)));
+        });
+        assert_eq!(lock.owner.load(Ordering::Relaxed), NOBODY);
+        assert!(lock.lock_as_owner().is_none());
+    }
+
+    #[test]
+    fn the_owner_inside_is_waited_for() {
+        let lock = BiasedLock::new(0);
+        (0..=PATIENCE + 1).for_each(|_| drop(take(&lock)));
+        let mut inside = take(&lock);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| *lock.lock());
+            assert!(scope.spawn(|| lock.try_lock().is_none()).join().unwrap());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!other.is_finished());
+            *inside = 7;
+            drop(inside);
+            assert_eq!(other.join().unwrap(), 7);
+        });
+    }
+}
