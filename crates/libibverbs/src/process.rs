@@ -192,10 +192,14 @@ impl Process {
     }
 
     /// Passes on what the device has to say.
+    #[inline]
     pub(crate) fn deliver(&self, state: &mut State) {
-        if !state.device.has_news() {
-            return;
+        if state.device.has_news() {
+            self.deliver_news(state);
         }
+    }
+
+    fn deliver_news(&self, state: &mut State) {
         let mut events = std::mem::take(&mut state.events);
         state.device.take_events(&mut events);
         for event in events.drain(..) {

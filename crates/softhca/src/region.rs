@@ -1,5 +1,7 @@
 //! Memory regions: keys, ranges, rights.
 
+use std::cell::Cell;
+
 use verbs::{HandleKind, HandleSource, Names, Translation};
 
 use crate::attr::Access;
@@ -37,11 +39,21 @@ pub(crate) struct Regions {
     names: Names,
     /// Tells the keys of one index apart: a key that was given back should not soon be valid again.
     salt: u8,
+    /// The local key that was looked up last, and its index: programs use one for long.
+    recent: Cell<(u32, u32)>,
 }
+
+/// No region has this key, and no object this index.
+const NOTHING: (u32, u32) = (0, u32::MAX);
 
 impl Regions {
     pub fn new() -> Self {
-        Self { slab: Slab::new(), names: Names::new(HandleKind::MemoryKey), salt: 0 }
+        Self {
+            slab: Slab::new(),
+            names: Names::new(HandleKind::MemoryKey),
+            salt: 0,
+            recent: Cell::new(NOTHING),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -63,6 +75,7 @@ impl Regions {
     /// Removes a region. Returns what peers knew of its key, if it was translated.
     pub fn remove(&mut self, source: &mut dyn HandleSource, mr: Mr) -> Option<(Region, Option<Translation>)> {
         let region = self.slab.remove(mr.0)?;
+        self.recent.set(NOTHING);
         Some((region, self.names.remove(source, region.key)))
     }
 
@@ -85,7 +98,10 @@ impl Regions {
         if sge.length == 0 {
             return Some(0);
         }
-        let region = self.slab.get(self.names.by_virtual(sge.lkey)?)?;
+        if self.recent.get().0 != sge.lkey {
+            self.recent.set((sge.lkey, self.names.by_virtual(sge.lkey)?));
+        }
+        let region = self.slab.get(self.recent.get().1)?;
         Self::check(region, pd, needs)?;
         region.address(sge.addr, u64::from(sge.length))
     }

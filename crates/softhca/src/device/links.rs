@@ -39,6 +39,7 @@ pub(super) struct Links {
 }
 
 impl Links {
+    #[inline]
     pub fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -130,10 +131,13 @@ impl Device {
         if self.suspended {
             return;
         }
-        let Some(entry) = self.core.qps.get(qp.0) else { return };
-        if entry.sends.is_empty() {
-            return;
+        if self.core.qps.get(qp.0).is_some_and(|entry| !entry.sends.is_empty()) {
+            self.transmit_of(qp);
         }
+    }
+
+    fn transmit_of(&mut self, qp: Qp) {
+        let Some(entry) = self.core.qps.get(qp.0) else { return };
         if entry.peer.is_none() {
             // No process can have that QPN: it is as if nobody answered.
             let head = entry.sends.head();

@@ -26,19 +26,27 @@ impl Device {
     /// Does a request by copying, where that is possible. False if it has to be queued.
     #[inline]
     pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>, length: u32, signaled: bool) -> bool {
-        let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) else { return false };
-        let link = &mut self.links.links[at];
-        let Some(neighbour) = link.neighbour() else { return false };
-        match self.core.direct(qp, wr, length, signaled, neighbour) {
+        match self.core.direct(qp, wr, length, signaled) {
             Direct::Done => return true,
             Direct::Declined => {}
-            Direct::Ask(rkey) => {
-                link.ask_for_window(&self.core, qp, rkey);
-                self.registered.mark_active(link.peer);
+            Direct::Unknown(rkey) => self.want_window(qp, rkey),
+            Direct::Closed => {
+                if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
+                    self.links.links[at].close_windows(&mut self.core);
+                }
             }
-            Direct::Closed => link.close_windows(&mut self.core),
         }
         false
+    }
+
+    /// Asks the neighbour of `qp` once for a window to what `rkey` names.
+    fn want_window(&mut self, qp: Qp, rkey: u32) {
+        let Some(entry) = self.core.qps.get_mut(qp.0) else { return };
+        let Some(link) = entry.link.map(|at| &mut self.links.links[at]) else { return };
+        if link.neighbour().is_some() && entry.windows.ask(rkey) {
+            link.ask_for_window(&self.core, qp, rkey);
+            self.registered.mark_active(link.peer);
+        }
     }
 
     /// Turns a little more memory, and answers neighbours. Returns whether more is to be done.

@@ -52,6 +52,7 @@ impl Link {
     pub(super) fn on_export(&mut self, core: &mut Core, header: &Header, export: &Export) {
         let Some(memory) = self.taken(export.memory) else { return };
         let Some(address) = memory.address(export.offset, export.length) else { return };
+        let Some(gate) = self.neighbour().map(Neighbour::peer_gate) else { return };
         let Some(index) = core.qp_names.by_real(header.dst_qpn) else { return };
         let Some(qp) = core.qps.get_mut(index) else { return };
         if qp.peer != Some(self.peer) || qp.attr.remote_qpn != header.src_qpn {
@@ -64,6 +65,7 @@ impl Link {
             rights: Access::from_bits_truncate(export.rights),
             address,
             count: export.count,
+            gate,
             _memory: memory,
         });
     }

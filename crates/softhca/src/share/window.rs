@@ -6,9 +6,8 @@ use crate::attr::{Access, QpState};
 use crate::core::{Core, sent_directly};
 use crate::handle::Qp;
 use crate::memory;
-use crate::region::Regions;
 pub(crate) use crate::share::pages::Mapped;
-use crate::stream::Neighbour;
+use crate::stream::Gate;
 use crate::work::{Payload, SendOp, SendWr, Sge, WcOpcode};
 
 /// Longer messages go by the ring, which gives the lock up in between.
@@ -30,6 +29,8 @@ pub(crate) struct Window {
     pub address: u64,
     /// The gate's count while it is open for this window.
     pub count: u32,
+    /// The neighbour's.
+    pub gate: Gate,
     /// Keeps it mapped.
     pub _memory: Arc<Mapped>,
 }
@@ -58,7 +59,7 @@ impl Windows {
     }
 
     /// True once for each key.
-    fn ask(&mut self, rkey: u32) -> bool {
+    pub fn ask(&mut self, rkey: u32) -> bool {
         let asks = self.asked.len() < MAX_WINDOWS && !self.asked.contains(&rkey);
         if asks {
             self.asked.push(rkey);
@@ -88,8 +89,8 @@ pub(crate) enum Direct {
     Done,
     /// It goes by the ring.
     Declined,
-    /// So it does; the neighbour is to be asked for a window to this key.
-    Ask(u32),
+    /// So it does; no window shows this key.
+    Unknown(u32),
     /// So it does, and all windows are closed.
     Closed,
 }
@@ -98,14 +99,7 @@ impl Core {
     /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
     /// queued before it.
     #[inline]
-    pub fn direct(
-        &mut self,
-        handle: Qp,
-        wr: &SendWr<'_>,
-        length: u32,
-        signaled: bool,
-        neighbour: &dyn Neighbour,
-    ) -> Direct {
+    pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>, length: u32, signaled: bool) -> Direct {
         let (va, rkey, reads) = match wr.op {
             SendOp::Write { va, rkey } => (va, rkey, false),
             SendOp::Read { va, rkey } => (va, rkey, true),
@@ -116,54 +110,53 @@ impl Core {
         if !is_first || length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
             return Direct::Declined;
         }
-        let Some(window) = qp.windows.find(rkey) else {
-            return if qp.windows.ask(rkey) { Direct::Ask(rkey) } else { Direct::Declined };
-        };
+        let Some(window) = qp.windows.find(rkey) else { return Direct::Unknown(rkey) };
         let needs = if reads { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
         let Some(remote) = window.address(va, length, needs) else { return Direct::Declined };
         let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
-        let local_is_good = match wr.payload {
-            Payload::Inline(_) => true,
-            Payload::Sges(sges) => {
-                sges.iter().all(|sge| self.regions.local(qp.init.pd, sge, local_needs).is_some())
-            }
+        let local = |piece: &Sge| match wr.payload {
+            Payload::Inline(_) => Some(piece.addr),
+            Payload::Sges(_) => self.regions.local(qp.init.pd, piece, local_needs),
         };
-        if !local_is_good {
+        let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+        // Inside the gate nothing can fail any more. Most messages have one piece, and it is looked up once.
+        let only = if let [piece] = pieces { local(piece) } else { None };
+        if only.is_none() && !(pieces.len() > 1 && pieces.iter().all(|piece| local(piece).is_some())) {
             return Direct::Declined;
         }
-        if !neighbour.enter(window.count) {
+        if !window.gate.enter(window.count) {
             return Direct::Closed;
         }
-        copy_pieces(wr.payload, remote, reads, &self.regions, qp.init.pd);
-        neighbour.leave();
-        let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
-        let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);
+        match only {
+            Some(at) => copy(remote, at, length, reads),
+            None => copy_pieces(remote, pieces, reads, local),
+        }
+        window.gate.leave();
         if signaled {
+            let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
+            let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);
             self.complete(cq, completion);
         }
         Direct::Done
     }
 }
 
-/// Copies between the pieces of `payload`, which were checked, and the window at `remote`.
-#[inline]
-fn copy_pieces(payload: Payload<'_>, remote: u64, reads: bool, regions: &Regions, pd: crate::Pd) {
-    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
+/// Copies between `pieces`, which `local` finds, and the window at `remote`.
+fn copy_pieces(remote: u64, pieces: &[Sge], reads: bool, local: impl Fn(&Sge) -> Option<u64>) {
     let mut at = remote;
-    for piece in pieces.iter().filter(|piece| piece.length > 0) {
-        let Some(local) = local_address(payload, piece, regions, pd) else { continue };
-        let (to, from) = if reads { (local, at) } else { (at, local) };
-        // SAFETY: the local piece is registered memory, or inline data that the poster vouches for; the window is
-        // mapped and as long as the message.
-        unsafe { memory::copy(to, from, piece.length as usize) };
+    for piece in pieces {
+        if let Some(address) = local(piece) {
+            copy(at, address, piece.length, reads);
+        }
         at += u64::from(piece.length);
     }
 }
 
+/// Copies `length` bytes between the window at `remote` and `local`.
 #[inline]
-fn local_address(payload: Payload<'_>, piece: &Sge, regions: &Regions, pd: crate::Pd) -> Option<u64> {
-    match payload {
-        Payload::Inline(_) => Some(piece.addr),
-        Payload::Sges(_) => regions.local(pd, piece, Access::empty()),
-    }
+fn copy(remote: u64, local: u64, length: u32, reads: bool) {
+    let (to, from) = if reads { (local, remote) } else { (remote, local) };
+    // SAFETY: the local piece is registered memory, or inline data that the poster vouches for; the window is
+    // mapped and as long as the message.
+    unsafe { memory::copy(to, from, length as usize) };
 }

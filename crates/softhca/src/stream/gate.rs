@@ -10,15 +10,31 @@
 //!
 //! The owner's fence is one for both (see [`crate::asymmetric`]), so one of the two sees the other.
 
+use std::any::Any;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::asymmetric::{Among, light_fence};
 
-/// A gate's place in shared memory.
-pub(super) struct Gate(*const Shown);
+/// Memory that a gate may be in, which stays mapped as long as this lives.
+pub(super) type Keeper = Arc<dyn Any + Send + Sync>;
+
+/// A gate in shared memory.
+#[derive(Clone)]
+pub struct Gate {
+    shown: *const Shown,
+    _keeper: Keeper,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gate").field(&self.count()).finish()
+    }
+}
 
 #[repr(C, align(128))]
 struct Line(AtomicU32);
@@ -34,26 +50,27 @@ unsafe impl Send for Gate {}
 
 impl Gate {
     /// Bytes of shared memory.
-    pub const SIZE: usize = size_of::<Shown>();
+    pub(super) const SIZE: usize = size_of::<Shown>();
 
     /// # Safety
-    /// `at` points to `SIZE` mapped, writable, aligned bytes, which stay mapped as long as the gate is used.
-    pub unsafe fn new(at: *mut u8) -> Self {
-        Self(at.cast())
+    /// `at` points to `SIZE` mapped, writable, aligned bytes of `keeper`'s.
+    pub(super) unsafe fn new(at: *mut u8, keeper: Keeper) -> Self {
+        Self { shown: at.cast(), _keeper: keeper }
     }
 
+    #[inline]
     fn shown(&self) -> &Shown {
         // SAFETY: it is mapped, as `new` demands, and holds nothing but atomics.
-        unsafe { &*self.0 }
+        unsafe { &*self.shown }
     }
 
-    pub fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.shown().count.0.load(Ordering::Relaxed)
     }
 
     /// Voids all windows, and waits until nobody is inside. False after some 50 ms: who is inside has been
     /// stopped, or does not play by the rules.
-    pub fn close(&self) -> bool {
+    pub(super) fn close(&self) -> bool {
         const SPINS: u32 = 10_000;
         const NAPS: u32 = 500;
         const NAP: Duration = Duration::from_micros(50);
@@ -71,8 +88,9 @@ impl Gate {
         is_empty() || (0..SPINS).any(emptied) || (0..NAPS).any(emptied_later)
     }
 
+    /// Goes inside, if the gate's count is still `count`.
     #[inline]
-    pub fn enter(&self, count: u32) -> bool {
+    pub(crate) fn enter(&self, count: u32) -> bool {
         self.shown().inside.0.store(1, Ordering::Relaxed);
         light_fence();
         let open = self.shown().count.0.load(Ordering::Acquire) == count;
@@ -82,8 +100,9 @@ impl Gate {
         open
     }
 
+    /// Goes outside.
     #[inline]
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.shown().inside.0.store(0, Ordering::Release);
     }
 }

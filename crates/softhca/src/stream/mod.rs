@@ -14,6 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
 
+pub use gate::Gate;
 pub use shm::{create_shm_pair, shm_stream};
 pub use tcp::tcp_stream;
 
@@ -104,9 +105,6 @@ pub trait Neighbour {
     /// Closes our own gate, and waits until the peer is not inside. False if it stays too long.
     fn close_gate(&self) -> bool;
 
-    /// Enters the peer's gate, if `count` is still its count.
-    fn enter(&self, count: u32) -> bool;
-
-    /// Leaves the peer's gate.
-    fn leave(&self);
+    /// The peer's gate.
+    fn peer_gate(&self) -> Gate;
 }

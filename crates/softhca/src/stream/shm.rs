@@ -11,12 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::Arc;
 
 use libc::iovec;
 
 use crate::asymmetric::Among;
 
-use super::gate::{Gate, PassedMemory};
+use super::gate::{Gate, Keeper, PassedMemory};
 use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
 use super::{Neighbour, Stream, Waitable};
 
@@ -47,13 +48,13 @@ pub fn create_shm_pair() -> io::Result<([OwnedFd; 4], [OwnedFd; 4])> {
 pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<dyn Stream>> {
     let [memory, own_wakes, peer_wakes, liveness] = descriptors;
     check_memory(&memory)?;
-    let mapping = Mapping::new(&memory)?;
+    let mapping = Arc::new(Mapping::new(&memory)?);
     let (sends, receives) = if lower_end { (0, 1) } else { (1, 0) };
     Ok(Box::new(Shm {
         writer: Writer::new(mapping.place(sends)),
         reader: Reader::new(mapping.place(receives)),
-        own_gate: mapping.gate(sends),
-        peer_gate: mapping.gate(receives),
+        own_gate: gate(&mapping, sends),
+        peer_gate: gate(&mapping, receives),
         own_wakes,
         peer_wakes,
         liveness: Some(liveness),
@@ -66,13 +67,13 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
 
 /// A stream that brings back to a process what it writes.
 pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
-    let mapping = Mapping::new(&create_memory()?)?;
+    let mapping = Arc::new(Mapping::new(&create_memory()?)?);
     let own_wakes = eventfd()?;
     Ok(Box::new(Shm {
         writer: Writer::new(mapping.place(0)),
         reader: Reader::new(mapping.place(0)),
-        own_gate: mapping.gate(0),
-        peer_gate: mapping.gate(1),
+        own_gate: gate(&mapping, 0),
+        peer_gate: gate(&mapping, 1),
         peer_wakes: own_wakes.try_clone()?,
         own_wakes,
         liveness: None,
@@ -131,6 +132,8 @@ struct Mapping(*mut u8);
 
 // SAFETY: the address of a mapping is good in every thread.
 unsafe impl Send for Mapping {}
+// SAFETY: a shared reference gives out addresses only.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(memory: &OwnedFd) -> io::Result<Self> {
@@ -181,12 +184,9 @@ impl Mapping {
     }
 }
 
-impl Mapping {
-    fn gate(&self, end: usize) -> Gate {
-        // SAFETY: the first page is mapped and has room for two gates behind the controls; whoever holds a gate
-        // holds the mapping.
-        unsafe { Gate::new(self.0.add(2 * CONTROL + end * Gate::SIZE)) }
-    }
+fn gate(mapping: &Arc<Mapping>, end: usize) -> Gate {
+    // SAFETY: the first page is mapped and has room for two gates behind the controls.
+    unsafe { Gate::new(mapping.0.add(2 * CONTROL + end * Gate::SIZE), Arc::clone(mapping) as Keeper) }
 }
 
 impl Drop for Mapping {
@@ -212,7 +212,7 @@ struct Shm {
     waiting: bool,
     own_gate: Gate,
     peer_gate: Gate,
-    _mapping: Mapping,
+    _mapping: Arc<Mapping>,
 }
 
 impl Shm {
@@ -313,14 +313,8 @@ impl Neighbour for Shm {
         self.own_gate.close()
     }
 
-    #[inline]
-    fn enter(&self, count: u32) -> bool {
-        self.peer_gate.enter(count)
-    }
-
-    #[inline]
-    fn leave(&self) {
-        self.peer_gate.leave();
+    fn peer_gate(&self) -> Gate {
+        self.peer_gate.clone()
     }
 }
 
