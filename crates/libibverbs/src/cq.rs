@@ -15,9 +15,6 @@ use crate::events::Acks;
 use crate::process::{Held, Process};
 use crate::{errno, object, thread};
 
-/// Completions taken from the device at once.
-const BATCH: usize = 16;
-
 /// Polls in vain after which a spinning program lets others run: it may be its peer that waits for this processor,
 /// since no hardware does the peer's part.
 const SPINS: u32 = 128;
@@ -49,16 +46,13 @@ impl Cq {
         }
     }
 
-    /// The next completions, at most as many as `into` holds.
-    pub(crate) fn poll(&self, into: &mut [Wc]) -> Result<usize, Errno> {
+    /// Hands the next completions to `take`, at most `room`, and says how many.
+    #[inline]
+    pub(crate) fn poll(&self, room: usize, take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let (found, spins) = self.process.with(|state| {
-            let found = state.device.poll_cq(self.handle, into)?;
-            if found == 0 {
-                state.last_poll = thread::now();
-                state.empty_polls = state.empty_polls.wrapping_add(1);
-            } else {
-                state.empty_polls = 0;
-            }
+            let found = state.device.poll_cq(self.handle, room, take)?;
+            state.empty_polls = if found == 0 { state.empty_polls.wrapping_add(1) } else { 0 };
+            state.polls = state.polls.wrapping_add(1);
             Ok((found, state.empty_polls))
         })?;
         if spins % SPINS == SPINS - 1 {
@@ -172,25 +166,18 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut i
     // SAFETY: the contract of verbs.
     let object = unsafe { Cq::of(cq) };
     let room = usize::try_from(room).unwrap_or(0);
-    let mut written = 0;
-    while written < room {
-        let mut batch = [Wc::default(); BATCH];
-        let want = (room - written).min(BATCH);
-        let found = match object.poll(&mut batch[..want]) {
-            Ok(found) => found,
-            Err(_) if written > 0 => break,
-            Err(errno) => return -errno.0,
-        };
-        for wc in &batch[..found] {
-            // SAFETY: the contract of verbs: `to` has `room` entries, and fewer are written so far.
-            unsafe { to.add(written).write(completion(wc)) };
-            written += 1;
+    let mut next = to;
+    let polled = object.poll(room, |wc| {
+        // SAFETY: the contract of verbs: `to` has `room` entries, and so many are taken at most.
+        unsafe {
+            next.write(completion(wc));
+            next = next.add(1);
         }
-        if found < want {
-            break;
-        }
+    });
+    match polled {
+        Ok(found) => c_int::try_from(found).unwrap_or(c_int::MAX),
+        Err(errno) => -errno.0,
     }
-    c_int::try_from(written).unwrap_or(c_int::MAX)
 }
 
 fn completion(wc: &Wc) -> ibv_wc {

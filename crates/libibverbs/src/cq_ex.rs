@@ -88,17 +88,16 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise.
     let object = unsafe { Cq::of(cq.cast()) };
-    let mut found = [Wc::default()];
-    match object.poll(&mut found) {
-        Ok(1) => {
-            // SAFETY: who holds `polling` is alone at these fields.
-            unsafe {
-                (*cq).status = found[0].status as u32;
-                (*cq).wr_id = found[0].wr_id;
-                object.current.get().write(found[0]);
-            }
-            0
+    let polled = object.poll(1, |found| {
+        // SAFETY: who holds `polling` is alone at these fields.
+        unsafe {
+            (*cq).status = found.status as u32;
+            (*cq).wr_id = found.wr_id;
+            object.current.get().write(*found);
         }
+    });
+    match polled {
+        Ok(1) => 0,
         Ok(_) => libc::ENOENT,
         Err(errno) => errno.0,
     }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::time::Duration;
 use std::{ptr, thread};
 
 use fabric::{FabricId, ProcessId};
@@ -53,8 +52,8 @@ pub(crate) struct State {
     pub(crate) objects: Objects,
     /// Peers to which the thread shall ask the node for a link.
     pub(crate) wanted_links: Vec<ProcessId>,
-    /// When the program last polled in vain: it advances while the program spins.
-    pub(crate) last_poll: Duration,
+    /// Counts the program's polls. A clock would take longer than the poll.
+    pub(crate) polls: u32,
     /// Polls in vain since the last that was not.
     pub(crate) empty_polls: u32,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
@@ -92,7 +91,7 @@ impl Process {
             device,
             objects: Objects::default(),
             wanted_links: Vec::new(),
-            last_poll: Duration::ZERO,
+            polls: 0,
             empty_polls: 0,
             armed: true,
             known: Known::default(),

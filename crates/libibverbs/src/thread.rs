@@ -7,7 +7,7 @@
 //! needs the thread. So the thread is *armed* (sleeps on links) or not:
 //!
 //! ```text
-//!           woke `patience` times in a row just after the program had polled
+//!           woke `patience` times in a row, and each time the program had spun meanwhile
 //!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
 //!         ◀────────────────────────────────────────────────────────────────────
 //!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
@@ -41,8 +41,8 @@ use crate::attach::{self, Refusal, Welcome};
 use crate::debug;
 use crate::process::{Known, Process, State};
 
-/// A program that polled so shortly ago is taken to poll still.
-const RECENT: Duration = Duration::from_micros(20);
+/// Polls since the thread last looked after which the program is taken to spin.
+const SPINNING: u32 = 32;
 
 /// The least and the most wake-ups in a row after which the program is taken to poll for itself.
 const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
@@ -92,7 +92,9 @@ pub(crate) struct Runtime {
     /// Links that the node has been asked for and not answered.
     asked: BTreeSet<ProcessId>,
     waitables: Vec<Waitable>,
-    /// Wake-ups in a row just after a poll.
+    /// [`State::polls`] when the thread last looked.
+    seen_polls: u32,
+    /// Wake-ups in a row of a program that spins.
     streak: u32,
     patience: u32,
     /// Ticks since the thread was disarmed.
@@ -179,6 +181,7 @@ impl Runtime {
             node: Node::Attached(socket),
             asked: BTreeSet::new(),
             waitables: Vec::new(),
+            seen_polls: 0,
             streak: 0,
             patience: *PATIENCE.start(),
             ticks: 0,
@@ -276,18 +279,19 @@ impl Runtime {
         let process = self.process;
         let mut state = process.lock_first();
         state.device.awake();
-        let now = now();
-        let idle = now.saturating_sub(state.last_poll);
-        self.quiet = if woken.link || idle < TICK { 0 } else { self.quiet.saturating_add(1) };
+        let polls = state.polls.wrapping_sub(self.seen_polls);
+        self.seen_polls = state.polls;
+        let spins = polls >= SPINNING;
+        self.quiet = if woken.link || polls > 0 { 0 } else { self.quiet.saturating_add(1) };
         if !state.armed {
             self.ticks += 1;
-            let progress = state.device.progress(now);
+            let progress = state.device.progress(now());
             process.deliver(&mut state);
-            let mistaken = progress.did_work && idle > RECENT;
-            state.armed = mistaken || idle > TICK;
+            let mistaken = progress.did_work && !spins;
+            state.armed = mistaken || polls == 0;
             self.learn(mistaken);
         } else if woken.link {
-            self.streak = if idle < RECENT { self.streak + 1 } else { 0 };
+            self.streak = if spins { self.streak + 1 } else { 0 };
             state.armed = self.streak < self.patience;
             self.ticks = 0;
         }

@@ -82,11 +82,13 @@ impl CompletionQueue {
         Pushed::WakeUp
     }
 
+    /// Hands the oldest completions to `take`, at most `room`, and says how many.
     #[inline]
-    pub fn take(&mut self, into: &mut [Wc]) -> usize {
-        let count = into.len().min(self.ring.len());
-        for (slot, completion) in into.iter_mut().zip(self.ring.drain(..count)) {
-            *slot = completion;
+    pub fn take(&mut self, room: usize, mut take: impl FnMut(&Wc)) -> usize {
+        let count = room.min(self.ring.len());
+        for _ in 0..count {
+            let Some(completion) = self.ring.pop_front() else { break };
+            take(&completion);
         }
         count
     }
@@ -118,9 +120,9 @@ mod tests {
         let mut cq = CompletionQueue::new(1);
         cq.push(Wc { wr_id: 1, ..Wc::default() });
         assert_eq!(cq.push(Wc { wr_id: 2, ..Wc::default() }), Pushed::Overrun);
-        let mut into = [Wc::default(); 4];
-        assert_eq!(cq.take(&mut into), 1);
-        assert_eq!(into[0].wr_id, 1);
+        let mut taken = Vec::new();
+        assert_eq!(cq.take(4, |completion| taken.push(completion.wr_id)), 1);
+        assert_eq!(taken, [1]);
         assert!(cq.is_broken());
     }
 }

@@ -128,15 +128,15 @@ impl Device {
         Ok(())
     }
 
-    /// Takes completions, at most as many as `into` holds, and says how many. Drives the links when
-    /// there is none yet.
+    /// Hands completions to `take`, at most `room`, and says how many. Drives the links when there is none
+    /// yet.
     ///
     /// # Errors
     /// `INVALID` when the queue has overrun and what it still held is taken.
     #[inline]
-    pub fn poll_cq(&mut self, cq: Cq, into: &mut [Wc]) -> Result<usize, Errno> {
+    pub fn poll_cq(&mut self, cq: Cq, room: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;
-        let taken = queue.take(into);
+        let taken = queue.take(room, &mut take);
         if taken > 0 {
             return Ok(taken);
         }
@@ -145,7 +145,7 @@ impl Device {
         }
         self.poll_links();
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;
-        Ok(queue.take(into))
+        Ok(queue.take(room, take))
     }
 
     /// The next completion (the next solicited one) raises [`crate::Event::Completion`].

@@ -12,13 +12,15 @@
 //! * `written` is released after the data is stored and acquired before it is loaded; `read` is
 //!   released after the data is loaded and acquired before it is overwritten.
 //! * a side that goes to sleep stores its flag, then looks at the index; the other side publishes its index,
-//!   then looks at the flag; a sequentially consistent fence stands between in both, so one of
-//!   the two sees the other.
+//!   then looks at the flag; a fence stands between in both, so one of the two sees the other. The sleeper's is
+//!   one for all processes ([`crate::asymmetric`]), so that who moves bytes needs none.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::iovec;
+
+use crate::asymmetric::{Among, light_fence};
 
 /// Bytes that a ring holds.
 pub(super) const CAPACITY: usize = 512 * 1024;
@@ -77,17 +79,28 @@ fn cheated() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the peer's ring index is impossible")
 }
 
+/// The fence between publishing an index and looking at a flag.
+fn fence_fast_side(registered: bool) {
+    if registered {
+        light_fence();
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// The writing side.
 pub(super) struct Writer {
     place: Place,
+    registered: bool,
     written: u64,
     /// What the reader had read when we last looked.
     read: u64,
 }
 
 impl Writer {
-    pub fn new(place: Place) -> Self {
-        Self { place, written: 0, read: 0 }
+    /// `registered`: this process is reached by [`Among::Processes`].
+    pub fn new(place: Place, registered: bool) -> Self {
+        Self { place, registered, written: 0, read: 0 }
     }
 
     fn free(&self) -> usize {
@@ -128,7 +141,7 @@ impl Writer {
         }
         self.written += count as u64;
         self.place.control().written.bytes.store(self.written, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence_fast_side(self.registered);
         let sleeps = &self.place.control().reader_sleeps.0;
         let wake = sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0;
         Ok((count, wake))
@@ -137,7 +150,7 @@ impl Writer {
     /// Announces that the writer waits for room. False if there is some.
     pub fn wait(&mut self) -> bool {
         self.place.control().writer_waits.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        Among::Processes.fence();
         self.look().is_ok() && self.free() == 0
     }
 
@@ -155,12 +168,14 @@ impl Writer {
 /// The reading side.
 pub(super) struct Reader {
     place: Place,
+    registered: bool,
     read: u64,
 }
 
 impl Reader {
-    pub fn new(place: Place) -> Self {
-        Self { place, read: 0 }
+    /// `registered`: as for the writer.
+    pub fn new(place: Place, registered: bool) -> Self {
+        Self { place, registered, read: 0 }
     }
 
     #[inline]
@@ -196,7 +211,7 @@ impl Reader {
         let count = there as usize - left;
         self.read += count as u64;
         self.place.control().read.bytes.store(self.read, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence_fast_side(self.registered);
         let waits = &self.place.control().writer_waits.0;
         let wake = waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0;
         Ok((count, wake))
@@ -205,7 +220,7 @@ impl Reader {
     /// Announces that the reader sleeps. False if there is something to read.
     pub fn sleep(&self) -> bool {
         self.place.control().reader_sleeps.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        Among::Processes.fence();
         self.is_quiet()
     }
 
@@ -242,7 +257,7 @@ mod tests {
     #[test]
     fn bytes_pass_in_order_until_the_ring_is_full() {
         let (place, _memory) = ring();
-        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         let mut sent = vec![7u8; CAPACITY + 1];
         sent[3] = 9;
         // SAFETY: the vectors name live vectors.
@@ -258,7 +273,7 @@ mod tests {
     #[test]
     fn a_sleeping_side_is_woken_once() {
         let (place, _memory) = ring();
-        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         assert!(reader.sleep());
         // SAFETY: the vectors name live arrays.
         unsafe {
@@ -274,7 +289,7 @@ mod tests {
     #[test]
     fn impossible_indices_are_refused() {
         let (place, _memory) = ring();
-        let (mut writer, mut reader) = (Writer::new(place), Reader::new(place));
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         place.control().written.bytes.store(CAPACITY as u64 + 1, Ordering::Relaxed);
         place.control().read.bytes.store(u64::MAX, Ordering::Relaxed);
         // SAFETY: the vectors name live memory.

@@ -50,15 +50,16 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
     check_memory(&memory)?;
     let mapping = Arc::new(Mapping::new(&memory)?);
     let (sends, receives) = if lower_end { (0, 1) } else { (1, 0) };
+    let registered = Among::Processes.register();
     Ok(Box::new(Shm {
-        writer: Writer::new(mapping.place(sends)),
-        reader: Reader::new(mapping.place(receives)),
+        writer: Writer::new(mapping.place(sends), registered),
+        reader: Reader::new(mapping.place(receives), registered),
         own_gate: gate(&mapping, sends),
         peer_gate: gate(&mapping, receives),
         own_wakes,
         peer_wakes,
         liveness: Some(liveness),
-        has_fences: Among::Processes.register(),
+        shares: registered,
         sleeping: false,
         waiting: false,
         _mapping: mapping,
@@ -69,15 +70,16 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
 pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
     let mapping = Arc::new(Mapping::new(&create_memory()?)?);
     let own_wakes = eventfd()?;
+    let registered = Among::Processes.register();
     Ok(Box::new(Shm {
-        writer: Writer::new(mapping.place(0)),
-        reader: Reader::new(mapping.place(0)),
+        writer: Writer::new(mapping.place(0), registered),
+        reader: Reader::new(mapping.place(0), registered),
         own_gate: gate(&mapping, 0),
         peer_gate: gate(&mapping, 1),
         peer_wakes: own_wakes.try_clone()?,
         own_wakes,
         liveness: None,
-        has_fences: false,
+        shares: false,
         sleeping: false,
         waiting: false,
         _mapping: mapping,
@@ -206,8 +208,8 @@ struct Shm {
     peer_wakes: OwnedFd,
     /// Ends with the peer.
     liveness: Option<OwnedFd>,
-    /// The peer may rely on our fences.
-    has_fences: bool,
+    /// The peer is another process, which may rely on our fences.
+    shares: bool,
     sleeping: bool,
     waiting: bool,
     own_gate: Gate,
@@ -282,7 +284,7 @@ unsafe impl Stream for Shm {
     }
 
     fn neighbour(&self) -> Option<&dyn Neighbour> {
-        self.has_fences.then_some(self)
+        self.shares.then_some(self)
     }
 
     fn awake(&mut self) {

@@ -444,10 +444,7 @@ impl End {
 
 pub fn poll(net: &mut Net, node: usize, cq: Cq) -> Vec<Wc> {
     let mut all = Vec::new();
-    let mut some = [Wc::default(); 16];
-    while let Ok(count @ 1..) = net.device(node).poll_cq(cq, &mut some) {
-        all.extend_from_slice(&some[..count]);
-    }
+    while let Ok(1..) = net.device(node).poll_cq(cq, 16, |wc| all.push(*wc)) {}
     all
 }
 
