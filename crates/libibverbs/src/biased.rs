@@ -152,7 +152,7 @@ fn wait(turns: u32) {
     const NAP: Duration = Duration::from_micros(20);
     match turns {
         ..SPINS => std::hint::spin_loop(),
-        ..YIELDS => thread::yield_now(),
+        SPINS..YIELDS => thread::yield_now(),
         _ => thread::sleep(NAP),
     }
 }
