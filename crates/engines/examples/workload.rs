@@ -20,6 +20,8 @@ fn main() {
         ["hold", mebibytes] => hold(mebibytes.parse().unwrap()),
         ["serve", address] => serve(address),
         ["ask", address] => ask(address),
+        ["drink", address] => drink(address),
+        ["pour", address] => pour(address),
         ["mixed"] => mixed(),
         ["crowd", address] => crowd(address),
         ["reply"] => reply(),
@@ -83,6 +85,36 @@ fn ask(address: &str) {
         println!("{number}");
         thread::sleep(PAUSE);
     }
+}
+
+/// Takes a stream of numbers in their order, and counts its pieces.
+fn drink(address: &str) {
+    let (mut stream, _) = TcpListener::bind(address).unwrap().accept().unwrap();
+    let mut piece = vec![0; PIECE * 8];
+    for count in 0_u64.. {
+        stream.read_exact(&mut piece).unwrap();
+        assert!(piece == numbers(count), "another piece than number {count}");
+        println!("{count}");
+    }
+}
+
+/// Sends a stream of numbers in their order, and counts its pieces. It is slow, so that it never has to wait for its
+/// reader, also not for one that is stopped for some time.
+fn pour(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    for count in 0_u64.. {
+        stream.write_all(&numbers(count)).unwrap();
+        println!("{count}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Numbers in a piece of a stream.
+const PIECE: usize = 128;
+
+fn numbers(count: u64) -> Vec<u8> {
+    let first = count * PIECE as u64;
+    (first..first + PIECE as u64).flat_map(u64::to_ne_bytes).collect()
 }
 
 /// Asks an echo for ever, beside threads that wait in the kernel and tell if that is interrupted.

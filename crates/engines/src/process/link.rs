@@ -1,6 +1,6 @@
 //! An instance's link: a veth pair from `eth0` in its namespace to a port of the host's bridge.
 //!
-//! "Cut" is the port blocking: nothing reaches the instance's kernel, so it acknowledges nothing for
+//! "Cut" is the port disabled: nothing reaches the instance's kernel, so it acknowledges nothing for
 //! sockets that are on their way, and nothing leaves it. Unlike a link that is down, it takes
 //! microseconds and leaves `eth0` with its carrier and its routes.
 
@@ -55,6 +55,8 @@ impl Link {
             Ok::<_, io::Error>(link)
         })??;
         netlink::set_bridge(&near, bridge)?;
+        // The bridge enables a port by itself when it sees its carrier, and only then.
+        link.set_forwarding(true)?;
         link.cut()?;
         // Only now: an address that is elsewhere still must not answer from here.
         netns::enter(namespace, || netlink::add_address(link.inside, network.address, network.prefix))??;
@@ -75,7 +77,7 @@ impl Link {
         netlink::delete_link(&host_end(&self.network))
     }
 
-    /// Cuts the link. The kernel lets a port block once it has seen its carrier.
+    /// Cuts the link.
     pub fn cut(&self) -> io::Result<()> {
         self.set_forwarding(false)
     }

@@ -21,8 +21,9 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFLA_BRPORT_STATE: u16 = 1;
+/// Not `BR_STATE_BLOCKING`: without a spanning tree the bridge lets such a port forward again at once.
+const BR_STATE_DISABLED: u8 = 0;
 const BR_STATE_FORWARDING: u8 = 3;
-const BR_STATE_BLOCKING: u8 = 4;
 
 /// A veth pair to be made.
 pub struct Veth<'a> {
@@ -76,7 +77,7 @@ pub fn set_bridge(name: &str, bridge: u32) -> io::Result<()> {
 /// Lets the bridge port with this index forward frames, or not.
 pub fn set_forwarding(index: u32, forwarding: bool) -> io::Result<()> {
     let mut port = Attributes::default();
-    port.bytes(IFLA_BRPORT_STATE, &[if forwarding { BR_STATE_FORWARDING } else { BR_STATE_BLOCKING }]);
+    port.bytes(IFLA_BRPORT_STATE, &[if forwarding { BR_STATE_FORWARDING } else { BR_STATE_DISABLED }]);
     let mut link = Attributes(link_header(index, 0, 0).to_vec());
     link.0[0] = libc::AF_BRIDGE as u8;
     link.bytes(IFLA_PROTINFO | libc::NLA_F_NESTED as u16, &port.0);

@@ -133,6 +133,31 @@ fn a_tcp_connection_survives_moves_of_both_ends() {
     output.assert_counts();
 }
 
+/// What comes for a stopped instance must not be acknowledged in its place.
+#[test]
+fn a_tcp_stream_loses_nothing_when_either_end_moves() {
+    let lab = Lab::new();
+    let (a, b, c) = (lab.host("a"), lab.host("b"), lab.host("c"));
+    let sink = workload("sink", 12, &["drink", "10.77.0.12:7000"]);
+    let source = workload("source", 13, &["pour", "10.77.0.12:7000"]);
+    let (mut drinking, mut drunk) = (a.start(&sink), Output::default());
+    let (mut pouring, mut poured) = (b.start(&source), Output::default());
+    drinking.read(&mut drunk, |output| output.lines() > 20);
+    for (from, to) in [(&a, &c), (&c, &a)] {
+        drinking = relocate(drinking, &sink, from, to, &mut drunk);
+        let moved = drunk.lines();
+        drinking.read(&mut drunk, |output| output.lines() > moved + 100);
+    }
+    pouring.read(&mut poured, |output| output.lines() > 20);
+    for (from, to) in [(&b, &c), (&c, &b)] {
+        pouring = relocate(pouring, &source, from, to, &mut poured);
+        let moved = drunk.lines();
+        drinking.read(&mut drunk, |output| output.lines() > moved + 100);
+    }
+    drunk.assert_counts();
+    poured.assert_counts();
+}
+
 #[test]
 fn a_rolled_back_instance_runs_on_with_its_connections() {
     let lab = Lab::new();
