@@ -93,7 +93,7 @@ impl Bench {
     /// If a program fails.
     pub fn ours(&mut self, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
         self.runs += 1;
-        let (size, iterations) = (size.to_string(), iterations(comparison.quantity, size).to_string());
+        let (size, iterations) = (size.to_string(), iterations(comparison.quantity, path, size).to_string());
         let program = [comparison.ours, "-F", "-s", &size, "-n", &iterations];
         let (server, client) = (format!("server{}", self.runs), format!("client{}", self.runs));
         let (server, address) = self.lab.serve(&server, "h1", &program, PORT)?;
@@ -113,7 +113,7 @@ impl Bench {
         let mut client = self.ucx(path.client(), path)?;
         let first: Place = "h1".parse()?;
         client.arg(layout::address(first).to_string()).args(["-t", comparison.peer, "-f", "-v"]);
-        let iterations = iterations(comparison.quantity, size);
+        let iterations = iterations(comparison.quantity, path, size);
         client.args(["-s", &size.to_string(), "-n", &iterations.to_string()]);
         client.args(["-w", &(iterations / 10).to_string()]);
         let client = run(&mut client, LIMIT)?;
@@ -133,15 +133,14 @@ impl Bench {
     }
 }
 
-/// Enough for about half a second.
-fn iterations(quantity: Quantity, size: u64) -> u64 {
-    let few = match quantity {
-        Quantity::Latency => 20_000,
-        Quantity::Bandwidth => 50_000,
-    };
-    let bytes_in_all = match quantity {
-        Quantity::Latency => 256 << 20,
-        Quantity::Bandwidth => 1 << 30,
+/// Enough for about half a second, so that what happens once, such as getting to know a neighbour's memory, does not
+/// count.
+fn iterations(quantity: Quantity, path: Path, size: u64) -> u64 {
+    let (few, bytes_in_all): (u64, u64) = match (quantity, path) {
+        (Quantity::Latency, Path::OneHost) => (500_000, 8 << 30),
+        (Quantity::Latency, Path::TwoHosts) => (20_000, 256 << 20),
+        (Quantity::Bandwidth, Path::OneHost) => (10_000_000, 32 << 30),
+        (Quantity::Bandwidth, Path::TwoHosts) => (50_000, 1 << 30),
     };
     few.min(bytes_in_all / size).max(100)
 }
