@@ -111,6 +111,8 @@ pub enum State {
         /// The host to which it goes.
         to: String,
     },
+    /// Its move is given up, and its host has not yet let it run again.
+    RollingBack,
     /// Its command has ended.
     Exited {
         /// As a shell reports it.

@@ -9,6 +9,7 @@ use engines::{InstanceName, InstanceSpec, Network};
 use fabric::{Epoch, Vid};
 use moves::HostName;
 use moves::journal::{Exit, Instance};
+use moves::progress::Phase;
 use rpc::frame;
 use rpc::wire::{Blueprint, Question};
 use store::EndedInstance;
@@ -132,19 +133,15 @@ fn address(vid: Vid) -> Ipv4Addr {
 
 /// An instance for the user.
 pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
-    let moving = inner.machine.moves().find(|view| view.record.vid == vid && !view.record.dry_run);
+    let mut moves = inner.machine.moves();
+    let moving = moves.find(|view| view.record.vid == vid && view.is_under_way && !view.record.dry_run);
     let state = match moving {
-        Some(view) if is_under_way(&view) => State::Moving { to: view.record.destination.to_string() },
+        Some(view) if view.phase == Phase::RollBack => State::RollingBack,
+        Some(view) => State::Moving { to: view.record.destination.to_string() },
         _ if inner.starting.contains(&vid) => State::Starting,
         _ => State::Running,
     };
     with_state(vid, instance, state)
-}
-
-/// Whether the move has not yet come to an end for the instance itself.
-fn is_under_way(view: &moves::coordinator::MoveView<'_>) -> bool {
-    use moves::journal::Stage;
-    !matches!(view.record.stage, Stage::Confirmed | Stage::RolledBack { .. })
 }
 
 /// An instance that has ended, for the user.

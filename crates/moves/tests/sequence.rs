@@ -278,6 +278,22 @@ fn a_cancel_before_the_commit_rolls_back() {
     assert_eq!(cluster.coordinator.cancel(id, cluster.now), Err(TooLate::Over(id)));
 }
 
+/// Or somebody who waits for it would begin the next move too early.
+#[test]
+fn a_move_is_under_way_until_another_may_begin() {
+    let mut cluster = Cluster::new();
+    let id = cluster.begin(to(2));
+    let is_under_way = |cluster: &Cluster| cluster.coordinator.moves().any(|view| view.is_under_way);
+    cluster.run(Some("h1 ◀ Suspend"));
+    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    assert!(is_under_way(&cluster), "given up, but the source has not let it run");
+    assert!(cluster.coordinator.begin(to(2), cluster.now).is_err());
+    cluster.coordinator_does(out);
+    cluster.run(None);
+    assert!(!is_under_way(&cluster));
+    assert!(cluster.coordinator.begin(to(2), cluster.now).is_ok());
+}
+
 #[test]
 fn a_cancel_after_the_commit_is_too_late() {
     let mut cluster = Cluster::new();

@@ -175,6 +175,8 @@ pub struct MoveView<'a> {
     pub record: &'a MoveRecord,
     /// How far it is.
     pub phase: Phase,
+    /// It is not yet over for the instance, of which no other move may begin.
+    pub is_under_way: bool,
 }
 
 /// All locations and all moves.
@@ -282,10 +284,10 @@ impl Coordinator {
 
     /// Every move that is not over.
     pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
-        self.image
-            .moves
-            .iter()
-            .filter_map(|(id, record)| Some(MoveView { id: *id, record, phase: self.lives.get(id)?.phase }))
+        self.image.moves.iter().filter_map(|(id, record)| {
+            let is_under_way = self.blocks(*id, record);
+            Some(MoveView { id: *id, record, phase: self.lives.get(id)?.phase, is_under_way })
+        })
     }
 
     /// Where `vid` is; `None` if it is gone.

@@ -59,6 +59,7 @@ pub fn describe(state: &State) -> String {
         State::Starting => "starting".into(),
         State::Running => "running".into(),
         State::Moving { to } => format!("moving to {to}"),
+        State::RollingBack => "rolling back".into(),
         State::Exited { code } => format!("exited ({code})"),
         State::Lost { reason } => format!("lost ({reason})"),
     }
