@@ -35,7 +35,7 @@ use std::{ptr, thread};
 
 use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
 use fabric::{Epoch, ProcessId, seqpacket};
-use softhca::{Stream, Waitable, stream};
+use softhca::{Progress, Stream, Waitable, stream};
 
 use crate::attach::{self, Refusal, Welcome};
 use crate::debug;
@@ -92,6 +92,8 @@ pub(crate) struct Runtime {
     /// Links that the node has been asked for and not answered.
     asked: BTreeSet<ProcessId>,
     waitables: Vec<Waitable>,
+    /// What ended the last sleep, until it has been judged.
+    woken: Option<Woken>,
     /// [`State::polls`] when the thread last looked.
     seen_polls: u32,
     /// Wake-ups in a row of a program that spins.
@@ -181,6 +183,7 @@ impl Runtime {
             node: Node::Attached(socket),
             asked: BTreeSet::new(),
             waitables: Vec::new(),
+            woken: None,
             seen_polls: 0,
             streak: 0,
             patience: *PATIENCE.start(),
@@ -199,7 +202,8 @@ impl Runtime {
         self.ask_for(wanted);
         if let Next::Sleep(timeout) = next {
             let woken = self.sleep(timeout);
-            self.woke(&woken);
+            self.attend_node(woken.node);
+            self.woken = Some(woken);
         } else if process.is_wanted() {
             thread::yield_now();
         }
@@ -208,8 +212,15 @@ impl Runtime {
     /// Drives links and timers, and says what is next.
     fn prepare(&mut self, state: &mut State) -> Next {
         let now = now();
-        let progress = state.device.progress(now);
+        let woken = self.woken.take();
+        if woken.is_some() {
+            state.device.awake();
+        }
+        let progress = self.drive(state, now);
         self.process.deliver(state);
+        if let Some(woken) = woken {
+            self.judge_polling(state, woken.link, progress.did_work);
+        }
         state.known = Known::of(&state.device);
         self.waitables.clear();
         if progress.more || state.armed && !state.device.prepare_to_sleep() {
@@ -227,6 +238,16 @@ impl Runtime {
         };
         let deadline = progress.next_deadline.map(|deadline| deadline.saturating_sub(now));
         Next::Sleep([tick, retry, deadline].into_iter().flatten().min())
+    }
+
+    /// Drives links until nothing is left, in two rounds at most while others may want the lock.
+    fn drive(&self, state: &mut State, now: Duration) -> Progress {
+        let first = state.device.progress(now);
+        if !first.more || self.process.is_wanted() {
+            return first;
+        }
+        let second = state.device.progress(now);
+        Progress { did_work: true, ..second }
     }
 
     /// Links that the device wants, if the node can be asked for them now.
@@ -265,32 +286,27 @@ impl Runtime {
         Woken { node: entries[0].revents != 0, link: entries[2..].iter().any(|entry| entry.revents != 0) }
     }
 
-    fn woke(&mut self, woken: &Woken) {
-        self.judge_polling(woken);
+    fn attend_node(&mut self, spoke: bool) {
         match self.node {
-            Node::Attached(_) if woken.node => self.receive(),
+            Node::Attached(_) if spoke => self.receive(),
             Node::Attached(_) => {}
             Node::Lost | Node::Suspended => self.reconnect(),
         }
     }
 
-    /// Decides between armed and disarmed; see the module.
-    fn judge_polling(&mut self, woken: &Woken) {
-        let process = self.process;
-        let mut state = process.lock_first();
-        state.device.awake();
+    /// Decides between armed and disarmed; see the module. `link`: a link has woken the thread. `did_work`: it found
+    /// something to do there.
+    fn judge_polling(&mut self, state: &mut State, link: bool, did_work: bool) {
         let polls = state.polls.wrapping_sub(self.seen_polls);
         self.seen_polls = state.polls;
         let spins = polls >= SPINNING;
-        self.quiet = if woken.link || polls > 0 { 0 } else { self.quiet.saturating_add(1) };
+        self.quiet = if link || polls > 0 { 0 } else { self.quiet.saturating_add(1) };
         if !state.armed {
             self.ticks += 1;
-            let progress = state.device.progress(now());
-            process.deliver(&mut state);
-            let mistaken = progress.did_work && !spins;
+            let mistaken = did_work && !spins;
             state.armed = mistaken || polls == 0;
             self.learn(mistaken);
-        } else if woken.link {
+        } else if link {
             self.streak = if spins { self.streak + 1 } else { 0 };
             state.armed = self.streak < self.patience;
             self.ticks = 0;

@@ -1,5 +1,8 @@
 //! Work requests and completions, with the numbers of the verbs ABI.
 
+use crate::attr::QpCaps;
+use crate::errno::Errno;
+
 /// A piece of local memory (`struct ibv_sge`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +30,26 @@ pub struct SendWr<'a> {
     pub solicited: bool,
     /// Where its bytes come from or go to.
     pub payload: Payload<'a>,
+}
+
+impl SendWr<'_> {
+    /// Bytes of the message, if this is a request that a queue pair with `caps` takes.
+    pub(crate) fn check(&self, caps: &QpCaps) -> Result<u32, Errno> {
+        let (Payload::Sges(pieces) | Payload::Inline(pieces)) = self.payload;
+        let is_inline = matches!(self.payload, Payload::Inline(_));
+        // Before the pieces are looked at: a program that asks for too many may not have them.
+        let fits = is_inline || pieces.len() <= caps.max_send_sge as usize;
+        let length: u64 = if fits { pieces.iter().map(|sge| u64::from(sge.length)).sum() } else { 0 };
+        let is_atomic = matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let is_query = is_atomic || matches!(self.op, SendOp::Read { .. });
+        let is_good_inline = !is_query && length <= u64::from(caps.max_inline);
+        let has_word = || length == 8 && pieces.iter().any(|sge| sge.length == 8);
+        if !fits || (is_inline && !is_good_inline) || (is_atomic && !has_word()) {
+            return Err(Errno::INVALID);
+        }
+        // Past the largest message the request completes with an error, as on hardware.
+        Ok(u32::try_from(length).unwrap_or(u32::MAX))
+    }
 }
 
 /// Local memory of a send work request.

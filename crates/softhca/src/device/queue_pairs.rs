@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::handle::Qp;
 use crate::limits::Limits;
 use crate::qp::QueuePair;
-use crate::work::{Payload, SendOp, SendWr, Sge};
+use crate::work::{SendWr, Sge};
 
 impl Device {
     /// Makes a queue pair. Returns its number as applications know it, and the capacities granted.
@@ -220,27 +220,20 @@ impl Device {
     /// Inline pieces are readable.
     #[inline]
     pub unsafe fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
-        let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
-        require(matches!(entry.attr.state, QpState::Rts | QpState::Sqd | QpState::Error))?;
-        let length = check_send(wr, &entry.init.caps)?;
-        let signaled = wr.signaled || entry.init.sq_sig_all;
-        if !self.suspended && self.post_directly(qp, wr, length, signaled) {
+        if self.post_directly(qp, wr) {
             return Ok(());
         }
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.queue_send(qp, wr, signaled, length) }
+        unsafe { self.queue_send(qp, wr) }
     }
 
     /// # Safety
     /// Inline pieces are readable.
-    unsafe fn queue_send(
-        &mut self,
-        qp: Qp,
-        wr: &SendWr<'_>,
-        signaled: bool,
-        length: u32,
-    ) -> Result<(), Errno> {
+    unsafe fn queue_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
         let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
+        require(matches!(entry.attr.state, QpState::Rts | QpState::Sqd | QpState::Error))?;
+        let length = wr.check(&entry.init.caps)?;
+        let signaled = wr.signaled || entry.init.sq_sig_all;
         // SAFETY: the caller's promise is passed on.
         unsafe { entry.sends.push(wr, signaled, length)? };
         if entry.attr.state == QpState::Error {
@@ -268,27 +261,6 @@ impl Device {
         }
         Ok(())
     }
-}
-
-/// Bytes of the message of `wr`, if `wr` is one that can be posted.
-#[inline]
-fn check_send(wr: &SendWr<'_>, caps: &QpCaps) -> Result<u32, Errno> {
-    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
-    // Before the pieces are looked at: a program that asks for too many may not have them.
-    require(matches!(wr.payload, Payload::Inline(_)) || pieces.len() <= caps.max_send_sge as usize)?;
-    let length = match pieces {
-        [piece] => u64::from(piece.length),
-        _ => pieces.iter().map(|sge| u64::from(sge.length)).sum(),
-    };
-    let is_atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    let is_query = is_atomic || matches!(wr.op, SendOp::Read { .. });
-    if matches!(wr.payload, Payload::Inline(_)) {
-        require(!is_query && length <= u64::from(caps.max_inline))?;
-    }
-    let has_word = || length == 8 && pieces.iter().any(|sge| sge.length == 8);
-    require(!is_atomic || has_word())?;
-    // Past the largest message the request completes with an error, as on hardware.
-    Ok(u32::try_from(length).unwrap_or(u32::MAX))
 }
 
 /// The capacities for a queue pair that asks for `wanted`.

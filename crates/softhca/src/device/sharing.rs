@@ -25,8 +25,8 @@ impl Device {
 
     /// Does a request by copying, where that is possible. False if it has to be queued.
     #[inline]
-    pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>, length: u32, signaled: bool) -> bool {
-        match self.core.direct(qp, wr, length, signaled) {
+    pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>) -> bool {
+        match self.core.direct(qp, wr) {
             Direct::Done => return true,
             Direct::Declined => {}
             Direct::Unknown(rkey) => self.want_window(qp, rkey),

@@ -99,13 +99,17 @@ impl Core {
     /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
     /// queued before it.
     #[inline]
-    pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>, length: u32, signaled: bool) -> Direct {
+    pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>) -> Direct {
         let (va, rkey, reads) = match wr.op {
             SendOp::Write { va, rkey } => (va, rkey, false),
             SendOp::Read { va, rkey } => (va, rkey, true),
             _ => return Direct::Declined,
         };
         let Some(qp) = self.qps.get_mut(handle.0) else { return Direct::Declined };
+        let length = match wr.payload {
+            Payload::Sges([piece]) => piece.length,
+            _ => wr.check(&qp.init.caps).unwrap_or(0),
+        };
         let is_first = qp.state() == QpState::Rts && qp.sends.is_empty();
         if !is_first || length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
             return Direct::Declined;
@@ -132,7 +136,7 @@ impl Core {
             None => copy_pieces(remote, pieces, reads, local),
         }
         window.gate.leave();
-        if signaled {
+        if wr.signaled || qp.init.sq_sig_all {
             let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
             let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);
             self.complete(cq, completion);
