@@ -245,6 +245,9 @@ pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
 
 /// Copies `length` bytes of the shared memory at `at` to `fresh`, and moves `fresh` over it. Who writes to the
 /// shared memory meanwhile waits.
+///
+/// # Safety
+/// Both are mapped; nobody else uses `fresh`, and nothing of this thread's own lies at `at`.
 unsafe fn replace(
     at: *mut c_void,
     fresh: *mut c_void,

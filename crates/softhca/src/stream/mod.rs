@@ -36,20 +36,20 @@ pub struct Waitable {
 pub unsafe trait Stream: Send {
     /// Sends a prefix of `from`, and says how many bytes.
     ///
-    /// # Safety
-    /// The vectors name readable memory.
-    ///
     /// # Errors
     /// `WouldBlock` when there is no room; anything else ends the link.
+    ///
+    /// # Safety
+    /// The vectors name readable memory.
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize>;
 
     /// Receives what is there, at most what `into` has room for. `Ok(0)`: the peer has closed.
     ///
-    /// # Safety
-    /// The vectors name writable memory that nobody else refers to as a Rust object.
-    ///
     /// # Errors
     /// `WouldBlock` when nothing is there; anything else ends the link.
+    ///
+    /// # Safety
+    /// The vectors name writable memory that nobody else refers to as a Rust object.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize>;
 
     /// True if surely nothing is there to read. Cheap; meant for spinning.
