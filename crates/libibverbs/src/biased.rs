@@ -16,7 +16,8 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
@@ -28,15 +29,25 @@ use crate::events::lock;
 /// No thread has this identity.
 const NOBODY: usize = 0;
 
+/// Threads that may come to own one lock; more share the mutex.
+const MOST_OWNERS: usize = 64;
+
+/// A thread that may own the lock. It has a flag of its own: one that is late, and finds that it owns the lock no
+/// longer, must not touch the next owner's. Never freed.
+struct Seat {
+    thread: usize,
+    /// The thread holds the lock as its owner, or is about to find out that it may not.
+    inside: AtomicBool,
+}
+
 /// Times in a row after which a thread becomes the owner, at first and at most.
 const PATIENCE: u32 = 32;
 const MOST_PATIENCE: u32 = 1 << 20;
 
 /// What is behind the lock, and how it is taken.
 pub(crate) struct BiasedLock<T> {
-    owner: AtomicUsize,
-    /// The owner holds the lock.
-    inside: AtomicBool,
+    /// The owner's seat, or null.
+    owner: AtomicPtr<Seat>,
     habits: Mutex<Habits>,
     value: UnsafeCell<T>,
 }
@@ -51,15 +62,25 @@ struct Habits {
     patience: u32,
     /// There may be an owner: the kernel does its part.
     may_own: bool,
+    /// All that have owned the lock.
+    seats: Vec<&'static Seat>,
+    /// The seat of the last owner, who may still be inside.
+    former: Option<&'static Seat>,
 }
 
 impl<T> BiasedLock<T> {
     pub(crate) fn new(value: T) -> Self {
         let may_own = Among::Threads.register();
         Self {
-            owner: AtomicUsize::new(NOBODY),
-            inside: AtomicBool::new(false),
-            habits: Mutex::new(Habits { last: NOBODY, in_a_row: 0, patience: PATIENCE, may_own }),
+            owner: AtomicPtr::new(ptr::null_mut()),
+            habits: Mutex::new(Habits {
+                last: NOBODY,
+                in_a_row: 0,
+                patience: PATIENCE,
+                may_own,
+                seats: Vec::new(),
+                former: None,
+            }),
             value: UnsafeCell::new(value),
         }
     }
@@ -67,18 +88,20 @@ impl<T> BiasedLock<T> {
     /// Takes the lock if this thread owns it.
     #[inline]
     pub(crate) fn lock_as_owner(&self) -> Option<Guard<'_, T>> {
-        let me = this_thread();
+        let owner = self.owner.load(Ordering::Acquire);
+        // SAFETY: a seat is never freed.
+        let seat = unsafe { owner.as_ref() }?;
         // A signal handler that interrupts the owner inside finds the lock taken, as any other's would be.
-        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
+        if seat.thread != this_thread() || seat.inside.load(Ordering::Relaxed) {
             return None;
         }
-        self.inside.store(true, Ordering::Relaxed);
+        seat.inside.store(true, Ordering::Relaxed);
         light_fence();
-        if self.owner.load(Ordering::Relaxed) != me {
-            self.inside.store(false, Ordering::Release);
+        if self.owner.load(Ordering::Relaxed) != owner {
+            seat.inside.store(false, Ordering::Release);
             return None;
         }
-        Some(Guard { lock: self, mutex: None })
+        Some(Guard { lock: self, held: Held::AsOwner(seat) })
     }
 
     /// Takes the lock, for a thread that is to own it if it does so often.
@@ -86,20 +109,20 @@ impl<T> BiasedLock<T> {
     pub(crate) fn lock_often(&self) -> Guard<'_, T> {
         let me = this_thread();
         let mut habits = lock(&self.habits);
-        let former = self.end_ownership();
-        if !habits.become_owner(me, former) {
-            return Guard { lock: self, mutex: Some(habits) };
-        }
-        self.inside.store(true, Ordering::Relaxed);
-        self.owner.store(me, Ordering::Relaxed);
-        Guard { lock: self, mutex: None }
+        self.end_ownership(&habits);
+        let Some(seat) = habits.become_owner(me) else {
+            return Guard { lock: self, held: Held::ByMutex(habits) };
+        };
+        seat.inside.store(true, Ordering::Relaxed);
+        self.owner.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
+        Guard { lock: self, held: Held::AsOwner(seat) }
     }
 
     /// Takes the lock, for a thread that will not do so often.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let habits = lock(&self.habits);
-        self.end_ownership();
-        Guard { lock: self, mutex: Some(habits) }
+        self.end_ownership(&habits);
+        Guard { lock: self, held: Held::ByMutex(habits) }
     }
 
     /// Takes the lock if nobody waits for it or holds it.
@@ -109,39 +132,53 @@ impl<T> BiasedLock<T> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        self.owner.store(NOBODY, Ordering::Relaxed);
+        self.owner.store(ptr::null_mut(), Ordering::Relaxed);
         Among::Threads.fence();
-        (!self.inside.load(Ordering::Acquire)).then_some(Guard { lock: self, mutex: Some(habits) })
+        let is_held = habits.former.is_some_and(|seat| seat.inside.load(Ordering::Acquire));
+        (!is_held).then_some(Guard { lock: self, held: Held::ByMutex(habits) })
     }
 
-    /// Waits until nobody holds the lock without the mutex, which the caller holds. Returns who might have.
-    fn end_ownership(&self) -> usize {
-        let owner = self.owner.swap(NOBODY, Ordering::Relaxed);
-        if owner != NOBODY {
+    /// Waits until nobody holds the lock without the mutex, whose holder calls this.
+    fn end_ownership(&self, habits: &Habits) {
+        if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
         }
         let mut turns = 0;
-        while self.inside.load(Ordering::Acquire) {
+        while habits.former.is_some_and(|seat| seat.inside.load(Ordering::Acquire)) {
             wait(turns);
             turns += 1;
         }
-        owner
     }
 }
 
 impl Habits {
-    fn become_owner(&mut self, me: usize, former: usize) -> bool {
-        if former != NOBODY && former != me {
+    /// The seat of thread `me`, if it is to own the lock from now on.
+    fn become_owner(&mut self, me: usize) -> Option<&'static Seat> {
+        self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
+        self.last = me;
+        if self.in_a_row < self.patience || !self.may_own {
+            return None;
+        }
+        self.in_a_row = 0;
+        let seat = self.seat_of(me)?;
+        if self.former.is_some_and(|former| former.thread != me) {
             // Two threads that take turns are better off with the mutex.
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
-        self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
-        self.last = me;
-        if self.in_a_row < self.patience {
-            return false;
+        self.former = Some(seat);
+        Some(seat)
+    }
+
+    fn seat_of(&mut self, me: usize) -> Option<&'static Seat> {
+        if let Some(seat) = self.seats.iter().find(|seat| seat.thread == me) {
+            return Some(seat);
         }
-        self.in_a_row = 0;
-        self.may_own
+        if self.seats.len() == MOST_OWNERS {
+            return None;
+        }
+        let seat: &'static Seat = Box::leak(Box::new(Seat { thread: me, inside: AtomicBool::new(false) }));
+        self.seats.push(seat);
+        Some(seat)
     }
 }
 
@@ -171,8 +208,12 @@ fn this_thread() -> usize {
 /// The lock is held as long as this lives.
 pub(crate) struct Guard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// `None`: held by the owner.
-    mutex: Option<MutexGuard<'a, Habits>>,
+    held: Held<'a>,
+}
+
+enum Held<'a> {
+    AsOwner(&'static Seat),
+    ByMutex(#[allow(dead_code, reason = "it unlocks when it is dropped")] MutexGuard<'a, Habits>),
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -196,8 +237,8 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.mutex.is_none() {
-            self.lock.inside.store(false, Ordering::Release);
+        if let Held::AsOwner(seat) = self.held {
+            seat.inside.store(false, Ordering::Release);
         }
     }
 }
@@ -236,12 +277,12 @@ mod tests {
     fn a_thread_that_comes_often_becomes_the_owner_until_another_comes() {
         let lock = BiasedLock::new(());
         (0..=PATIENCE + 1).for_each(|_| drop(take(&lock)));
-        assert_eq!(lock.owner.load(Ordering::Relaxed), this_thread());
+        assert!(!lock.owner.load(Ordering::Relaxed).is_null());
         assert!(lock.lock_as_owner().is_some());
         thread::scope(|scope| {
             scope.spawn(|| drop(take(&lock)));
         });
-        assert_eq!(lock.owner.load(Ordering::Relaxed), NOBODY);
+        assert!(lock.owner.load(Ordering::Relaxed).is_null());
         assert!(lock.lock_as_owner().is_none());
     }
 
