@@ -32,7 +32,7 @@ impl Device {
             Direct::Unknown(rkey) => self.want_window(qp, rkey),
             Direct::Closed => {
                 if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
-                    self.links.links[at].close_windows(&mut self.core);
+                    self.links.links[at].close_stale_windows(&mut self.core);
                 }
             }
         }
@@ -91,21 +91,24 @@ impl Device {
             Answer::Never => return true,
         };
         let Some(neighbour) = link.neighbour() else { return true };
-        if !link.sharing.given.contains(&shared.id)
-            && neighbour.send_memory(shared.id, shared.memory.as_fd()).is_err()
-        {
-            return true;
-        }
+        let sending = match link.sharing.given.get(&shared.id) {
+            Some(sending) => *sending,
+            None if neighbour.send_memory(link.sharing.sent + 1, shared.memory.as_fd()).is_ok() => {
+                link.sharing.sent + 1
+            }
+            None => return true,
+        };
         let pages = whole_pages(region);
         let export = Export {
-            memory: shared.id,
+            memory: sending,
             offset: pages.start - shared.range.start,
             length: pages.end - pages.start,
             rights: rights.bits(),
             count: neighbour.gate(),
         };
         let va = region.iova + (pages.start - region.addr);
-        link.sharing.given.insert(shared.id);
+        link.sharing.given.insert(shared.id, sending);
+        link.sharing.sent = link.sharing.sent.max(sending);
         link.export(&self.core, qp, request, va, &export);
         self.registered.mark_active(link.peer);
         true

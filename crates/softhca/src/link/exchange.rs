@@ -50,7 +50,7 @@ impl Link {
     }
 
     pub(super) fn on_export(&mut self, core: &mut Core, header: &Header, export: &Export) {
-        let Some(memory) = self.taken(export.memory) else { return };
+        let Some(memory) = self.taken(export.memory, export.count) else { return };
         let Some(address) = memory.address(export.offset, export.length) else { return };
         let Some(gate) = self.neighbour().map(Neighbour::peer_gate) else { return };
         let Some(index) = core.qp_names.by_real(header.dst_qpn) else { return };
@@ -70,17 +70,29 @@ impl Link {
         });
     }
 
-    /// The memory that the peer calls `id`, mapped if it was not yet.
-    fn taken(&mut self, id: u64) -> Option<Arc<Mapped>> {
-        while !self.sharing.taken.contains_key(&id) {
-            let (name, memory) = self.neighbour()?.receive_memory().ok()?;
+    /// The memory of sending `number`, mapped if it was not yet, under the peer's gate's `count`.
+    fn taken(&mut self, number: u64, count: u32) -> Option<Arc<Mapped>> {
+        while !self.sharing.taken.contains_key(&number) {
+            let (sending, memory) = self.neighbour()?.receive_memory().ok()?;
             let mapped = Mapped::new(&memory).ok()?;
             if self.sharing.taken.len() >= MAX_TAKEN {
                 return None;
             }
-            self.sharing.taken.insert(name, Arc::new(mapped));
+            self.sharing.taken.insert(sending, (Arc::new(mapped), count));
         }
-        self.sharing.taken.get(&id).map(Arc::clone)
+        self.sharing.taken.get(&number).map(|(memory, _)| Arc::clone(memory))
+    }
+
+    /// Forgets the windows that the peer's gate was closed on. It sends their memory anew if it is asked again; what it has
+    /// sent since stays.
+    pub fn close_stale_windows(&mut self, core: &mut Core) {
+        let Some(now) = self.neighbour().map(|neighbour| neighbour.peer_gate().count()) else { return };
+        for handle in &self.qps {
+            if let Some(qp) = core.qps.get_mut(handle.0) {
+                qp.windows.close_stale(now);
+            }
+        }
+        self.sharing.taken.retain(|_, (_, count)| *count == now);
     }
 
     /// Forgets all windows to the peer's memory.

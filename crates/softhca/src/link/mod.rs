@@ -20,7 +20,7 @@ pub(crate) mod outbox;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -121,10 +121,12 @@ pub(crate) struct LinkSharing {
     pub asked: VecDeque<Header>,
     /// The peer may have windows to our memory.
     pub exports: bool,
-    /// Memory of ours that the peer has.
-    pub given: HashSet<u64>,
-    /// Memory of the peer that we have.
-    pub taken: HashMap<u64, Arc<Mapped>>,
+    /// Memory of ours that the peer has been sent since our gate was last closed, with the number of the sending.
+    pub given: HashMap<u64, u64>,
+    /// Sendings so far.
+    pub sent: u64,
+    /// Memory of the peer that we have, by the number of its sending, with the count of the peer's gate.
+    pub taken: HashMap<u64, (Arc<Mapped>, u32)>,
 }
 
 impl Link {

@@ -18,7 +18,7 @@ use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr;
+use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
 
@@ -127,6 +127,7 @@ pub(super) unsafe fn turn(
     let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
     let fd = handler.as_raw_fd();
     let aside = Scratch::new(length, libc::PROT_NONE)?;
+    let _undisturbed = SignalsBlocked::new();
     // SAFETY: the argument is live and of the request's type.
     check(unsafe { libc::ioctl(fd, UFFDIO_REGISTER, &mut register) })?;
     // SAFETY: the window is private memory, and the scratch as long.
@@ -150,6 +151,28 @@ pub(super) unsafe fn turn(
     // SAFETY: the argument is live and of the request's type.
     check(unsafe { libc::ioctl(fd, UFFDIO_WAKE, &range) })?;
     turned
+}
+
+/// No handler runs in this thread as long as this lives: one that touches the window would wait for this thread.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        // SAFETY: a set of zeros is valid, and both calls fill the sets that they are passed.
+        unsafe {
+            let (mut all, mut before) = (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
 }
 
 /// Room for pages, between two that nobody can touch.
@@ -229,6 +252,7 @@ fn copy(from: *mut c_void, length: usize, file: RawFd, place: libc::off_t) -> io
 /// The range is mapped and was turned; nothing of this thread's stack or thread-local storage lies in it.
 pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
     let handler = fault_handler()?;
+    let _undisturbed = SignalsBlocked::new();
     let length = (range.end - range.start) as usize;
     // One place for all of it, so that the parts become one mapping again.
     let fresh = Scratch::new(length, libc::PROT_READ | libc::PROT_WRITE)?;

@@ -50,6 +50,12 @@ impl Windows {
         self.asked.clear();
     }
 
+    /// Forgets windows of another count of the neighbour's gate than `now`, and that they were asked for.
+    pub fn close_stale(&mut self, now: u32) {
+        self.open.retain(|window| window.count == now);
+        self.asked.retain(|rkey| self.open.iter().any(|window| window.rkey == *rkey));
+    }
+
     /// Adds what the neighbour has exported, if it was asked for.
     pub fn add(&mut self, window: Window) {
         let wanted = self.asked.contains(&window.rkey) && self.open.len() < MAX_WINDOWS;
@@ -135,7 +141,9 @@ impl Core {
             Some(at) => copy(remote, at, length, reads),
             None => copy_pieces(remote, pieces, reads, local),
         }
-        window.gate.leave();
+        if !window.gate.leave(window.count) {
+            return Direct::Closed;
+        }
         if wr.signaled || qp.init.sq_sig_all {
             let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
             let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);

@@ -6,6 +6,7 @@
 //!  ── fence of the compiler ──       ── fence of all processes ──
 //!  count as it was? copy : go back   inside = 0? go on : wait
 //!  inside = 0 (release)              (acquire)
+//!  unless abandoned: go back         too long: abandoned
 //! ```
 //!
 //! The owner's fence is one for both (see [`crate::asymmetric`]), so one of the two sees the other.
@@ -19,6 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::asymmetric::{Among, light_fence};
+
+// Values of `inside`.
+const OUTSIDE: u32 = 0;
+const INSIDE: u32 = 1;
+/// The owner has stopped waiting for the one inside.
+const ABANDONED: u32 = 2;
 
 /// Memory that a gate may be in, which stays mapped as long as this lives.
 pub(super) type Keeper = Arc<dyn Any + Send + Sync>;
@@ -64,7 +71,7 @@ impl Gate {
         unsafe { &*self.shown }
     }
 
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.shown().count.0.load(Ordering::Relaxed)
     }
 
@@ -76,7 +83,7 @@ impl Gate {
         const NAP: Duration = Duration::from_micros(50);
         self.shown().count.0.fetch_add(1, Ordering::Relaxed);
         Among::Processes.fence();
-        let is_empty = || self.shown().inside.0.load(Ordering::Acquire) == 0;
+        let is_empty = || self.shown().inside.0.load(Ordering::Acquire) != INSIDE;
         let emptied = |_| {
             std::hint::spin_loop();
             is_empty()
@@ -85,25 +92,38 @@ impl Gate {
             std::thread::sleep(NAP);
             is_empty()
         };
-        is_empty() || (0..SPINS).any(emptied) || (0..NAPS).any(emptied_later)
+        let left = is_empty() || (0..SPINS).any(emptied) || (0..NAPS).any(emptied_later);
+        left || self.change_inside(INSIDE, ABANDONED).is_err()
     }
 
     /// Goes inside, if the gate's count is still `count`.
     #[inline]
     pub(crate) fn enter(&self, count: u32) -> bool {
-        self.shown().inside.0.store(1, Ordering::Relaxed);
+        self.shown().inside.0.store(INSIDE, Ordering::Relaxed);
         light_fence();
         let open = self.shown().count.0.load(Ordering::Acquire) == count;
         if !open {
-            self.leave();
+            self.shown().inside.0.store(OUTSIDE, Ordering::Release);
         }
         open
     }
 
-    /// Goes outside.
+    /// Goes outside. False if the owner has given up waiting: what was copied went nowhere, or came from there.
     #[inline]
-    pub(crate) fn leave(&self) {
-        self.shown().inside.0.store(0, Ordering::Release);
+    pub(crate) fn leave(&self, count: u32) -> bool {
+        light_fence();
+        if self.shown().count.0.load(Ordering::Acquire) == count {
+            // Whoever closes the gate from now on finds all that was copied.
+            self.shown().inside.0.store(OUTSIDE, Ordering::Release);
+            return true;
+        }
+        let left_in_time = self.change_inside(INSIDE, OUTSIDE).is_ok();
+        self.shown().inside.0.store(OUTSIDE, Ordering::Release);
+        left_in_time
+    }
+
+    fn change_inside(&self, from: u32, to: u32) -> Result<u32, u32> {
+        self.shown().inside.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
     }
 }
 
@@ -171,4 +191,41 @@ fn message(part: &mut libc::iovec, ancillary: &mut Ancillary) -> libc::msghdr {
     header.msg_control = ancillary.0.as_mut_ptr().cast();
     header.msg_controllen = size_of::<Ancillary>();
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stays_too_long_learns_that_he_was_left_behind() {
+        let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
+        let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
+        // SAFETY: the memory holds two lines, as a gate does, and is kept.
+        let gate = unsafe { Gate::new(at, Arc::clone(&memory)) };
+        assert!(gate.enter(0) && gate.leave(0));
+        assert!(gate.enter(0));
+        assert!(!gate.close(), "somebody is inside");
+        assert!(!gate.leave(0));
+        assert!(!gate.enter(0), "it is closed");
+        assert!(gate.enter(1) && gate.leave(1));
+        assert!(gate.close());
+    }
+
+    #[test]
+    fn who_leaves_while_the_owner_waits_has_been_in_time() {
+        let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
+        let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
+        // SAFETY: as above.
+        let gate = unsafe { Gate::new(at, Arc::clone(&memory)) };
+        assert!(gate.enter(0));
+        std::thread::scope(|scope| {
+            let owner = gate.clone();
+            let closed = scope.spawn(move || owner.close());
+            while gate.count() == 0 {
+                std::hint::spin_loop();
+            }
+            assert_eq!(gate.leave(0), closed.join().unwrap());
+        });
+    }
 }

@@ -260,13 +260,11 @@ unsafe impl Stream for Shm {
 
     fn is_alive(&self) -> bool {
         let Some(liveness) = &self.liveness else { return true };
-        let mut byte = 0u8;
-        // SAFETY: one live byte.
-        let peeked = unsafe {
-            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-            libc::recv(liveness.as_raw_fd(), (&raw mut byte).cast(), 1, flags)
-        };
-        peeked != 0 || !self.reader.is_quiet()
+        // Not by reading: memory that the peer has passed may stand before the end.
+        let mut state = libc::pollfd { fd: liveness.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one live entry is passed.
+        unsafe { libc::poll(&raw mut state, 1, 0) };
+        state.revents & (libc::POLLHUP | libc::POLLRDHUP) == 0 || !self.reader.is_quiet()
     }
 
     fn waitables(&self, _wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
