@@ -359,8 +359,7 @@ fn modify_to_error_flushes_in_order() {
         for at in 0..3 {
             b.post(net, at, SendOp::Send, &[b.sge(0, 10)]);
         }
-        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        net.device(1).modify_qp(b.qp, &attr, QpAttrMask::STATE).unwrap();
+        b.fail(net);
         b.post(net, 3, SendOp::Send, &[b.sge(0, 10)]);
         b.receive(net, 3, &[]);
         for completions in [b.poll_sends(net), b.poll_receives(net)] {
@@ -467,8 +466,7 @@ fn a_shared_receive_queue_serves_all_and_tells_its_limit() {
         assert_eq!(net.asyncs(1), [AsyncEvent::SrqLimitReached(srq)]);
         assert_eq!(net.device(1).query_srq(srq).unwrap().limit, 0);
         assert_eq!(net.device(1).destroy_srq(srq), Err(Errno::BUSY));
-        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        net.device(1).modify_qp(ends[0].1.qp, &attr, QpAttrMask::STATE).unwrap();
+        ends[0].1.fail(net);
         net.settle();
         assert!(net.asyncs(1).contains(&AsyncEvent::LastWqeReached(ends[0].1.qp)));
     });

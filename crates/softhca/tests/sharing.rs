@@ -9,8 +9,8 @@ use support::*;
 use verbs::Policy;
 
 fn neighbours(policy: Policy) -> Net {
-    let mut net = Net::new(2, policy, Medium::Shm, 3);
-    for at in 0..2 {
+    let mut net = Net::new(3, policy, Medium::Shm, 3);
+    for at in 0..3 {
         net.device(at).allow_sharing(true);
     }
     net
@@ -44,12 +44,25 @@ fn write_at_once(net: &mut Net, from: &End, to: &End, text: &[u8]) -> bool {
 
 /// A pair that has got to know each other's memory.
 fn acquainted(net: &mut Net) -> (End, End) {
-    let (a, b) = pair(net, 0, 1, &plan());
+    acquaint(net, 0, 1)
+}
+
+fn acquaint(net: &mut Net, a: usize, b: usize) -> (End, End) {
+    let (a, b) = pair(net, a, b, &plan());
     // The first brings the link up, the second asks for a window.
     assert!(!write_at_once(net, &a, &b, b"by the ring"));
     assert!(!write_at_once(net, &a, &b, b"by it again"));
     assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());
     (a, b)
+}
+
+/// What `from` writes to `to` fails with `status`, and changes nothing there.
+fn assert_refused(net: &mut Net, from: &End, to: &End, status: WcStatus) {
+    to.memory.store(200, b"mine again");
+    from.post(net, 1, SendOp::Write { va: to.va(200), rkey: to.key }, &[from.sge(0, 10)]);
+    net.settle();
+    assert_eq!(statuses(&from.poll_sends(net)), [status]);
+    assert_eq!(to.memory.load(200, 10), b"mine again");
 }
 
 #[test]
@@ -86,24 +99,29 @@ fn a_deregistered_region_is_closed() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     net.device(1).dereg_mr(b.mr).unwrap();
-    b.memory.store(200, b"mine again");
-    a.post(net, 1, SendOp::Write { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
-    net.settle();
-    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
-    assert_eq!(b.memory.load(200, 10), b"mine again");
+    assert_refused(net, &a, &b, WcStatus::RemoteAccess);
 }
 
 #[test]
 fn a_failed_queue_pair_is_closed() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
-    let error = QpAttr { state: QpState::Error, ..QpAttr::default() };
-    net.device(1).modify_qp(b.qp, &error, QpAttrMask::STATE).unwrap();
-    b.memory.store(200, b"mine again");
-    a.post(net, 1, SendOp::Write { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
-    net.settle();
-    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RetryExceeded]);
-    assert_eq!(b.memory.load(200, 10), b"mine again");
+    b.fail(net);
+    assert_refused(net, &a, &b, WcStatus::RetryExceeded);
+}
+
+#[test]
+fn one_that_stays_inside_takes_nothing_from_others() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    let (c, d) = acquaint(net, 2, 1);
+    net.stay_inside(0, 1);
+    b.fail(net);
+    for text in [b"one", b"two", b"six"] {
+        // Nothing is lost, and nothing shared any more.
+        assert!(!write_at_once(net, &c, &d, text));
+    }
+    assert_refused(net, &a, &b, WcStatus::RetryExceeded);
 }
 
 #[test]

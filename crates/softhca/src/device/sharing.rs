@@ -116,15 +116,21 @@ impl Device {
 
     /// Voids all windows to our memory.
     pub(super) fn close_gates(&mut self) {
+        let mut all_left = true;
         for turn in 0..self.links.live.len() {
-            let at = self.links.live[turn];
-            self.close_gate(at);
+            all_left &= self.links.links[self.links.live[turn]].close_gate();
+        }
+        if !all_left {
+            // Who stays is left behind in memory that is not ours any more.
+            self.sharing.turn_all_back();
         }
     }
 
-    /// Voids the windows of one peer. One that does not leave is left behind in memory that is not ours any more.
+    /// Voids the windows of one peer. If it stays inside, memory is taken away from all, so that nobody else may
+    /// be inside either.
     pub(super) fn close_gate(&mut self, at: usize) {
         if !self.links.links[at].close_gate() {
+            self.close_gates();
             self.sharing.turn_all_back();
         }
     }

@@ -6,6 +6,7 @@ pub mod pipe;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use fabric::attach::LinkRefusal;
@@ -117,6 +118,8 @@ pub struct Net {
     pub now: Duration,
     pub random: Random,
     pub pipes: HashMap<(ProcessId, ProcessId), pipe::Cutter>,
+    /// The memory of the last shared-memory link of each pair.
+    shared: HashMap<(ProcessId, ProcessId), OwnedFd>,
     /// Bytes after which a new pipe breaks, if it does.
     pub cut_within: Option<u64>,
     pub refuse_with: LinkRefusal,
@@ -131,6 +134,7 @@ impl Net {
             now: Duration::from_secs(1),
             random: Random::new(seed),
             pipes: HashMap::new(),
+            shared: HashMap::new(),
             cut_within: None,
             refuse_with: LinkRefusal::Moving,
         }
@@ -182,9 +186,18 @@ impl Net {
             }
             Medium::Shm => {
                 let (a, b) = stream::create_shm_pair().unwrap();
+                self.shared.insert(pair, a[0].try_clone().unwrap());
                 (stream::shm_stream(a, true).unwrap(), stream::shm_stream(b, false).unwrap())
             }
         }
+    }
+
+    /// Makes it look as if the neighbour with the lower id stood in the gate of the one with the higher id for ever.
+    pub fn stay_inside(&self, lower: usize, higher: usize) {
+        /// Behind the controls of both rings, the gate of the lower end, and the count of the higher end's gate.
+        const INSIDE: u64 = 2 * 1024 + 256 + 128;
+        let memory = &self.shared[&(self.nodes[lower].id, self.nodes[higher].id)];
+        std::fs::File::from(memory.try_clone().unwrap()).write_all_at(&1u32.to_ne_bytes(), INSIDE).unwrap();
     }
 
     /// Breaks every link.
@@ -399,6 +412,12 @@ impl End {
 
     pub fn va(&self, offset: usize) -> u64 {
         self.memory.address() + offset as u64
+    }
+
+    /// Brings the queue pair to the error state.
+    pub fn fail(&self, net: &mut Net) {
+        let error = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        net.device(self.node).modify_qp(self.qp, &error, QpAttrMask::STATE).unwrap();
     }
 
     pub fn post(&self, net: &mut Net, wr_id: u64, op: SendOp, sges: &[Sge]) {
