@@ -88,16 +88,19 @@ impl<T> BiasedLock<T> {
     /// Takes the lock if this thread owns it.
     #[inline]
     pub(crate) fn lock_as_owner(&self) -> Option<Guard<'_, T>> {
-        let owner = self.owner.load(Ordering::Acquire);
         // SAFETY: a seat is never freed.
-        let seat = unsafe { owner.as_ref() }?;
+        let seat = unsafe { self.owner.load(Ordering::Acquire).as_ref() }?;
         // A signal handler that interrupts the owner inside finds the lock taken, as any other's would be.
-        if seat.thread != this_thread() || seat.inside.load(Ordering::Relaxed) {
-            return None;
-        }
+        let is_free = seat.thread == this_thread() && !seat.inside.load(Ordering::Relaxed);
+        if is_free { self.enter(seat) } else { None }
+    }
+
+    /// Takes the lock if it is still owned from this thread's `seat`.
+    #[inline]
+    fn enter(&self, seat: &'static Seat) -> Option<Guard<'_, T>> {
         seat.inside.store(true, Ordering::Relaxed);
         light_fence();
-        if self.owner.load(Ordering::Relaxed) != owner {
+        if !ptr::eq(self.owner.load(Ordering::Relaxed), seat) {
             seat.inside.store(false, Ordering::Release);
             return None;
         }
@@ -276,9 +279,7 @@ mod tests {
     #[test]
     fn a_thread_that_comes_often_becomes_the_owner_until_another_comes() {
         let lock = BiasedLock::new(());
-        (0..=PATIENCE + 1).for_each(|_| drop(take(&lock)));
-        assert!(!lock.owner.load(Ordering::Relaxed).is_null());
-        assert!(lock.lock_as_owner().is_some());
+        drop(own(&lock));
         thread::scope(|scope| {
             scope.spawn(|| drop(take(&lock)));
         });
@@ -286,11 +287,41 @@ mod tests {
         assert!(lock.lock_as_owner().is_none());
     }
 
+    /// Takes the lock until this thread owns it.
+    fn own<T>(lock: &BiasedLock<T>) -> Guard<'_, T> {
+        let once_more = |_| {
+            drop(lock.lock_often());
+            lock.lock_as_owner()
+        };
+        (0..=PATIENCE + 1).find_map(once_more).unwrap()
+    }
+
+    #[test]
+    fn a_late_owner_leaves_the_next_one_alone() {
+        let lock = BiasedLock::new(());
+        drop(own(&lock));
+        let late = lock.habits.lock().unwrap().former.unwrap();
+        thread::scope(|scope| {
+            let (say, hear) = std::sync::mpsc::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let lock = &lock;
+            scope.spawn(move || {
+                let _inside = own(lock);
+                say.send(()).unwrap();
+                ended.recv().unwrap_err();
+            });
+            hear.recv().unwrap();
+            assert!(lock.enter(late).is_none());
+            assert!(lock.try_lock().is_none(), "the other is inside");
+            drop(end);
+        });
+        assert!(lock.try_lock().is_some());
+    }
+
     #[test]
     fn the_owner_inside_is_waited_for() {
         let lock = BiasedLock::new(0);
-        (0..=PATIENCE + 1).for_each(|_| drop(take(&lock)));
-        let mut inside = take(&lock);
+        let mut inside = own(&lock);
         thread::scope(|scope| {
             let other = scope.spawn(|| *lock.lock());
             assert!(scope.spawn(|| lock.try_lock().is_none()).join().unwrap());

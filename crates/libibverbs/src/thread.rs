@@ -370,7 +370,7 @@ impl Runtime {
     fn link_up(&mut self, peer: ProcessId, epoch: Epoch, transport: Transport, descriptors: Vec<OwnedFd>) {
         self.asked.remove(&peer);
         match stream(transport, descriptors, self.process.identity < peer) {
-            Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream, now()),
+            Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream),
             Err(error) => {
                 debug::say(|| format!("a link to {peer} failed: {error}"));
                 let reason = fabric::attach::LinkRefusal::Unreachable;
@@ -430,7 +430,7 @@ impl Runtime {
         let start = Instant::now();
         let mut state = self.process.lock_first();
         if matches!(self.node, Node::Suspended) {
-            state.device.resume(now(), welcome.epoch);
+            state.device.resume(welcome.epoch);
             self.process.deliver(&mut state);
         }
         let mut wanted = std::mem::take(&mut state.wanted_links);

@@ -73,7 +73,7 @@ impl Victim {
         let (end, peer) = pair(&mut net, 0, 1, &Plan::default());
         let (cutter, own, _) = support::pipe::pair(1, None);
         let (id, hello) = (net.nodes[1].id, hello(&net));
-        net.nodes[0].device.link_up(id, Epoch(0), own, net.now);
+        net.nodes[0].device.link_up(id, Epoch(0), own);
         cutter
             .inject(0, &frame(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }, &hello));
         cutter.inject(0, &frame(&Header::new(Opcode::Ready), &[]));

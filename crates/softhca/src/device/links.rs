@@ -279,7 +279,7 @@ impl Device {
 
     /// A link is there. An older one to the same peer is dropped. `peer_epoch` is what the peer's node
     /// says; a peer that says less itself is refused.
-    pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>, now: Duration) {
+    pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>) {
         let known = self.links.by_peer.contains_key(&peer);
         let full = self.links.links.len() >= self.core.limits.max_peers as usize;
         if self.suspended || (full && !known) {
@@ -295,7 +295,6 @@ impl Device {
         self.registered.note_epoch(peer, peer_epoch);
         self.start_link(at, stream);
         self.settle();
-        let _ = now;
     }
 
     /// There is no link for now.
@@ -474,7 +473,7 @@ impl Device {
     }
 
     /// Runs again, here or elsewhere: real handles are issued again, and active peers get links.
-    pub fn resume(&mut self, now: Duration, epoch: Epoch) {
+    pub fn resume(&mut self, epoch: Epoch) {
         self.suspended = false;
         self.epoch = epoch;
         self.sharing.verify();
@@ -493,6 +492,5 @@ impl Device {
         for at in 0..self.links.links.len() {
             self.need_link(at);
         }
-        let _ = now;
     }
 }

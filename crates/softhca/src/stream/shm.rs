@@ -243,6 +243,7 @@ unsafe impl Stream for Shm {
         Ok(count)
     }
 
+    // SAFETY: the trait's contract, as for `write`.
     #[inline]
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise is passed on.

@@ -59,6 +59,7 @@ unsafe impl Stream for Tcp {
         })
     }
 
+    // SAFETY: the trait's contract, as for `write`.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         let fd = self.socket.as_raw_fd();
         // SAFETY: the caller vouches for what the vectors name.

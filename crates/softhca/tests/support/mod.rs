@@ -168,7 +168,7 @@ impl Net {
         let (lower, higher) = self.streams((self.nodes[a].id, self.nodes[b].id));
         for (at, other, stream) in [(a, b, lower), (b, a, higher)] {
             let (peer, epoch) = (self.nodes[other].id, self.nodes[other].epoch);
-            self.nodes[at].device.link_up(peer, epoch, stream, self.now);
+            self.nodes[at].device.link_up(peer, epoch, stream);
         }
     }
 
@@ -259,7 +259,7 @@ impl Net {
         self.nodes[at].suspended = false;
         self.nodes[at].epoch = self.nodes[at].epoch.next();
         let epoch = self.nodes[at].epoch;
-        self.nodes[at].device.resume(self.now, epoch);
+        self.nodes[at].device.resume(epoch);
     }
 
     pub fn asyncs(&self, at: usize) -> Vec<AsyncEvent> {

@@ -114,6 +114,7 @@ unsafe impl Stream for Pipe {
         Ok(count)
     }
 
+    // SAFETY: the trait's contract, as for `write`.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap();
