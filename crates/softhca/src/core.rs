@@ -14,7 +14,7 @@ use crate::receive_queue::Receive;
 use crate::region::Regions;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
-use crate::work::{Wc, WcOpcode, WcStatus};
+use crate::work::{SendWr, Wc, WcOpcode, WcStatus};
 
 /// A protection domain.
 #[derive(Debug, Default)]
@@ -42,6 +42,8 @@ pub(crate) struct Core {
     /// Queue pairs that failed: bytes of theirs that links still hold must be copied before the
     /// application can learn of it.
     pub failed: Vec<Qp>,
+    /// Queue pairs that found the gate of their neighbour closed.
+    pub stale: Vec<Qp>,
     incarnations: u64,
 }
 
@@ -61,6 +63,7 @@ impl Core {
             events: Vec::new(),
             waiting: Vec::new(),
             failed: Vec::new(),
+            stale: Vec::new(),
             incarnations: 0,
         }
     }
@@ -189,7 +192,7 @@ pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, sta
     Wc {
         wr_id: request.wr_id,
         status,
-        opcode: request.opcode(),
+        opcode: request.op.completes_as(),
         byte_len: request.length,
         qpn: qp.qpn,
         solicited: status != WcStatus::Success,
@@ -197,10 +200,10 @@ pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, sta
     }
 }
 
-/// The completion of a request that never was in the send queue.
+/// The completion of `wr`, a WRITE or READ of `length` bytes that never left.
 #[inline]
-pub(crate) fn sent_directly(qp: &QueuePair, wr_id: u64, opcode: WcOpcode, length: u32) -> Wc {
-    Wc { wr_id, opcode, byte_len: length, qpn: qp.qpn, ..Wc::default() }
+pub(crate) fn sent_directly(qp: &QueuePair, wr: &SendWr<'_>, length: u32) -> Wc {
+    Wc { wr_id: wr.wr_id, opcode: wr.op.completes_as(), byte_len: length, qpn: qp.qpn, ..Wc::default() }
 }
 
 /// The completion of a receive; a successful one is filled in by the caller.

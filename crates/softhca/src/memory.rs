@@ -11,9 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use libc::iovec;
 
+use crate::work::Sge;
+
 /// A vector over `length` bytes at `addr`.
 pub(crate) fn vector(addr: u64, length: usize) -> iovec {
     iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: length }
+}
+
+/// The piece that `bytes`, memory of our own, are. It has no key.
+pub(crate) fn piece(bytes: &[u8]) -> Sge {
+    Sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 }
 }
 
 /// Stores `bytes` at `addr`, the last byte last: a program may spin on it to see the message arrive.

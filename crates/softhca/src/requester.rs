@@ -18,6 +18,7 @@ use crate::link::tx::Tx;
 use crate::qp::{QueuePair, rnr_pause};
 use crate::region::Regions;
 use crate::send_queue::SendRequest;
+use crate::share::window::Queued;
 use crate::timer::Pause;
 use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{SendOp, WcStatus};
@@ -102,7 +103,13 @@ impl Core {
                 WcStatus::Success => {}
                 status => return self.end_locally(handle, msn, status),
             }
+            match self.direct_queued(handle, msn) {
+                Queued::Done => return true,
+                Queued::Waits => return false,
+                Queued::Declined => {}
+            }
         }
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
         if stage(qp, handle, msn, &self.regions, lookup, tx) {
             return true;
         }

@@ -9,7 +9,7 @@
 //! `next` belongs to the requester. A work request leaves at `head` once it and all before it are done.
 
 use crate::errno::Errno;
-use crate::work::{Payload, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use crate::work::{Payload, SendOp, SendWr, Sge, WcStatus};
 
 /// A posted send work request.
 #[derive(Debug)]
@@ -39,13 +39,15 @@ impl SendRequest {
         matches!(self.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    pub fn opcode(&self) -> WcOpcode {
-        match self.op {
-            SendOp::Send | SendOp::SendImm(_) => WcOpcode::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
-            SendOp::Read { .. } => WcOpcode::RdmaRead,
-            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+    /// As it was posted; `inline`: the piece that is its inline bytes.
+    pub fn work<'a>(&'a self, inline: Option<&'a [Sge; 1]>) -> SendWr<'a> {
+        SendWr {
+            wr_id: self.wr_id,
+            op: self.op,
+            signaled: self.signaled,
+            fence: self.fence,
+            solicited: self.solicited,
+            payload: inline.map_or(Payload::Sges(&self.sges), |piece| Payload::Inline(piece)),
         }
     }
 }
@@ -53,16 +55,18 @@ impl SendRequest {
 /// The send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The request numbered `msn` is at `msn % depth`; slots are made when first used.
+    /// The request numbered `msn` is at `(msn + skipped) % depth`; slots are made when first used.
     slots: Vec<SendRequest>,
     depth: u32,
     head: u64,
     end: u64,
+    /// Requests that were done without a number.
+    skipped: u64,
 }
 
 impl SendQueue {
     pub fn new(depth: u32) -> Self {
-        Self { slots: Vec::new(), depth: depth.max(1), head: 0, end: 0 }
+        Self { slots: Vec::new(), depth: depth.max(1), head: 0, end: 0, skipped: 0 }
     }
 
     pub fn head(&self) -> u64 {
@@ -131,8 +135,15 @@ impl SendQueue {
         self.head += 1;
     }
 
+    /// The request at `head` is done, and the peer has not seen it: the next one takes its number.
+    pub fn skip(&mut self) {
+        debug_assert!(self.head < self.end);
+        self.end -= 1;
+        self.skipped += 1;
+    }
+
     fn slot(&self, msn: u64) -> usize {
-        (msn % u64::from(self.depth)) as usize
+        ((msn + self.skipped) % u64::from(self.depth)) as usize
     }
 }
 

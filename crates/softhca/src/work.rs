@@ -115,6 +115,20 @@ pub enum SendOp {
     },
 }
 
+impl SendOp {
+    /// What its completion says that it was.
+    #[inline]
+    pub(crate) fn completes_as(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) => WcOpcode::Send,
+            Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::RdmaWrite,
+            Self::Read { .. } => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
 /// How a work request ended (`enum ibv_wc_status`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]

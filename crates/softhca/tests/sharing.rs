@@ -95,6 +95,36 @@ fn order_with_what_is_queued_is_kept() {
 }
 
 #[test]
+fn a_long_request_waits_for_what_is_queued_and_then_goes_directly() {
+    for policy in Policy::ALL {
+        let net = &mut neighbours(policy);
+        let (a, b) = acquainted(net);
+        let length = 1 << 20;
+        a.memory.store(1 << 20, &pattern(5, length));
+        a.post(net, 1, SendOp::Send, &[a.sge(0, 10)]);
+        let op = SendOp::Write { va: b.va(1 << 20), rkey: b.key };
+        a.post(net, 2, op, &[a.sge(1 << 20, 1000), a.sge((1 << 20) + 1000, length - 1000)]);
+        a.post(net, 3, SendOp::Read { va: b.va(1 << 20), rkey: b.key }, &[a.sge(2 << 20, length)]);
+        a.post(net, 4, SendOp::Send, &[a.sge(0, 20)]);
+        b.receive(net, 1, &[b.sge(5000, 10)]);
+        b.receive(net, 2, &[b.sge(5000, 20)]);
+        let everything_is_there = |net: &mut Net| {
+            // Not a step of the target: the acknowledgement is all that was waited for.
+            net.nodes[0].device.progress(net.now);
+            b.memory.load(1 << 20, length) == pattern(5, length)
+        };
+        net.run(|net| !b.poll_receives(net).is_empty(), 1000);
+        assert_eq!((0..10).any(|_| everything_is_there(net)), privileged());
+        net.settle();
+        let done: Vec<_> = a.poll_sends(net).iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
+        let success = |(id, length)| (id, WcStatus::Success, length as u32);
+        assert_eq!(done, [(1, 10), (2, length), (3, length), (4, 20)].map(success));
+        assert!(a.memory.load(2 << 20, length) == pattern(5, length));
+        assert_eq!(b.poll_receives(net).len(), 1);
+    }
+}
+
+#[test]
 fn a_deregistered_region_is_closed() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);

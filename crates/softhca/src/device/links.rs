@@ -262,13 +262,16 @@ impl Device {
     }
 
     /// Copies what links still have to send of queue pairs that have failed, before the application
-    /// can learn of it and take its memory back.
+    /// can learn of it and take its memory back; and forgets windows that were found closed.
     pub(super) fn settle(&mut self) {
         while let Some(qp) = self.core.failed.pop() {
             self.links.copy_out(qp, u64::MAX);
             if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
                 self.close_gate(at);
             }
+        }
+        while let Some(qp) = self.core.stale.pop() {
+            self.close_stale_windows(qp);
         }
     }
 

@@ -30,13 +30,16 @@ impl Device {
             Direct::Done => return true,
             Direct::Declined => {}
             Direct::Unknown(rkey) => self.want_window(qp, rkey),
-            Direct::Closed => {
-                if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
-                    self.links.links[at].close_stale_windows(&mut self.core);
-                }
-            }
+            Direct::Closed => self.close_stale_windows(qp),
         }
         false
+    }
+
+    /// Forgets the windows of `qp`'s neighbour that are closed.
+    pub(super) fn close_stale_windows(&mut self, qp: Qp) {
+        if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
+            self.links.links[at].close_stale_windows(&mut self.core);
+        }
     }
 
     /// Asks the neighbour of `qp` once for a window to what `rkey` names.

@@ -99,6 +99,11 @@ impl QueuePair {
         self.requester.next <= self.sends.head() && self.requester.offset == 0
     }
 
+    /// True if all before message `msn` is over, and it has not been transmitted.
+    pub fn is_next(&self, msn: u64) -> bool {
+        msn == self.sends.head() && msn == self.requester.sent && self.requester.offset == 0
+    }
+
     /// What `modify_qp` may change, without its consequences for queues and peers.
     pub fn check(&self, attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> Result<QpState, Errno> {
         transition::check(self.attr.state, attr, mask, limits)

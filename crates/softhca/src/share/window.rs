@@ -6,12 +6,16 @@ use crate::attr::{Access, QpState};
 use crate::core::{Core, sent_directly};
 use crate::handle::Qp;
 use crate::memory;
+use crate::qp::QueuePair;
 pub(crate) use crate::share::pages::Mapped;
 use crate::stream::Gate;
-use crate::work::{Payload, SendOp, SendWr, Sge, WcOpcode};
+use crate::work::{Payload, SendOp, SendWr, Sge};
 
 /// Longer messages go by the ring, which gives the lock up in between.
 const LONGEST: u32 = 4 << 20;
+
+/// A request of so many bytes waits until nothing is before it: the ring would copy it twice.
+const WORTH_WAITING: u32 = 16 * 1024;
 
 /// Windows of one queue pair.
 const MAX_WINDOWS: usize = 256;
@@ -41,6 +45,8 @@ pub(crate) struct Windows {
     open: Vec<Window>,
     /// Keys that the neighbour was asked about.
     asked: Vec<u32>,
+    /// A window has been opened, and nothing that was queued has gone through one since.
+    pub is_new: bool,
 }
 
 impl Windows {
@@ -61,6 +67,7 @@ impl Windows {
         let wanted = self.asked.contains(&window.rkey) && self.open.len() < MAX_WINDOWS;
         if wanted && self.open.iter().all(|open| open.rkey != window.rkey) {
             self.open.push(window);
+            self.is_new = true;
         }
     }
 
@@ -101,28 +108,103 @@ pub(crate) enum Direct {
     Closed,
 }
 
+/// What became of a queued request that might be done directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    Done,
+    /// It will be, when what is in flight before it is over.
+    Waits,
+    /// It goes by the ring.
+    Declined,
+}
+
+/// What a WRITE or READ touches of the neighbour's memory.
+struct Target<'a> {
+    window: &'a Window,
+    address: u64,
+    length: u32,
+    reads: bool,
+}
+
+/// Where `wr` leads, if it is a WRITE or READ of memory that a window shows.
+#[inline]
+fn target<'a>(qp: &'a QueuePair, wr: &SendWr<'_>) -> Result<Target<'a>, Direct> {
+    let (va, rkey, reads) = match wr.op {
+        SendOp::Write { va, rkey } => (va, rkey, false),
+        SendOp::Read { va, rkey } => (va, rkey, true),
+        _ => return Err(Direct::Declined),
+    };
+    let length = match wr.payload {
+        Payload::Sges([piece]) => piece.length,
+        _ => wr.check(&qp.init.caps).unwrap_or(0),
+    };
+    if length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
+        return Err(Direct::Declined);
+    }
+    let window = qp.windows.find(rkey).ok_or(Direct::Unknown(rkey))?;
+    let needs = if reads { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+    let address = window.address(va, length, needs).ok_or(Direct::Declined)?;
+    Ok(Target { window, address, length, reads })
+}
+
 impl Core {
     /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
     /// queued before it.
     #[inline]
     pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>) -> Direct {
-        let (va, rkey, reads) = match wr.op {
-            SendOp::Write { va, rkey } => (va, rkey, false),
-            SendOp::Read { va, rkey } => (va, rkey, true),
-            _ => return Direct::Declined,
+        let Some(qp) = self.qps.get(handle.0) else { return Direct::Declined };
+        let target = match target(qp, wr) {
+            Ok(target) => target,
+            Err(outcome) => return outcome,
         };
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Direct::Declined };
-        let length = match wr.payload {
-            Payload::Sges([piece]) => piece.length,
-            _ => wr.check(&qp.init.caps).unwrap_or(0),
-        };
-        let is_first = qp.state() == QpState::Rts && qp.sends.is_empty();
-        if !is_first || length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
+        if qp.state() != QpState::Rts || !qp.sends.is_empty() {
             return Direct::Declined;
         }
-        let Some(window) = qp.windows.find(rkey) else { return Direct::Unknown(rkey) };
-        let needs = if reads { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-        let Some(remote) = window.address(va, length, needs) else { return Direct::Declined };
+        let outcome = self.copy_directly(qp, wr, &target);
+        if outcome == Direct::Done && (wr.signaled || qp.init.sq_sig_all) {
+            let (completion, cq) = (sent_directly(qp, wr, target.length), qp.init.send_cq);
+            self.complete(cq, completion);
+        }
+        outcome
+    }
+
+    /// The same for request `msn`, the next to be transmitted. What is posted faster than it is done would
+    /// otherwise stay on the ring for ever.
+    pub fn direct_queued(&mut self, handle: Qp, msn: u64) -> Queued {
+        let Some(qp) = self.qps.get(handle.0) else { return Queued::Declined };
+        let Some(request) = qp.sends.get(msn) else { return Queued::Declined };
+        let inline = request.inline.as_ref().map(|bytes| [memory::piece(bytes)]);
+        let wr = request.work(inline.as_ref());
+        let Ok(target) = target(qp, &wr) else { return Queued::Declined };
+        if !qp.is_next(msn) {
+            let is_worth_it = target.length >= WORTH_WAITING || qp.windows.is_new;
+            let waits = msn > qp.sends.head() && is_worth_it;
+            return if waits { Queued::Waits } else { Queued::Declined };
+        }
+        match self.copy_directly(qp, &wr, &target) {
+            Direct::Done => {}
+            Direct::Closed => {
+                self.stale.push(handle);
+                return Queued::Declined;
+            }
+            Direct::Declined | Direct::Unknown(_) => return Queued::Declined,
+        }
+        let reported = request.signaled.then(|| sent_directly(qp, &wr, target.length));
+        let cq = qp.init.send_cq;
+        if let Some(qp) = self.qps.get_mut(handle.0) {
+            qp.windows.is_new = false;
+            qp.sends.skip();
+        }
+        if let Some(completion) = reported {
+            self.complete(cq, completion);
+        }
+        Queued::Done
+    }
+
+    /// Copies what `wr` says from or to `target`.
+    #[inline]
+    fn copy_directly(&self, qp: &QueuePair, wr: &SendWr<'_>, target: &Target<'_>) -> Direct {
+        let Target { window, address, length, reads } = *target;
         let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
         let local = |piece: &Sge| match wr.payload {
             Payload::Inline(_) => Some(piece.addr),
@@ -138,18 +220,10 @@ impl Core {
             return Direct::Closed;
         }
         match only {
-            Some(at) => copy(remote, at, length, reads),
-            None => copy_pieces(remote, pieces, reads, local),
+            Some(at) => copy(address, at, length, reads),
+            None => copy_pieces(address, pieces, reads, local),
         }
-        if !window.gate.leave(window.count) {
-            return Direct::Closed;
-        }
-        if wr.signaled || qp.init.sq_sig_all {
-            let opcode = if reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
-            let (completion, cq) = (sent_directly(qp, wr.wr_id, opcode, length), qp.init.send_cq);
-            self.complete(cq, completion);
-        }
-        Direct::Done
+        if window.gate.leave(window.count) { Direct::Done } else { Direct::Closed }
     }
 }
 
