@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, Role, SOCKET_NAME, ToProcess};
 use fabric::{Epoch, ProcessId, seqpacket};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout_at;
 
-use crate::instance::{Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Seat};
+use crate::instance::{Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Seat};
 use crate::namespace::{Namespace, in_network};
 use crate::output::Chunk;
 use crate::peers::{LinkRequest, Observer, Peers};
@@ -21,8 +21,8 @@ use crate::{connection, link};
 /// How long a process may stay away once its instance runs again; after that it counts as ended.
 const REATTACH_LIMIT: Duration = Duration::from_secs(10);
 
-/// The most links that the processes of a host may be waiting for at a time.
-const MAX_WAITING_LINKS: usize = 1 << 16;
+/// The most links that the processes of an instance may be waiting for at a time.
+const MAX_WAITING_LINKS: usize = 1 << 14;
 
 /// The instances of one host. Clones are the same broker.
 #[derive(Clone)]
@@ -73,6 +73,7 @@ impl Broker {
             here: false,
             carried: config.carried,
             members: HashMap::new(),
+            allowance: Allowance::default(),
             suspended: Vec::new(),
             back: Back::default(),
             changed: Arc::new(Notify::new()),
@@ -246,10 +247,19 @@ impl Broker {
     }
 }
 
+/// Whether a link may be made now.
+pub(crate) enum LinkBegun {
+    Yes,
+    /// It is being made.
+    Already,
+    /// [`MAX_WAITING_LINKS`] of the instance are.
+    TooMany,
+}
+
 /// What the tasks of a broker share. The locks are held for short work only, never across an await.
 pub(crate) struct Shared {
     instances: Mutex<HashMap<InstanceId, Instance>>,
-    waiting_links: Mutex<HashSet<LinkRequest>>,
+    waiting_links: Mutex<HashMap<InstanceId, HashSet<LinkRequest>>>,
     pub peers: Box<dyn Peers>,
     observer: Box<dyn Observer>,
     serials: AtomicU64,
@@ -282,14 +292,31 @@ impl Shared {
         self.with(request.to_instance(), wanted).flatten()
     }
 
-    /// Notes that a link is being made; `false` if it is already, or too many are.
-    pub fn begin_link(&self, request: LinkRequest) -> bool {
+    /// Notes that a link is being made.
+    pub fn begin_link(&self, request: LinkRequest) -> LinkBegun {
         let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.len() < MAX_WAITING_LINKS && waiting.insert(request)
+        let waiting = waiting.entry(request.from_instance()).or_default();
+        if waiting.len() >= MAX_WAITING_LINKS {
+            LinkBegun::TooMany
+        } else if waiting.insert(request) {
+            LinkBegun::Yes
+        } else {
+            LinkBegun::Already
+        }
     }
 
     pub fn end_link(&self, request: LinkRequest) {
-        self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner).remove(&request);
+        let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(of_instance) = waiting.get_mut(&request.from_instance()) else { return };
+        of_instance.remove(&request);
+        if of_instance.is_empty() {
+            waiting.remove(&request.from_instance());
+        }
+    }
+
+    /// What may be opened to other hosts for an instance at a time.
+    pub fn openings(&self, id: InstanceId) -> Option<Arc<Semaphore>> {
+        self.with(id, |instance| instance.allowance.openings.clone())
     }
 
     pub fn admit(
@@ -327,7 +354,7 @@ impl Shared {
             instance.carried.exit = Some(code);
             self.observer.exited(id, code);
             if let Some(member) = instance.members.get(&Seat::Init) {
-                let _ = member.queue.try_send(bare(ToProcess::Farewell));
+                let _ = member.queue.try_send(Outgoing::bare(ToProcess::Farewell));
             }
             instance.changed.notify_waiters();
         });
@@ -355,12 +382,8 @@ fn tell_all_to_suspend(instance: &mut Instance) {
     instance.suspended.clear();
     // A process whose queue is full does not read: it will be found silent.
     for member in instance.members.values() {
-        let _ = member.queue.try_send(bare(ToProcess::Suspend));
+        let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
     }
-}
-
-fn bare(message: ToProcess) -> Outgoing {
-    Outgoing { message, descriptors: Vec::new() }
 }
 
 fn resume_report(back: &Back) -> ResumeReport {

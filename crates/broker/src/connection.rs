@@ -9,7 +9,8 @@ use fabric::attach::{self, Role, ToNode, ToProcess};
 use fabric::{ProcessId, seqpacket};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::broker::Shared;
@@ -25,33 +26,65 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// The most messages that wait for a process; one that lags further behind is cut off.
 const QUEUE: usize = 1024;
 
-/// Accepts connections of `instance`'s processes for as long as it is polled.
+/// The most connections of an instance that have not yet said who they are: as many as it has seats, since all its
+/// processes may come at once after a move. What is past that is closed, and a process that finds itself cut off
+/// tries again. Who is known has a seat, of which there are 256, so that this limits an instance's connections in all.
+const MAX_STRANGERS: usize = 256;
+
+/// Before the next connection is looked at when there are too many, or one could not be accepted: who connects in a
+/// loop does not make the node do the same.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Accepts connections of `instance`'s processes for as long as it is polled. With it end those that have not yet
+/// said who they are.
 pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: AsyncFd<OwnedFd>) {
+    let mut strangers = JoinSet::new();
+    let mut complained = false;
     loop {
-        let accepted = match listener.readable().await {
-            Ok(mut ready) => ready.try_io(|listener| seqpacket::accept(listener.get_ref().as_fd())),
-            Err(error) => Ok(Err(error)),
-        };
-        match accepted {
-            Ok(Ok(socket)) => {
-                tokio::spawn(serve(shared.clone(), instance, socket));
+        while strangers.try_join_next().is_some() {}
+        match next(&listener).await {
+            Ok(socket) if strangers.len() < MAX_STRANGERS => {
+                strangers.spawn(serve(shared.clone(), instance, socket));
+                // Others have their turn although somebody may be connecting in a loop.
+                yield_now().await;
             }
-            Ok(Err(error)) => {
-                warn!("instance {instance}: no connection accepted: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            refused => {
+                if !complained {
+                    complained = true;
+                    warn!("instance {instance}: {}", why_refused(&refused));
+                }
+                drop(refused);
+                sleep(PAUSE).await;
             }
-            Err(_would_block) => {}
         }
     }
 }
 
+async fn next(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
+    loop {
+        let mut ready = listener.readable().await?;
+        if let Ok(accepted) = ready.try_io(|listener| seqpacket::accept(listener.get_ref().as_fd())) {
+            return accepted;
+        }
+    }
+}
+
+/// Said once, not for each of what may be very many connections.
+fn why_refused(refused: &io::Result<OwnedFd>) -> String {
+    match refused {
+        Ok(_) => format!("{MAX_STRANGERS} connections have not said who they are, more are refused"),
+        Err(error) => format!("no connection is accepted: {error}"),
+    }
+}
+
+/// Hears who a process is, and leaves one that is let in to a task of its own.
 async fn serve(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd) {
-    if let Err(error) = converse(&shared, instance, socket).await {
+    if let Err(error) = greet(&shared, instance, socket).await {
         debug!("instance {instance}: a process is cut off: {error}");
     }
 }
 
-async fn converse(shared: &Arc<Shared>, instance: InstanceId, socket: OwnedFd) -> io::Result<()> {
+async fn greet(shared: &Arc<Shared>, instance: InstanceId, socket: OwnedFd) -> io::Result<()> {
     let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
     let socket = watch(socket)?;
     let hello = timeout(HELLO_LIMIT, receive(&socket)).await??;
@@ -63,20 +96,35 @@ async fn converse(shared: &Arc<Shared>, instance: InstanceId, socket: OwnedFd) -
     let admitted = check_version(version)
         .and_then(|()| check_identity(shared, instance, pid, role))
         .and_then(|()| shared.admit(instance, (serial, pid), role, resume, queue));
-    let seat = match admitted {
-        Ok(seat) => seat,
-        Err(NotAdmitted::Later) => return Ok(()),
+    match admitted {
+        Ok(seat) => {
+            tokio::spawn(converse(shared.clone(), instance, (seat, serial), waiting, socket));
+            Ok(())
+        }
+        Err(NotAdmitted::Later) => Ok(()),
         Err(NotAdmitted::Refused(reason)) => {
             warn!("instance {instance}: process {pid} is refused: {reason}");
-            return send(&socket, &ToProcess::Refused { reason }, &[]).await;
+            send(&socket, &ToProcess::Refused { reason }, &[]).await
         }
-    };
+    }
+}
+
+/// Talks with a process until one of both closes.
+async fn converse(
+    shared: Arc<Shared>,
+    instance: InstanceId,
+    (seat, serial): (Seat, u64),
+    waiting: mpsc::Receiver<Outgoing>,
+    socket: AsyncFd<OwnedFd>,
+) {
     let result = tokio::select! {
-        result = hear(shared, instance, seat, &socket) => result,
+        result = hear(&shared, instance, seat, &socket) => result,
         result = tell(waiting, &socket) => result,
     };
+    if let Err(error) = result {
+        debug!("instance {instance}: a process is cut off: {error}");
+    }
     shared.leave(instance, seat, serial);
-    result
 }
 
 fn check_version(version: u16) -> Result<(), NotAdmitted> {
@@ -153,7 +201,7 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
 /// Sends what waits for the process until nobody can want to tell it anything more.
 async fn tell(mut waiting: mpsc::Receiver<Outgoing>, socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
     while let Some(outgoing) = waiting.recv().await {
-        send(socket, &outgoing.message, &outgoing.descriptors).await?;
+        send(socket, outgoing.message(), outgoing.descriptors()).await?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use fabric::attach::{LinkRefusal, Role, ToProcess};
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
@@ -74,8 +74,49 @@ pub(crate) enum Seat {
 /// A message on its way to a process.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pub message: ToProcess,
-    pub descriptors: Vec<OwnedFd>,
+    message: ToProcess,
+    descriptors: Vec<OwnedFd>,
+    /// Given back when the descriptors have left this process.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Outgoing {
+    /// A message without descriptors.
+    pub fn bare(message: ToProcess) -> Self {
+        Self { message, descriptors: Vec::new(), _room: None }
+    }
+
+    pub fn message(&self) -> &ToProcess {
+        &self.message
+    }
+
+    pub fn descriptors(&self) -> &[OwnedFd] {
+        &self.descriptors
+    }
+}
+
+/// What an instance may make its node hold for it beside its connections: a program that asks for links and never
+/// reads must not use up the node's descriptors.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowance {
+    /// Descriptors that wait for processes.
+    descriptors: Arc<Semaphore>,
+    /// Links that are being opened to other hosts.
+    pub openings: Arc<Semaphore>,
+}
+
+impl Allowance {
+    const DESCRIPTORS: usize = 512;
+    const OPENINGS: usize = 128;
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self {
+            descriptors: Arc::new(Semaphore::new(Self::DESCRIPTORS)),
+            openings: Arc::new(Semaphore::new(Self::OPENINGS)),
+        }
+    }
 }
 
 /// An attached process. Dropping it ends the connection.
@@ -116,6 +157,7 @@ pub(crate) struct Instance {
     pub here: bool,
     pub carried: Carried,
     pub members: HashMap<Seat, Member>,
+    pub allowance: Allowance,
     pub suspended: Vec<SuspendedProcess>,
     pub back: Back,
     pub changed: Arc<Notify>,
@@ -154,7 +196,7 @@ impl Instance {
             Seat::Verbs(index) => self.process(index),
         };
         let welcome = ToProcess::Welcome { process, fabric: self.id.fabric, epoch: self.epoch };
-        let _ = queue.try_send(Outgoing { message: welcome, descriptors: Vec::new() });
+        let _ = queue.try_send(Outgoing::bare(welcome));
         self.back.first.get_or_insert_with(Instant::now);
         let resumed = resume.is_none();
         self.members.insert(seat, Member { serial, pid, queue, suspended: None, resumed });
@@ -254,15 +296,27 @@ impl Instance {
     }
 
     /// Queues a message for the process at `index`, if it can have links now.
-    pub fn post(&self, index: u8, outgoing: Outgoing) -> Result<(), LinkRefusal> {
+    pub fn post(&self, index: u8, message: ToProcess, descriptors: Vec<OwnedFd>) -> Result<(), LinkRefusal> {
         let seat = Seat::Verbs(index);
         match (&self.phase, self.members.get(&seat)) {
             (Phase::Listening(_), Some(member)) => {
+                let outgoing = self.with_descriptors(message, descriptors)?;
                 member.queue.try_send(outgoing).map_err(|_| LinkRefusal::Unreachable)
             }
             _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
             _ => Err(LinkRefusal::Gone),
         }
+    }
+
+    fn with_descriptors(
+        &self,
+        message: ToProcess,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Outgoing, LinkRefusal> {
+        let count = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
+        let room = self.allowance.descriptors.clone().try_acquire_many_owned(count);
+        let room = room.map_err(|_| LinkRefusal::Unreachable)?;
+        Ok(Outgoing { message, descriptors, _room: Some(room) })
     }
 
     /// Whether the process at `index` can have links now.

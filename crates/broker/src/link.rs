@@ -13,8 +13,8 @@ use softhca::stream::create_shm_pair;
 use tokio::time::sleep;
 use tracing::debug;
 
-use crate::broker::Shared;
-use crate::instance::{InstanceId, Outgoing};
+use crate::broker::{LinkBegun, Shared};
+use crate::instance::InstanceId;
 use crate::peers::LinkRequest;
 
 /// How long a nudge may take to lead to a link.
@@ -31,8 +31,10 @@ const LOST_AFTER_MS: u32 = 10_000;
 pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId, to: ProcessId) {
     let Some(epoch) = shared.epoch(instance) else { return };
     let request = LinkRequest { fabric: instance.fabric, from, epoch, to };
-    if !shared.begin_link(request) {
-        return;
+    match shared.begin_link(request) {
+        LinkBegun::Yes => {}
+        LinkBegun::Already => return,
+        LinkBegun::TooMany => return refuse(shared, &request, LinkRefusal::Unreachable),
     }
     let shared = shared.clone();
     tokio::spawn(async move {
@@ -45,11 +47,15 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
         }
         shared.end_link(request);
         if let Err(reason) = result {
-            debug!("no link from {from} to {to}: {reason:?}");
-            let message = ToProcess::LinkRefused { peer: to, reason };
-            let _ = post(&shared, request.from_instance(), from, message, Vec::new());
+            refuse(&shared, &request, reason);
         }
     });
+}
+
+fn refuse(shared: &Shared, request: &LinkRequest, reason: LinkRefusal) {
+    debug!("no link from {} to {}: {reason:?}", request.from, request.to);
+    let message = ToProcess::LinkRefused { peer: request.to, reason };
+    let _ = post(shared, request.from_instance(), request.from, message, Vec::new());
 }
 
 /// Of two processes the lower one opens links.
@@ -85,6 +91,8 @@ pub(crate) fn deliver(shared: &Shared, request: &LinkRequest, socket: TcpStream)
 }
 
 async fn open_remotely(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
+    let openings = shared.openings(request.from_instance()).ok_or(LinkRefusal::Gone)?;
+    let _turn = openings.acquire().await.map_err(|_| LinkRefusal::Gone)?;
     let link = shared.peers.open(request).await?;
     prepare(&link.socket);
     let message = ToProcess::LinkUp { peer: request.to, epoch: link.epoch, transport: Transport::Stream };
@@ -138,6 +146,6 @@ fn post(
     message: ToProcess,
     descriptors: Vec<OwnedFd>,
 ) -> Result<(), LinkRefusal> {
-    let outgoing = Outgoing { message, descriptors };
-    shared.with(instance, |instance| instance.post(to.index, outgoing)).unwrap_or(Err(LinkRefusal::Gone))
+    let posted = shared.with(instance, |instance| instance.post(to.index, message, descriptors));
+    posted.unwrap_or(Err(LinkRefusal::Gone))
 }

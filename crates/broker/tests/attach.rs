@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use broker::local::{LocalFabric, LocalInstance};
@@ -207,4 +209,96 @@ fn strangers_and_speakers_for_others_are_cut_off() {
     let socket = in_network(instance.network(), || seqpacket::connect(SOCKET_NAME)).unwrap();
     send(&socket, &ToNode::Hello { version: 0, role: Role::Verbs, resume: None });
     assert!(matches!(receive(&socket), Some((ToProcess::Refused { .. }, _))));
+}
+
+/// Connections that say nothing.
+struct Silent(Vec<OwnedFd>);
+
+impl Silent {
+    fn connect(instance: &LocalInstance, count: usize) -> Self {
+        let connect = || (0..count).map(|_| seqpacket::connect(SOCKET_NAME)).collect();
+        Self(in_network(instance.network(), connect).unwrap())
+    }
+
+    /// Waits until the broker has closed all but `most`.
+    fn wait_until_left(&mut self, most: usize, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while self.0.len() > most {
+            assert!(Instant::now() < deadline, "the broker keeps {}", self.0.len());
+            self.0.retain(|socket| !says_something(socket, 0));
+        }
+    }
+}
+
+/// Whether the broker says something, or closes, within so many milliseconds.
+fn says_something(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
+}
+
+#[test]
+fn silent_connections_of_an_instance_are_limited_and_harm_no_other() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let (hostile, calm) = (fabric.add_instance(0).unwrap(), fabric.add_instance(0).unwrap());
+    let member = Process::verbs(&hostile);
+    let mut silent = Silent::connect(&hostile, 1000);
+    // Well before the time is over in which they could have said something.
+    silent.wait_until_left(256, Duration::from_secs(4));
+    assert_eq!(Process::verbs(&calm).id.index, 1);
+    thread::scope(|scope| {
+        scope.spawn(|| member.let_go());
+        fabric.suspend(&hostile).unwrap();
+    });
+    silent.wait_until_left(0, Duration::from_secs(2));
+}
+
+#[test]
+fn a_flood_of_connections_does_not_delay_a_suspension() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let instance = fabric.add_instance(0).unwrap();
+    let stop = AtomicBool::new(false);
+    let flood = || {
+        while !stop.load(Ordering::Relaxed) {
+            let _ = seqpacket::connect(SOCKET_NAME);
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| in_network(instance.network(), flood).unwrap());
+        }
+        let _stopped = OnDrop(|| stop.store(true, Ordering::Relaxed));
+        for _ in 0..20 {
+            // Once it is full, connections have to wait for the broker.
+            drop(Silent::connect(&instance, 300));
+            let began = Instant::now();
+            fabric.suspend(&instance).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            fabric.resume(&instance, 0).unwrap();
+        }
+    });
+}
+
+/// Ends what a failed assertion would leave running.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+#[test]
+fn links_for_a_process_that_does_not_read_are_refused() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let instance = fabric.add_instance(0).unwrap();
+    let (one, deaf) = (Process::verbs(&instance), Process::verbs(&instance));
+    let refusal = ToProcess::LinkRefused { peer: deaf.id, reason: LinkRefusal::Unreachable };
+    let refused = (0..2000).any(|_| {
+        one.say(&ToNode::OpenLink { peer: deaf.id });
+        // A wish that comes before the one before is quite done has no answer of its own.
+        says_something(&one.socket, 10) && one.hear().0 == refusal
+    });
+    assert!(refused);
 }
