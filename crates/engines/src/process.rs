@@ -48,7 +48,7 @@ use self::task::{Task, TaskId};
 use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
-use crate::instance::{InstanceName, InstanceSpec};
+use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::netns;
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
@@ -72,6 +72,8 @@ pub struct Config {
 /// The engine. One for each state directory.
 pub struct ProcessEngine {
     config: Config,
+    /// The limit of descriptors that instances start with: what this process had when the engine was made.
+    descriptors: ResourceLimit,
     records: Records,
     host: OnceLock<Host>,
     instances: Mutex<HashMap<InstanceName, Arc<Mutex<Live>>>>,
@@ -84,7 +86,8 @@ impl ProcessEngine {
     /// If the state directory cannot be made.
     pub fn new(config: Config) -> Result<Self> {
         let records = Records::open(config.state.clone())?;
-        Ok(Self { config, records, host: OnceLock::new(), instances: Mutex::default() })
+        let descriptors = launch::descriptor_limit();
+        Ok(Self { config, descriptors, records, host: OnceLock::new(), instances: Mutex::default() })
     }
 
     fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Live>>> {
@@ -150,7 +153,8 @@ impl Engine for ProcessEngine {
         let mut live = lock(&instance);
         live.must_be(State::Prepared)?;
         let mut clock = Stopwatch::start(&Watch::QUIET);
-        let pid = launch::start(&live.record.spec, &self.config.init, live.namespace.as_fd())
+        let limits = [&[self.descriptors], &live.record.spec.limits[..]].concat();
+        let pid = launch::start(&live.record.spec, &self.config.init, live.namespace.as_fd(), limits)
             .doing(|| format!("starting `{name}` in {}", live.record.spec.directory.display()))?;
         live.first = TaskId::of(pid).ok().and_then(Task::open);
         live.record.first = live.first.as_ref().map(Task::id);
@@ -194,7 +198,7 @@ impl Engine for ProcessEngine {
             live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }
-        let turn = Turn::take().doing(|| "waiting for other dumps".into())?;
+        let turn = Turn::take(name, watch)?;
         live.freeze(&self.records, watch, &mut clock)?;
         drop(turn);
         let images = images::list(&live.record.images)?;

@@ -39,6 +39,7 @@ use std::path::PathBuf;
 use engines::Engine;
 use moves::InvalidHostName;
 use rpc::pki::PkiError;
+use rustix::process::{Resource, Rlimit};
 use store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -103,6 +104,7 @@ pub async fn serve(options: NodeOptions) -> NodeError {
 /// If it cannot begin, or can no longer write what it must remember.
 pub fn run(options: NodeOptions) -> Result<(), NodeError> {
     hurry();
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -120,6 +122,14 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
     });
     runtime.shutdown_background();
     result
+}
+
+/// Lets the node open as many descriptors as it may: each instance takes some hundreds at most. Instances
+/// themselves get the limit that the node was started with.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // It always may be raised so far.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Gives the calling thread, and what it starts from now on, precedence over programs that spin: a node sleeps but for moves,

@@ -153,10 +153,9 @@ impl Node {
         if let Some((id, destination)) = &leaving {
             self.open_image_stream(vid, *id, destination.clone());
         }
-        if cancel.is_cancelled() {
-            return Err(Reason("cancelled".into()));
-        }
-        let report = self.broker.suspend(live.id(vid), SUSPEND_LIMIT).await?;
+        // Who has let go by then comes back when the broker listens again.
+        let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
+        let report = cancel.unless(suspending).await.ok_or("cancelled")??;
         let sum = |of: fn(&broker::SuspendedProcess) -> u32| report.processes.iter().map(of).sum();
         let suspension = Suspension {
             elapsed: report.elapsed,

@@ -8,11 +8,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::rpc::{self, Request, Response};
@@ -24,6 +24,13 @@ use crate::instance::InstanceName;
 
 /// How often a wait looks whether the caller cancelled.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// How long CRIU may take from hook to hook before it is looked whether the caller cancelled: at a hook it
+/// undoes its work by itself.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How long the guard may take to say that it traces CRIU.
+const GUARD: Duration = Duration::from_secs(5);
 
 /// How long CRIU may take to undo its work before it is killed.
 const UNDO: Duration = Duration::from_secs(5);
@@ -110,9 +117,7 @@ impl Criu {
                 command.process_group(0).spawn()
             });
         let guard = self.guard.insert(started.doing(|| format!("starting the guard of `{name}`"))?);
-        let mut line = String::new();
-        let heard = guard.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
-        if matches!(heard, Some(Ok(_))) && line == "ready\n" {
+        if guard.stdout.take().and_then(line_in_time).as_deref() == Some("ready\n") {
             return Ok(());
         }
         Err(Error::Unusable(format!(
@@ -131,10 +136,10 @@ impl Criu {
     }
 
     /// Lets CRIU go on until it is done or at the hook `until`; other hooks are passed. If the caller
-    /// cancels, CRIU undoes its work at the next hook.
+    /// cancels, CRIU undoes its work at the next hook, or is made to if it does not come to one.
     pub fn run_to(&mut self, until: Option<&str>, watch: &Watch<'_>, end: Instant) -> Result<()> {
         loop {
-            let response = self.receive(end)?;
+            let response = self.receive(watch, end)?;
             if let Response::Hook { pid: Some(pid), .. } = response {
                 self.root = Some(pid);
             }
@@ -153,7 +158,8 @@ impl Criu {
 
     /// Gives an armed restore its inventory, upon which it begins. It reads it from a named pipe, and
     /// so has everything behind it that does not need the images.
-    pub fn feed(&mut self, inventory: &Path, pipe: &Path, end: Instant) -> Result<()> {
+    pub fn feed(&mut self, inventory: &Path, pipe: &Path, watch: &Watch<'_>) -> Result<()> {
+        let end = Instant::now() + watch.timeout;
         loop {
             match feed(inventory, pipe) {
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
@@ -161,6 +167,10 @@ impl Criu {
             }
             if !matches!(self.child.try_wait(), Ok(None)) || Instant::now() > end {
                 return Err(self.failure());
+            }
+            if (watch.cancelled)() {
+                self.undo();
+                return Err(Error::Cancelled);
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -209,15 +219,21 @@ impl Criu {
         if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn receive(&mut self, end: Instant) -> Result<Response> {
+    fn receive(&mut self, watch: &Watch<'_>, end: Instant) -> Result<Response> {
+        let silent = Instant::now() + SILENCE;
         while !self.readable()? {
             // What it was restoring may hold its socket's end as well.
             if matches!(self.child.try_wait(), Ok(Some(_))) && !self.readable()? {
                 return Err(self.failure());
             }
-            if Instant::now() > end {
+            let now = Instant::now();
+            if now > end {
                 self.undo();
                 return Err(Error::TimedOut { doing: self.request.word(), name: self.name.clone() });
+            }
+            if now > silent && (watch.cancelled)() {
+                self.undo();
+                return Err(Error::Cancelled);
             }
         }
         let mut packet = [0; 16 * 1024];
@@ -230,14 +246,7 @@ impl Criu {
     }
 
     fn readable(&self) -> Result<bool> {
-        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live pollfd is passed.
-        match unsafe { libc::poll(&raw mut poll, 1, GLANCE.as_millis() as libc::c_int) } {
-            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
-                Err(io::Error::last_os_error()).doing(|| "waiting for CRIU".into())
-            }
-            ready => Ok(ready == 1),
-        }
+        readable_within(self.socket.as_fd(), GLANCE).doing(|| "waiting for CRIU".into())
     }
 
     /// What CRIU's end means, once it has ended.
@@ -256,6 +265,25 @@ impl Drop for Criu {
     fn drop(&mut self) {
         self.undo();
     }
+}
+
+fn readable_within(descriptor: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    match unsafe { libc::poll(&raw mut poll, 1, time.as_millis() as libc::c_int) } {
+        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
+            Err(io::Error::last_os_error())
+        }
+        ready => Ok(ready == 1),
+    }
+}
+
+/// The line that the guard writes at once when it is ready.
+fn line_in_time(output: ChildStdout) -> Option<String> {
+    let mut line = String::new();
+    readable_within(output.as_fd(), GUARD).ok().filter(|ready| *ready)?;
+    BufReader::new(output).read_line(&mut line).ok()?;
+    Some(line)
 }
 
 fn ended_within(child: &mut Child, time: Duration) -> bool {

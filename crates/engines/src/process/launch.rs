@@ -12,16 +12,21 @@ use crate::instance::{InstanceSpec, ResourceLimit};
 
 /// Starts `first` with the instance's command as its arguments, and returns its PID. It is our child.
 ///
-/// The process that is forked first only makes the PID namespace, whose first process must be a
+/// It gets `limits`, in their order. The process that is forked first only makes the PID namespace, whose first process must be a
 /// child: it forks once more, as our own child too, and ends.
-pub fn start(spec: &InstanceSpec, first: &[OsString], namespace: BorrowedFd<'_>) -> io::Result<i32> {
+pub fn start(
+    spec: &InstanceSpec,
+    first: &[OsString],
+    namespace: BorrowedFd<'_>,
+    limits: Vec<ResourceLimit>,
+) -> io::Result<i32> {
     let (program, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let (reader, writer) = pipe()?;
     let mut command = Command::new(program);
     command.args(arguments).args(init::arguments(spec));
     command.env_clear().envs(init::shield(&spec.environment)).current_dir(init::DIRECTORY);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let entry = Entry::new(spec, namespace, &writer);
+    let entry = Entry { namespace: namespace.as_raw_fd(), report: writer.as_raw_fd(), limits };
     // SAFETY: between fork and exec, `enter` makes system calls only.
     unsafe { command.pre_exec(move || entry.enter()) };
     let mut maker = command.spawn()?;
@@ -30,6 +35,14 @@ pub fn start(spec: &InstanceSpec, first: &[OsString], namespace: BorrowedFd<'_>)
     let mut pid = [0; 4];
     std::fs::File::from(reader).read_exact(&mut pid)?;
     Ok(i32::from_ne_bytes(pid))
+}
+
+/// This process' own limit of descriptors.
+pub fn descriptor_limit() -> ResourceLimit {
+    let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `both` is live and writable. It cannot fail for a limit that there is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut both) };
+    ResourceLimit { resource: libc::RLIMIT_NOFILE, soft: both.rlim_cur, hard: both.rlim_max }
 }
 
 /// What a forked process does before it becomes the instance's first. Prepared beforehand, as no
@@ -41,10 +54,6 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(spec: &InstanceSpec, namespace: BorrowedFd<'_>, report: &OwnedFd) -> Self {
-        Self { namespace: namespace.as_raw_fd(), report: report.as_raw_fd(), limits: spec.limits.clone() }
-    }
-
     fn enter(&self) -> io::Result<()> {
         // SAFETY: no memory is passed but the child's PID and limits, live and as long as said.
         unsafe {

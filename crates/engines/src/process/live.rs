@@ -18,6 +18,8 @@ use crate::instance::InstanceSpec;
 use crate::stopwatch::Stopwatch;
 use crate::{guard, init};
 
+/// How long CRIU may take to start, which takes hundredths of a second.
+const ARMED: Duration = Duration::from_secs(10);
 /// How long killed processes may take to end.
 const KILLED: Duration = Duration::from_secs(10);
 /// How long a CRIU without its node may take to undo its work.
@@ -91,7 +93,7 @@ impl Live {
         images::clear(&self.record.images)?;
         guard::clean(Path::new(init::DIRECTORY));
         let mut criu = self.launch(&config.criu, Request::Dump { pid }, &self.record.images)?;
-        criu.run_to(Some("pre-dump"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        criu.run_to(Some("pre-dump"), &Watch::QUIET, Instant::now() + ARMED)?;
         criu.guard(&config.init)?;
         Ok(criu)
     }
@@ -173,7 +175,7 @@ impl Live {
     /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
     pub fn restore(&mut self, program: &Path, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
         let mut clock = Stopwatch::start(watch);
-        let mut criu = self.begin_restore(program)?;
+        let mut criu = self.begin_restore(program, watch)?;
         self.record.criu = Some(criu.id());
         let restored = self.restore_with(&mut criu, records, watch, &mut clock);
         if restored.is_ok() {
@@ -189,14 +191,13 @@ impl Live {
     }
 
     /// The armed CRIU, if there is one, with the images.
-    fn begin_restore(&mut self, program: &Path) -> Result<Criu> {
+    fn begin_restore(&mut self, program: &Path, watch: &Watch<'_>) -> Result<Criu> {
         let images = &self.record.images;
         let Some(mut armed) = self.criu.take() else {
             return self.launch(program, Request::Restore, images);
         };
         let stage = images::show(images)?;
-        let end = Instant::now() + Watch::QUIET.timeout;
-        armed.feed(&images.join(images::INVENTORY), &stage.join(images::INVENTORY), end)?;
+        armed.feed(&images.join(images::INVENTORY), &stage.join(images::INVENTORY), watch)?;
         Ok(armed)
     }
 

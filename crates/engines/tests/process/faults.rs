@@ -4,8 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engines::{Error, InstanceSpec, State, Watch};
 
@@ -145,6 +144,25 @@ fn a_cancelled_dump_lets_the_instance_run_on() {
     runs(a.listen(&spec.name), &mut output);
 }
 
+#[test]
+fn a_cancel_is_obeyed_although_criu_hangs() {
+    let lab = Lab::new();
+    let criu = lab.hanging_criu();
+    let (a, b) = (lab.host("a"), lab.host_with("b", |config| config.criu = criu));
+    let spec = workload("hanging", 38, &["count", "1000038"]);
+    let mut output = suspended(&spec, &a, &b);
+    let began = Instant::now();
+    let watch = Watch { cancelled: &|| true, ..Watch::QUIET };
+    let refused = b.call(|engine| engine.restore(&spec.name, &watch)).unwrap_err();
+    assert!(matches!(refused, Error::Cancelled), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    b.call(|engine| engine.abort(&spec.name)).unwrap();
+    assert!(b.is_empty());
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    runs(listener, &mut output);
+}
+
 /// CRIU stops twice in a dump: with the tree seized, and with its images complete.
 #[test]
 fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
@@ -153,19 +171,9 @@ fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
     let spec = workload("survivor", 25, &["mixed"]);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 20);
-    let network = a.network_of(&spec.name);
     for stop in 0..2 {
         node.suspend(&mut output);
-        let stops = AtomicU32::new(0);
-        let kill_there = || {
-            if stops.fetch_add(1, Ordering::Relaxed) == stop {
-                lab::kill_criu(&network);
-            }
-            false
-        };
-        let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
-        let refused = a.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
-        assert!(matches!(refused, Error::Criu { .. }), "{refused}");
+        lab::suspend_and_kill(&a, &spec, stop);
         node = runs(a.listen(&spec.name), &mut output);
     }
     relocate(node, &spec, &a, &b, &mut output);
@@ -179,13 +187,7 @@ fn a_criu_that_is_killed_in_a_restore_leaves_nothing_and_a_second_try_succeeds()
     let mut output = suspended(&spec, &a, &b);
     let network = b.network_of(&spec.name);
     for stop in 0..4 {
-        let stops = AtomicU32::new(0);
-        let kill_there = || {
-            if stops.fetch_add(1, Ordering::Relaxed) == stop {
-                lab::kill_criu(&network);
-            }
-            false
-        };
+        let kill_there = lab::killing_at(&network, stop);
         let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
         // Killed at the last stop, it is missed when it shall let go.
         let held = b.call(|engine| engine.restore(&spec.name, &watch));

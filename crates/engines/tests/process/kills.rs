@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engines::{Error, InstanceSpec, Watch};
+use engines::{InstanceSpec, Watch};
 
 use crate::lab::{self, Host, Lab, Node, Output, relocate, workload};
 
@@ -18,21 +17,6 @@ const MOMENTS: u64 = 40;
 /// The longest that the first process of an instance may take to come back to its node. A dump takes
 /// a tenth of that.
 const BACK: Duration = Duration::from_secs(5);
-
-/// Suspends an instance and kills its CRIU at that stop.
-fn suspend_and_kill(host: &Host, spec: &InstanceSpec, stop: u32) {
-    let network = host.network_of(&spec.name);
-    let stops = AtomicU32::new(0);
-    let kill_there = || {
-        if stops.fetch_add(1, Ordering::Relaxed) == stop {
-            lab::kill_criu(&network);
-        }
-        false
-    };
-    let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
-    let refused = host.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
-    assert!(matches!(refused, Error::Criu { .. }), "{refused}");
-}
 
 /// Suspends an instance, kills its CRIU so long after the begin, and lets the instance run on. Says how
 /// long the dump took if it was quicker.
@@ -108,7 +92,7 @@ fn threads_in_waits_do_not_notice_that_criu_is_killed_where_it_stops() {
     let mut crowd = Crowd::start(&a, &b, 31);
     for round in 0..ROUNDS * STOPS {
         crowd.suspend();
-        suspend_and_kill(&a, &crowd.spec, round % STOPS);
+        lab::suspend_and_kill(&a, &crowd.spec, round % STOPS);
         crowd.assert_runs_on(&a);
     }
     let mut output = crowd.output;

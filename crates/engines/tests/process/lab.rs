@@ -3,12 +3,13 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engines::{Config, Engine, InstanceName, InstanceSpec, Network, ProcessEngine, Watch, netns};
+use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch, netns};
 use fabric::attach::{self, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
 use fabric::{Epoch, FabricId, ProcessId, Vid, seqpacket};
 
@@ -44,6 +45,15 @@ impl Lab {
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=20m", "tiny"]).arg(&path).status();
         assert!(mounted.unwrap().success());
         TinyDisk(path)
+    }
+
+    /// A program that is CRIU but when it is to work: then it hangs.
+    pub fn hanging_criu(&self) -> PathBuf {
+        let path = self.folder.join("hanging-criu");
+        let script = format!("#!/bin/sh\n[ $1 = swrk ] && exec sleep 60\nexec {} \"$@\"\n", criu().display());
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
     }
 
     pub fn host(&self, name: &str) -> Host {
@@ -298,6 +308,26 @@ pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output:
     from.call(|engine| engine.destroy(name)).unwrap();
     println!("suspend {:?}\nrestore {:?}\nrelease {:?}", dump.phases, restore, release.phases);
     node
+}
+
+/// Suspends an instance and kills its CRIU at that of its stops: with the tree seized, or with its images complete.
+pub fn suspend_and_kill(host: &Host, spec: &InstanceSpec, stop: u32) {
+    let network = host.network_of(&spec.name);
+    let kill_there = killing_at(&network, stop);
+    let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
+    let refused = host.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
+    assert!(matches!(refused, Error::Criu { .. }), "{refused}");
+}
+
+/// Never cancels, but kills the CRIU in a network when it is asked for that time: at each of its stops.
+pub fn killing_at(network: &OwnedFd, stop: u32) -> impl Fn() -> bool + Sync + '_ {
+    let stops = AtomicU32::new(0);
+    move || {
+        if stops.fetch_add(1, Ordering::Relaxed) == stop {
+            kill_criu(network);
+        }
+        false
+    }
 }
 
 fn wait_readable(socket: &OwnedFd) {
