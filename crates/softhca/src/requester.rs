@@ -420,6 +420,7 @@ fn stage(
         SendOp::FetchAdd { add, .. } => stage_operands(tx, &mut header, add, 0),
         _ => {
             header.length = (request.length - offset).min(MAX_SEGMENT);
+            acknowledge_by_the_way(qp, &mut header);
             let mark = tx.mark();
             tx.frame(&header);
             if !stage_payload(qp, handle, request, &header, regions, tx) {
@@ -456,6 +457,15 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
     }
 }
 
+/// Lets a SEND carry the acknowledgement that is due: a short message is one line of the ring then.
+#[inline]
+fn acknowledge_by_the_way(qp: &QueuePair, header: &mut Header) {
+    if qp.responder.ack_due && matches!(header.opcode, Opcode::Send | Opcode::SendImm) {
+        header.flags |= flag::ACKNOWLEDGES;
+        header.va = qp.responder.expected;
+    }
+}
+
 fn stage_operands(tx: &mut Tx, header: &mut Header, first: u64, second: u64) {
     header.length = 16;
     header.total = 16;
@@ -488,6 +498,9 @@ fn stage_payload(
 }
 
 fn advance(qp: &mut QueuePair, header: &Header) {
+    if header.flags & flag::ACKNOWLEDGES != 0 {
+        qp.responder.ack_due = false;
+    }
     let requester = &mut qp.requester;
     let is_query = qp.sends.get_mut(header.msn).is_some_and(|request| {
         request.asked = request.is_query();

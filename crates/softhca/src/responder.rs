@@ -32,7 +32,7 @@ use crate::work::{WcOpcode, WcStatus};
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
     /// The message to execute next.
-    expected: u64,
+    pub expected: u64,
     /// The message of which some segments have arrived.
     begun: Option<Begun>,
     /// The receive that the begun message consumes. It outlives a lost link.

@@ -25,8 +25,8 @@
 //!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
 //!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
 //!   │ SEND, WRITE, READ, atomics ─────▶ │
-//!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed
-//!   │     ATOMIC_RESPONSE               │
+//!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed;
+//!   │     ATOMIC_RESPONSE               │   a SEND that goes the same way may say it too
 //!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
 //!   │ ◀── TRANSLATE_ACK(generation)     │   later frames use them
 //!   │ MAP_REQUEST(rkey) ──────────────▶ │   on one host: may I touch this memory by myself?
@@ -41,7 +41,7 @@ use fabric::{Epoch, FabricId, ProcessId, Vid};
 use verbs::{HandleKind, Translation};
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -150,8 +150,10 @@ pub mod flag {
     pub const SOLICITED: u8 = 1;
     /// This READ or atomic was accepted before; its answer got lost with a link.
     pub const ASKED_AGAIN: u8 = 2;
+    /// This SEND also says, in `va`, that all messages before that one are executed.
+    pub const ACKNOWLEDGES: u8 = 4;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN;
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES;
 }
 
 /// A frame's header.
@@ -245,6 +247,9 @@ impl Header {
         };
         if bytes[3] != 0 || bytes[1] & !flag::ALL != 0 || (bytes[2] != 0) != header.syndrome.is_some() {
             return Err(Malformed("reserved bits are set"));
+        }
+        if bytes[1] & flag::ACKNOWLEDGES != 0 && !matches!(header.opcode, Opcode::Send | Opcode::SendImm) {
+            return Err(Malformed("only a SEND may acknowledge by the way"));
         }
         header.check_lengths()?;
         Ok(header)

@@ -34,7 +34,7 @@ use crate::responder::Verdict;
 use crate::share::window::Mapped;
 use crate::stream::Stream;
 use crate::timer::Pause;
-use crate::wire::{Export, HEADER, Header, Malformed, Opcode};
+use crate::wire::{Export, HEADER, Header, Malformed, Opcode, flag};
 
 use outbox::Outbox;
 use rx::{Incoming, Rx, Target};
@@ -300,6 +300,10 @@ impl Link {
     fn begin_frame(&mut self, core: &mut Core, header: &Header) -> Result<(), LinkLoss> {
         if header.is_request() {
             self.require_up()?;
+            if header.flags & flag::ACKNOWLEDGES != 0 {
+                let ack = Header { opcode: Opcode::Ack, msn: header.va, length: 0, ..*header };
+                self.begin_answer(core, &ack)?;
+            }
             let target = match core.begin_request(self.peer, &mut self.out, header)? {
                 Verdict::Place(qp) => Target::Request(qp, core.incarnation(qp)),
                 Verdict::Discard => Target::Discard,
@@ -388,8 +392,8 @@ impl Link {
     }
 }
 
-/// Stages frames for one write: controls and acknowledgements first, then a segment of each queue
-/// pair in turn.
+/// Stages frames for one write: controls first, then a segment of each queue pair in turn, then
+/// acknowledgements.
 fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
     let mut frames = 0;
     while frames < MAX_FRAMES
@@ -397,10 +401,6 @@ fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
     {
         tx.frame(&header);
         frames += 1;
-    }
-    out.take_acks(acks);
-    for handle in acks.drain(..) {
-        core.ack_frame(handle, &out.lookup, tx);
     }
     while frames < MAX_FRAMES
         && tx.left() < MAX_STAGED
@@ -412,5 +412,10 @@ fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
         } else if let Some(qp) = core.qps.get_mut(handle.0) {
             qp.scheduled = false;
         }
+    }
+    // Those that no SEND carries.
+    out.take_acks(acks);
+    for handle in acks.drain(..) {
+        core.ack_frame(handle, &out.lookup, tx);
     }
 }

@@ -1,17 +1,21 @@
 //! A ring of bytes in shared memory: one writer, one reader, neither trusting the other.
 //!
 //! ```text
-//!  control: │ written, closed │ read │ reader_sleeps │ writer_waits │      a cache line each, or two
-//!  data:    │ ........xxxxxxxxxxxx...... │ mapped twice, so that no access wraps
-//!                     ▲ read      ▲ written       both count bytes for ever
+//!  data:  │ 0 ...... │ 72 xxxxxxxxxxxxxxxxxxxxx │ 5 xxxxx ... │ 0 ......... │   mapped twice, so that no access wraps
+//!                    ▲ read                                   ▲ written       both count bytes for ever
+//!  control: │ closed │ read │ reader_sleeps │ writer_waits │                  cache lines of their own
 //! ```
 //!
-//! Each side keeps its own index privately and publishes it; the other side's is copied once and
-//! checked before use. Two pairs of accesses order everything:
+//! What one write brings is a *chunk*: its length, then its bytes. Chunks start on cache lines, so that a short message
+//! is one line, which the reader watches: nothing else travels between the two processors. The writer clears the
+//! length of the next chunk before it stores that of this one; hence a reader never takes old bytes for a length.
 //!
-//! * `written` is released after the data is stored and acquired before it is loaded; `read` is
-//!   released after the data is loaded and acquired before it is overwritten.
-//! * a side that goes to sleep stores its flag, then looks at the index; the other side publishes its index,
+//! Each side keeps its own place privately; what it loads from the memory it loads once, and checks. Two pairs of
+//! accesses order everything:
+//!
+//! * a length is released after the bytes are stored and acquired before they are loaded; `read` is
+//!   released after bytes are loaded and acquired before they are overwritten.
+//! * a side that goes to sleep stores its flag, then looks for work; the other side publishes,
 //!   then looks at the flag; a fence stands between in both, so one of the two sees the other. The sleeper's is
 //!   one for all processes ([`crate::asymmetric`]), so that who moves bytes needs none.
 
@@ -25,15 +29,20 @@ use crate::asymmetric::{Among, light_fence};
 /// Bytes that a ring holds.
 pub(super) const CAPACITY: usize = 512 * 1024;
 
+/// Chunks start at multiples of this many bytes.
+const LINE: usize = 64;
+
+/// Bytes of a chunk's length.
+const LENGTH: usize = size_of::<AtomicU64>();
+
+/// Bytes of a chunk that nothing else is in the ring with: the next chunk's length must have its place.
+const LONGEST: usize = CAPACITY - LINE - LENGTH;
+
+/// A write is cut only if so many bytes have room, lest a full ring fills up with scraps.
+const LEAST: usize = CAPACITY / 8;
+
 /// Bytes of shared memory for a ring's control.
 pub(super) const CONTROL: usize = 1024;
-
-/// What both sides see of a ring. The memory may hold anything at any time.
-#[repr(C, align(128))]
-struct Written {
-    bytes: AtomicU64,
-    closed: AtomicU32,
-}
 
 #[repr(C, align(128))]
 struct Read {
@@ -43,9 +52,10 @@ struct Read {
 #[repr(C, align(128))]
 struct Flag(AtomicU32);
 
+/// What both sides see of a ring. The memory may hold anything at any time.
 #[repr(C)]
 pub(super) struct Control {
-    written: Written,
+    closed: Flag,
     read: Read,
     reader_sleeps: Flag,
     writer_waits: Flag,
@@ -73,6 +83,23 @@ impl Place {
         // SAFETY: it is mapped, as `new` demands, and holds nothing but atomics, for which every value is valid.
         unsafe { &*self.control }
     }
+
+    /// Where byte `position` is; so many bytes may follow as the ring holds.
+    fn at(&self, position: u64) -> *mut u8 {
+        // SAFETY: the offset is below the capacity, and `new` demands twice as much.
+        unsafe { self.data.add((position % CAPACITY as u64) as usize) }
+    }
+
+    /// The length of a chunk at `position`, a multiple of [`LINE`].
+    fn length(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: a line is mapped there, aligned for it, and every value is valid.
+        unsafe { &*self.at(position).cast() }
+    }
+}
+
+/// The first place for a chunk from `position` on.
+fn next_line(position: u64) -> u64 {
+    position.next_multiple_of(LINE as u64)
 }
 
 fn cheated() -> io::Error {
@@ -103,13 +130,15 @@ impl Writer {
         Self { place, registered, written: 0, read: 0 }
     }
 
-    fn free(&self) -> usize {
-        CAPACITY - (self.written - self.read) as usize
+    /// Bytes that a chunk can have now.
+    fn room(&self) -> usize {
+        let used = (self.written - self.read) as usize;
+        LONGEST.saturating_sub(used)
     }
 
     fn look(&mut self) -> io::Result<()> {
         let read = self.place.control().read.bytes.load(Ordering::Acquire);
-        if read < self.read || read > self.written {
+        if read < self.read || read > self.written || !read.is_multiple_of(LINE as u64) {
             return Err(cheated());
         }
         self.read = read;
@@ -120,38 +149,47 @@ impl Writer {
     ///
     /// # Safety
     /// The vectors name readable memory.
+    #[inline]
     pub unsafe fn write(&mut self, from: &[iovec]) -> io::Result<(usize, bool)> {
         let wanted: usize = from.iter().map(|vector| vector.iov_len).sum();
-        if self.free() < wanted {
+        if self.room() < wanted {
             self.look()?;
+            if self.room() < wanted.min(LEAST) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
         }
-        let count = wanted.min(self.free());
+        let count = wanted.min(self.room());
         if count == 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
+            return Ok((0, false));
         }
-        let mut at = (self.written % CAPACITY as u64) as usize;
+        let mut position = self.written + LENGTH as u64;
         let mut left = count;
         for vector in from {
             let size = vector.iov_len.min(left);
-            // SAFETY: `at + left` stays below twice the capacity, since `left` is at most the capacity; the
-            // caller vouches for the source.
-            unsafe { self.place.data.add(at).copy_from_nonoverlapping(vector.iov_base.cast(), size) };
-            at += size;
+            // SAFETY: `left` bytes have room behind `position`; the caller vouches for the source.
+            unsafe { self.place.at(position).copy_from_nonoverlapping(vector.iov_base.cast(), size) };
+            position += size as u64;
             left -= size;
         }
-        self.written += count as u64;
-        self.place.control().written.bytes.store(self.written, Ordering::Release);
-        fence_fast_side(self.registered);
+        self.publish(count, next_line(position));
         let sleeps = &self.place.control().reader_sleeps.0;
         let wake = sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0;
         Ok((count, wake))
+    }
+
+    /// Shows a chunk of `count` bytes; the one after it will be at `next`.
+    fn publish(&mut self, count: usize, next: u64) {
+        self.place.length(next).store(0, Ordering::Relaxed);
+        self.place.length(self.written).store(count as u64, Ordering::Release);
+        self.written = next;
+        fence_fast_side(self.registered);
     }
 
     /// Announces that the writer waits for room. False if there is some.
     pub fn wait(&mut self) -> bool {
         self.place.control().writer_waits.0.store(1, Ordering::Relaxed);
         Among::Processes.fence();
-        self.look().is_ok() && self.free() == 0
+        self.look().is_ok() && self.room() < LEAST
     }
 
     /// Takes it back. False if the reader has done so before, and has sent a wake-up.
@@ -161,7 +199,7 @@ impl Writer {
 
     /// Nothing more will be written.
     pub fn close(&self) {
-        self.place.control().written.closed.store(1, Ordering::Release);
+        self.place.control().closed.0.store(1, Ordering::Release);
     }
 }
 
@@ -169,52 +207,87 @@ impl Writer {
 pub(super) struct Reader {
     place: Place,
     registered: bool,
+    /// The next byte, or the next chunk's length.
     read: u64,
+    /// Bytes left of the chunk that has been begun.
+    left: usize,
 }
 
 impl Reader {
     /// `registered`: as for the writer.
     pub fn new(place: Place, registered: bool) -> Self {
-        Self { place, registered, read: 0 }
+        Self { place, registered, read: 0, left: 0 }
     }
 
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        let written = &self.place.control().written;
-        written.bytes.load(Ordering::Relaxed) == self.read && written.closed.load(Ordering::Relaxed) == 0
+        self.left == 0
+            && self.place.length(self.read).load(Ordering::Relaxed) == 0
+            && self.place.control().closed.0.load(Ordering::Relaxed) == 0
     }
 
     /// Copies what is there into `into`. Returns the bytes, and whether the writer waits for room.
     ///
     /// # Safety
     /// The vectors name writable memory.
+    #[inline]
     pub unsafe fn read(&mut self, into: &[iovec]) -> io::Result<(usize, bool)> {
-        let closed = self.place.control().written.closed.load(Ordering::Acquire) != 0;
-        let written = self.place.control().written.bytes.load(Ordering::Acquire);
-        let there = written.wrapping_sub(self.read);
-        if there > CAPACITY as u64 {
-            return Err(cheated());
+        let closed = self.place.control().closed.0.load(Ordering::Acquire) != 0;
+        let mut count = 0;
+        for vector in into {
+            // SAFETY: the caller vouches for the destination.
+            let size = unsafe { self.fill(vector)? };
+            count += size;
+            if size < vector.iov_len {
+                break;
+            }
         }
-        if there == 0 {
+        if count == 0 {
             return if closed { Ok((0, false)) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
-        let mut at = (self.read % CAPACITY as u64) as usize;
-        let mut left = there as usize;
-        for vector in into {
-            let size = vector.iov_len.min(left);
-            // SAFETY: `at + left` stays below twice the capacity, since `left` is at most the capacity; the
-            // caller vouches for the destination.
-            unsafe { self.place.data.add(at).copy_to_nonoverlapping(vector.iov_base.cast(), size) };
-            at += size;
-            left -= size;
-        }
-        let count = there as usize - left;
-        self.read += count as u64;
-        self.place.control().read.bytes.store(self.read, Ordering::Release);
+        let done = self.read / LINE as u64 * LINE as u64;
+        self.place.control().read.bytes.store(done, Ordering::Release);
         fence_fast_side(self.registered);
         let waits = &self.place.control().writer_waits.0;
         let wake = waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0;
         Ok((count, wake))
+    }
+
+    /// Copies what is there into `vector`. Returns the bytes.
+    ///
+    /// # Safety
+    /// The vector names writable memory.
+    unsafe fn fill(&mut self, vector: &iovec) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < vector.iov_len && self.begin_chunk()? {
+            let size = self.left.min(vector.iov_len - filled);
+            let to = vector.iov_base.cast::<u8>();
+            // SAFETY: `left` bytes are in the ring behind `read`; the caller vouches for the destination.
+            unsafe { self.place.at(self.read).copy_to_nonoverlapping(to.add(filled), size) };
+            filled += size;
+            self.read += size as u64;
+            self.left -= size;
+            if self.left == 0 {
+                self.read = next_line(self.read);
+            }
+        }
+        Ok(filled)
+    }
+
+    /// True if bytes of a chunk are there.
+    fn begin_chunk(&mut self) -> io::Result<bool> {
+        if self.left > 0 {
+            return Ok(true);
+        }
+        let length = self.place.length(self.read).load(Ordering::Acquire);
+        if length > LONGEST as u64 {
+            return Err(cheated());
+        }
+        if length > 0 {
+            self.left = length as usize;
+            self.read += LENGTH as u64;
+        }
+        Ok(length > 0)
     }
 
     /// Announces that the reader sleeps. False if there is something to read.
@@ -258,15 +331,53 @@ mod tests {
     fn bytes_pass_in_order_until_the_ring_is_full() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
-        let mut sent = vec![7u8; CAPACITY + 1];
+        let mut sent = vec![7u8; CAPACITY];
         sent[3] = 9;
         // SAFETY: the vectors name live vectors.
         unsafe {
-            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (CAPACITY, false));
+            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (LONGEST, false));
             assert_eq!(writer.write(&[vector(&mut sent)]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             let mut got = [0u8; 5];
             assert_eq!(reader.read(&[vector(&mut got)]).unwrap(), (5, false));
             assert_eq!(got, [7, 7, 7, 9, 7]);
+        }
+    }
+
+    #[test]
+    fn chunks_of_all_sizes_pass_where_memory_was_full_of_ones() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
+        let mut sent = [0xff; 4 * LINE];
+        for round in 0..CAPACITY / (8 * LINE) {
+            let size = 1 + round % sent.len();
+            let (first, rest) = sent[..size].split_at_mut(size / 2);
+            let mut got = [0; 4 * LINE];
+            // SAFETY: the vectors name live arrays.
+            unsafe {
+                assert!(reader.is_quiet());
+                assert_eq!(reader.read(&[vector(&mut got)]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                assert_eq!(writer.write(&[vector(first), vector(rest)]).unwrap(), (size, false));
+                let (first, rest) = got.split_at_mut(size / 3);
+                assert_eq!(reader.read(&[vector(first), vector(rest)]).unwrap(), (size, false));
+            }
+            assert_eq!(got[..size], sent[..size]);
+            assert!(writer.written < CAPACITY as u64, "this ring has no mirror");
+        }
+    }
+
+    #[test]
+    fn a_write_is_cut_where_enough_has_room_and_otherwise_waits() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
+        let mut bytes = vec![1; CAPACITY];
+        // SAFETY: the vectors name live arrays.
+        unsafe {
+            writer.write(&[vector(&mut bytes[..LONGEST - 8 * LINE])]).unwrap();
+            assert!(writer.write(&[vector(&mut bytes)]).is_err(), "few bytes have room");
+            assert_eq!(writer.write(&[vector(&mut bytes[..9])]).unwrap().0, 9);
+            assert!(writer.wait());
+            assert_eq!(reader.read(&[vector(&mut bytes[..LEAST])]).unwrap(), (LEAST, true));
+            assert!(!writer.wait());
         }
     }
 
@@ -280,25 +391,28 @@ mod tests {
             assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, true));
             assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, false));
             assert!(!reader.stop_sleeping() && !reader.sleep());
-            writer.write(&[vector(&mut vec![0; CAPACITY - 2])]).unwrap();
+            writer.write(&[vector(&mut vec![0; LONGEST - 2 * LINE])]).unwrap();
             assert!(writer.wait());
             assert_eq!(reader.read(&[vector(&mut [0; 9])]).unwrap(), (9, true));
         }
     }
 
     #[test]
-    fn impossible_indices_are_refused() {
+    fn what_cannot_be_is_refused() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
-        place.control().written.bytes.store(CAPACITY as u64 + 1, Ordering::Relaxed);
-        place.control().read.bytes.store(u64::MAX, Ordering::Relaxed);
         // SAFETY: the vectors name live memory.
         unsafe {
-            let refused = reader.read(&[vector(&mut [0; 8])]).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
-            writer.write(&[vector(&mut vec![0; CAPACITY])]).unwrap();
-            let refused = writer.write(&[vector(&mut [0; 8])]).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            for length in [LONGEST as u64 + 1, u64::MAX] {
+                place.length(0).store(length, Ordering::Relaxed);
+                let refused = reader.read(&[vector(&mut [0; 8])]).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            }
+            for read in [1, LINE as u64, u64::MAX] {
+                place.control().read.bytes.store(read, Ordering::Relaxed);
+                let refused = writer.write(&[vector(&mut vec![0; CAPACITY])]).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            }
         }
     }
 }
