@@ -59,7 +59,7 @@ impl fmt::Display for Refusal {
             Self::NoNode(error) => {
                 write!(
                     f,
-                    "no RDMA device: this process is in no instance ({error}); start it with `transhume run -- COMMAND`"
+                    "no RDMA device: this program does not run under `transhume run` ({error}); start it with `transhume run -- COMMAND`"
                 )
             }
             Self::Later => write!(f, "no RDMA device: the instance moves; start the program again"),

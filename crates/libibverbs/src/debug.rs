@@ -1,10 +1,28 @@
-//! Messages to whoever set `TRANSHUME_DEBUG=1`.
+//! What the library has to say: on standard error, where it does a program no harm.
 
 use std::env;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes one line to standard error if the environment asks for it.
+/// Writes one line if `TRANSHUME_DEBUG=1` asks for it.
 pub(crate) fn say(message: impl FnOnce() -> String) {
     if env::var_os("TRANSHUME_DEBUG").is_some_and(|value| value == "1") {
-        eprintln!("transhume: {}", message());
+        write(&message());
     }
+}
+
+/// Writes one line, the first time that it is called in the process. Programs look for devices again and again, and
+/// need to be told once why there is none.
+pub(crate) fn complain_once(message: impl FnOnce() -> String) {
+    static COMPLAINED: AtomicBool = AtomicBool::new(false);
+    if COMPLAINED.swap(true, Ordering::Relaxed) {
+        say(message);
+    } else {
+        write(&message());
+    }
+}
+
+fn write(message: &str) {
+    // A program may have closed its standard error.
+    let _ = writeln!(io::stderr(), "transhume: {message}");
 }

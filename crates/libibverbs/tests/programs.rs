@@ -19,15 +19,20 @@ fn compile(name: &str) -> PathBuf {
     program
 }
 
-/// Runs it in an instance, for ten seconds at most.
-fn run(name: &str, arguments: &[&str]) {
-    let program = compile(name);
-    let fabric = LocalFabric::new(1).expect("brokers");
-    let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
+/// What runs it with our library, for ten seconds at most.
+fn command(name: &str, arguments: &[&str]) -> Command {
     let library = library::path();
     let mut command = Command::new("timeout");
-    command.arg("10").arg(program).args(arguments);
+    command.arg("10").arg(compile(name)).args(arguments);
     command.env("LD_PRELOAD", &library).env("LD_LIBRARY_PATH", library.parent().unwrap());
+    command
+}
+
+/// Runs it in an instance.
+fn run(name: &str, arguments: &[&str]) {
+    let fabric = LocalFabric::new(1).expect("brokers");
+    let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
+    let mut command = command(name, arguments);
     let output = instance.enter(&mut command).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} {arguments:?}: {}\n{errors}", output.status);
@@ -56,4 +61,14 @@ fn completion_channels_work() {
 #[test]
 fn a_forked_child_does_its_parent_no_harm() {
     run("forks", &[]);
+}
+
+#[test]
+fn a_program_outside_an_instance_finds_no_device_and_is_told_once_why() {
+    let output = command("outside", &[]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((errors.lines().count(), output.stdout.len()), (1, 0), "{output:?}");
+    assert!(errors.starts_with("transhume: no RDMA device") && errors.contains("`transhume run -- COMMAND`"));
+    assert!(command("outside", &["deaf"]).status().unwrap().success());
 }
