@@ -78,7 +78,8 @@ impl ReceiveQueue {
         let Some(posted) = self.requests.pop_front() else { return Err(reuse) };
         reuse.wr_id = posted.wr_id;
         reuse.sges.clear();
-        reuse.sges.extend(self.sges.drain(..posted.sges as usize));
+        // Mostly there is one: a `drain` takes longer to set up.
+        reuse.sges.extend((0..posted.sges).filter_map(|_| self.sges.pop_front()));
         Ok(reuse)
     }
 }

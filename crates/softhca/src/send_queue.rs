@@ -55,8 +55,9 @@ impl SendRequest {
 /// The send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The request numbered `msn` is at `(msn + skipped) % depth`; slots are made when first used.
+    /// The request numbered `msn` is at `(msn + skipped) & mask`; slots are made when first used.
     slots: Vec<SendRequest>,
+    mask: u64,
     depth: u32,
     head: u64,
     end: u64,
@@ -66,7 +67,9 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     pub fn new(depth: u32) -> Self {
-        Self { slots: Vec::new(), depth: depth.max(1), head: 0, end: 0, skipped: 0 }
+        let depth = depth.max(1);
+        let mask = u64::from(depth).next_power_of_two() - 1;
+        Self { slots: Vec::new(), mask, depth, head: 0, end: 0, skipped: 0 }
     }
 
     pub fn head(&self) -> u64 {
@@ -142,8 +145,9 @@ impl SendQueue {
         self.skipped += 1;
     }
 
+    #[inline]
     fn slot(&self, msn: u64) -> usize {
-        ((msn + self.skipped) % u64::from(self.depth)) as usize
+        (msn.wrapping_add(self.skipped) & self.mask) as usize
     }
 }
 

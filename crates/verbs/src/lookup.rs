@@ -25,6 +25,7 @@ pub struct LookupList {
 impl LookupList {
     /// The real handle of what the application calls `virtual_handle`.
     #[must_use]
+    #[inline]
     pub fn real(&self, kind: HandleKind, virtual_handle: u32) -> u32 {
         let list = self.list(kind);
         if list.is_empty() {

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! application ── virtual ──▶ by_virtual ──▶ (real, object)
-//! peer's frame ─── real ───▶ by_real ─────▶ virtual
+//! peer's frame ─── real ───▶ by_real ─────▶ object
 //! ```
 //!
 //! QPNs are virtual from the start, because they name the process that owns them. A memory key
 //! is real at first, so that a peer needs no lookup to use it; only where a new real key equals
 //! a virtual one in use does the new region get an unused virtual key (Nomad, section 4.1.2).
+
+use std::cell::Cell;
 
 use crate::hash::HandleMap;
 use crate::source::{HandleKind, HandleSource};
@@ -38,14 +40,21 @@ struct Entry {
 pub struct Names {
     kind: HandleKind,
     by_virtual: HandleMap<Entry>,
+    /// Objects.
     by_real: HandleMap<u32>,
+    /// The real handle that was looked up last, and its object: a peer uses one for long.
+    recent: Cell<(u32, u32)>,
 }
+
+/// No object has this real handle.
+const NOTHING: (u32, u32) = (0, 0);
 
 impl Names {
     /// An empty table.
     #[must_use]
     pub fn new(kind: HandleKind) -> Self {
-        Self { kind, by_virtual: HandleMap::default(), by_real: HandleMap::default() }
+        let (by_virtual, by_real) = (HandleMap::default(), HandleMap::default());
+        Self { kind, by_virtual, by_real, recent: Cell::new(NOTHING) }
     }
 
     /// The object that the application knows as `virtual_handle`.
@@ -56,8 +65,16 @@ impl Names {
 
     /// The object that the device knows as `real`.
     #[must_use]
+    #[inline]
     pub fn by_real(&self, real: u32) -> Option<u32> {
-        self.by_virtual(*self.by_real.get(&real)?)
+        let (known, object) = self.recent.get();
+        if real == known && real >= FIRST { Some(object) } else { self.find_real(real) }
+    }
+
+    fn find_real(&self, real: u32) -> Option<u32> {
+        let object = *self.by_real.get(&real)?;
+        self.recent.set((real, object));
+        Some(object)
     }
 
     /// The device's name for `virtual_handle`.
@@ -95,6 +112,7 @@ impl Names {
     pub fn remove(&mut self, source: &mut dyn HandleSource, virtual_handle: u32) -> Option<Translation> {
         let entry = self.by_virtual.remove(&virtual_handle)?;
         self.by_real.remove(&entry.real);
+        self.recent.set(NOTHING);
         source.released(self.kind, entry.real);
         (entry.real != virtual_handle).then_some(self.translation(virtual_handle, entry.real))
     }
@@ -104,15 +122,16 @@ impl Names {
         if !source.reissues() {
             return;
         }
+        self.recent.set(NOTHING);
         for real in std::mem::take(&mut self.by_real).into_keys() {
             source.released(self.kind, real);
         }
         let virtual_handles: Vec<u32> = self.by_virtual.keys().copied().collect();
         for virtual_handle in virtual_handles {
             let real = self.pick_real(source, virtual_handle);
-            self.by_real.insert(real, virtual_handle);
             if let Some(entry) = self.by_virtual.get_mut(&virtual_handle) {
                 entry.real = real;
+                self.by_real.insert(real, entry.object);
             }
         }
     }
@@ -137,7 +156,7 @@ impl Names {
 
     fn link(&mut self, virtual_handle: u32, real: u32, object: u32) -> Translation {
         self.by_virtual.insert(virtual_handle, Entry { real, object });
-        self.by_real.insert(real, virtual_handle);
+        self.by_real.insert(real, object);
         self.translation(virtual_handle, real)
     }
 

@@ -157,7 +157,7 @@ impl Link {
     /// True if there is something to send, now or when the stream takes more.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.tx.is_empty() || self.out.is_urgent() || self.out.owes_acks()
+        !self.tx.is_empty() || !self.out.is_idle()
     }
 
     /// True if something can be sent at once, as far as we know.
@@ -205,6 +205,9 @@ impl Link {
             self.blocked = !self.tx.flush(&mut **stream)?;
             *budget = budget.saturating_sub(before - self.tx.left());
             if self.blocked || self.state != State::Up || *budget == 0 {
+                return Ok(());
+            }
+            if self.out.is_idle() {
                 return Ok(());
             }
             fill(&mut self.out, &mut self.tx, &mut self.acks, core);
@@ -406,10 +409,12 @@ fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
         && tx.left() < MAX_STAGED
         && let Some(handle) = out.next_ready()
     {
-        if core.next_frame(handle, &out.lookup, tx) {
+        let has_sent = core.next_frame(handle, &out.lookup, tx);
+        frames += usize::from(has_sent);
+        let Some(qp) = core.qps.get_mut(handle.0) else { continue };
+        if has_sent && qp.has_more() {
             out.again(handle);
-            frames += 1;
-        } else if let Some(qp) = core.qps.get_mut(handle.0) {
+        } else {
             qp.scheduled = false;
         }
     }

@@ -96,8 +96,10 @@ impl Outbox {
             || self.unacknowledged_bytes >= MANY_BYTES
     }
 
-    pub fn owes_acks(&self) -> bool {
-        !self.acks.is_empty()
+    /// True if there is nothing to be said.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.controls.is_empty() && self.acks.is_empty()
     }
 
     /// Empties the list of acknowledgements due into `acks`.

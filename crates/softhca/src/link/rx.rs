@@ -10,6 +10,7 @@
 
 use std::io;
 
+use arrayvec::ArrayVec;
 use libc::iovec;
 
 use crate::core::Core;
@@ -111,8 +112,7 @@ impl Rx {
         out: &mut Outbox,
         stream: &mut dyn Stream,
     ) -> io::Result<(usize, bool)> {
-        let mut vectors = [const { iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_VECTORS];
-        let mut count = 0;
+        let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
         let mut expected = 0;
         if self.start == self.end
             && let Some(mut incoming) = self.incoming
@@ -120,16 +120,16 @@ impl Rx {
         {
             let found = destination(core, &incoming, incoming.left(), &mut |address, length| {
                 // A list that is too long for one call is continued by the next.
-                if count < MAX_VECTORS - 1 {
-                    vectors[count] = memory::vector(address, length as usize);
-                    count += 1;
+                if vectors.len() < MAX_VECTORS - 1 {
+                    vectors.push(memory::vector(address, length as usize));
                     expected += length as usize;
                 }
             });
             if !found {
                 give_up(core, out, &mut incoming);
                 self.incoming = Some(incoming);
-                (count, expected) = (0, 0);
+                vectors.clear();
+                expected = 0;
             }
         }
         let complete = self.incoming.is_none_or(|incoming| expected == incoming.left() as usize);
@@ -142,11 +142,10 @@ impl Rx {
         };
         let tail = &mut self.buffer[self.end..self.end + behind];
         if behind > 0 {
-            vectors[count] = iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: behind };
-            count += 1;
+            vectors.push(iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: behind });
         }
         // SAFETY: the vectors name registered, writable memory and our own buffer.
-        let read = unsafe { stream.read(&vectors[..count])? };
+        let read = unsafe { stream.read(&vectors)? };
         let read = read.min(expected + behind);
         let direct = read.min(expected);
         if let Some(incoming) = &mut self.incoming

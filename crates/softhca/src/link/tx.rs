@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use libc::iovec;
 
 use crate::handle::Qp;
@@ -115,15 +116,11 @@ impl Tx {
     /// Writes as much as `stream` takes. True if that was all.
     pub fn flush(&mut self, stream: &mut dyn Stream) -> io::Result<bool> {
         while self.left > 0 {
-            let mut vectors = [const { iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_VECTORS];
-            let mut count = 0;
-            for (vector, part) in vectors.iter_mut().zip(&self.parts) {
-                *vector = self.vector(part);
-                count += 1;
-            }
+            let vectors: ArrayVec<iovec, MAX_VECTORS> =
+                self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)).collect();
             // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
             // registration or a request has called `copy_out`.
-            match unsafe { stream.write(&vectors[..count]) } {
+            match unsafe { stream.write(&vectors) } {
                 Ok(written) => self.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),

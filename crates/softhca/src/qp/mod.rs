@@ -99,6 +99,11 @@ impl QueuePair {
         self.requester.next <= self.sends.head() && self.requester.offset == 0
     }
 
+    /// True if there may be something to transmit.
+    pub fn has_more(&self) -> bool {
+        self.requester.next < self.sends.end() || self.responder.owes().is_some()
+    }
+
     /// True if all before message `msn` is over, and it has not been transmitted.
     pub fn is_next(&self, msn: u64) -> bool {
         msn == self.sends.head() && msn == self.requester.sent && self.requester.offset == 0
