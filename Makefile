@@ -46,6 +46,7 @@ man: build ## Write manual pages and shell completions to target/share
 	    target/release/transhume completions $$shell >target/share/completions/transhume.$$shell; done
 	@echo 'target/share: manual pages and completions'
 
-clean: ## Remove what was built, and all labs
-	@if [ -x target/release/transhume ]; then $(SUDO) target/release/transhume lab down --all; fi
+clean: ## Remove what was built, and the labs `demo` and `lab`; others stay
+	@if [ -x target/release/transhume ]; then \
+	    for lab in demo lab; do $(SUDO) target/release/transhume lab down --lab $$lab; done; fi
 	@rm -rf target

@@ -19,13 +19,13 @@ pub enum Error {
     #[error("a lab has 1 to {max} hosts, not {0}", max = crate::layout::MAX_HOSTS)]
     BadSize(u16),
     /// There is no such lab.
-    #[error("there is no lab `{name}`: start it with `transhume lab up --name {name}`")]
+    #[error("there is no lab `{name}`: start it with `transhume lab up --lab {name}`")]
     NoSuchLab {
         /// The name asked for.
         name: String,
     },
     /// The lab is there already.
-    #[error("lab `{name}` is there already: `transhume lab down --name {name}` removes it")]
+    #[error("lab `{name}` is there already: `transhume lab down --lab {name}` removes it")]
     AlreadyUp {
         /// The lab's name.
         name: String,

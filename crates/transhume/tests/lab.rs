@@ -24,7 +24,7 @@ impl Named {
             return None;
         }
         let named = Self(name);
-        named.ok(&["lab", "down", "--name", name]);
+        named.ok(&["lab", "down"]);
         Some(named)
     }
 
@@ -81,7 +81,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        self.ok(&["lab", "down", "--name", self.0]);
+        self.ok(&["lab", "down"]);
         if !thread::panicking() {
             assert_eq!(self.leftovers(), BTreeSet::new());
         }
@@ -118,7 +118,7 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     assert_eq!(lab.run(&["lab", "exec", "h1", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert!(lab.error(&["lab", "up"]).contains("is there already"));
     assert!(lab.error(&["lab", "exec", "h4", "--", "true"]).contains("it has h1 to h3"));
-    lab.ok(&["lab", "down", "--name", "tup"]);
+    lab.ok(&["lab", "down"]);
     assert_eq!(lab.leftovers(), BTreeSet::new());
     assert!(lab.error(&["lab", "status"]).contains("there is no lab"));
 }
@@ -150,7 +150,7 @@ fn two_labs_live_side_by_side() {
     let (Some(one), Some(other)) = (Named::new("tside1"), Named::new("tside2")) else { return };
     one.ok(&["lab", "up", "--hosts", "1"]);
     other.ok(&["lab", "up", "--hosts", "1"]);
-    one.ok(&["lab", "down", "--name", "tside1"]);
+    one.ok(&["lab", "down"]);
     assert_eq!(one.leftovers(), BTreeSet::new());
     assert!(other.is_registered(1));
 }

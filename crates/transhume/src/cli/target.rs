@@ -17,7 +17,7 @@ pub struct Target {
     /// The coordinator's socket [default: /run/transhume/coordinator.sock, or that of the only lab]
     #[arg(long, value_name = "PATH", env = api::SOCKET_VARIABLE, hide_env_values = true, global = true)]
     socket: Option<PathBuf>,
-    /// The lab to use
+    /// The lab to use, make or remove
     #[arg(long, value_name = "NAME", global = true)]
     lab: Option<LabName>,
 }
@@ -46,11 +46,24 @@ impl Target {
         }
     }
 
+    /// Whether a lab is named.
+    pub fn names_a_lab(&self) -> bool {
+        self.lab.is_some()
+    }
+
     /// The lab to make: the one named, or the default one.
     pub fn new_lab(&self) -> Result<LabName> {
         match &self.lab {
             Some(lab) => Ok(lab.clone()),
             None => Ok(LabName::DEFAULT.parse()?),
+        }
+    }
+
+    /// The lab to remove: the one named, or the default one. Another one must be named, also the only one.
+    pub fn lab_to_remove(&self) -> Result<LabName> {
+        match &self.lab {
+            Some(lab) => Ok(lab.clone()),
+            None => unnamed_to_remove(self.new_lab()?, &lab::Lab::names()),
         }
     }
 
@@ -84,9 +97,23 @@ impl Target {
     }
 }
 
+fn unnamed_to_remove(default: LabName, present: &[LabName]) -> Result<LabName> {
+    match present {
+        [other, ..] if !present.contains(&default) => Err(Failure::new(
+            format!("which lab is to be removed? there is no `{default}`, but {}", listed(present)),
+            format!("name it: `transhume lab down --lab {other}`"),
+        )),
+        _ => Ok(default),
+    }
+}
+
 fn several_labs() -> Failure {
-    let names = lab::Lab::names().iter().map(LabName::to_string).collect::<Vec<_>>().join(", ");
+    let names = listed(&lab::Lab::names());
     Failure::new(format!("there are several labs: {names}"), "say with `--lab` which one is meant")
+}
+
+fn listed(labs: &[LabName]) -> String {
+    labs.iter().map(LabName::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn succeeded(event: Event) -> Result<Event> {
@@ -113,4 +140,19 @@ fn default_socket() -> PathBuf {
 fn only_lab() -> Option<LabName> {
     let mut names = lab::Lab::names().into_iter();
     names.next().filter(|_| names.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_default_lab_is_removed_without_its_name() {
+        let lab = |name: &str| name.parse::<LabName>().unwrap();
+        let removed = |present: &[LabName]| unnamed_to_remove(lab("lab"), present);
+        assert_eq!(removed(&[]).unwrap(), lab("lab"));
+        assert_eq!(removed(&[lab("lab"), lab("other")]).unwrap(), lab("lab"));
+        let refused = removed(&[lab("other")]).unwrap_err().to_string();
+        assert!(refused.contains("`transhume lab down --lab other`"), "{refused}");
+    }
 }

@@ -3,31 +3,32 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lab::{Lab, LabName};
+use lab::Lab;
 
 use crate::cli::target::Target;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Removes a lab with all its instances, also what a crash has left of it
+///
+/// It is the one called `lab`; any other is named with `--lab`.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  transhume lab down\n  transhume lab down --name other\n  transhume lab down --all"
+    after_help = "Examples:\n  transhume lab down\n  transhume lab down --lab other\n  transhume lab down --all"
 )]
 pub struct Arguments {
-    /// The lab's name [default: the only lab's]
-    #[arg(long)]
-    name: Option<LabName>,
     /// Removes all labs
-    #[arg(long, conflicts_with = "name")]
+    #[arg(long)]
     all: bool,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let names = match (self.all, self.name) {
-            (true, _) => Lab::names(),
-            (false, Some(name)) => vec![name],
-            (false, None) => vec![target.lab()?],
+        let names = match (self.all, target.names_a_lab()) {
+            (true, true) => {
+                return Err(Failure::new("`--lab` names one lab, `--all` means all", "give one of both"));
+            }
+            (true, false) => Lab::names(),
+            (false, _) => vec![target.lab_to_remove()?],
         };
         for name in &names {
             Lab::down(name)?;

@@ -4,7 +4,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Args;
-use lab::{Lab, LabName, Spec};
+use lab::{Lab, Spec};
 
 use super::status;
 use crate::cli::print_json;
@@ -12,15 +12,14 @@ use crate::cli::target::Target;
 use crate::failure::Result;
 
 /// Makes a lab and starts its coordinator and nodes
+///
+/// It is called `lab`, or as `--lab` says: 1 to 12 lower-case letters and digits.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab up --hosts 2 --name other")]
+#[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab up --hosts 2 --lab other")]
 pub struct Arguments {
     /// How many hosts
     #[arg(long, value_name = "N", default_value_t = 3)]
     hosts: u16,
-    /// The lab's name, 1 to 12 lower-case letters and digits [default: lab]
-    #[arg(long)]
-    name: Option<LabName>,
     /// Writes the lab's status as JSON
     #[arg(long)]
     json: bool,
@@ -29,7 +28,7 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let program = env::current_exe()?;
-        let name = self.name.map_or_else(|| target.new_lab(), Ok)?;
+        let name = target.new_lab()?;
         let lab = Lab::up(&Spec { name, hosts: self.hosts, program })?;
         let status = lab.status()?;
         if self.json {
