@@ -15,7 +15,7 @@ use crate::status::{DaemonStatus, HostStatus, Status};
 use crate::tool::NSENTER;
 use crate::{Error, Host, LabName, Place, Result, daemons, network, sweep};
 
-/// How long the daemons may take until all hosts are registered.
+/// How long the daemons may take until the first host is registered, and from then on until the next one is.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often the coordinator is asked meanwhile.
@@ -35,6 +35,20 @@ pub struct Spec {
     pub program: PathBuf,
 }
 
+/// How far the making of a lab is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Namespaces, links and keys are made, and daemons started.
+    Networks,
+    /// So many hosts are registered with the coordinator.
+    Ready {
+        /// These.
+        hosts: usize,
+        /// How many there will be.
+        of: usize,
+    },
+}
+
 /// A lab that is there.
 #[derive(Clone, Debug)]
 pub struct Lab {
@@ -51,6 +65,14 @@ impl Lab {
     /// [`Error::NotRoot`], [`Error::BadSize`], [`Error::AlreadyUp`], [`Error::Daemon`], and those
     /// of [`network::make`].
     pub fn up(spec: &Spec) -> Result<Self> {
+        Self::up_telling(spec, &|_| {})
+    }
+
+    /// As [`Self::up`], and tells how far it is.
+    ///
+    /// # Errors
+    /// As [`Self::up`].
+    pub fn up_telling(spec: &Spec, tell: &dyn Fn(Progress)) -> Result<Self> {
         require_root()?;
         if !(1..=MAX_HOSTS).contains(&spec.hosts) {
             return Err(Error::BadSize(spec.hosts));
@@ -60,7 +82,7 @@ impl Lab {
             return Err(Error::AlreadyUp { name: spec.name.to_string() });
         }
         let _lock = Lock::create(&spec.name, &layout)?;
-        Self::make(spec, &layout).inspect_err(|_| {
+        Self::make(spec, &layout, tell).inspect_err(|_| {
             // The first error is the one to report; `down` finds what this leaves.
             let _ = sweep::sweep(&layout);
         })
@@ -188,10 +210,11 @@ impl Lab {
         self.require(place)?;
         let _lock = Lock::take(&self.name, &self.layout)?;
         daemons::start(&self.layout, &self.record, place)?;
-        self.wait_until_registered(&self.reachable()?)
+        self.wait_until_registered(&self.reachable()?, &|_| {})
     }
 
-    fn make(spec: &Spec, layout: &Layout) -> Result<Self> {
+    fn make(spec: &Spec, layout: &Layout, tell: &dyn Fn(Progress)) -> Result<Self> {
+        tell(Progress::Networks);
         let record = Record::new(spec.hosts, &spec.program)?;
         record.write(layout)?;
         let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
@@ -200,7 +223,7 @@ impl Lab {
         for place in Place::all(spec.hosts) {
             daemons::start(layout, &lab.record, place)?;
         }
-        lab.wait_until_registered(&lab.hosts().collect::<Vec<_>>())?;
+        lab.wait_until_registered(&lab.hosts().collect::<Vec<_>>(), tell)?;
         Ok(lab)
     }
 
@@ -213,18 +236,24 @@ impl Lab {
         Ok(places.collect())
     }
 
-    fn wait_until_registered(&self, awaited: &[Host]) -> Result<()> {
+    fn wait_until_registered(&self, awaited: &[Host], tell: &dyn Fn(Progress)) -> Result<()> {
         if daemons::running(&self.layout, Place::Coordinator).is_none() {
             return Err(daemons::failure(&self.layout, Place::Coordinator, "does not run"));
         }
-        let deadline = Instant::now() + READY_LIMIT;
+        let (mut ready, mut deadline) = (0, Instant::now() + READY_LIMIT);
         loop {
             let registered = registered(&self.layout.socket());
             let Some(missing) = first_missing(awaited, registered.as_deref()) else { return Ok(()) };
             self.require_running(missing)?;
+            let up = registered.map_or(0, |hosts| hosts.iter().filter(|host| host.up).count());
+            tell(Progress::Ready { hosts: up, of: awaited.len() });
+            if up > ready {
+                (ready, deadline) = (up, Instant::now() + READY_LIMIT);
+            }
             if Instant::now() > deadline {
                 let seconds = READY_LIMIT.as_secs();
-                let problem = format!("was not ready within {seconds} s");
+                let of = awaited.len();
+                let problem = format!("was not ready after {seconds} s more, as {ready} of {of} hosts are");
                 return Err(daemons::failure(&self.layout, missing, &problem));
             }
             thread::sleep(READY_INTERVAL);

@@ -32,7 +32,7 @@ pub mod tool;
 mod lab;
 
 pub use error::Error;
-pub use lab::{Lab, Spec};
+pub use lab::{Lab, Progress, Spec};
 pub use name::{Host, LabName, Place};
 
 /// What this crate's functions return.

@@ -16,6 +16,10 @@ use crate::node::Node;
 /// Before the first attempt to reach a coordinator that was lost, and the longest time between two.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// The most hosts to which connections are made before they are needed. In a larger cluster most hosts never speak
+/// with each other, and connections among all are more than a machine's table of neighbours holds.
+const MAX_WARM: usize = 16;
+
 /// Keeps a connection to the coordinator at `join`, which is told that other nodes reach this one at `address`.
 /// Returns only if the coordinator refuses the node: with its reason.
 pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAddr) -> String {
@@ -73,8 +77,10 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
             let others = hosts.iter().map(|(host, _)| host.clone()).filter(|host| *host != node.host);
             let others: Vec<_> = others.collect();
             node.directory.set_hosts(hosts);
-            for host in others {
-                tokio::spawn(node.clone().warm(host));
+            if others.len() <= MAX_WARM {
+                for host in others {
+                    tokio::spawn(node.clone().warm(host));
+                }
             }
         }
         FromCoordinator::Moves(message) => node.input(Input::Message(message)),

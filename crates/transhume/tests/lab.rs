@@ -145,6 +145,15 @@ fn a_killed_or_cut_node_is_seen_as_down_until_it_is_back() {
     lab.wait_until("the return of h2", |lab| lab.is_registered(2));
 }
 
+/// Connections of each to each would be more than the table of neighbours holds, which is the whole machine's.
+#[test]
+fn a_lab_of_many_hosts_comes_up() {
+    let Some(lab) = Named::new("tmany") else { return };
+    lab.ok(&["lab", "up", "--hosts", "60"]);
+    let status = lab.status();
+    assert!((0..60).all(|host| status["hosts"][host]["registered"] == true), "{status}");
+}
+
 #[test]
 fn two_labs_live_side_by_side() {
     let (Some(one), Some(other)) = (Named::new("tside1"), Named::new("tside2")) else { return };

@@ -1,10 +1,11 @@
 //! `transhume lab up`
 
 use std::env;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use lab::{Lab, Spec};
+use lab::{Lab, Progress, Spec};
 
 use super::status;
 use crate::cli::print_json;
@@ -29,7 +30,9 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let program = env::current_exe()?;
         let name = target.new_lab()?;
-        let lab = Lab::up(&Spec { name, hosts: self.hosts, program })?;
+        let lab = Lab::up_telling(&Spec { name, hosts: self.hosts, program }, &show);
+        clear();
+        let lab = lab?;
         let status = lab.status()?;
         if self.json {
             print_json(&status)?;
@@ -37,5 +40,25 @@ impl Arguments {
             print!("{}", status::render(&status));
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Shows how far it is in a line of its own, for people who wait.
+fn show(progress: Progress) {
+    on_terminal(&match progress {
+        Progress::Networks => "making namespaces, links and keys …".to_owned(),
+        Progress::Ready { hosts, of } => format!("waiting for the nodes: {hosts} of {of} are ready …"),
+    });
+}
+
+fn clear() {
+    on_terminal("");
+}
+
+fn on_terminal(text: &str) {
+    let mut errors = io::stderr();
+    if errors.is_terminal() {
+        // It matters to nobody if it cannot be written.
+        let _ = write!(errors, "\r{text}\x1b[K").and_then(|()| errors.flush());
     }
 }
