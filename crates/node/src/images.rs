@@ -137,7 +137,12 @@ impl Node {
             send(&mut stream, carried, images, directory, progress).await
         };
         let in_words = |error: io::Error| {
-            io::Error::new(error.kind(), format!("host {destination} did not take the images: {error}"))
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "host {destination} did not take the images ({error}): see that its node runs, or choose another"
+                ),
+            )
         };
         sending.await.map_err(in_words)?;
         Ok(total)

@@ -1,11 +1,13 @@
 //! What the move protocol's state machine asks for, done with the engine and the broker.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
 use fabric::{Epoch, Vid};
+use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::{Operation, Outcome};
 use moves::protocol::Suspension;
@@ -137,7 +139,7 @@ impl Node {
             engine.arm(&name)
         });
         if let Err(error) = prepared.await {
-            return Ok(Outcome::Refused { reasons: vec![error.to_string()] });
+            return Ok(Outcome::Refused { reasons: vec![self.in_words(error).0] });
         }
         self.receptions.expect(id, vid, source);
         Ok(Outcome::Done)
@@ -191,7 +193,8 @@ impl Node {
                 let dump = engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))?;
                 Ok((dump, engine.image_directory(&name)?))
             })
-            .await?;
+            .await
+            .map_err(|error| self.in_words(error))?;
         self.set_state(vid, State::Stopped);
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
@@ -212,7 +215,7 @@ impl Node {
         let receiving = async {
             let mut stream = self.receptions.stream(id).await.ok_or("no images are expected")?;
             let received = images::receive(&mut stream, &directory).await;
-            let carried = received.map_err(|error| format!("the images did not arrive: {error}"))?;
+            let carried = received.map_err(|error| self.images_missing(vid, &error))?;
             self.files.write_carried(vid, &carried)?;
             Ok(())
         };
@@ -222,6 +225,36 @@ impl Node {
         self.restore(vid, id, cancel).await
     }
 
+    /// What has gone wrong while images came.
+    fn images_missing(&self, vid: Vid, error: &io::Error) -> Reason {
+        let source = match self.agent.entry(vid).map(|entry| entry.role) {
+            Some(Role::Destination { source, .. }) => format!("host {source}"),
+            _ => "the other host".into(),
+        };
+        if error.kind() == io::ErrorKind::StorageFull {
+            let what = format!("host {} has no room for its images ({error})", self.host);
+            return Reason(wire::reason(&what, "make room there, or choose another host"));
+        }
+        let what = format!("its images did not come whole from {source} to host {} ({error})", self.host);
+        let way_out =
+            format!("see that the node of {source} runs and reaches the other one, then move it again");
+        Reason(wire::reason(&what, &way_out))
+    }
+
+    /// What has gone wrong in the engine. What CRIU says of it comes last: it is meant for those who know CRIU.
+    fn in_words(&self, error: engines::Error) -> Reason {
+        let engines::Error::Criu { doing, reason, .. } = error else { return error.into() };
+        let what = match doing {
+            "dump" => {
+                format!("its processes could not be dumped on host {} (CRIU says: {reason})", self.host)
+            }
+            _ => format!("it could not be restored on host {} (CRIU says: {reason})", self.host),
+        };
+        let way_out = "move it again; if that fails too, what CRIU names must be closed or ended first, \
+                       or another host chosen";
+        Reason(wire::reason(&what, way_out))
+    }
+
     async fn restore(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
         let live = self.known(vid)?;
         if live.state == State::Held {
@@ -229,7 +262,9 @@ impl Node {
         }
         let began = Instant::now();
         let (name, cancelled) = (live.name.clone(), cancel.clone());
-        self.engine(move |engine| engine.restore(&name, &watch(&|| cancelled.is_cancelled()))).await?;
+        let restored =
+            self.engine(move |engine| engine.restore(&name, &watch(&|| cancelled.is_cancelled()))).await;
+        restored.map_err(|error| self.in_words(error))?;
         self.set_state(vid, State::Held);
         self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
         self.add_to_broker(vid, &live).await?;
@@ -276,7 +311,7 @@ impl Node {
             Err(error) => {
                 self.set_state(vid, State::Prepared);
                 self.broker.remove(live.id(vid));
-                Err(error.into())
+                Err(self.in_words(error))
             }
         }
     }

@@ -223,7 +223,9 @@ fn a_move_that_fails_leaves_the_instance_where_it_was() {
     let b = cluster.run_library("b", "h2");
     cluster.engines[2].fail_restore.store(true, Ordering::SeqCst);
     let report = cluster.move_to("a", "h3");
-    assert!(matches!(&report.outcome, Outcome::RolledBack(why) if why.message.contains("restore")));
+    let Outcome::RolledBack(why) = &report.outcome else { panic!("{report:?}") };
+    assert_eq!(why.message, "it could not be restored on host h3 (CRIU says: the test says so)");
+    assert!(why.help.starts_with("move it again"), "{why:?}");
     assert_eq!(a.comes_back(), Epoch(0));
     assert_linked(&a, &b);
     assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
