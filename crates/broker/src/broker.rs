@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, Role, SOCKET_NAME, ToProcess};
-use fabric::{Epoch, ProcessId, seqpacket};
+use fabric::{Epoch, ProcessId, netns, seqpacket};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout_at;
 
 use crate::instance::{Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Seat};
-use crate::namespace::{Namespace, in_network};
+use crate::namespace::Namespace;
 use crate::output::Chunk;
 use crate::peers::{LinkRequest, Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
@@ -134,7 +134,7 @@ impl Broker {
             return Ok(());
         }
         let (network, _) = self.shared.namespaces(id).ok_or_else(|| not_found(id))?;
-        let listening = move || in_network(network.as_fd(), || seqpacket::listen(SOCKET_NAME));
+        let listening = move || netns::enter(network.as_fd(), || seqpacket::listen(SOCKET_NAME))?;
         let listener = tokio::task::spawn_blocking(listening).await.map_err(io::Error::other)??;
         let listener = connection::watch(listener)?;
         let mut instances = self.shared.lock();

@@ -19,7 +19,6 @@
 //! ```
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -28,12 +27,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fabric::attach::LinkRefusal;
-use fabric::{Epoch, FabricId, Vid};
+use fabric::{Epoch, FabricId, Vid, netns};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use crate::instance::InstanceId;
-use crate::namespace::{enter, in_network};
 use crate::peers::{Answer, LinkRequest, NoObserver, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
@@ -166,7 +164,7 @@ impl LocalInstance {
         let network = self.network.as_raw_fd();
         // SAFETY: between fork and exec only setns is called, and the descriptor is open as long as
         // the parent's is, which the caller keeps until it spawns.
-        unsafe { command.pre_exec(move || enter(BorrowedFd::borrow_raw(network))) }
+        unsafe { command.pre_exec(move || netns::join(BorrowedFd::borrow_raw(network))) }
     }
 }
 
@@ -213,15 +211,8 @@ impl Peers for LocalPeers {
 
 /// A new network namespace with its loopback device up. It lives as long as a descriptor or a process is in it.
 fn new_network() -> io::Result<OwnedFd> {
-    let made = std::thread::spawn(|| {
-        // SAFETY: no memory is passed; only this thread, which ends, changes its namespace.
-        match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
-            0 => File::open("/proc/thread-self/ns/net").map(OwnedFd::from),
-            _ => Err(io::Error::last_os_error()),
-        }
-    });
-    let network = made.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))?;
-    in_network(network.as_fd(), raise_loopback)?;
+    let network = netns::create()?;
+    netns::enter(network.as_fd(), raise_loopback)??;
     Ok(network)
 }
 

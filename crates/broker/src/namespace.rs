@@ -1,8 +1,7 @@
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::linux::fs::MetadataExt;
-use std::thread;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,34 +44,10 @@ pub fn is_first_process(pid: i32) -> io::Result<bool> {
     Ok(numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1"))
 }
 
-/// What `work` returns when it runs in the network namespace `network`, on a thread of its own.
-///
-/// # Errors
-/// Those of `setns`, of starting a thread, and of `work`.
-pub fn in_network<T: Send>(
-    network: BorrowedFd<'_>,
-    work: impl FnOnce() -> io::Result<T> + Send,
-) -> io::Result<T> {
-    thread::scope(|scope| {
-        let worker = thread::Builder::new().name("th-netns".into()).spawn_scoped(scope, move || {
-            enter(network.as_fd())?;
-            work()
-        })?;
-        worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread in a network namespace panicked")))
-    })
-}
-
-/// Puts the calling thread into the network namespace `network`.
-pub(crate) fn enter(network: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]

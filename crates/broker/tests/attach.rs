@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use broker::SuspendError;
 use broker::local::{LocalFabric, LocalInstance};
-use broker::{SuspendError, in_network};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
-use fabric::{Epoch, ProcessId, seqpacket};
+use fabric::{Epoch, ProcessId, netns, seqpacket};
 
 /// A process, as far as its broker can tell.
 struct Process {
@@ -24,7 +24,7 @@ struct Process {
 impl Process {
     fn attach(instance: &LocalInstance, role: Role, resume: Option<ProcessId>) -> Self {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let connect = || in_network(instance.network(), || seqpacket::connect(SOCKET_NAME));
+        let connect = || netns::enter(instance.network(), || seqpacket::connect(SOCKET_NAME)).flatten();
         let socket = loop {
             match connect() {
                 Ok(socket) => break socket,
@@ -206,7 +206,7 @@ fn strangers_and_speakers_for_others_are_cut_off() {
     let process = Process::verbs(&instance);
     process.say(&ToNode::Exited { code: 0 });
     assert!(receive(&process.socket).is_none());
-    let socket = in_network(instance.network(), || seqpacket::connect(SOCKET_NAME)).unwrap();
+    let socket = netns::enter(instance.network(), || seqpacket::connect(SOCKET_NAME)).flatten().unwrap();
     send(&socket, &ToNode::Hello { version: 0, role: Role::Verbs, resume: None });
     assert!(matches!(receive(&socket), Some((ToProcess::Refused { .. }, _))));
 }
@@ -216,8 +216,8 @@ struct Silent(Vec<OwnedFd>);
 
 impl Silent {
     fn connect(instance: &LocalInstance, count: usize) -> Self {
-        let connect = || (0..count).map(|_| seqpacket::connect(SOCKET_NAME)).collect();
-        Self(in_network(instance.network(), connect).unwrap())
+        let connect = || (0..count).map(|_| seqpacket::connect(SOCKET_NAME)).collect::<std::io::Result<_>>();
+        Self(netns::enter(instance.network(), connect).flatten().unwrap())
     }
 
     /// Waits until the broker has closed all but `most`.
@@ -262,11 +262,10 @@ fn a_flood_of_connections_does_not_delay_a_suspension() {
         while !stop.load(Ordering::Relaxed) {
             let _ = seqpacket::connect(SOCKET_NAME);
         }
-        Ok(())
     };
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| in_network(instance.network(), flood).unwrap());
+            scope.spawn(|| netns::enter(instance.network(), flood).unwrap());
         }
         let _stopped = OnDrop(|| stop.store(true, Ordering::Relaxed));
         for _ in 0..20 {

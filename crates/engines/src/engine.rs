@@ -42,7 +42,7 @@ pub trait Engine: Send + Sync {
     /// If the bridge is missing, there is no room, or an instance of this name is here already.
     fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()>;
 
-    /// The instance's network namespace, to listen in it: see [`crate::netns::enter`].
+    /// The instance's network namespace, to listen in it: see [`fabric::netns::enter`].
     ///
     /// # Errors
     /// If the instance is unknown here or has ended.

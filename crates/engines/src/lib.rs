@@ -6,7 +6,6 @@
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
-//! * [`netns`]: network namespaces held by a descriptor.
 //! * [`error`]: what goes wrong, in words.
 
 pub mod engine;
@@ -14,7 +13,6 @@ pub mod error;
 mod guard;
 pub mod init;
 pub mod instance;
-pub mod netns;
 pub mod process;
 pub mod report;
 mod stopwatch;

@@ -49,7 +49,6 @@ use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
-use crate::netns;
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 

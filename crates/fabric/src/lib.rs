@@ -3,9 +3,11 @@
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
+//! * [`netns`]: the network namespaces in which these sockets are.
 
 pub mod attach;
 pub mod identity;
+pub mod netns;
 pub mod seqpacket;
 
 pub use identity::{Epoch, FabricId, ProcessId, Vid};

@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fabric::netns;
+
 use super::netlink;
 use crate::instance::Network;
-use crate::netns;
 
 const INSIDE: &str = "eth0";
 

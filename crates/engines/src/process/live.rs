@@ -6,12 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fabric::netns;
+
 use super::criu::{Criu, Launch};
 use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
-use super::{Config, images, netns, sockets};
+use super::{Config, images, sockets};
 use crate::engine::{Phases, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch, netns};
+use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch};
 use fabric::attach::{self, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
-use fabric::{Epoch, FabricId, ProcessId, Vid, seqpacket};
+use fabric::{Epoch, FabricId, ProcessId, Vid, netns, seqpacket};
 
 /// The longest that anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use engines::{
     Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, Needs, Phases, Recovered, Report,
-    Result, Running, State, Watch, netns,
+    Result, Running, State, Watch,
 };
+use fabric::netns;
 
 const CONTENT: &[u8] = &[7; 3 * 1024 * 1024];
 

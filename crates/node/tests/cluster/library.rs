@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::in_network;
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
-use fabric::{Epoch, ProcessId, seqpacket};
+use fabric::{Epoch, ProcessId, netns, seqpacket};
 
 pub const LIMIT: Duration = Duration::from_secs(10);
 
@@ -158,7 +157,7 @@ pub fn run_command(network: &OwnedFd, text: &str, code: i32) {
 fn connect(network: &OwnedFd) -> OwnedFd {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        match in_network(network.as_fd(), || seqpacket::connect(SOCKET_NAME)) {
+        match netns::enter(network.as_fd(), || seqpacket::connect(SOCKET_NAME)).flatten() {
             Ok(socket) => return socket,
             Err(error) if Instant::now() > deadline => panic!("nobody listens: {error}"),
             Err(_) => thread::sleep(Duration::from_millis(1)),

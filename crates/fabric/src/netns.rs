@@ -24,15 +24,23 @@ pub fn create() -> io::Result<OwnedFd> {
 /// Those of `setns` and of the thread's start.
 pub fn enter<T: Send>(namespace: BorrowedFd<'_>, inside: impl FnOnce() -> T + Send) -> io::Result<T> {
     on_own_thread(|| {
-        // SAFETY: no memory is passed; the namespace changes for this thread alone.
-        check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+        join(namespace)?;
         Ok(inside())
     })
 }
 
+/// Puts the calling thread into `namespace`, for good. It only makes a system call, so that a forked process may do it.
+///
+/// # Errors
+/// Those of `setns`.
+pub fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no memory is passed; the namespace changes for this thread alone.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
+}
+
 fn on_own_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
-        let worker = thread::Builder::new().name("netns".into()).spawn_scoped(scope, work)?;
+        let worker = thread::Builder::new().name("th-netns".into()).spawn_scoped(scope, work)?;
         worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
