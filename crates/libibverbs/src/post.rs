@@ -3,7 +3,7 @@
 use std::slice;
 
 use libc::c_int;
-use softhca::{Errno, Payload, SendOp, SendWr, Sge};
+use softhca::{Device, Errno, Payload, Posted, Qp as Handle, SendOp, SendWr, Sge};
 use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
@@ -22,22 +22,39 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the contract of verbs.
     let qp = unsafe { Qp::of(qp) };
     let mut next = list;
-    let posted = qp.process.with(|state| {
-        let mut result = Ok(());
-        // SAFETY: the contract of verbs: NULL or a live request, whose arrays are as long as it says.
-        while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: as above.
-            result = unsafe { send_wr(wr).and_then(|wr| state.device.post_send(qp.handle, &wr)) };
-            if result.is_err() {
-                break;
-            }
-            next = wr.next;
+    let posted = qp.process.lock().and_then(|mut state| {
+        // SAFETY: the contract of verbs.
+        let (queued, posted) = unsafe { post_sends(&mut state.device, qp.handle, &mut next) };
+        if queued {
+            state.device.flush_doorbell(qp.handle);
         }
-        state.device.flush_doorbell(qp.handle);
-        result
+        if queued || state.device.has_news() {
+            qp.process.attend(&mut state);
+        }
+        posted
     });
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
+}
+
+/// Posts each request of a list until one is refused, which is then left in `next`. Also says whether any waits for the
+/// doorbell.
+///
+/// # Safety
+/// `next` is NULL or a live list, whose arrays are as long as it says.
+#[inline]
+unsafe fn post_sends(device: &mut Device, qp: Handle, next: &mut *mut ibv_send_wr) -> (bool, Result<(), Errno>) {
+    let mut queued = false;
+    // SAFETY: the caller's promise.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: the caller's promise.
+        match unsafe { send_wr(wr).and_then(|wr| device.post_send(qp, &wr)) } {
+            Ok(posted) => queued |= posted == Posted::Queued,
+            Err(error) => return (queued, Err(error)),
+        }
+        *next = wr.next;
+    }
+    (queued, Ok(()))
 }
 
 /// # Safety

@@ -135,28 +135,44 @@ impl Process {
     /// # Errors
     /// `EIO` in a forked child; otherwise those of `work`.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
-        if self.forked.load(Ordering::Relaxed) {
-            return Err(Errno(libc::EIO));
-        }
-        let mut state = self.lock_politely();
+        let mut state = self.lock()?;
         let result = work(&mut state);
-        self.deliver(&mut state);
-        self.tell_thread(&mut state);
+        self.attend(&mut state);
         result
     }
 
-    /// The lock, for the program, once the thread does not want it.
-    fn lock_politely(&self) -> Guard<'_, State> {
+    /// The lock, for the program. Who changes more than memory calls [`Self::attend`] before it is given up.
+    ///
+    /// # Errors
+    /// `EIO` in a forked child.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Guard<'_, State>, Errno> {
+        self.state.lock_as_owner().map_or_else(|| self.lock_politely(), Ok)
+    }
+
+    /// Passes on what a call of the program has brought about.
+    #[inline]
+    pub(crate) fn attend(&self, state: &mut State) {
+        self.deliver(state);
+        self.tell_thread(state);
+    }
+
+    /// The lock, for a thread of the program that does not own it, once the library's thread does not want it.
+    ///
+    /// # Errors
+    /// `EIO` in a forked child, where no thread owns it.
+    #[cold]
+    fn lock_politely(&self) -> Result<Guard<'_, State>, Errno> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(Errno(libc::EIO));
+        }
         while self.thread_waits.load(Ordering::Relaxed) {
             thread::yield_now();
-        }
-        if let Some(state) = self.state.lock_as_owner() {
-            return state;
         }
         self.program_waits.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
-        state
+        Ok(state)
     }
 
     /// Whether the program waits for the lock.

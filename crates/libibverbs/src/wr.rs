@@ -162,7 +162,8 @@ fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
         let mut posted = Ok(());
         for request in &batch.requests {
             // SAFETY: inline elements lie in the batch since `settle`.
-            posted = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
+            let outcome = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
+            posted = outcome.map(drop);
             if posted.is_err() {
                 break;
             }

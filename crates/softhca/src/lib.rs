@@ -55,4 +55,4 @@ pub use handle::{Cq, Keys, Mr, Pd, Qp, Srq};
 pub use limits::Limits;
 pub use link::LinkLoss;
 pub use stream::{Stream, Waitable};
-pub use work::{Payload, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use work::{Payload, Posted, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -129,6 +129,15 @@ impl SendOp {
     }
 }
 
+/// What became of a send work request when it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// Its bytes are where they belong.
+    Done,
+    /// It waits for [`crate::Device::flush_doorbell`].
+    Queued,
+}
+
 /// How a work request ended (`enum ibv_wc_status`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]

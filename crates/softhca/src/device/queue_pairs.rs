@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::handle::Qp;
 use crate::limits::Limits;
 use crate::qp::QueuePair;
-use crate::work::{SendWr, Sge};
+use crate::work::{Posted, SendWr, Sge};
 
 impl Device {
     /// Makes a queue pair. Returns its number as applications know it, and the capacities granted.
@@ -219,12 +219,12 @@ impl Device {
     /// # Safety
     /// Inline pieces are readable.
     #[inline]
-    pub unsafe fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+    pub unsafe fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<Posted, Errno> {
         if self.post_directly(qp, wr) {
-            return Ok(());
+            return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.queue_send(qp, wr) }
+        unsafe { self.queue_send(qp, wr) }.map(|()| Posted::Queued)
     }
 
     /// # Safety

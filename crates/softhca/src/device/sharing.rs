@@ -24,7 +24,7 @@ impl Device {
     }
 
     /// Does a request by copying, where that is possible. False if it has to be queued.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>) -> bool {
         match self.core.direct(qp, wr) {
             Direct::Done => return true,

@@ -127,7 +127,7 @@ struct Target<'a> {
 }
 
 /// Where `wr` leads, if it is a WRITE or READ of memory that a window shows.
-#[inline]
+#[inline(always)]
 fn target<'a>(qp: &'a QueuePair, wr: &SendWr<'_>) -> Result<Target<'a>, Direct> {
     let (va, rkey, reads) = match wr.op {
         SendOp::Write { va, rkey } => (va, rkey, false),
@@ -150,7 +150,7 @@ fn target<'a>(qp: &'a QueuePair, wr: &SendWr<'_>) -> Result<Target<'a>, Direct> 
 impl Core {
     /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
     /// queued before it.
-    #[inline]
+    #[inline(always)]
     pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>) -> Direct {
         let Some(qp) = self.qps.get(handle.0) else { return Direct::Declined };
         let target = match target(qp, wr) {
@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Copies what `wr` says from or to `target`.
-    #[inline]
+    #[inline(always)]
     fn copy_directly(&self, qp: &QueuePair, wr: &SendWr<'_>, target: &Target<'_>) -> Direct {
         let Target { window, address, length, reads } = *target;
         let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
