@@ -103,6 +103,13 @@ pub enum Event {
         /// As a shell reports it.
         code: i32,
     },
+    /// The last answer to [`Request::Run`] if the command could not be started; there is no such instance then.
+    NotStarted {
+        /// As a shell reports it.
+        code: u8,
+        /// Why.
+        failure: Failure,
+    },
     /// The request was refused or has failed: the last answer.
     Failed(Failure),
 }
@@ -125,6 +132,7 @@ impl Event {
             | Self::Cancelling
             | Self::Done
             | Self::Exited { .. }
+            | Self::NotStarted { .. }
             | Self::Failed(_) => true,
         }
     }

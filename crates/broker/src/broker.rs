@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fabric::attach::{LinkRefusal, Role, SOCKET_NAME, ToProcess};
+use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout_at;
@@ -353,10 +353,17 @@ impl Shared {
         self.with(id, |instance| {
             instance.carried.exit = Some(code);
             self.observer.exited(id, code);
-            if let Some(member) = instance.members.get(&Seat::Init) {
-                let _ = member.queue.try_send(Outgoing::bare(ToProcess::Farewell));
+            instance.dismiss();
+        });
+    }
+
+    pub fn started(&self, id: InstanceId, start: Result<(), NotStarted>) {
+        self.with(id, |instance| {
+            let failed = start.is_err();
+            self.observer.started(id, start);
+            if failed {
+                instance.dismiss();
             }
-            instance.changed.notify_waiters();
         });
     }
 

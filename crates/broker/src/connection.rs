@@ -191,6 +191,8 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
             shared.keep_output(instance, Chunk { stream, bytes });
         }
         (Seat::Init, ToNode::Exited { code }) => shared.exited(instance, code),
+        (Seat::Init, ToNode::Started) => shared.started(instance, Ok(())),
+        (Seat::Init, ToNode::NotStarted(why)) => shared.started(instance, Err(why)),
         (_, message) => {
             return Err(io::Error::other(format!("{message:?} is not for it to say")));
         }

@@ -295,6 +295,14 @@ impl Instance {
         self.changed.notify_waiters();
     }
 
+    /// Lets the first process end.
+    pub fn dismiss(&mut self) {
+        if let Some(member) = self.members.get(&Seat::Init) {
+            let _ = member.queue.try_send(Outgoing::bare(ToProcess::Farewell));
+        }
+        self.changed.notify_waiters();
+    }
+
     /// Queues a message for the process at `index`, if it can have links now.
     pub fn post(&self, index: u8, message: ToProcess, descriptors: Vec<OwnedFd>) -> Result<(), LinkRefusal> {
         let seat = Seat::Verbs(index);

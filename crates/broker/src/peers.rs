@@ -2,7 +2,7 @@ use std::future::Future;
 use std::net::TcpStream;
 use std::pin::Pin;
 
-use fabric::attach::LinkRefusal;
+use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::{Epoch, FabricId, ProcessId};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +76,9 @@ pub trait Observer: Send + Sync + 'static {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster);
     /// The command ended. The instance's first process ends only after this has returned.
     fn exited(&self, instance: InstanceId, code: i32);
+    /// The command runs, or could not be started. In the latter case the instance's first process ends
+    /// only after this has returned.
+    fn started(&self, instance: InstanceId, start: Result<(), NotStarted>);
 }
 
 /// Nobody wants to know.
@@ -85,4 +88,5 @@ pub struct NoObserver;
 impl Observer for NoObserver {
     fn roster_changed(&self, _: InstanceId, _: &Roster) {}
     fn exited(&self, _: InstanceId, _: i32) {}
+    fn started(&self, _: InstanceId, _: Result<(), NotStarted>) {}
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use api::Failure;
 use fabric::Vid;
 use moves::coordinator::{Config, Coordinator, Input, Output};
-use moves::journal::{Instance, Record};
+use moves::journal::{Exit, Instance, Record};
 use moves::progress::InstanceEnded;
 use moves::{HostName, MoveId};
 use rpc::wire::{Answer, FromCoordinator, Measurement, Question};
@@ -169,7 +169,8 @@ impl Cluster {
         match record {
             Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
             Record::InstanceEnded { vid, exit } => {
-                if let Some(instance) = inner.known.remove(vid) {
+                let known = inner.known.remove(vid);
+                if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
                 }
                 self.is_started(inner, *vid);

@@ -5,6 +5,9 @@ use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use rpc::wire::split_reason;
 
+/// What is known of an instance that never ran.
+pub const NOT_STARTED: &str = "it was never started";
+
 /// The failure for what a node, or the move protocol, gives as its reason.
 pub fn from_reason(reason: &str) -> Failure {
     let (what, way_out) = split_reason(reason);

@@ -11,7 +11,7 @@ use moves::HostName;
 use moves::journal::{Exit, Instance};
 use moves::progress::Phase;
 use rpc::frame;
-use rpc::wire::{Blueprint, Question};
+use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
 
 use crate::cluster::{Cluster, Inner};
@@ -31,7 +31,9 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     let started = cluster.ask(&host, question, START_LIMIT).await;
     let mut inner = cluster.lock();
     cluster.is_started(&mut inner, vid);
-    started?;
+    if let Answer::NotStarted(why) = started? {
+        return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.way_out) });
+    }
     let instance = inner.machine.image().instances.get(&vid);
     // A short command may have ended by now.
     let ended = || inner.ended.iter().find(|ended| ended.vid == vid).map(of_ended);
@@ -97,7 +99,7 @@ fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failu
             "use 1 to 63 lower-case letters, digits and hyphens, a letter first",
         )
     })?;
-    if request.command.is_empty() {
+    if request.command.first().is_none_or(String::is_empty) {
         return Err(Failure::new("there is no command", "give one after `--`"));
     }
     Ok(InstanceSpec {
@@ -149,6 +151,7 @@ pub fn of_ended(ended: &EndedInstance) -> api::Instance {
     let state = match &ended.exit {
         Exit::Code(code) => State::Exited { code: *code },
         Exit::Lost { reason } => State::Lost { reason: reason.clone() },
+        Exit::NotStarted => State::Lost { reason: failure::NOT_STARTED.into() },
     };
     with_state(ended.vid, &ended.instance, state)
 }

@@ -59,6 +59,7 @@ pub async fn logs(
             _ => match exit {
                 Some(Exit::Code(code)) => Event::Exited { code },
                 Some(Exit::Lost { reason }) => Event::Failed(failure::lost(name, &reason)),
+                Some(Exit::NotStarted) => Event::Failed(failure::lost(name, failure::NOT_STARTED)),
                 None => {
                     tokio::select! {
                         () = tokio::time::sleep(RETRY) => continue,
@@ -102,7 +103,7 @@ async fn ask(cluster: &Cluster, host: &HostName, from: Position, wait: bool) -> 
     let limit = if wait { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
     match cluster.ask(host, question, limit).await? {
         Answer::Output { chunks, next, exit } => Ok(Read { chunks, next, exit }),
-        Answer::Done => Err(failure::host_silent(host)),
+        Answer::Done | Answer::NotStarted(_) => Err(failure::host_silent(host)),
     }
 }
 

@@ -86,6 +86,7 @@ fn ended_as(inner: &Inner, name: &str) -> Result<Option<Event>, Failure> {
         None => Err(failure::no_instance(name)),
         Some(Exit::Code(code)) => Ok(Some(Event::Exited { code: *code })),
         Some(Exit::Lost { reason }) => Err(failure::lost(name, reason)),
+        Some(Exit::NotStarted) => Err(failure::lost(name, failure::NOT_STARTED)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The instance's first process: runs the command, and carries its output and its end to the node.
 //!
 //! ```text
-//!  command ──stdout, stderr──▶ init ──Output, Exited──▶ node      over the attach socket
+//!  command ──stdout, stderr──▶ init ──Started, Output, Exited──▶ node      over the attach socket
 //! ```
 //!
 //! It travels with the instance. On `Suspend` it closes its socket, and then asks for the node
@@ -19,8 +19,6 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-
-use fabric::attach::ToNode;
 
 use self::attach::Attachment;
 use self::child::{Child, Order};
@@ -77,14 +75,14 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     while !init.node.dismissed() {
         init.step()?;
     }
-    Ok(init.child.code().unwrap_or(0))
+    Ok(init.child.code())
 }
 
 struct Init {
     signals: Signals,
     child: Child,
     node: Attachment,
-    /// `Exited` is on its way in the present connection.
+    /// The command's end is on its way in the present connection.
     told_end: bool,
 }
 
@@ -106,9 +104,9 @@ impl Init {
         while self.node.has_room() {
             if let Some(output) = self.child.read_output() {
                 self.node.send(&output);
-            } else if let Some(code) = self.child.code().filter(|_| !self.told_end) {
+            } else if let Some(end) = self.child.end().filter(|_| !self.told_end) {
                 self.told_end = true;
-                self.node.send(&ToNode::Exited { code });
+                self.node.send(end);
             } else {
                 return;
             }

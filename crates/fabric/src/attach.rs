@@ -95,6 +95,21 @@ pub enum ToNode {
         /// As a shell reports it: the exit code, or 128 and the signal's number.
         code: i32,
     },
+    /// The command runs ([`Role::Init`]). It is said once, before anything else of it.
+    Started,
+    /// The command could not be started ([`Role::Init`]); the sender waits for [`ToProcess::Farewell`].
+    NotStarted(NotStarted),
+}
+
+/// Why a command does not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotStarted {
+    /// As a shell reports it: 127 for a command that there is not, 126 for one that cannot be run.
+    pub code: u8,
+    /// What is wrong, naming the command.
+    pub what: String,
+    /// The way out.
+    pub way_out: String,
 }
 
 /// The most bytes in one [`ToNode::Output`].

@@ -32,6 +32,8 @@ pub enum Exit {
         /// What is known about it.
         reason: String,
     },
+    /// It never ran: whoever asked for it has been told why.
+    NotStarted,
 }
 
 /// A move that is not over.

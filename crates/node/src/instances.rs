@@ -12,9 +12,10 @@ use moves::journal::Exit;
 use moves::node::Input;
 use rpc::frame;
 use rpc::wire::{self, Answer, Blueprint, Question};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::node::Node;
+use crate::node::{Node, Start};
 
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
 const WAIT: Duration = Duration::from_secs(60);
@@ -206,11 +207,26 @@ impl Node {
         self.enter_instance(vid).map_err(|error| error.to_string())?;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
-        let started = self.start_entered(vid, &live, blueprint, bytes).await;
-        if let Err(reason) = &started {
-            self.input(Input::Exited { vid, exit: Exit::Lost { reason: reason.clone() } });
+        let (waiter, word) = oneshot::channel();
+        self.starts().insert(vid, waiter);
+        let answer = match self.start_entered(vid, &live, blueprint, bytes).await {
+            Ok(()) => Ok(self.hear_start(word).await),
+            Err(reason) => {
+                self.input(Input::Exited { vid, exit: Exit::NotStarted });
+                Err(reason)
+            }
+        };
+        self.starts().remove(&vid);
+        answer
+    }
+
+    /// What the instance's first process says of the command. One that says nothing in time has started it, or says
+    /// later that it has not.
+    async fn hear_start(&self, word: oneshot::Receiver<Start>) -> Answer {
+        match timeout(self.start_patience, word).await {
+            Ok(Ok(Err(why))) => Answer::NotStarted(why),
+            _ => Answer::Done,
         }
-        started.map(|()| Answer::Done)
     }
 
     async fn start_entered(

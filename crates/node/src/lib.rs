@@ -35,6 +35,7 @@ mod state;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use engines::Engine;
 use moves::InvalidHostName;
@@ -60,6 +61,9 @@ pub struct NodeOptions {
     pub state: PathBuf,
     /// What runs the instances.
     pub engine: Box<dyn Engine>,
+    /// How long an instance's first process may take to say that the command runs. Without its word it counts
+    /// as running.
+    pub start_patience: Duration,
 }
 
 /// Why a node does not run.

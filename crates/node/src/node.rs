@@ -2,10 +2,12 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use broker::{Broker, InstanceId, Observer, Roster};
 use engines::Engine;
 use fabric::Vid;
+use fabric::attach::NotStarted;
 use moves::HostName;
 use moves::journal::Exit;
 use moves::node::{Input, Output};
@@ -13,6 +15,7 @@ use rpc::Endpoint;
 use rpc::pki::Identity;
 use store::NodeStore;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::agent::Agent;
 use crate::control;
@@ -38,7 +41,14 @@ pub struct Node {
     pub data: DataPort,
     pub lives: Mutex<HashMap<Vid, Live>>,
     pub ended: Mutex<Ended>,
+    /// Who waits for the word that an instance's command runs.
+    pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
+    /// How long is waited for it.
+    pub start_patience: Duration,
 }
+
+/// Whether a command runs.
+pub type Start = Result<(), NotStarted>;
 
 /// Runs a node until it fails.
 pub async fn serve(options: NodeOptions) -> NodeError {
@@ -94,11 +104,17 @@ fn make(options: NodeOptions, data_port: u16) -> Result<(Arc<Node>, Vec<Output>)
         data: DataPort::new(data_port),
         lives: Mutex::default(),
         ended: Mutex::default(),
+        starts: Mutex::default(),
+        start_patience: options.start_patience,
     });
     Ok((node, outputs))
 }
 
 impl Node {
+    pub fn starts(&self) -> MutexGuard<'_, HashMap<Vid, oneshot::Sender<Start>>> {
+        self.starts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,6 +149,17 @@ impl Observer for NodeObserver {
             tracing::warn!("instance {instance}: its exit code is not noted: {error}");
         }
         node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
+    }
+
+    fn started(&self, instance: InstanceId, start: Start) {
+        let Some(node) = self.0.upgrade() else { return };
+        if start.is_err() {
+            node.input(Input::Exited { vid: instance.vid, exit: Exit::NotStarted });
+        }
+        if let Some(waiter) = node.starts().remove(&instance.vid) {
+            // One that has lost its patience takes the command for started, and hears of its end.
+            let _ = waiter.send(start);
+        }
     }
 }
 

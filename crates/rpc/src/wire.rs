@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use broker::{Carried, Chunk, LinkRequest};
 use engines::{Image, InstanceSpec};
-use fabric::attach::LinkRefusal;
+use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::{Epoch, FabricId, Vid};
 use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
@@ -156,6 +156,8 @@ pub enum Answer {
         /// How the command ended, if it has.
         exit: Option<i32>,
     },
+    /// The instance's command could not be started, and nothing of the instance is left.
+    NotStarted(NotStarted),
 }
 
 /// How long part of a move took, in microseconds.

@@ -170,6 +170,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
         image.instances.extend(take(&instances, vid.lid())?.map(|instance| (vid, instance)));
     }
     if let Record::InstanceEnded { vid, exit } = record
+        && *exit != Exit::NotStarted
         && let Some(instance) = image.instances.get(vid)
     {
         keep_ended_instance(

@@ -10,38 +10,53 @@ pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Why a command failed, with the way out.
 #[derive(Debug)]
-pub struct Failure(api::Failure);
+pub struct Failure {
+    why: api::Failure,
+    code: u8,
+}
 
 impl Failure {
     /// A failure with its way out, which may be empty.
     pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self(api::Failure::new(message, help))
+        api::Failure::new(message, help).into()
+    }
+
+    /// The same failure with another code for the process.
+    #[must_use]
+    pub fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The code with which the process ends.
+    pub fn code(&self) -> u8 {
+        self.code
     }
 
     /// Whether the failure is about `name`.
     pub fn names(&self, name: &str) -> bool {
-        self.0.message.contains(&format!("`{name}`"))
+        self.why.message.contains(&format!("`{name}`"))
     }
 
     /// The same failure with one more way out, before the others.
     #[must_use]
     pub fn with_help(mut self, help: &str) -> Self {
-        let others = std::mem::take(&mut self.0.help);
-        self.0.help = if others.is_empty() { help.to_owned() } else { format!("{help} {others}") };
+        let others = std::mem::take(&mut self.why.help);
+        self.why.help = if others.is_empty() { help.to_owned() } else { format!("{help} {others}") };
         self
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "transhume: {}", self.0.message)?;
-        if self.0.help.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.0.help) }
+        write!(f, "transhume: {}", self.why.message)?;
+        if self.why.help.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.why.help) }
     }
 }
 
 impl From<api::Failure> for Failure {
-    fn from(failure: api::Failure) -> Self {
-        Self(failure)
+    fn from(why: api::Failure) -> Self {
+        Self { why, code: 1 }
     }
 }
 

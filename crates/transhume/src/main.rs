@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("{failure}");
-            ExitCode::FAILURE
+            failure.code().into()
         }
     }
 }

@@ -118,6 +118,24 @@ fn a_missing_library_is_named_before_anything_is_started() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_is_told_with_a_shells_exit_code() {
+    let stage = Stage::new("unfit");
+    let empty = stage.run(&["run", "--", ""]);
+    assert_eq!(empty.status.code(), Some(127));
+    assert!(
+        text(&empty.stderr).starts_with("transhume: the command is empty\n  give a program"),
+        "{empty:?}"
+    );
+    let answer = r#"{"not_started":{"code":126,"failure":{"message":"`x` is none","help":"take y"}}}
+"#;
+    let _requests = stage.coordinator(&[answer]);
+    let unfit = stage.run(&["run", "--detach", "--", "x"]);
+    assert_eq!(unfit.status.code(), Some(126));
+    assert_eq!(text(&unfit.stderr), "transhume: `x` is none\n  take y\n");
+    assert_eq!(text(&unfit.stdout), "");
+}
+
+#[test]
 fn run_copies_output_and_exit_code() {
     let stage = Stage::new("run");
     let output = r#"{"output":{"stream":"Stdout","text":"to out\n","position":{"vid":258,"next":1}}}

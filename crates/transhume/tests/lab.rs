@@ -182,6 +182,27 @@ fn down_clears_what_a_killed_up_has_left() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_leaves_no_instance() {
+    let Some(lab) = Named::new("tunfit") else { return };
+    lab.ok(&["lab", "up", "--hosts", "1"]);
+    let cases = [("no-such-program", 127, "installed"), ("/etc/passwd", 126, "executable")];
+    for (command, code, way_out) in cases {
+        for detach in [&[][..], &["--detach"]] {
+            let run = lab.run(&[&["run"], detach, &["--", command]].concat());
+            let errors = String::from_utf8(run.stderr).unwrap();
+            assert_eq!(run.status.code(), Some(code), "{errors}");
+            assert!(errors.contains(&format!("`{command}`")) && errors.contains(way_out), "{errors}");
+            assert!(run.stdout.is_empty());
+        }
+    }
+    assert_eq!(lab.ok(&["ps", "--json"]).trim(), "[]");
+    lab.ok(&["lab", "restart", "coordinator"]);
+    assert_eq!(lab.ok(&["ps", "--json"]).trim(), "[]");
+    assert_eq!(lab.run(&["run", "--", "sh", "-c", "exit 127"]).status.code(), Some(127));
+    assert!(lab.ok(&["ps"]).contains("exited (127)"));
+}
+
+#[test]
 fn down_ends_instances_with_all_their_processes() {
     let Some(lab) = Named::new("tinst") else { return };
     lab.ok(&["lab", "up", "--hosts", "1"]);

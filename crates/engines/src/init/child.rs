@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{self, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
-use fabric::attach::{MAX_OUTPUT, OutputStream, ToNode};
+use fabric::attach::{MAX_OUTPUT, NotStarted, OutputStream, ToNode};
 
 /// What to run, and as whom.
 pub struct Order<'a> {
@@ -52,6 +53,29 @@ impl<'a> Order<'a> {
     }
 }
 
+impl Order<'_> {
+    /// Why the command did not start. The directory is looked at first: without it, no command is found.
+    fn explain(&self, error: &io::Error) -> NotStarted {
+        let (program, directory) = (self.program.display(), self.directory.display());
+        if !Path::new(self.directory).is_dir() {
+            let what =
+                format!("`{program}` cannot be started: there is no directory {directory} on its host");
+            return not_started(126, what, "start it from a directory that is on the host as well");
+        }
+        let what = format!("`{program}` cannot be started in {directory}: {error}");
+        if error.kind() == io::ErrorKind::NotFound {
+            let way_out =
+                "see that it is installed on the host and in $PATH; a script's interpreter counts as well";
+            return not_started(127, what, way_out);
+        }
+        not_started(126, what, "see that it is an executable file that its user may run (`ls -l`, `file`)")
+    }
+}
+
+fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
+    NotStarted { code, what, way_out: way_out.to_owned() }
+}
+
 /// A program expects to start with no signal blocked; init has blocked those that it hears.
 fn unblock_signals() -> libc::c_int {
     // SAFETY: the set is made empty before it is used.
@@ -72,9 +96,10 @@ pub struct Child {
     pid: Option<i32>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// Why the command did not start, still to be told.
-    complaint: Option<String>,
-    code: Option<i32>,
+    /// That the command runs is still to be told.
+    starting: bool,
+    /// How it ended, or why it did not start.
+    end: Option<ToNode>,
 }
 
 impl Child {
@@ -86,18 +111,15 @@ impl Child {
                 for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)] {
                     pipe.into_iter().for_each(set_nonblocking);
                 }
-                Self { pid: Some(child.id().cast_signed()), stdout, stderr, complaint: None, code: None }
+                Self { pid: Some(child.id().cast_signed()), stdout, stderr, starting: true, end: None }
             }
-            Err(error) => {
-                let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-                let (program, directory) = (order.program.display(), order.directory.display());
-                Self::unstarted(format!("transhume: cannot run {program} in {directory}: {error}\n"), code)
-            }
+            Err(error) => Self::unstarted(order.explain(&error)),
         }
     }
 
-    fn unstarted(complaint: String, code: i32) -> Self {
-        Self { pid: None, stdout: None, stderr: None, complaint: Some(complaint), code: Some(code) }
+    fn unstarted(why: NotStarted) -> Self {
+        let end = Some(ToNode::NotStarted(why));
+        Self { pid: None, stdout: None, stderr: None, starting: false, end }
     }
 
     /// Acts on a signal that init heard: reaps, or passes it on.
@@ -121,14 +143,23 @@ impl Child {
             }
             if Some(pid) == self.pid {
                 self.pid = None;
-                self.code = Some(code_of(ExitStatus::from_raw(status)));
+                self.end = Some(ToNode::Exited { code: code_of(ExitStatus::from_raw(status)) });
             }
         }
     }
 
-    /// The command's exit code as a shell gives it, once it has ended.
-    pub fn code(&self) -> Option<i32> {
-        self.code
+    /// What there is to tell of the command's end, once it has ended.
+    pub fn end(&self) -> Option<&ToNode> {
+        self.end.as_ref()
+    }
+
+    /// The command's exit code as a shell gives it.
+    pub fn code(&self) -> i32 {
+        match &self.end {
+            Some(ToNode::Exited { code }) => *code,
+            Some(ToNode::NotStarted(why)) => why.code.into(),
+            _ => 0,
+        }
     }
 
     /// The pipes that may still bring output.
@@ -136,10 +167,10 @@ impl Child {
         [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }
 
-    /// Output that is there now, if any.
+    /// That the command has started, and then output that is there now, if any.
     pub fn read_output(&mut self) -> Option<ToNode> {
-        if let Some(complaint) = self.complaint.take() {
-            return Some(ToNode::Output { stream: OutputStream::Stderr, bytes: complaint.into_bytes() });
+        if std::mem::take(&mut self.starting) {
+            return Some(ToNode::Started);
         }
         let stdout = read(&mut self.stdout).map(|bytes| (OutputStream::Stdout, bytes));
         let output = stdout.or_else(|| read(&mut self.stderr).map(|bytes| (OutputStream::Stderr, bytes)));

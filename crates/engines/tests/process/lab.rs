@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch};
-use fabric::attach::{self, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
+use fabric::attach::{self, NotStarted, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
 use fabric::{Epoch, FabricId, ProcessId, Vid, netns, seqpacket};
 
 /// The longest that anything here may take.
@@ -221,6 +221,8 @@ impl Node {
 pub struct Output {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
+    pub started: bool,
+    pub not_started: Option<NotStarted>,
     pub code: Option<i32>,
     suspended: bool,
 }
@@ -231,6 +233,8 @@ impl Output {
             ToNode::Output { stream: OutputStream::Stdout, bytes } => self.stdout.extend(bytes),
             ToNode::Output { stream: OutputStream::Stderr, bytes } => self.stderr.extend(bytes),
             ToNode::Exited { code } => self.code = Some(code),
+            ToNode::Started => self.started = true,
+            ToNode::NotStarted(why) => self.not_started = Some(why),
             ToNode::Suspended { .. } => self.suspended = true,
             ToNode::Resumed { .. } => {}
             other => panic!("unexpected {other:?}"),

@@ -24,9 +24,25 @@ fn a_command_that_does_not_exist_is_told() {
     let mut spec = workload("missing", 1, &[]);
     spec.command = vec!["no-such-program".into()];
     let (mut node, mut output) = (host.start(&spec), Output::default());
-    node.read(&mut output, |output| output.code.is_some());
-    assert_eq!(output.code, Some(127));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-program"));
+    node.read(&mut output, |output| output.not_started.is_some());
+    let why = output.not_started.unwrap();
+    assert!(why.code == 127 && why.what.contains("`no-such-program`"), "{why:?}");
+    assert!(!output.started && output.code.is_none());
+}
+
+#[test]
+fn a_command_that_cannot_be_run_and_a_missing_directory_are_told_apart() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let cases = [("/etc/passwd", "/", "executable"), ("true", "/no/such", "directory")];
+    for (number, (command, directory, expected)) in (39..).zip(cases) {
+        let mut spec = workload(&format!("unfit{number}"), number, &[]);
+        (spec.command, spec.directory) = (vec![command.into()], directory.into());
+        let (mut node, mut output) = (host.start(&spec), Output::default());
+        node.read(&mut output, |output| output.not_started.is_some());
+        let why = output.not_started.unwrap();
+        assert!(why.code == 126 && why.way_out.contains(expected), "{why:?}");
+    }
 }
 
 #[test]

@@ -220,6 +220,7 @@ fn reason_of(outcome: Outcome) -> String {
         Outcome::Refused { reasons } => reasons.join("; "),
         Outcome::Gone { exit: Exit::Lost { reason } } => reason,
         Outcome::Gone { exit: Exit::Code(code) } => format!("the instance ended with code {code}"),
+        Outcome::Gone { exit: Exit::NotStarted } => "the instance was never started".into(),
         _ => "the engine gave an answer that does not belong to the operation".into(),
     }
 }

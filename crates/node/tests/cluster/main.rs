@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::{
     Bytes, Client, Event, Instance, MoveReport, MoveRequest, Outcome, Phase, Position, Request, RunRequest,
@@ -84,6 +84,7 @@ impl Cluster {
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
             engine: Box::new(Handle(self.engines[host].clone())),
+            start_patience: Duration::ZERO,
         };
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async { panic!("the node ended: {}", node::serve(options).await) });

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use engines::process::{Config, ProcessEngine};
@@ -71,11 +72,15 @@ impl Arguments {
             pki: self.pki,
             state: self.state,
             engine: Box::new(engine),
+            start_patience: START_PATIENCE,
         })
         .map_err(failed)?;
         Ok(ExitCode::SUCCESS)
     }
 }
+
+/// How long a host that is very busy may take to start a command.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What starts an instance's first process. A lab's mark goes along, since the environment is the
 /// instance's own.

@@ -15,11 +15,16 @@ use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
 use crate::{interrupt, library};
 
+/// What a shell reports for a command that there is not.
+const NOT_FOUND: u8 = 127;
+
 /// Starts a program that can be moved
 ///
 /// The program runs in PID and network namespaces of its own on one of the hosts, with this
 /// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
 /// Its output comes here, and its exit code is that of this command.
+/// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and
+/// 126 if it cannot be run, as shells have it.
 /// Ctrl-C ends it (with SIGKILL, as `transhume kill` does); a second Ctrl-C leaves at once.
 /// If the coordinator goes away, the program runs on, and its output comes when there is one again.
 #[derive(Args)]
@@ -53,6 +58,7 @@ impl Arguments {
         let suggest = |failure| target.suggest(failure, &host);
         let instance = match target.ask(&Request::Run(self.request()?)).map_err(suggest)? {
             Event::Started(instance) => instance,
+            Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),
             event => return Err(unexpected(&event)),
         };
         if json {
@@ -66,6 +72,10 @@ impl Arguments {
     }
 
     fn request(self) -> Result<RunRequest> {
+        if self.command.first().is_none_or(String::is_empty) {
+            let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
+            return Err(Failure::new("the command is empty", help).with_code(NOT_FOUND));
+        }
         let directory = env::current_dir()?;
         let directory = directory.to_str().ok_or_else(|| not_text("the working directory's name"))?;
         Ok(RunRequest {
