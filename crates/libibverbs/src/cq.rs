@@ -52,7 +52,7 @@ impl Cq {
         let (found, spins) = self.process.with(|state| {
             let found = state.device.poll_cq(self.handle, room, take)?;
             state.empty_polls = if found == 0 { state.empty_polls.wrapping_add(1) } else { 0 };
-            state.polls = state.polls.wrapping_add(1);
+            self.process.count_poll();
             Ok((found, state.empty_polls))
         })?;
         if spins % SPINS == SPINS - 1 {

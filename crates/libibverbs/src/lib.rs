@@ -47,6 +47,7 @@ mod devices;
 mod errno;
 mod events;
 mod fork;
+mod held_acks;
 mod memory;
 mod post;
 mod process;

@@ -43,7 +43,11 @@ pub(crate) unsafe extern "C" fn post_send(
 /// # Safety
 /// `next` is NULL or a live list, whose arrays are as long as it says.
 #[inline]
-unsafe fn post_sends(device: &mut Device, qp: Handle, next: &mut *mut ibv_send_wr) -> (bool, Result<(), Errno>) {
+unsafe fn post_sends(
+    device: &mut Device,
+    qp: Handle,
+    next: &mut *mut ibv_send_wr,
+) -> (bool, Result<(), Errno>) {
     let mut queued = false;
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { next.as_ref() } {

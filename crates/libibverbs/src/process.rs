@@ -52,8 +52,6 @@ pub(crate) struct State {
     pub(crate) objects: Objects,
     /// Peers to which the thread shall ask the node for a link.
     pub(crate) wanted_links: Vec<ProcessId>,
-    /// Counts the program's polls. A clock would take longer than the poll.
-    pub(crate) polls: u32,
     /// Polls in vain since the last that was not.
     pub(crate) empty_polls: u32,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
@@ -76,6 +74,8 @@ pub(crate) struct Process {
     program_waits: AtomicU32,
     /// The device belongs to the parent of this process.
     forked: AtomicBool,
+    /// Counts the program's polls, which change it with the lock held. A clock would take longer than the poll.
+    pub(crate) polls: AtomicU32,
     /// Wakes the thread.
     pub(crate) wake: EventFd,
     /// The thread's connection to the node, or -1; for `fork`.
@@ -91,7 +91,6 @@ impl Process {
             device,
             objects: Objects::default(),
             wanted_links: Vec::new(),
-            polls: 0,
             empty_polls: 0,
             armed: true,
             known: Known::default(),
@@ -105,6 +104,7 @@ impl Process {
             thread_waits: AtomicBool::new(false),
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
             wake,
             node: AtomicI32::new(-1),
         }
@@ -173,6 +173,12 @@ impl Process {
         let state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
         Ok(state)
+    }
+
+    /// One more. The lock is held, so that no poll is lost.
+    #[inline]
+    pub(crate) fn count_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Whether the program waits for the lock.

@@ -16,8 +16,8 @@
 //!
 //! In the last case disarming was a mistake, and patience grows.
 //! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
-//! acknowledgements that were to ride on its next request: the thread looks each tick, and after
-//! a quiet while it sleeps soundly until a call wakes it.
+//! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
+//! that spins, and after a quiet while it sleeps soundly until a call wakes it.
 //!
 //! # Moves
 //!
@@ -39,6 +39,7 @@ use softhca::{Progress, Stream, Waitable, stream};
 
 use crate::attach::{self, Refusal, Welcome};
 use crate::debug;
+use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
 
 /// Polls since the thread last looked after which the program is taken to spin.
@@ -59,6 +60,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// The thread's time slice, the least that the scheduler grants.
 const SLICE: Duration = Duration::from_micros(100);
 
+/// Ticks in a row for which the thread only looks whether the program still polls.
+const GLANCES: u32 = 16;
+
 /// Between attempts to reach a node that went away without a word: it restarts.
 const NODE_RETRY: Duration = Duration::from_millis(20);
 
@@ -76,6 +80,8 @@ enum Next {
     Again,
     /// `None`: until something happens.
     Sleep(Option<Duration>),
+    /// For a tick; again as long as the program spins.
+    Doze,
 }
 
 /// What woke the thread.
@@ -83,6 +89,8 @@ enum Next {
 struct Woken {
     node: bool,
     link: bool,
+    /// The program.
+    call: bool,
 }
 
 /// What the thread owns.
@@ -94,7 +102,7 @@ pub(crate) struct Runtime {
     waitables: Vec<Waitable>,
     /// What ended the last sleep, until it has been judged.
     woken: Option<Woken>,
-    /// [`State::polls`] when the thread last looked.
+    /// [`Process::polls`] when the thread last looked.
     seen_polls: u32,
     /// Wake-ups in a row of a program that spins.
     streak: u32,
@@ -103,6 +111,7 @@ pub(crate) struct Runtime {
     ticks: u32,
     /// Ticks without traffic or polls.
     quiet: u32,
+    acks: HeldAcks,
 }
 
 /// Starts the thread with all signals blocked: they are the program's.
@@ -189,6 +198,7 @@ impl Runtime {
             patience: *PATIENCE.start(),
             ticks: 0,
             quiet: 0,
+            acks: HeldAcks::default(),
         }
     }
 
@@ -200,13 +210,18 @@ impl Runtime {
         let wanted = self.take_wanted(&mut state);
         drop(state);
         self.ask_for(wanted);
-        if let Next::Sleep(timeout) = next {
-            let woken = self.sleep(timeout);
-            self.attend_node(woken.node);
-            self.woken = Some(woken);
-        } else if process.is_wanted() {
-            thread::yield_now();
-        }
+        let woken = match next {
+            Next::Sleep(timeout) => self.sleep(timeout),
+            Next::Doze => self.doze(),
+            Next::Again => {
+                if process.is_wanted() {
+                    thread::yield_now();
+                }
+                return;
+            }
+        };
+        self.attend_node(woken.node);
+        self.woken = Some(woken);
     }
 
     /// Drives links and timers, and says what is next.
@@ -216,6 +231,8 @@ impl Runtime {
         if woken.is_some() {
             state.device.awake();
         }
+        let leaves_acks = self.leaves_acks(state, woken.as_ref().is_some_and(|woken| woken.link));
+        state.device.hold_acks(leaves_acks);
         let progress = self.drive(state, now);
         self.process.deliver(state);
         if let Some(woken) = woken {
@@ -230,7 +247,14 @@ impl Runtime {
             state.device.waitables(&mut self.waitables);
         }
         state.sound_asleep = state.armed && self.quiet >= DROWSY;
-        let tick = (!state.sound_asleep).then_some(TICK);
+        if !state.armed && progress.next_deadline.is_none() && matches!(self.node, Node::Attached(_)) {
+            return Next::Doze;
+        }
+        let holds = state.armed && leaves_acks && state.device.has_output();
+        if holds {
+            self.acks.leave(state.device.acks_sent());
+        }
+        let tick = (!state.sound_asleep).then_some(if holds { HOLD } else { TICK });
         let retry = match self.node {
             Node::Attached(_) => None,
             Node::Lost => Some(NODE_RETRY),
@@ -238,6 +262,20 @@ impl Runtime {
         };
         let deadline = progress.next_deadline.map(|deadline| deadline.saturating_sub(now));
         Next::Sleep([tick, retry, deadline].into_iter().flatten().min())
+    }
+
+    /// Whether acknowledgements are left to the program this time.
+    fn leaves_acks(&mut self, state: &State, link: bool) -> bool {
+        if !state.armed {
+            // A program that spins sends them itself as soon as a poll finds nothing.
+            return self.polls_since() >= SPINNING;
+        }
+        self.acks.may_be_left(state.device.acks_sent(), link)
+    }
+
+    /// The program's polls since the thread last looked.
+    fn polls_since(&self) -> u32 {
+        self.process.polls.load(Ordering::Relaxed).wrapping_sub(self.seen_polls)
     }
 
     /// Drives links until nothing is left, in two rounds at most while others may want the lock.
@@ -256,6 +294,20 @@ impl Runtime {
             Node::Attached(_) => std::mem::take(&mut state.wanted_links),
             Node::Lost | Node::Suspended => Vec::new(),
         }
+    }
+
+    /// Sleeps for some ticks while the program spins, without the lock, for which the program would have to wait.
+    fn doze(&mut self) -> Woken {
+        let mut woken = self.sleep(Some(TICK));
+        for _ in 1..GLANCES {
+            if woken.node || woken.call || self.polls_since() < SPINNING {
+                break;
+            }
+            self.seen_polls = self.seen_polls.wrapping_add(self.polls_since());
+            self.ticks += 1;
+            woken = self.sleep(Some(TICK));
+        }
+        woken
     }
 
     /// `None`: until something happens.
@@ -280,10 +332,15 @@ impl Runtime {
         if ready <= 0 {
             return Woken::default();
         }
-        if entries[1].revents != 0 {
+        let [node, call, links @ ..] = &*entries else { return Woken::default() };
+        if call.revents != 0 {
             self.process.wake.take();
         }
-        Woken { node: entries[0].revents != 0, link: entries[2..].iter().any(|entry| entry.revents != 0) }
+        Woken {
+            node: node.revents != 0,
+            link: links.iter().any(|entry| entry.revents != 0),
+            call: call.revents != 0,
+        }
     }
 
     fn attend_node(&mut self, spoke: bool) {
@@ -297,8 +354,8 @@ impl Runtime {
     /// Decides between armed and disarmed; see the module. `link`: a link has woken the thread. `did_work`: it found
     /// something to do there.
     fn judge_polling(&mut self, state: &mut State, link: bool, did_work: bool) {
-        let polls = state.polls.wrapping_sub(self.seen_polls);
-        self.seen_polls = state.polls;
+        let polls = self.polls_since();
+        self.seen_polls = self.seen_polls.wrapping_add(polls);
         let spins = polls >= SPINNING;
         self.quiet = if link || polls > 0 { 0 } else { self.quiet.saturating_add(1) };
         if !state.armed {

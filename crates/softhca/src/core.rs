@@ -44,6 +44,8 @@ pub(crate) struct Core {
     pub failed: Vec<Qp>,
     /// Queue pairs that found the gate of their neighbour closed.
     pub stale: Vec<Qp>,
+    /// How often acknowledgements have left.
+    pub acks_sent: u64,
     incarnations: u64,
 }
 
@@ -64,6 +66,7 @@ impl Core {
             waiting: Vec::new(),
             failed: Vec::new(),
             stale: Vec::new(),
+            acks_sent: 0,
             incarnations: 0,
         }
     }

@@ -36,12 +36,20 @@ pub(super) struct Links {
     requests: Vec<ProcessId>,
     /// Changes with the set of descriptors to sleep on.
     version: u64,
+    /// Acknowledgements are left for the application's next request.
+    holds_acks: bool,
 }
 
 impl Links {
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.requests.is_empty()
+    }
+
+    /// True if link `at` has something to send that is not left for others.
+    fn is_due(&self, at: usize) -> bool {
+        let link = &self.links[at];
+        if self.holds_acks { link.has_urgent_work() } else { link.has_work() }
     }
 
     /// The link to `peer`, made if need be.
@@ -224,7 +232,8 @@ impl Device {
         if worked {
             self.registered.mark_active(self.links.links[at].peer);
         }
-        let sent = self.links.links[at].has_output() && self.transmit(at);
+        let wants_to_send = self.links.is_due(at) || self.links.links[at].blocked;
+        let sent = wants_to_send && self.transmit(at);
         worked || sent
     }
 
@@ -353,7 +362,7 @@ impl Device {
                 progress.more |= self.run_sharing();
             }
             let link = &self.links.links[at];
-            progress.more |= link.stream.is_some() && (worked || link.has_work());
+            progress.more |= link.stream.is_some() && (worked || self.links.is_due(at));
         }
         self.settle();
         progress
@@ -404,6 +413,17 @@ impl Device {
         self.need_link(at);
     }
 
+    /// Whether [`Self::progress`] leaves acknowledgements to the application's next request, which may carry them.
+    pub fn hold_acks(&mut self, hold: bool) {
+        self.links.holds_acks = hold;
+    }
+
+    /// Changes whenever acknowledgements leave, by whomever.
+    #[must_use]
+    pub fn acks_sent(&self) -> u64 {
+        self.core.acks_sent
+    }
+
     /// True if [`Self::progress`] would send something, such as acknowledgements that wait for company.
     #[must_use]
     pub fn has_output(&self) -> bool {
@@ -430,8 +450,8 @@ impl Device {
     pub fn prepare_to_sleep(&mut self) -> bool {
         let mut may_sleep = true;
         for &at in &self.links.live {
+            may_sleep &= !self.links.is_due(at);
             let link = &mut self.links.links[at];
-            may_sleep &= !link.has_work();
             if let Some(stream) = link.stream.as_mut() {
                 may_sleep &= stream.prepare_to_sleep(link.blocked);
             }

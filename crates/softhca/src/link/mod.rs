@@ -165,6 +165,11 @@ impl Link {
         !self.blocked && self.has_output()
     }
 
+    /// The same, if acknowledgements that wait for company do not count.
+    pub fn has_urgent_work(&self) -> bool {
+        !self.blocked && (!self.tx.is_empty() || self.out.is_urgent())
+    }
+
     /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
     pub fn close(&mut self, core: &mut Core) {
         self.state = State::Down;
@@ -420,6 +425,7 @@ fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
     }
     // Those that no SEND carries.
     out.take_acks(acks);
+    core.acks_sent += u64::from(!acks.is_empty());
     for handle in acks.drain(..) {
         core.ack_frame(handle, &out.lookup, tx);
     }

@@ -1,0 +1,62 @@
+//! Who sends acknowledgements: the thread at once, or the program with its answer.
+//!
+//! Of two programs that answer each other, each can learn with one message that its request was executed and what
+//! the answer is; then the one that waits for its completion has the answer with it, and needs no thread. So the
+//! thread leaves acknowledgements to the program for a moment, where the program has lately been as quick as that.
+
+use std::time::Duration;
+
+/// How long acknowledgements are left to the program.
+pub(crate) const HOLD: Duration = Duration::from_micros(50);
+
+/// After so many wake-ups by links, acknowledgements are left to a program that was not quick enough before.
+const PROBE: u32 = 64;
+
+/// What the thread has learnt of the program.
+#[derive(Default)]
+pub(crate) struct HeldAcks {
+    /// [`softhca::Device::acks_sent`] when some were left to the program.
+    left: Option<u64>,
+    /// The program has sent those that were left to it last.
+    is_quick: bool,
+    /// Wake-ups by links.
+    wakes: u32,
+}
+
+impl HeldAcks {
+    /// Whether acknowledgements may be left to the program now. `sent`: [`softhca::Device::acks_sent`]; `by_link`: the
+    /// thread was woken by a link.
+    pub(crate) fn may_be_left(&mut self, sent: u64, by_link: bool) -> bool {
+        if let Some(before) = self.left.take() {
+            self.is_quick = sent != before;
+            return self.is_quick && by_link;
+        }
+        self.wakes = self.wakes.wrapping_add(u32::from(by_link));
+        by_link && (self.is_quick || self.wakes.is_multiple_of(PROBE))
+    }
+
+    /// Some have been.
+    pub(crate) fn leave(&mut self, sent: u64) {
+        self.left = Some(sent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_answers_carries_them_until_it_does_not() {
+        let mut acks = HeldAcks::default();
+        let tried = (1..=PROBE).find(|_| acks.may_be_left(7, true));
+        assert_eq!(tried, Some(PROBE));
+        acks.leave(7);
+        assert!(acks.may_be_left(8, true), "the program has sent them");
+        acks.leave(8);
+        assert!(!acks.may_be_left(9, false), "nothing has come since");
+        assert!(acks.may_be_left(9, true));
+        acks.leave(9);
+        assert!(!acks.may_be_left(9, false), "the moment is over: the thread sends them");
+        assert!((2..PROBE).all(|_| !acks.may_be_left(10, true)), "and does so for a while");
+    }
+}
