@@ -33,6 +33,7 @@
 #[macro_use]
 mod object;
 mod address;
+mod arming;
 mod attach;
 mod biased;
 mod c;

@@ -1,23 +1,6 @@
 //! The thread `transhume-rdma`: the attach socket, timers, and links while the program does not poll.
 //!
-//! # When it sleeps on links
-//!
-//! A program that spins in `ibv_poll_cq` drives the links itself; a thread that woke for the same bytes
-//! would only steal its processor. One that blocks, or spins on memory (as `ib_write_lat` does),
-//! needs the thread. So the thread is *armed* (sleeps on links) or not:
-//!
-//! ```text
-//!           woke `patience` times in a row, and each time the program had spun meanwhile
-//!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
-//!         ◀────────────────────────────────────────────────────────────────────
-//!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
-//!           or a tick found work that the program had not polled for
-//! ```
-//!
-//! In the last case disarming was a mistake, and patience grows.
-//! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
-//! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
-//! that spins, and after a quiet while it sleeps soundly until a call wakes it.
+//! When it sleeps on links is the matter of [`crate::arming`].
 //!
 //! # Moves
 //!
@@ -27,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,22 +19,11 @@ use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
 use fabric::{Epoch, ProcessId, seqpacket};
 use softhca::{Progress, Stream, Waitable, stream};
 
+use crate::arming::Arming;
 use crate::attach::{self, Refusal, Welcome};
 use crate::debug;
 use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
-
-/// Polls since the thread last looked after which the program is taken to spin.
-const SPINNING: u32 = 32;
-
-/// The least and the most wake-ups in a row after which the program is taken to poll for itself.
-const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
-
-/// Quiet ticks after which the thread sleeps until something wakes it.
-const DROWSY: u32 = 10;
-
-/// Ticks after which disarming counts as right.
-const PROVEN: u32 = 20;
 
 /// How often a disarmed thread looks whether the program still polls.
 const TICK: Duration = Duration::from_millis(1);
@@ -102,15 +73,7 @@ pub(crate) struct Runtime {
     waitables: Vec<Waitable>,
     /// What ended the last sleep, until it has been judged.
     woken: Option<Woken>,
-    /// [`Process::polls`] when the thread last looked.
-    seen_polls: u32,
-    /// Wake-ups in a row of a program that spins.
-    streak: u32,
-    patience: u32,
-    /// Ticks since the thread was disarmed.
-    ticks: u32,
-    /// Ticks without traffic or polls.
-    quiet: u32,
+    arming: Arming,
     acks: HeldAcks,
 }
 
@@ -193,11 +156,7 @@ impl Runtime {
             asked: BTreeSet::new(),
             waitables: Vec::new(),
             woken: None,
-            seen_polls: 0,
-            streak: 0,
-            patience: *PATIENCE.start(),
-            ticks: 0,
-            quiet: 0,
+            arming: Arming::default(),
             acks: HeldAcks::default(),
         }
     }
@@ -236,7 +195,7 @@ impl Runtime {
         let progress = self.drive(state, now);
         self.process.deliver(state);
         if let Some(woken) = woken {
-            self.judge_polling(state, woken.link, progress.did_work);
+            state.armed = self.arming.judge(state.armed, self.polls(), woken.link, progress.did_work);
         }
         state.known = Known::of(&state.device);
         self.waitables.clear();
@@ -246,7 +205,7 @@ impl Runtime {
         if state.armed {
             state.device.waitables(&mut self.waitables);
         }
-        state.sound_asleep = state.armed && self.quiet >= DROWSY;
+        state.sound_asleep = state.armed && self.arming.is_drowsy();
         if !state.armed && progress.next_deadline.is_none() && matches!(self.node, Node::Attached(_)) {
             return Next::Doze;
         }
@@ -268,14 +227,14 @@ impl Runtime {
     fn leaves_acks(&mut self, state: &State, link: bool) -> bool {
         if !state.armed {
             // A program that spins sends them itself as soon as a poll finds nothing.
-            return self.polls_since() >= SPINNING;
+            return self.arming.spins(self.polls());
         }
         self.acks.may_be_left(state.device.acks_sent(), link)
     }
 
-    /// The program's polls since the thread last looked.
-    fn polls_since(&self) -> u32 {
-        self.process.polls.load(Ordering::Relaxed).wrapping_sub(self.seen_polls)
+    /// The program's polls so far.
+    fn polls(&self) -> u32 {
+        self.process.polls.load(Ordering::Relaxed)
     }
 
     /// Drives links until nothing is left, in two rounds at most while others may want the lock.
@@ -300,11 +259,10 @@ impl Runtime {
     fn doze(&mut self) -> Woken {
         let mut woken = self.sleep(Some(TICK));
         for _ in 1..GLANCES {
-            if woken.node || woken.call || self.polls_since() < SPINNING {
+            if woken.node || woken.call || !self.arming.spins(self.polls()) {
                 break;
             }
-            self.seen_polls = self.seen_polls.wrapping_add(self.polls_since());
-            self.ticks += 1;
+            self.arming.glance(self.polls());
             woken = self.sleep(Some(TICK));
         }
         woken
@@ -348,34 +306,6 @@ impl Runtime {
             Node::Attached(_) if spoke => self.receive(),
             Node::Attached(_) => {}
             Node::Lost | Node::Suspended => self.reconnect(),
-        }
-    }
-
-    /// Decides between armed and disarmed; see the module. `link`: a link has woken the thread. `did_work`: it found
-    /// something to do there.
-    fn judge_polling(&mut self, state: &mut State, link: bool, did_work: bool) {
-        let polls = self.polls_since();
-        self.seen_polls = self.seen_polls.wrapping_add(polls);
-        let spins = polls >= SPINNING;
-        self.quiet = if link || polls > 0 { 0 } else { self.quiet.saturating_add(1) };
-        if !state.armed {
-            self.ticks += 1;
-            let mistaken = did_work && !spins;
-            state.armed = mistaken || polls == 0;
-            self.learn(mistaken);
-        } else if link {
-            self.streak = if spins { self.streak + 1 } else { 0 };
-            state.armed = self.streak < self.patience;
-            self.ticks = 0;
-        }
-    }
-
-    fn learn(&mut self, mistaken: bool) {
-        self.streak = 0;
-        if mistaken {
-            self.patience = (self.patience * 4).min(*PATIENCE.end());
-        } else if self.ticks > PROVEN {
-            self.patience = *PATIENCE.start();
         }
     }
 
