@@ -1,7 +1,7 @@
 //! Where instances and hosts are, as far as this node knows.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric::{Epoch, Vid};
@@ -57,6 +57,11 @@ impl Directory {
 
     pub fn address(&self, host: &HostName) -> Option<SocketAddr> {
         self.lock().hosts.get(host).copied()
+    }
+
+    /// Whether a host listens at that address.
+    pub fn is_host(&self, address: IpAddr) -> bool {
+        self.lock().hosts.values().any(|known| known.ip() == address)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

@@ -15,9 +15,10 @@ use moves::HostName;
 use rpc::wire::{LinkAnswer, LinkQuestion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::directory::Place;
+use crate::lobby::{Lobby, PAUSE};
 use crate::node::Node;
 
 /// How long the other end may take to connect to the data port and to say its nonce.
@@ -178,24 +179,27 @@ impl Node {
 
     /// Accepts links' connections for as long as it is polled.
     pub async fn accept_data(self: Arc<Self>, listener: TcpListener) {
+        let lobby = Lobby::new();
         loop {
             match listener.accept().await {
-                Ok((socket, _)) => {
-                    tokio::spawn(self.clone().take_data(socket));
+                Ok((socket, address)) => {
+                    if let Some(permit) = lobby.enter(address, &self.directory) {
+                        tokio::spawn(self.clone().take_data(socket, permit));
+                        continue;
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!("no connection accepted: {error}");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
+                Err(error) => tracing::warn!("no connection accepted: {error}"),
             }
+            sleep(PAUSE).await;
         }
     }
 
-    async fn take_data(self: Arc<Self>, mut socket: TcpStream) {
+    async fn take_data(self: Arc<Self>, mut socket: TcpStream, permit: impl Send) {
         let mut nonce = Nonce::default();
         if !matches!(timeout(NONCE_LIMIT, socket.read_exact(&mut nonce)).await, Ok(Ok(_))) {
             return;
         }
+        drop(permit);
         let Some(request) = self.data.take(&nonce) else { return };
         let Ok(socket) = socket.into_std() else { return };
         if let Err(reason) = self.broker.deliver(&request, socket) {

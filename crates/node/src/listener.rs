@@ -1,5 +1,6 @@
 //! Connections from other nodes.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,37 +8,35 @@ use moves::HostName;
 use rpc::wire::Opening;
 use rpc::{call, frame};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use crate::lobby::{Lobby, PAUSE};
 use crate::node::Node;
 
 /// How long a node may take to say what its connection is for.
 const OPENING_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most connections that have not yet said who they are.
-const MAX_STRANGERS: usize = 256;
-
 impl Node {
     /// Accepts other nodes' connections for as long as it is polled.
     pub async fn accept(self: Arc<Self>, listener: TcpListener) {
-        let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+        let lobby = Lobby::new();
         loop {
-            let Ok(permit) = strangers.clone().acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((tcp, address)) => {
-                    let node = self.clone();
-                    tokio::spawn(async move {
-                        if let Err(error) = node.welcome(tcp, permit).await {
-                            tracing::debug!("{address} is cut off: {error}");
-                        }
-                    });
+                    if let Some(permit) = lobby.enter(address, &self.directory) {
+                        tokio::spawn(self.clone().serve(tcp, address, permit));
+                        continue;
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!("no connection accepted: {error}");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
+                Err(error) => tracing::warn!("no connection accepted: {error}"),
             }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn serve(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, permit: impl Send) {
+        if let Err(error) = self.welcome(tcp, permit).await {
+            tracing::debug!("{address} is cut off: {error}");
         }
     }
 
