@@ -10,7 +10,6 @@ use crate::handle::{Cq, Qp, Srq};
 use crate::limits::Limits;
 use crate::link::tx::Tx;
 use crate::qp::QueuePair;
-use crate::receive_queue::Receive;
 use crate::region::Regions;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
@@ -147,29 +146,43 @@ impl Core {
     /// Completes all receives of the queue pair as flushed; those of a shared queue stay.
     pub fn flush_receives(&mut self, handle: Qp) {
         while let Some(qp) = self.qps.get_mut(handle.0) {
-            let begun = qp.responder.receive.take();
-            let Some(receive) = begun.or_else(|| qp.receives.take(Receive::default()).ok()) else { return };
-            let completion = received(qp, receive.wr_id, WcStatus::Flushed);
+            if !qp.responder.holds_receive && !qp.receives.take(&mut qp.responder.receive) {
+                return;
+            }
+            qp.responder.holds_receive = false;
+            let completion = received(qp, qp.responder.receive.wr_id, WcStatus::Flushed);
             let cq = qp.init.recv_cq;
             self.complete(cq, completion);
         }
     }
 
-    /// Takes the oldest receive that is posted for `handle`, if there is one.
-    pub fn take_receive(&mut self, handle: Qp, reuse: Receive) -> Result<Receive, Receive> {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(reuse) };
-        let Some(srq) = qp.init.srq else { return qp.receives.take(reuse) };
-        let Some(queue) = self.srqs.get_mut(srq.0) else { return Err(reuse) };
-        let taken = queue.receives.take(reuse)?;
-        if queue.fell_below_limit() {
-            self.raise(AsyncEvent::SrqLimitReached(srq));
+    /// Gives the responder of `handle` the oldest receive that is posted for it, unless it holds one. False if there
+    /// is none.
+    pub fn hold_receive(&mut self, handle: Qp) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let responder = &mut qp.responder;
+        if responder.holds_receive {
+            return true;
         }
-        Ok(taken)
+        let Some(srq) = qp.init.srq else {
+            responder.holds_receive = qp.receives.take(&mut responder.receive);
+            return responder.holds_receive;
+        };
+        let Some(queue) = self.srqs.get_mut(srq.0) else { return false };
+        responder.holds_receive = queue.receives.take(&mut responder.receive);
+        if responder.holds_receive && queue.fell_below_limit() {
+            self.raise(AsyncEvent::SrqLimitReached(srq));
+            return true;
+        }
+        responder.holds_receive
     }
 
     /// Stages one frame of `handle`, answers and requests in turn. False if there is none for now.
     pub fn next_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        if qp.responder.owes().is_none() {
+            return self.request_frame(handle, lookup, tx);
+        }
         qp.answers_first = !qp.answers_first;
         if qp.answers_first && self.answer_frame(handle, lookup, tx) {
             return true;

@@ -73,13 +73,13 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Takes the oldest receive, into `reuse` to spare an allocation.
-    pub fn take(&mut self, mut reuse: Receive) -> Result<Receive, Receive> {
-        let Some(posted) = self.requests.pop_front() else { return Err(reuse) };
-        reuse.wr_id = posted.wr_id;
-        reuse.sges.clear();
+    /// Takes the oldest receive into `to`. False if there is none.
+    pub fn take(&mut self, to: &mut Receive) -> bool {
+        let Some(posted) = self.requests.pop_front() else { return false };
+        to.wr_id = posted.wr_id;
+        to.sges.clear();
         // Mostly there is one: a `drain` takes longer to set up.
-        reuse.sges.extend((0..posted.sges).filter_map(|_| self.sges.pop_front()));
-        Ok(reuse)
+        to.sges.extend((0..posted.sges).filter_map(|_| self.sges.pop_front()));
+        true
     }
 }

@@ -72,12 +72,14 @@ fn check_locally(qp: &QueuePair, request: &SendRequest, regions: &Regions, max_m
     if request.is_query() && qp.attr.max_rd_atomic == 0 {
         return WcStatus::LocalQpOperation;
     }
-    if request.inline.is_some() {
-        return WcStatus::Success;
-    }
+    if has_memory(qp, request, regions) { WcStatus::Success } else { WcStatus::LocalProtection }
+}
+
+/// True if what `request` names of local memory is there, with the rights that it needs.
+fn has_memory(qp: &QueuePair, request: &SendRequest, regions: &Regions) -> bool {
     let needs = if request.is_query() { Access::LOCAL_WRITE } else { Access::empty() };
-    let good = request.sges.iter().all(|sge| regions.local(qp.init.pd, sge, needs).is_some());
-    if good { WcStatus::Success } else { WcStatus::LocalProtection }
+    let is_there = |sge| regions.local(qp.init.pd, sge, needs).is_some();
+    request.inline.is_some() || request.sges.iter().all(is_there)
 }
 
 impl Core {
@@ -108,12 +110,12 @@ impl Core {
                 Queued::Waits => return false,
                 Queued::Declined => {}
             }
+        } else if !has_memory(qp, request, &self.regions) {
+            return self.end_locally(handle, msn, WcStatus::LocalProtection);
         }
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
-        if stage(qp, handle, msn, &self.regions, lookup, tx) {
-            return true;
-        }
-        self.end_locally(handle, msn, WcStatus::LocalProtection)
+        stage(qp, handle, msn, &self.regions, lookup, tx);
+        true
     }
 
     /// Request `msn` fails without having been sent. Always false.
@@ -400,16 +402,9 @@ pub(crate) fn addressed(qp: &QueuePair, lookup: &LookupList, opcode: Opcode) -> 
     Header { dst_qpn, src_qpn: qp.qpn, ..Header::new(opcode) }
 }
 
-/// Stages the next segment of message `msn`. False if its memory is not there any more.
-fn stage(
-    qp: &mut QueuePair,
-    handle: Qp,
-    msn: u64,
-    regions: &Regions,
-    lookup: &LookupList,
-    tx: &mut Tx,
-) -> bool {
-    let Some(request) = qp.sends.get(msn) else { return false };
+/// Stages the next segment of message `msn`, whose memory has been found to be there.
+fn stage(qp: &mut QueuePair, handle: Qp, msn: u64, regions: &Regions, lookup: &LookupList, tx: &mut Tx) {
+    let Some(request) = qp.sends.get(msn) else { return };
     let offset = qp.requester.offset;
     let mut header = describe(qp, request, lookup);
     header.msn = msn;
@@ -421,16 +416,11 @@ fn stage(
         _ => {
             header.length = (request.length - offset).min(MAX_SEGMENT);
             acknowledge_by_the_way(qp, &mut header);
-            let mark = tx.mark();
             tx.frame(&header);
-            if !stage_payload(qp, handle, request, &header, regions, tx) {
-                tx.rewind(mark);
-                return false;
-            }
+            stage_payload(qp, handle, request, &header, regions, tx);
         }
     }
     advance(qp, &header);
-    true
 }
 
 /// The header of `request`, but for its segment.
@@ -481,20 +471,17 @@ fn stage_payload(
     header: &Header,
     regions: &Regions,
     tx: &mut Tx,
-) -> bool {
+) {
     if let Some(bytes) = &request.inline {
         let start = header.offset as usize;
         tx.copy(&bytes[start..start + header.length as usize]);
-        return true;
+        return;
     }
-    let mut pieces = crate::scatter::pieces(&request.sges, header.offset, header.length);
-    pieces.all(|piece| match regions.local(qp.init.pd, &piece, Access::empty()) {
-        Some(address) => {
+    for piece in crate::scatter::pieces(&request.sges, header.offset, header.length) {
+        if let Some(address) = regions.local(qp.init.pd, &piece, Access::empty()) {
             tx.application(address, piece.length, handle, header.msn);
-            true
         }
-        None => false,
-    })
+    }
 }
 
 fn advance(qp: &mut QueuePair, header: &Header) {

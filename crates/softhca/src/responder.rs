@@ -35,10 +35,9 @@ pub(crate) struct Responder {
     pub expected: u64,
     /// The message of which some segments have arrived.
     begun: Option<Begun>,
-    /// The receive that the begun message consumes. It outlives a lost link.
-    pub receive: Option<Receive>,
-    /// An emptied receive, to be used again.
-    spare: Receive,
+    /// The receive that the begun message consumes, if it holds one. It outlives a lost link.
+    pub receive: Receive,
+    pub holds_receive: bool,
     /// A NAK is under way; what was sent before the peer got it is dropped.
     dropping: bool,
     answers: VecDeque<Answer>,
@@ -77,6 +76,11 @@ impl Responder {
         self.dropping = false;
         self.ack_due = false;
         self.answers.clear();
+    }
+
+    /// Gives up the receive that it holds. Returns its `wr_id`.
+    pub fn give_receive(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.holds_receive).then_some(self.receive.wr_id)
     }
 
     /// The message number of an answer that is owed.
@@ -194,7 +198,7 @@ impl Core {
             Write => self.admit_access(handle, out, header, Access::REMOTE_WRITE),
             WriteImm => {
                 self.admit_access(handle, out, header, Access::REMOTE_WRITE)?;
-                self.hold_receive(handle)
+                self.admit_receive(handle)
             }
             Read => {
                 self.admit_query(handle)?;
@@ -213,9 +217,9 @@ impl Core {
     }
 
     fn admit_send(&mut self, handle: Qp, total: u32) -> Result<(), Refusal> {
-        self.hold_receive(handle)?;
+        self.admit_receive(handle)?;
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
-        let Some(receive) = &qp.responder.receive else { return Err(Syndrome::ReceiverNotReady.into()) };
+        let receive = &qp.responder.receive;
         if u64::from(total) > receive.room() {
             return Err(Refusal::Receive(WcStatus::LocalLength, Syndrome::InvalidRequest));
         }
@@ -227,31 +231,15 @@ impl Core {
         Ok(())
     }
 
+    /// Finds a receive for the message, if it has none from before a lost link.
+    fn admit_receive(&mut self, handle: Qp) -> Result<(), Refusal> {
+        if self.hold_receive(handle) { Ok(()) } else { Err(Syndrome::ReceiverNotReady.into()) }
+    }
+
     /// The domain in which receives name memory: the shared queue's, where there is one.
     fn receive_domain(&self, qp: &QueuePair) -> crate::handle::Pd {
         let shared = qp.init.srq.and_then(|srq| self.srqs.get(srq.0));
         shared.map_or(qp.init.pd, |queue| queue.pd)
-    }
-
-    /// Takes a receive for the message, unless it has one from before a lost link.
-    fn hold_receive(&mut self, handle: Qp) -> Result<(), Refusal> {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(Syndrome::NotReady.into()) };
-        if qp.responder.receive.is_some() {
-            return Ok(());
-        }
-        let spare = std::mem::take(&mut qp.responder.spare);
-        let taken = self.take_receive(handle, spare);
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Err(Syndrome::NotReady.into()) };
-        match taken {
-            Ok(receive) => {
-                qp.responder.receive = Some(receive);
-                Ok(())
-            }
-            Err(spare) => {
-                qp.responder.spare = spare;
-                Err(Syndrome::ReceiverNotReady.into())
-            }
-        }
     }
 
     fn admit_access(&self, handle: Qp, out: &Outbox, header: &Header, needs: Access) -> Result<(), Refusal> {
@@ -296,8 +284,8 @@ impl Core {
     /// The receive of the begun message completes with an error.
     fn fail_receive(&mut self, handle: Qp, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        let Some(receive) = qp.responder.receive.take() else { return };
-        let completion = received(qp, receive.wr_id, status);
+        let Some(wr_id) = qp.responder.give_receive() else { return };
+        let completion = received(qp, wr_id, status);
         let cq = qp.init.recv_cq;
         self.complete(cq, completion);
     }
@@ -333,7 +321,10 @@ impl Core {
             let address = self.regions.remote(qp.init.pd, header.rkey, va, length, Access::REMOTE_WRITE);
             return address.map(|address| add(address, length)).is_some();
         }
-        let Some(receive) = &qp.responder.receive else { return false };
+        if !qp.responder.holds_receive {
+            return false;
+        }
+        let receive = &qp.responder.receive;
         let pd = self.receive_domain(qp);
         crate::scatter::pieces(&receive.sges, header.offset + from, length).all(|sge| {
             let address = self.regions.local(pd, &sge, Access::LOCAL_WRITE);
@@ -379,8 +370,8 @@ impl Core {
 
     fn complete_receive(&mut self, handle: Qp, header: &Header) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        let Some(receive) = qp.responder.receive.take() else { return };
-        let mut completion = received(qp, receive.wr_id, WcStatus::Success);
+        let Some(wr_id) = qp.responder.give_receive() else { return };
+        let mut completion = received(qp, wr_id, WcStatus::Success);
         completion.byte_len = header.total;
         completion.solicited = header.flags & flag::SOLICITED != 0;
         if header.opcode == Opcode::WriteImm {
@@ -389,7 +380,6 @@ impl Core {
         if matches!(header.opcode, Opcode::SendImm | Opcode::WriteImm) {
             completion.imm = Some(header.imm);
         }
-        qp.responder.spare = receive;
         let cq = qp.init.recv_cq;
         self.complete(cq, completion);
     }

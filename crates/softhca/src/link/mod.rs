@@ -248,14 +248,10 @@ impl Link {
     /// Works off the buffered frames.
     fn digest(&mut self, core: &mut Core) -> Result<(), LinkLoss> {
         loop {
-            if let Some(incoming) = self.rx.incoming {
-                if incoming.left() == 0 {
-                    self.rx.incoming = None;
-                    self.end_frame(core, &incoming)?;
-                } else if self.rx.buffered().is_empty() {
+            if let Some(incoming) = self.rx.incoming.take() {
+                self.take_payload(core, incoming)?;
+                if self.rx.incoming.is_some() {
                     return Ok(());
-                } else {
-                    self.rx.place_buffered(core, &mut self.out);
                 }
                 continue;
             }
@@ -316,8 +312,7 @@ impl Link {
                 Verdict::Place(qp) => Target::Request(qp, core.incarnation(qp)),
                 Verdict::Discard => Target::Discard,
             };
-            self.rx.incoming = Some(Incoming { header: *header, target, placed: 0 });
-            return Ok(());
+            return self.take_payload(core, Incoming { header: *header, target, placed: 0 });
         }
         match header.opcode {
             Opcode::Ready => self.on_ready(core),
@@ -373,6 +368,16 @@ impl Link {
         if core.has_requests(handle) {
             self.schedule(core, handle);
         }
+        Ok(())
+    }
+
+    /// Puts the payload of `incoming` in its place, or what is there of it: the rest is waited for.
+    fn take_payload(&mut self, core: &mut Core, mut incoming: Incoming) -> Result<(), LinkLoss> {
+        self.rx.place_buffered(core, &mut self.out, &mut incoming);
+        if incoming.left() == 0 {
+            return self.end_frame(core, &incoming);
+        }
+        self.rx.incoming = Some(incoming);
         Ok(())
     }
 

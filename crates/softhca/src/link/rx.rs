@@ -86,21 +86,22 @@ impl Rx {
     }
 
     /// Copies buffered payload of the incoming frame to its place.
-    pub fn place_buffered(&mut self, core: &mut Core, out: &mut Outbox) {
-        let Some(mut incoming) = self.incoming else { return };
+    pub fn place_buffered(&mut self, core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
         let count = self.buffered().len().min(incoming.left() as usize);
+        if count == 0 {
+            return;
+        }
         let mut bytes = &self.buffer[self.start..self.start + count];
-        let found = destination(core, &incoming, count as u32, &mut |address, length| {
+        let found = destination(core, incoming, count as u32, &mut |address, length| {
             let (piece, rest) = bytes.split_at(length as usize);
             bytes = rest;
             // SAFETY: `destination` names memory in registered, writable regions.
             unsafe { memory::store(address, piece) };
         });
         if !found {
-            give_up(core, out, &mut incoming);
+            give_up(core, out, incoming);
         }
         incoming.placed += count as u32;
-        self.incoming = Some(incoming);
         self.consume(count);
     }
 
@@ -112,48 +113,52 @@ impl Rx {
         out: &mut Outbox,
         stream: &mut dyn Stream,
     ) -> io::Result<(usize, bool)> {
+        match self.incoming {
+            Some(incoming) if self.start == self.end && incoming.target != Target::Discard => {
+                self.read_payload(core, out, stream, incoming)
+            }
+            _ => self.read_frames(stream),
+        }
+    }
+
+    fn read_frames(&mut self, stream: &mut dyn Stream) -> io::Result<(usize, bool)> {
+        let room = self.room();
+        let vector = vector_over(&mut self.buffer[self.end..]);
+        // SAFETY: the vector names our own buffer.
+        let read = unsafe { stream.read(&[vector])? }.min(room);
+        self.end += read;
+        Ok((read, read == room))
+    }
+
+    fn read_payload(
+        &mut self,
+        core: &mut Core,
+        out: &mut Outbox,
+        stream: &mut dyn Stream,
+        mut incoming: Incoming,
+    ) -> io::Result<(usize, bool)> {
         let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
         let mut expected = 0;
-        if self.start == self.end
-            && let Some(mut incoming) = self.incoming
-            && incoming.target != Target::Discard
-        {
-            let found = destination(core, &incoming, incoming.left(), &mut |address, length| {
-                // A list that is too long for one call is continued by the next.
-                if vectors.len() < MAX_VECTORS - 1 {
-                    vectors.push(memory::vector(address, length as usize));
-                    expected += length as usize;
-                }
-            });
-            if !found {
-                give_up(core, out, &mut incoming);
-                self.incoming = Some(incoming);
-                vectors.clear();
-                expected = 0;
+        let found = destination(core, &incoming, incoming.left(), &mut |address, length| {
+            // A list that is too long for one call is continued by the next.
+            if vectors.len() < MAX_VECTORS - 1 {
+                vectors.push(memory::vector(address, length as usize));
+                expected += length as usize;
             }
+        });
+        if !found {
+            give_up(core, out, &mut incoming);
+            self.incoming = Some(incoming);
+            return self.read_frames(stream);
         }
-        let complete = self.incoming.is_none_or(|incoming| expected == incoming.left() as usize);
-        let behind = if expected == 0 {
-            self.room()
-        } else if complete {
-            READ_BEHIND
-        } else {
-            0
-        };
-        let tail = &mut self.buffer[self.end..self.end + behind];
-        if behind > 0 {
-            vectors.push(iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: behind });
-        }
+        let behind = if expected == incoming.left() as usize { READ_BEHIND } else { 0 };
+        vectors.push(vector_over(&mut self.buffer[..behind]));
         // SAFETY: the vectors name registered, writable memory and our own buffer.
-        let read = unsafe { stream.read(&vectors)? };
-        let read = read.min(expected + behind);
-        let direct = read.min(expected);
-        if let Some(incoming) = &mut self.incoming
-            && expected > 0
-        {
-            incoming.placed += direct as u32;
-        }
-        self.end += read - direct;
+        let read = unsafe { stream.read(&vectors)? }.min(expected + behind);
+        let placed = read.min(expected);
+        incoming.placed += placed as u32;
+        self.incoming = Some(incoming);
+        (self.start, self.end) = (0, read - placed);
         Ok((read, read == expected + behind))
     }
 
@@ -172,6 +177,10 @@ impl Rx {
         self.end = 0;
         self.incoming = None;
     }
+}
+
+fn vector_over(bytes: &mut [u8]) -> iovec {
+    iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
 /// Names the places of the next `length` bytes of `incoming`. False if they have none (any more).

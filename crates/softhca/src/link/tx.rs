@@ -31,20 +31,11 @@ pub(crate) struct Tx {
     left: usize,
 }
 
-#[derive(Clone)]
 enum Part {
     /// In `bytes`.
     Staged(Range<usize>),
     /// In application memory, for message `msn` of `qp`.
     Application { address: u64, length: usize, qp: Qp, msn: u64 },
-}
-
-/// A point to come back to.
-pub(crate) struct Mark {
-    bytes: usize,
-    parts: usize,
-    last: Option<Part>,
-    left: usize,
 }
 
 impl Tx {
@@ -92,25 +83,6 @@ impl Tx {
             _ if end > start => self.parts.push_back(Part::Staged(start..end)),
             _ => {}
         }
-    }
-
-    pub fn mark(&self) -> Mark {
-        Mark {
-            bytes: self.bytes.len(),
-            parts: self.parts.len(),
-            last: self.parts.back().cloned(),
-            left: self.left,
-        }
-    }
-
-    /// Unstages what was staged since `mark`.
-    pub fn rewind(&mut self, mark: Mark) {
-        self.parts.truncate(mark.parts);
-        if let (Some(back), Some(last)) = (self.parts.back_mut(), mark.last) {
-            *back = last;
-        }
-        self.bytes.truncate(mark.bytes);
-        self.left = mark.left;
     }
 
     /// Writes as much as `stream` takes. True if that was all.
