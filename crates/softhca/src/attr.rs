@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 use crate::handle::{Cq, Pd, Srq};
+use crate::work::SendOp;
 
 bitflags! {
     /// What may be done to a memory region, or through a QP (`enum ibv_access_flags`).
@@ -72,6 +73,27 @@ bitflags! {
     }
 }
 
+/// How a QP is connected to its peer (`enum ibv_qp_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QpKind {
+    /// A reliable connection.
+    #[default]
+    Rc,
+    /// An unreliable connection: SENDs and WRITEs only, and a message that the peer cannot take is dropped without
+    /// a word. None is lost on its way, not even in a move.
+    Uc,
+}
+
+impl QpKind {
+    /// Whether such QPs do `op`.
+    #[must_use]
+    #[inline]
+    pub fn does(self, op: &SendOp) -> bool {
+        use SendOp::{Send, SendImm, Write, WriteImm};
+        self == Self::Rc || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. })
+    }
+}
+
 /// A QP's state (`enum ibv_qp_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
@@ -87,7 +109,7 @@ pub enum QpState {
     Rts = 3,
     /// The send queue drains or is drained.
     Sqd = 4,
-    /// Datagram QPs only.
+    /// A send has failed; receives go on. Never that of a reliable connection.
     Sqe = 5,
     /// Everything is flushed.
     Error = 6,
@@ -149,9 +171,11 @@ pub struct QpCaps {
     pub max_inline: u32,
 }
 
-/// What a QP is made of. All are reliable connections.
+/// What a QP is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
+    /// Its connection.
+    pub kind: QpKind,
     /// Protection domain.
     pub pd: Pd,
     /// Where sends complete.

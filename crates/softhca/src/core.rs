@@ -3,7 +3,7 @@
 use fabric::{FabricId, ProcessId};
 use verbs::{HandleKind, HandleSource, LookupList, Names};
 
-use crate::attr::QpState;
+use crate::attr::{QpKind, QpState};
 use crate::completion_queue::{CompletionQueue, Pushed};
 use crate::event::{AsyncEvent, Event};
 use crate::handle::{Cq, Qp, Srq};
@@ -120,6 +120,20 @@ impl Core {
         let srq = self.qps.get(handle.0).and_then(|qp| qp.init.srq);
         if srq.is_some() {
             self.raise(AsyncEvent::LastWqeReached(handle));
+        }
+    }
+
+    /// A request of `handle` has failed, and with it the queue pair, or only the sends of an unreliable connection.
+    pub fn fail_sends(&mut self, handle: Qp) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        match qp.init.kind {
+            QpKind::Rc => self.fail(handle),
+            QpKind::Uc => {
+                qp.attr.state = QpState::Sqe;
+                qp.attr.sq_draining = false;
+                self.failed.push(handle);
+                self.flush_sends(handle);
+            }
         }
     }
 

@@ -10,7 +10,7 @@
 
 use verbs::{HandleKind, LookupList};
 
-use crate::attr::{Access, QpState};
+use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, sent};
 use crate::event::AsyncEvent;
 use crate::handle::Qp;
@@ -146,7 +146,7 @@ impl Core {
                 self.complete(cq, completion);
             }
             if status != WcStatus::Success {
-                self.fail(handle);
+                self.fail_sends(handle);
                 return;
             }
         }
@@ -186,6 +186,10 @@ impl Core {
         let Some(syndrome) = header.syndrome else { return Ok(()) };
         let in_flight = (qp.sends.head()..=qp.requester.sent).contains(&header.msn);
         if !qp.requests() || !in_flight {
+            return Ok(());
+        }
+        if qp.init.kind == QpKind::Uc && syndrome != Syndrome::StaleHandle {
+            self.drop_requests(handle, header.msn + 1);
             return Ok(());
         }
         match syndrome {
@@ -248,6 +252,9 @@ impl Core {
         if !qp.requests() || !qp.requester.pause.is_over() || msn >= qp.sends.end() {
             return;
         }
+        if qp.init.kind == QpKind::Uc {
+            return self.drop_requests(handle, msn + 1);
+        }
         go_back(qp, msn);
         if qp.attr.timeout != 0 {
             let Some(left) = qp.requester.retries_left.checked_sub(1) else {
@@ -260,9 +267,27 @@ impl Core {
         self.waiting.push(handle);
     }
 
+    /// Requests before `msn`, and those that are on their way, are lost, which an unreliable connection does not care
+    /// about.
+    fn drop_requests(&mut self, handle: Qp, msn: u64) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.requester.sent = qp.requester.sent.max(msn);
+        qp.requester.interrupted = false;
+        let lost = qp.requester.sent;
+        // It is no more than what was sent, by now.
+        let _ = accept(qp, lost);
+        // What is still to be sent of them goes on without their memory.
+        self.failed.push(handle);
+        self.complete_sends(handle);
+    }
+
     /// The peer has ended, or could not be reached for too long.
     pub fn give_up(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        if qp.requests() && qp.init.kind == QpKind::Uc {
+            let end = qp.sends.end();
+            return self.drop_requests(handle, end);
+        }
         if qp.requests() && !qp.sends.is_empty() {
             let head = qp.sends.head();
             self.end_request_with(handle, head, WcStatus::RetryExceeded);

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use fabric::ProcessId;
 use verbs::{HandleKind, LookupList};
 
-use crate::attr::{Access, QpState};
+use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, received};
 use crate::event::AsyncEvent;
 use crate::handle::Qp;
@@ -140,7 +140,12 @@ impl Core {
             self.ask_again(handle, out, header)?;
             return Ok(Verdict::Discard);
         }
+        let is_unreliable = qp.init.kind == QpKind::Uc;
         let responder = &mut qp.responder;
+        if is_unreliable && header.offset == 0 && header.msn > responder.expected {
+            // Those in between were dropped on their way.
+            responder.expected = header.msn;
+        }
         if header.msn != responder.expected {
             let lost_track = header.msn > responder.expected && !responder.dropping && header.offset == 0;
             if lost_track {
@@ -261,11 +266,14 @@ impl Core {
     /// Tells the peer that `header` was not executed, and fails the queue pair if that is final.
     fn refuse(&mut self, handle: Qp, out: &mut Outbox, header: &Header, refusal: Refusal) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        qp.responder.dropping = true;
-        qp.responder.begun = None;
         let syndrome = match refusal {
             Refusal::Nak(syndrome) | Refusal::Receive(_, syndrome) => syndrome,
         };
+        qp.responder.begun = None;
+        if qp.init.kind == QpKind::Uc && syndrome != Syndrome::StaleHandle {
+            return self.drop_message(handle, out, header, &refusal);
+        }
+        qp.responder.dropping = true;
         match syndrome {
             Syndrome::ReceiverNotReady | Syndrome::StaleHandle | Syndrome::NotReady => {
                 let imm = u32::from(qp.attr.min_rnr_timer);
@@ -278,6 +286,17 @@ impl Core {
                 }
                 self.refuse_for_good(handle, out, header.msn, syndrome);
             }
+        }
+    }
+
+    /// An unreliable connection goes on with the next message, unless its own receive is broken.
+    fn drop_message(&mut self, handle: Qp, out: &mut Outbox, header: &Header, refusal: &Refusal) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.responder.expected = header.msn + 1;
+        out.acknowledge(qp, handle, header.total);
+        if let Refusal::Receive(status, _) = *refusal {
+            self.fail_receive(handle, status);
+            self.fail(handle);
         }
     }
 

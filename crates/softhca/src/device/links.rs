@@ -7,6 +7,7 @@ use fabric::attach::LinkRefusal;
 use fabric::{Epoch, ProcessId};
 use verbs::Translation;
 
+use crate::attr::QpKind;
 use crate::core::Core;
 use crate::device::{Device, Progress, Suspended};
 use crate::event::Event;
@@ -334,8 +335,11 @@ impl Device {
     fn count_retries(&mut self, at: usize) {
         for turn in 0..self.links.links[at].qps.len() {
             let handle = self.links.links[at].qps[turn];
-            let Some(head) = self.core.qps.get(handle.0).map(|qp| qp.sends.head()) else { continue };
-            self.core.on_not_ready(handle, head);
+            let Some(qp) = self.core.qps.get(handle.0) else { continue };
+            match qp.init.kind {
+                QpKind::Rc => self.core.on_not_ready(handle, qp.sends.head()),
+                QpKind::Uc => self.core.give_up(handle),
+            }
         }
     }
 

@@ -123,6 +123,7 @@ impl Device {
                 qp.sends.restart(first);
                 qp.requester.start(first, qp.attr.retry_count, qp.attr.rnr_retry);
             }
+            (QpState::Sqe, QpState::Rts) => qp.requester.start(qp.sends.head(), 0, 0),
             (QpState::Rts, QpState::Sqd) => {
                 qp.attr.sq_draining = true;
                 self.core.note_drained(handle);
@@ -231,12 +232,14 @@ impl Device {
     /// Inline pieces are readable.
     unsafe fn queue_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
         let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
-        require(matches!(entry.attr.state, QpState::Rts | QpState::Sqd | QpState::Error))?;
+        let state = entry.attr.state;
+        require(matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error))?;
+        require(entry.init.kind.does(&wr.op))?;
         let length = wr.check(&entry.init.caps)?;
         let signaled = wr.signaled || entry.init.sq_sig_all;
         // SAFETY: the caller's promise is passed on.
         unsafe { entry.sends.push(wr, signaled, length)? };
-        if entry.attr.state == QpState::Error {
+        if matches!(state, QpState::Error | QpState::Sqe) {
             self.core.flush_sends(qp);
         }
         Ok(())

@@ -12,6 +12,8 @@
 //!          └───────┘                                                       starts no new sends
 //! ```
 //!
+//! An unreliable connection comes from RTS to SQE when a request fails: its sends are flushed, and it receives on.
+//!
 //! * [`transition`]: the checked table.
 //! * `requester`, `responder`: the two halves of a connection.
 
@@ -85,7 +87,7 @@ impl QueuePair {
     /// True in the states in which requests of the peer are executed.
     #[inline]
     pub fn executes(&self) -> bool {
-        matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
     /// True in the states in which requests may be in flight.
@@ -111,7 +113,7 @@ impl QueuePair {
 
     /// What `modify_qp` may change, without its consequences for queues and peers.
     pub fn check(&self, attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> Result<QpState, Errno> {
-        transition::check(self.attr.state, attr, mask, limits)
+        transition::check(self.init.kind, self.attr.state, attr, mask, limits)
     }
 
     /// Takes over the attributes in `mask`.

@@ -1,6 +1,6 @@
-//! Which `modify_qp` is allowed: the InfiniBand specification's table for reliable connections.
+//! Which `modify_qp` is allowed: the InfiniBand specification's tables for connections.
 
-use crate::attr::{Access, QpAttr, QpAttrMask, QpState};
+use crate::attr::{Access, QpAttr, QpAttrMask, QpKind, QpState};
 use crate::errno::Errno;
 use crate::limits::Limits;
 
@@ -13,13 +13,19 @@ struct Rule {
 
 const NONE: QpAttrMask = QpAttrMask::empty();
 const IDENTITY: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::PORT).union(QpAttrMask::ACCESS_FLAGS);
-const RECEIVE: QpAttrMask = QpAttrMask::AV
-    .union(QpAttrMask::PATH_MTU)
-    .union(QpAttrMask::DEST_QPN)
-    .union(QpAttrMask::RQ_PSN)
-    .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
-    .union(QpAttrMask::MIN_RNR_TIMER);
-const SEND: QpAttrMask = QpAttrMask::TIMEOUT
+const RECEIVE: QpAttrMask =
+    QpAttrMask::AV.union(QpAttrMask::PATH_MTU).union(QpAttrMask::DEST_QPN).union(QpAttrMask::RQ_PSN);
+
+/// What only a reliable connection has.
+const RELIABLE: QpAttrMask = QpAttrMask::MAX_DEST_RD_ATOMIC
+    .union(QpAttrMask::MIN_RNR_TIMER)
+    .union(QpAttrMask::TIMEOUT)
+    .union(QpAttrMask::RETRY_CNT)
+    .union(QpAttrMask::RNR_RETRY)
+    .union(QpAttrMask::MAX_QP_RD_ATOMIC);
+const RECEIVE_RELIABLY: QpAttrMask =
+    RECEIVE.union(QpAttrMask::MAX_DEST_RD_ATOMIC).union(QpAttrMask::MIN_RNR_TIMER);
+const SEND_RELIABLY: QpAttrMask = QpAttrMask::TIMEOUT
     .union(QpAttrMask::RETRY_CNT)
     .union(QpAttrMask::RNR_RETRY)
     .union(QpAttrMask::SQ_PSN)
@@ -38,20 +44,25 @@ const DRAINED: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::PKEY_INDEX)
     .union(RUNNING);
 
-fn rule(from: QpState, to: QpState) -> Option<Rule> {
-    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd};
+fn rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
+    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to) {
         (Reset, Init) => (IDENTITY, NONE),
         (Init, Init) => (NONE, IDENTITY),
-        (Init, Rtr) => (RECEIVE, QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::PKEY_INDEX)),
-        (Rtr, Rts) => (SEND, RUNNING),
+        (Init, Rtr) => (RECEIVE_RELIABLY, QpAttrMask::ACCESS_FLAGS.union(QpAttrMask::PKEY_INDEX)),
+        (Rtr, Rts) => (SEND_RELIABLY, RUNNING),
+        (Sqe, Rts) if kind == QpKind::Uc => (NONE, QpAttrMask::CUR_STATE.union(QpAttrMask::ACCESS_FLAGS)),
+        (Sqe, Error) if kind == QpKind::Uc => (NONE, NONE),
         (Rts, Rts) | (Sqd, Rts) => (NONE, RUNNING),
         (Rts, Sqd) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (NONE, DRAINED),
         (_, Reset) | (Init | Rtr | Rts | Sqd | Error, Error) => (NONE, NONE),
         _ => return None,
     };
-    Some(Rule { required, optional })
+    Some(match kind {
+        QpKind::Rc => Rule { required, optional },
+        QpKind::Uc => Rule { required: required - RELIABLE, optional: optional - RELIABLE },
+    })
 }
 
 /// The state after `attr` under `mask` in the state `from`.
@@ -59,6 +70,7 @@ fn rule(from: QpState, to: QpState) -> Option<Rule> {
 /// # Errors
 /// `INVALID` if the table, a value or a limit forbids it; `UNSUPPORTED` for alternate paths and rate limits.
 pub(crate) fn check(
+    kind: QpKind,
     from: QpState,
     attr: &QpAttr,
     mask: QpAttrMask,
@@ -71,7 +83,7 @@ pub(crate) fn check(
         return Err(Errno::INVALID);
     }
     let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
-    let rule = rule(from, to).ok_or(Errno::INVALID)?;
+    let rule = rule(kind, from, to).ok_or(Errno::INVALID)?;
     let given = mask - QpAttrMask::STATE;
     let allowed = rule.required | rule.optional;
     if !given.contains(rule.required) || !allowed.contains(given) || !values_fit(attr, given, limits) {
@@ -110,9 +122,11 @@ mod tests {
         QpAttr { port: 1, path_mtu: 3, ..QpAttr::default() }
     }
 
-    fn attempt(from: QpState, to: QpState, mask: QpAttrMask) -> bool {
+    const KINDS: [QpKind; 2] = [QpKind::Rc, QpKind::Uc];
+
+    fn attempt(kind: QpKind, from: QpState, to: QpState, mask: QpAttrMask) -> bool {
         let attr = QpAttr { state: to, ..good() };
-        check(from, &attr, mask | QpAttrMask::STATE, &Limits::default()).is_ok()
+        check(kind, from, &attr, mask | QpAttrMask::STATE, &Limits::default()).is_ok()
     }
 
     #[test]
@@ -139,31 +153,42 @@ mod tests {
             (Error, Reset),
             (Error, Error),
         ];
-        for from in STATES {
-            for to in STATES {
-                let required = rule(from, to).map_or(NONE, |rule| rule.required);
-                assert_eq!(attempt(from, to, required), legal.contains(&(from, to)), "{from:?} to {to:?}");
+        let only_unreliable = [(Sqe, Rts), (Sqe, Error)];
+        for kind in KINDS {
+            for (from, to) in STATES.iter().flat_map(|from| STATES.map(|to| (*from, to))) {
+                let required = rule(kind, from, to).map_or(NONE, |rule| rule.required);
+                let is_legal = legal.contains(&(from, to))
+                    || kind == QpKind::Uc && only_unreliable.contains(&(from, to));
+                assert_eq!(attempt(kind, from, to, required), is_legal, "{kind:?} {from:?} to {to:?}");
             }
         }
     }
 
     #[test]
     fn each_required_attribute_is_required_and_no_other_is_allowed() {
-        for (from, to) in [(Reset, Init), (Init, Rtr), (Rtr, Rts)] {
-            let Rule { required, optional } = rule(from, to).unwrap();
+        let forward = [(Reset, Init), (Init, Rtr), (Rtr, Rts)];
+        for (kind, (from, to)) in KINDS.iter().flat_map(|kind| forward.map(|way| (*kind, way))) {
+            let Rule { required, optional } = rule(kind, from, to).unwrap();
             for bit in QpAttrMask::all() - QpAttrMask::STATE - QpAttrMask::CUR_STATE {
-                if required.contains(bit) {
-                    assert!(!attempt(from, to, required - bit), "{from:?} without {bit:?}");
-                } else {
-                    assert_eq!(attempt(from, to, required | bit), optional.contains(bit), "{from:?} {bit:?}");
-                }
+                let (mask, good) = match required.contains(bit) {
+                    true => (required - bit, false),
+                    false => (required | bit, optional.contains(bit)),
+                };
+                assert_eq!(attempt(kind, from, to, mask), good, "{kind:?} {from:?} {bit:?}");
             }
         }
     }
 
     #[test]
+    fn an_unreliable_connection_needs_no_timers() {
+        let rtr = QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
+        assert!(attempt(QpKind::Uc, Init, Rtr, rtr) && !attempt(QpKind::Rc, Init, Rtr, rtr));
+        assert!(attempt(QpKind::Uc, Rtr, Rts, QpAttrMask::SQ_PSN));
+    }
+
+    #[test]
     fn values_are_checked() {
-        let attempt = |attr: QpAttr, mask| check(Sqd, &attr, mask, &Limits::default()).is_ok();
+        let attempt = |attr: QpAttr, mask| check(QpKind::Rc, Sqd, &attr, mask, &Limits::default()).is_ok();
         assert!(attempt(good(), QpAttrMask::TIMEOUT));
         assert!(!attempt(QpAttr { timeout: 32, ..good() }, QpAttrMask::TIMEOUT));
         assert!(!attempt(QpAttr { max_rd_atomic: 17, ..good() }, QpAttrMask::MAX_QP_RD_ATOMIC));

@@ -308,6 +308,7 @@ pub const EVERYTHING: Access =
 /// How a connection is made.
 #[derive(Clone, Copy)]
 pub struct Plan {
+    pub kind: QpKind,
     pub caps: QpCaps,
     pub memory: usize,
     pub cq_depth: u32,
@@ -317,9 +318,16 @@ pub struct Plan {
     pub whole_pages: bool,
 }
 
+impl Plan {
+    fn if_reliable(&self, mask: QpAttrMask) -> QpAttrMask {
+        if self.kind == QpKind::Rc { mask } else { QpAttrMask::empty() }
+    }
+}
+
 impl Default for Plan {
     fn default() -> Self {
         Self {
+            kind: QpKind::Rc,
             caps: QpCaps {
                 max_send_wr: 64,
                 max_recv_wr: 64,
@@ -355,7 +363,7 @@ pub fn open(net: &mut Net, node: usize, plan: &Plan) -> End {
     let pd = device.alloc_pd().unwrap();
     let (send_cq, _) = device.create_cq(plan.cq_depth).unwrap();
     let (recv_cq, _) = device.create_cq(plan.cq_depth).unwrap();
-    let init = QpInit { pd, send_cq, recv_cq, srq: plan.srq, caps: plan.caps, sq_sig_all: false };
+    let init = QpInit { kind: plan.kind, pd, send_cq, recv_cq, srq: plan.srq, caps: plan.caps, sq_sig_all: false };
     let (qp, qpn, _) = device.create_qp(&init).unwrap();
     let memory = if plan.whole_pages { Memory::pages(plan.memory) } else { Memory::new(plan.memory) };
     let (at, length) = (memory.address(), memory.len() as u64);
@@ -376,15 +384,16 @@ pub fn to_rtr(net: &mut Net, end: &End, peer: &End, plan: &Plan) {
     let dlid = net.nodes[peer.node].id.vid.lid();
     let address = AddressVector { dlid, port: 1, ..AddressVector::default() };
     let attr = QpAttr { state: QpState::Rtr, remote_qpn: peer.qpn, address, ..plan.attr };
-    let mask =
-        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let reliable = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | plan.if_reliable(reliable);
     net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
 }
 
 pub fn to_rts(net: &mut Net, end: &End, plan: &Plan) {
     use QpAttrMask as M;
     let attr = QpAttr { state: QpState::Rts, ..plan.attr };
-    let mask = M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+    let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let mask = M::STATE | M::SQ_PSN | plan.if_reliable(reliable);
     net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
 }
 
