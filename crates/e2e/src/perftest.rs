@@ -1,4 +1,4 @@
-//! Debian's perftest: each of its programs for reliable connections, with each option that it has.
+//! Debian's perftest: each of its programs for connections, with each option that it has.
 
 use std::process::Command;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Variant {
 }
 
 /// All ways. Few iterations, since what counts is that they end well.
-pub const VARIANTS: [Variant; 7] = [
+pub const VARIANTS: [Variant; 8] = [
     Variant { name: "plain", option: None, arguments: &["-n", "200"] },
     Variant { name: "events", option: Some("--events"), arguments: &["-n", "200", "-e"] },
     Variant { name: "16 queue pairs", option: Some("--qp="), arguments: &["-n", "100", "-q", "16"] },
@@ -56,6 +56,11 @@ pub const VARIANTS: [Variant; 7] = [
         name: "classic posting",
         option: Some("--use_old_post_send"),
         arguments: &["-n", "200", "--use_old_post_send"],
+    },
+    Variant {
+        name: "unreliable connection",
+        option: Some("<RC/XRC/UC/"),
+        arguments: &["-n", "200", "-c", "UC"],
     },
 ];
 

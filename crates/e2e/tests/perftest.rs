@@ -51,20 +51,29 @@ fn ibv_devinfo_shows_an_active_port() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn ibv_rc_pingpong_validates_its_buffers() -> Result<()> {
+/// Runs `program` of libibverbs' examples between two hosts and on one, polling and with events.
+fn ping_pong(program: &str, arguments: &[&str]) -> Result<()> {
     let _alone = e2e::alone();
     for place in [Place::TwoHosts, Place::OneHost] {
         for events in [&[] as &[&str], &["-e"]] {
             let pair = Pair::new(place)?;
-            let arguments = ["-c", "-n", "500"];
-            let mut server = command(&pair.first, "ibv_rc_pingpong")?;
+            let mut server = command(&pair.first, program)?;
             let mut server = Program::start(server.args(arguments).args(events))?;
             server.wait_for_listener(PORT, LIMIT)?;
-            let mut client = command(&pair.second, "ibv_rc_pingpong")?;
+            let mut client = command(&pair.second, program)?;
             run(client.args(arguments).args(events).arg(FIRST), LIMIT)?;
             server.end(LIMIT)?.success()?;
         }
     }
     Ok(())
+}
+
+#[test]
+fn ibv_rc_pingpong_validates_its_buffers() -> Result<()> {
+    ping_pong("ibv_rc_pingpong", &["-c", "-n", "500"])
+}
+
+#[test]
+fn ibv_uc_pingpong_ends() -> Result<()> {
+    ping_pong("ibv_uc_pingpong", &["-n", "500"])
 }

@@ -4,12 +4,12 @@ use std::cell::UnsafeCell;
 use std::ptr;
 
 use libc::{c_int, pthread_mutex_t};
-use softhca::{Errno, QpAttrMask, QpCaps, QpInit};
+use softhca::{Errno, QpAttrMask, QpCaps, QpInit, QpKind};
 use verbs_abi::constants::qp_init_attr::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 };
-use verbs_abi::constants::qp_type::IBV_QPT_RC;
-use verbs_abi::constants::{IBV_QP_EX_RC_OPERATIONS, event};
+use verbs_abi::constants::qp_type::{IBV_QPT_RC, IBV_QPT_UC};
+use verbs_abi::constants::{IBV_QP_EX_RC_OPERATIONS, IBV_QP_EX_UC_OPERATIONS, event};
 use verbs_abi::{
     ibv_async_event, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
@@ -72,32 +72,42 @@ fn wants_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
         return Err(Errno::INVALID);
     }
     let extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-    if extended && init.send_ops_flags & !IBV_QP_EX_RC_OPERATIONS != 0 {
+    let operations = match kind(init.qp_type)? {
+        QpKind::Rc => IBV_QP_EX_RC_OPERATIONS,
+        QpKind::Uc => IBV_QP_EX_UC_OPERATIONS,
+    };
+    if extended && init.send_ops_flags & !operations != 0 {
         return Err(Errno::UNSUPPORTED);
     }
     Ok(extended)
 }
 
+fn kind(qp_type: u32) -> Result<QpKind, Errno> {
+    match qp_type {
+        IBV_QPT_RC => Ok(QpKind::Rc),
+        IBV_QPT_UC => Ok(QpKind::Uc),
+        _ => Err(Errno::UNSUPPORTED),
+    }
+}
+
 /// # Safety
 /// `pd` and the objects that `init` names are of this library.
 unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
-    if init.qp_type != IBV_QPT_RC {
-        return Err(Errno::UNSUPPORTED);
-    }
+    let kind = kind(init.qp_type)?;
     if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's promise.
-    let wanted = unsafe { device_init(pd, init) };
+    let wanted = unsafe { device_init(pd, init, kind) };
     // SAFETY: the caller's promise; a context outlives its objects.
     let process = unsafe { Context::of((*pd).context) }.process;
     process.with(|state| {
         let (handle, qpn, caps) = state.device.create_qp(&wanted)?;
         init.cap = caps_to_c(&caps);
         // SAFETY: the caller's promise.
-        let base = unsafe { base(pd, init, handle, qpn, extended) };
+        let base = unsafe { base(pd, init, handle, qpn) };
         let qp = object::give(Qp {
-            base,
+            base: if extended { wr::extended(base, kind) } else { base },
             process,
             handle,
             caps,
@@ -114,10 +124,11 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
 
 /// # Safety
 /// As for [`create`].
-unsafe fn device_init(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> QpInit {
+unsafe fn device_init(pd: *mut ibv_pd, init: &ibv_qp_init_attr, kind: QpKind) -> QpInit {
     // SAFETY: the caller's promise.
     unsafe {
         QpInit {
+            kind,
             pd: Pd::of(pd).handle,
             send_cq: Cq::of(init.send_cq).handle,
             recv_cq: Cq::of(init.recv_cq).handle,
@@ -130,13 +141,7 @@ unsafe fn device_init(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> QpInit {
 
 /// # Safety
 /// `pd` is a PD of this library.
-unsafe fn base(
-    pd: *mut ibv_pd,
-    init: &ibv_qp_init_attr,
-    handle: softhca::Qp,
-    qpn: u32,
-    extended: bool,
-) -> ibv_qp_ex {
+unsafe fn base(pd: *mut ibv_pd, init: &ibv_qp_init_attr, handle: softhca::Qp, qpn: u32) -> ibv_qp_ex {
     // SAFETY: null functions, null pointers and zeroes are values of these fields.
     let mut base: ibv_qp_ex = unsafe { object::zeroed() };
     // SAFETY: the caller's promise.
@@ -151,9 +156,6 @@ unsafe fn base(
     base.qp_base.qp_type = init.qp_type;
     base.qp_base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     base.qp_base.cond = libc::PTHREAD_COND_INITIALIZER;
-    if extended {
-        wr::extend(&mut base);
-    }
     base
 }
 

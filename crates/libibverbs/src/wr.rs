@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use libc::{c_int, c_void};
-use softhca::{Errno, Payload, SendOp, SendWr, Sge};
+use softhca::{Errno, Payload, QpKind, SendOp, SendWr, Sge};
 use verbs_abi::constants::send_flags;
 use verbs_abi::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 
@@ -92,12 +92,14 @@ impl Batch {
     }
 }
 
-/// Fills in the functions of a QP for reliable connections. Those of other transports stay NULL, as
-/// in every provider: a program asks for operations when it creates the QP, and is refused there.
-pub(crate) fn extend(qp: &mut ibv_qp_ex) {
-    qp.wr_atomic_cmp_swp = Some(compare_swap);
-    qp.wr_atomic_fetch_add = Some(fetch_add);
-    qp.wr_rdma_read = Some(rdma_read);
+/// `qp` with the functions for what a QP of `kind` does. Others stay NULL, as in every provider: a program asks for
+/// operations when it creates the QP, and is refused there.
+pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
+    if kind == QpKind::Rc {
+        qp.wr_atomic_cmp_swp = Some(compare_swap);
+        qp.wr_atomic_fetch_add = Some(fetch_add);
+        qp.wr_rdma_read = Some(rdma_read);
+    }
     qp.wr_rdma_write = Some(rdma_write);
     qp.wr_rdma_write_imm = Some(rdma_write_imm);
     qp.wr_send = Some(send);
@@ -109,6 +111,7 @@ pub(crate) fn extend(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
+    qp
 }
 
 /// The batch of a QP.

@@ -47,7 +47,9 @@ mod timer;
 pub mod wire;
 pub mod work;
 
-pub use attr::{Access, AddressVector, GlobalRoute, QpAttr, QpAttrMask, QpCaps, QpInit, QpKind, QpState, SrqAttr};
+pub use attr::{
+    Access, AddressVector, GlobalRoute, QpAttr, QpAttrMask, QpCaps, QpInit, QpKind, QpState, SrqAttr,
+};
 pub use device::{Config, Counts, Device, Progress, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};

@@ -46,6 +46,7 @@ pub mod event {
 /// `enum ibv_qp_type`.
 pub mod qp_type {
     pub const IBV_QPT_RC: u32 = 2;
+    pub const IBV_QPT_UC: u32 = 3;
 }
 
 /// `enum ibv_wr_opcode`.
@@ -84,6 +85,8 @@ pub mod qp_init_attr {
 
 /// `enum ibv_qp_create_send_ops_flags`: the seven operations of an RC QP.
 pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x7f;
+/// The four of a UC QP: SENDs and WRITEs.
+pub const IBV_QP_EX_UC_OPERATIONS: u64 = 0x0f;
 
 /// `enum ibv_srq_init_attr_mask`.
 pub mod srq_init_attr {
