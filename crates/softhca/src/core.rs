@@ -144,16 +144,11 @@ impl Core {
                 qp.requester.stop(qp.sends.head());
                 return;
             };
-            // A request that is done already only waited for its turn.
-            let status = request.outcome.unwrap_or(WcStatus::Flushed);
-            let succeeded = status == WcStatus::Success;
-            let reported = request.signaled || !succeeded;
-            let completion = sent(qp, request, status);
+            // Also those that the peer has executed, and that only waited for their turn.
+            let completion = sent(qp, request, WcStatus::Flushed);
             let cq = qp.init.send_cq;
             qp.sends.retire();
-            if reported {
-                self.complete(cq, completion);
-            }
+            self.complete(cq, completion);
         }
     }
 

@@ -6,6 +6,7 @@
 //! made here. Callers have checked that an address range lies in a registered region, which the
 //! caller of `reg_mr` has promised to keep mapped.
 
+use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
@@ -16,6 +17,11 @@ use crate::work::Sge;
 /// A vector over `length` bytes at `addr`.
 pub(crate) fn vector(addr: u64, length: usize) -> iovec {
     iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: length }
+}
+
+/// True if a system call found no memory, or not the right to it, where an application has registered some.
+pub(crate) fn is_fault(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
 }
 
 /// The piece that `bytes`, memory of our own, are. It has no key.

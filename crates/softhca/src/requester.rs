@@ -258,7 +258,9 @@ impl Core {
         go_back(qp, msn);
         if qp.attr.timeout != 0 {
             let Some(left) = qp.requester.retries_left.checked_sub(1) else {
-                return self.end_request_with(handle, msn, WcStatus::RetryExceeded);
+                // Whatever the peer was told before, it answers no more.
+                let head = qp.sends.head();
+                return self.end_request_with(handle, head, WcStatus::RetryExceeded);
             };
             qp.requester.retries_left = left;
         }
@@ -330,6 +332,11 @@ impl Core {
             return Err(Malformed("an answer that was not asked for"));
         }
         Ok(true)
+    }
+
+    /// The memory of request `msn` went away while it was sent.
+    pub fn lose_request_memory(&mut self, handle: Qp, msn: u64) {
+        self.end_request_with(handle, msn, WcStatus::LocalProtection);
     }
 
     /// The memory of a READ went away under it.

@@ -20,7 +20,7 @@ use crate::core::{Core, received};
 use crate::event::AsyncEvent;
 use crate::handle::Qp;
 use crate::link::outbox::Outbox;
-use crate::link::tx::Tx;
+use crate::link::tx::{ANSWER, Tx};
 use crate::memory;
 use crate::qp::QueuePair;
 use crate::receive_queue::Receive;
@@ -129,7 +129,8 @@ impl Core {
         let handle = match self.responder_of(peer, out, header) {
             Ok(handle) => handle,
             Err(syndrome) => {
-                if header.offset == 0 {
+                // Once for a message, and again at its end: the queue pair may have gone in between.
+                if header.offset == 0 || header.is_last() {
                     out.refuse_unknown(header, syndrome);
                 }
                 return Ok(Verdict::Discard);
@@ -351,10 +352,10 @@ impl Core {
         })
     }
 
-    /// The memory of a begun message went away under it.
-    pub fn lose_destination(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
-        let Some(qp) = self.qps.get(handle.0) else { return };
-        if !qp.executes() || !qp.responder.is_in(header) {
+    /// The memory of a begun message went away under it, or its queue pair did.
+    pub fn lose_destination(&mut self, handle: Qp, incarnation: u64, out: &mut Outbox, header: &Header) {
+        if !self.executes(handle, incarnation) {
+            out.refuse_unknown(header, Syndrome::NotReady);
             return;
         }
         let refusal = match header.opcode {
@@ -362,6 +363,11 @@ impl Core {
             _ => Refusal::Receive(WcStatus::LocalProtection, Syndrome::RemoteOperation),
         };
         self.refuse(handle, out, header, refusal);
+    }
+
+    /// True if `handle` still leads this life, and executes requests.
+    pub fn executes(&self, handle: Qp, incarnation: u64) -> bool {
+        self.qps.get(handle.0).is_some_and(|qp| qp.incarnation == incarnation && qp.executes())
     }
 
     /// The payload of the segment `header` is in place. `operands` is the payload of an atomic.
@@ -509,8 +515,19 @@ impl Core {
         }
         let response = addressed(qp, lookup, Opcode::ReadResponse);
         tx.frame(&Header { msn, offset, length, total, ..response });
-        tx.application(address, length, handle, u64::MAX);
+        tx.application(address, length, handle, ANSWER);
         true
+    }
+
+    /// What `handle` was about to send of message `msn`, or as an answer, is no memory.
+    pub fn lose_source(&mut self, handle: Qp, msn: u64) {
+        if msn != ANSWER {
+            return self.lose_request_memory(handle, msn);
+        }
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.responder.fatal = Some((qp.responder.expected, Syndrome::RemoteOperation));
+        self.raise(AsyncEvent::QpFatal(handle));
+        self.fail(handle);
     }
 
     /// The peer asks, after a lost link, which message is expected.

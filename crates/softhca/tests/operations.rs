@@ -541,3 +541,89 @@ fn limits_and_uses_are_checked() {
     let refused = unsafe { net.device(1).reg_mr(b.pd, b.va(0), 10, 0, Access::REMOTE_WRITE) };
     assert_eq!(refused.err(), Some(Errno::INVALID));
 }
+
+/// What may happen to a queue pair that a message is arriving for.
+const ENDS: [fn(&mut Net, &End); 3] = [
+    |net, end| end.fail(net),
+    |net, end| {
+        let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+    },
+    |net, end| net.device(end.node).destroy_qp(end.qp).unwrap(),
+];
+
+#[test]
+fn a_message_whose_queue_pair_ends_half_way_is_given_up() {
+    for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
+        for steps in 0..30 {
+            let net = &mut Net::new(2, Policy::Stable, medium, steps);
+            let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
+            plan.attr.timeout = 1;
+            let (a, b) = pair(net, 0, 1, &plan);
+            b.receive(net, 1, &[b.sge(0, 1 << 20)]);
+            let write = SendOp::Write { va: b.va(0), rkey: b.key };
+            for (wr_id, op) in [write, SendOp::Send, write].into_iter().enumerate() {
+                a.post(net, wr_id as u64, op, &[a.sge(0, 700_000)]);
+            }
+            for _ in 0..steps {
+                net.step();
+            }
+            end(net, &b);
+            net.settle();
+            let ends = statuses(&a.poll_sends(net));
+            let done = ends.iter().take_while(|status| **status == WcStatus::Success).count();
+            let rest = [WcStatus::RetryExceeded, WcStatus::Flushed, WcStatus::Flushed];
+            assert_eq!(ends[done..], rest[..3 - done], "{medium:?}, after {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn what_was_executed_behind_a_failure_is_flushed_too() {
+    for (medium, steps) in
+        Medium::ALL.into_iter().flat_map(|medium| (0..30).map(move |steps| (medium, steps)))
+    {
+        let net = &mut Net::new(2, Policy::Stable, medium, steps);
+        let (a, b) = pair(net, 0, 1, &Plan { memory: 1 << 20, ..Plan::default() });
+        a.post(net, 1, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(0, 900_000)]);
+        a.post(net, 2, SendOp::Write { va: b.va(1_000_000), rkey: b.key }, &[a.sge(1_000_000, 8)]);
+        for _ in 0..steps {
+            net.step();
+        }
+        let done = a.poll_sends(net).len();
+        a.fail(net);
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Flushed, WcStatus::Flushed][done..]);
+    }
+}
+
+/// Takes the pages of `memory` away.
+fn unmap(memory: &Memory) {
+    // SAFETY: the pages are the test's own, and only devices know them, which are to find out.
+    let unmapped = unsafe { libc::munmap(memory.address() as *mut libc::c_void, memory.len()) };
+    assert_eq!(unmapped, 0);
+}
+
+#[test]
+fn registered_memory_that_is_gone_is_an_error_and_no_hang() {
+    let memory = 1 << 20;
+    for owner in 0..2 {
+        let net = &mut Net::new(2, Policy::Stable, Medium::Tcp, 1);
+        let mut plan = Plan { memory, whole_pages: true, ..Plan::default() };
+        plan.attr.timeout = 1;
+        let (a, b) = pair(net, 0, 1, &plan);
+        let (c, d) = pair(net, 0, 1, &plan);
+        unmap(if owner == 0 { &a.memory } else { &b.memory });
+        let op = match owner {
+            0 => SendOp::Write { va: b.va(0), rkey: b.key },
+            _ => SendOp::Read { va: b.va(0), rkey: b.key },
+        };
+        a.post(net, 1, op, &[a.sge(0, memory)]);
+        a.post(net, 2, op, &[a.sge(0, memory)]);
+        c.post(net, 3, SendOp::Write { va: d.va(0), rkey: d.key }, &[c.sge(0, memory)]);
+        net.settle();
+        let ends = statuses(&a.poll_sends(net));
+        let expected = if owner == 0 { WcStatus::LocalProtection } else { WcStatus::RetryExceeded };
+        assert_eq!(ends, [expected, WcStatus::Flushed]);
+        assert_eq!(statuses(&c.poll_sends(net)), [WcStatus::Success], "others on the link go on");
+    }
+}

@@ -30,11 +30,12 @@ use fabric::{Epoch, ProcessId};
 
 use crate::core::Core;
 use crate::handle::Qp;
+use crate::memory;
 use crate::responder::Verdict;
 use crate::share::window::Mapped;
 use crate::stream::Stream;
 use crate::timer::Pause;
-use crate::wire::{Export, HEADER, Header, Malformed, Opcode, flag};
+use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
 
 use outbox::Outbox;
 use rx::{Incoming, Rx, Target};
@@ -207,7 +208,15 @@ impl Link {
         let Some(stream) = self.stream.as_mut() else { return Ok(()) };
         loop {
             let before = self.tx.left();
-            self.blocked = !self.tx.flush(&mut **stream)?;
+            self.blocked = match self.tx.flush(&mut **stream) {
+                Ok(done) => !done,
+                Err(error) => {
+                    if memory::is_fault(&error) {
+                        self.tx.blame(core);
+                    }
+                    return Err(error.into());
+                }
+            };
             *budget = budget.saturating_sub(before - self.tx.left());
             if self.blocked || self.state != State::Up || *budget == 0 {
                 return Ok(());
@@ -386,8 +395,10 @@ impl Link {
         match incoming.target {
             Target::Discard => {}
             Target::Request(qp, incarnation) => {
-                if core.incarnation(qp) == incarnation {
+                if core.executes(qp, incarnation) {
                     core.end_request(qp, &mut self.out, &incoming.header, [0; 2]);
+                } else if incoming.header.is_last() {
+                    self.out.refuse_unknown(&incoming.header, Syndrome::NotReady);
                 }
             }
             Target::ReadData(qp, incarnation) => {

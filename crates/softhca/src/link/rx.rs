@@ -154,7 +154,14 @@ impl Rx {
         let behind = if expected == incoming.left() as usize { READ_BEHIND } else { 0 };
         vectors.push(vector_over(&mut self.buffer[..behind]));
         // SAFETY: the vectors name registered, writable memory and our own buffer.
-        let read = unsafe { stream.read(&vectors)? }.min(expected + behind);
+        let read = match unsafe { stream.read(&vectors) } {
+            Err(error) if memory::is_fault(&error) => {
+                give_up(core, out, &mut incoming);
+                self.incoming = Some(incoming);
+                return self.read_frames(stream);
+            }
+            read => read?.min(expected + behind),
+        };
         let placed = read.min(expected);
         incoming.placed += placed as u32;
         self.incoming = Some(incoming);
@@ -201,9 +208,7 @@ fn destination(core: &Core, incoming: &Incoming, length: u32, add: &mut dyn FnMu
 /// The place of `incoming` is gone: what is left of it is dropped.
 fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
     match std::mem::replace(&mut incoming.target, Target::Discard) {
-        Target::Request(qp, incarnation) if core.is_incarnation(qp, incarnation) => {
-            core.lose_destination(qp, out, &incoming.header);
-        }
+        Target::Request(qp, incarnation) => core.lose_destination(qp, incarnation, out, &incoming.header),
         Target::ReadData(qp, incarnation) if core.is_incarnation(qp, incarnation) => {
             core.lose_read_destination(qp, &incoming.header);
         }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use libc::iovec;
 
+use crate::core::Core;
 use crate::handle::Qp;
 use crate::memory;
 use crate::stream::Stream;
@@ -18,6 +19,9 @@ use crate::wire::Header;
 
 /// Payloads up to this many bytes are copied.
 const COPIED: u32 = 1024;
+
+/// The `msn` of answers.
+pub(crate) const ANSWER: u64 = u64::MAX;
 
 /// Vectors in one write.
 const MAX_VECTORS: usize = 64;
@@ -34,7 +38,7 @@ pub(crate) struct Tx {
 enum Part {
     /// In `bytes`.
     Staged(Range<usize>),
-    /// In application memory, for message `msn` of `qp`.
+    /// In application memory, for message `msn` of `qp`, or for an answer if `msn` is [`ANSWER`].
     Application { address: u64, length: usize, qp: Qp, msn: u64 },
 }
 
@@ -92,13 +96,27 @@ impl Tx {
                 self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)).collect();
             // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
             // registration or a request has called `copy_out`.
-            match unsafe { stream.write(&vectors) } {
+            let mut written = unsafe { stream.write(&vectors) };
+            if written.as_ref().is_err_and(memory::is_fault) {
+                // So that the first part is the one to blame.
+                // SAFETY: as above.
+                written = unsafe { stream.write(&vectors[..1]) };
+            }
+            match written {
                 Ok(written) => self.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
         Ok(true)
+    }
+
+    /// The memory of what is to be sent next is not there: whoever owns it fails. The link has to be lost, for the
+    /// frame that was begun has no end.
+    pub fn blame(&self, core: &mut Core) {
+        if let Some(Part::Application { qp, msn, .. }) = self.parts.front() {
+            core.lose_source(*qp, *msn);
+        }
     }
 
     fn vector(&self, part: &Part) -> iovec {
