@@ -91,9 +91,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
     // SAFETY: as above.
     let process = unsafe { context_of(pd) }.process;
-    errno::object(self::access(access).and_then(|access| {
+    let access = self::access(access).and_then(|access| check_mapped(addr, length, access).map(|()| access));
+    errno::object(access.and_then(|access| {
         process.with(|state| {
-            // SAFETY: the contract of verbs: the memory stays until `ibv_dereg_mr`.
+            // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
             let (handle, keys) =
                 unsafe { state.device.reg_mr(pd_handle, addr as u64, length as u64, iova, access) }?;
             state.objects.mrs.insert(handle, Held(context));
@@ -102,6 +103,36 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             Ok(object::give(Mr { base, handle }))
         })
     }))
+}
+
+/// A page of x86-64.
+const PAGE: usize = 4096;
+
+/// Refuses memory that is not there, and such that begins or ends where the program may not read it, or not write it
+/// although `access` says that it is written: pinning it for hardware would fail as well.
+///
+/// # Errors
+/// `EFAULT`; `EINVAL` for no bytes at all, or past the end of all addresses.
+fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Errno> {
+    let start = addr as usize & !(PAGE - 1);
+    let end = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
+    let end = end.filter(|_| length > 0).ok_or(Errno::INVALID)?;
+    let advice = match access.contains(Access::LOCAL_WRITE) {
+        true => libc::MADV_POPULATE_WRITE,
+        false => libc::MADV_POPULATE_READ,
+    };
+    // SAFETY: no memory is changed; what is not mapped is an error, and nothing else is done.
+    let is_mapped = unsafe { libc::msync(start as *mut c_void, end - start, libc::MS_ASYNC) } == 0;
+    let may_be_used = [start, end - PAGE].into_iter().all(|page| can_populate(page, advice));
+    if is_mapped && may_be_used { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+}
+
+/// Whether the kernel can bring in the page at `page`. Those before 5.14 do not know how, and are taken to say yes.
+fn can_populate(page: usize, advice: c_int) -> bool {
+    // SAFETY: the page's content does not change.
+    let populate = |page: usize| unsafe { libc::madvise(page as *mut c_void, PAGE, advice) } == 0;
+    let own = 0u8;
+    populate(page) || !populate((&raw const own).addr() & !(PAGE - 1))
 }
 
 /// Optional flags are hints. Features that the device lacks (memory windows, zero-based regions, on-demand

@@ -1,5 +1,6 @@
 /* Every operation of RC, posted the classic way; lists and the request that is refused. */
 #include "pair.h"
+#include <sys/mman.h>
 
 static struct pair pair;
 
@@ -91,6 +92,28 @@ static void protection(void)
 	CHECK(completion(pair.send_cq).status == IBV_WC_WR_FLUSH_ERR);
 }
 
+/* Whether `length` bytes at `where` are refused, with `expected`. */
+static int refused(const void *where, size_t length, int access, int expected)
+{
+	errno = 0;
+	return !ibv_reg_mr(pair.pd, (void *)where, length, access) && errno == expected;
+}
+
+static void registration(void)
+{
+	char *pages = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(pages != MAP_FAILED && !munmap(pages + 4096, 4096) && !mprotect(pages + 8192, 4096, PROT_READ));
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	CHECK(refused((void *)0x1000, 4096, all, EFAULT));
+	CHECK(refused(pages, 3 * 4096, all, EFAULT));
+	CHECK(refused(pages, 1ull << 40, 0, EFAULT));
+	CHECK(refused(pages + 8192, 100, all, EFAULT));
+	CHECK(refused(pages, 0, all, EINVAL));
+	CHECK(refused(pages, -1, all, EINVAL));
+	struct ibv_mr *mr = ibv_reg_mr(pair.pd, pages + 8192, 100, 0);
+	CHECK(mr && !ibv_dereg_mr(mr));
+}
+
 int main(int argc, char **argv)
 {
 	make_pair(&pair, 0, argc > 1 && !strcmp(argv[1], "srq"));
@@ -99,6 +122,7 @@ int main(int argc, char **argv)
 	atomics();
 	lists();
 	queries();
+	registration();
 	protection();
 	struct ibv_async_event event;
 	CHECK(!fcntl(pair.context->async_fd, F_SETFL, O_NONBLOCK));
