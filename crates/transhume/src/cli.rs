@@ -93,13 +93,6 @@ impl Cli {
     }
 }
 
-/// Writes `value` as one line of JSON to standard output.
-pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string(value).map_err(std::io::Error::from)?;
-    println!("{text}");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;

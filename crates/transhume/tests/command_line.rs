@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -296,6 +297,52 @@ fn run_detached_writes_the_name_only() {
     let stage = Stage::new("detach");
     let _requests = stage.coordinator(&[STARTED]);
     assert_eq!(text(&stage.run(&["run", "--detach", "--", "prog"]).stdout), "job\n");
+}
+
+#[test]
+fn a_full_standard_output_is_told_in_one_line() {
+    let stage = Stage::new("full");
+    let logs = r#"{"output":{"stream":"Stdout","text":"one","position":{"vid":258,"next":1}}}
+"done"
+"#;
+    let hosts = "{\"hosts\":[]}\n";
+    let instances = "{\"instances\":[]}\n";
+    let _requests = stage.coordinator(&[instances, instances, hosts, hosts, logs, STARTED, MOVED]);
+    let commands = [
+        &["ps"][..],
+        &["ps", "--json"],
+        &["hosts"],
+        &["hosts", "--json"],
+        &["logs", "job"],
+        &["run", "--detach", "--", "prog"],
+        &["move", "job", "h2"],
+        &["--help"],
+        &["--version"],
+        &["man"],
+        &["completions", "bash"],
+    ];
+    for arguments in commands {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = stage.command(arguments).stdout(full).output().unwrap();
+        let errors = text(&ended.stderr);
+        assert_eq!(
+            errors, "transhume: standard output: No space left on device (os error 28)\n",
+            "{arguments:?}"
+        );
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_a_command_quietly() {
+    let stage = Stage::new("pipe");
+    let _requests = stage.coordinator(&["{\"instances\":[]}\n"]);
+    for arguments in ["ps", "--help"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = stage.command(&[arguments]).stdout(writer).output().unwrap();
+        assert_eq!((ended.status.signal(), text(&ended.stderr)), (Some(libc::SIGPIPE), String::new()));
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! `transhume completions`
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::failure::Result;
+use crate::output;
 
 /// Writes completions for a shell to standard output
 #[derive(Args)]
@@ -18,7 +18,9 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
-        clap_complete::generate(self.shell, &mut super::Cli::command(), "transhume", &mut io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut super::Cli::command(), "transhume", &mut script);
+        output::write(script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use api::{Event, Host, Request};
 use clap::Args;
 
-use super::print_json;
 use super::target::{Target, unexpected};
 use crate::failure::Result;
-use crate::table;
+use crate::{output, table};
 
 /// Lists the hosts
 #[derive(Args)]
@@ -28,10 +27,10 @@ impl Arguments {
             event => return Err(unexpected(&event)),
         };
         if self.json {
-            print_json(&hosts)?;
+            output::json(&hosts)?;
         } else {
             let rows: Vec<_> = hosts.iter().map(row).collect();
-            print!("{}", table::render(["HOST", "ADDRESS", "NODE", "INSTANCES"], &rows));
+            output::write(table::render(["HOST", "ADDRESS", "NODE", "INSTANCES"], &rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }

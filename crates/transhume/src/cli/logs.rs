@@ -12,6 +12,7 @@ use super::lasting;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
 use crate::failure::Result;
+use crate::output;
 
 /// Writes what an instance's command has written
 ///
@@ -75,13 +76,9 @@ impl Reading<'_> {
     }
 }
 
-fn write(stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
+fn write(stream: OutputStream, bytes: &[u8]) -> Result<()> {
     match stream {
-        OutputStream::Stdout => {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(bytes)?;
-            stdout.flush()
-        }
-        OutputStream::Stderr => io::stderr().lock().write_all(bytes),
+        OutputStream::Stdout => output::write(bytes),
+        OutputStream::Stderr => Ok(io::stderr().lock().write_all(bytes)?),
     }
 }

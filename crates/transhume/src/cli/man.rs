@@ -1,13 +1,14 @@
 //! `transhume man`
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::{fs, io};
 
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
 use crate::failure::{Failure, Result};
+use crate::output;
 
 /// Writes the manual page to standard output, or one for each command into a folder
 #[derive(Args)]
@@ -24,7 +25,11 @@ impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
         let command = super::Cli::command();
         match self.dir {
-            None => Man::new(command).render(&mut io::stdout())?,
+            None => {
+                let mut page = Vec::new();
+                Man::new(command).render(&mut page)?;
+                output::write(page)?;
+            }
             Some(dir) => {
                 let written = fs::create_dir_all(&dir).and_then(|()| clap_mangen::generate_to(command, &dir));
                 let name = dir.display();

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use api::{Event, Instance, Request, State};
 use clap::Args;
 
-use super::print_json;
 use super::target::{Target, unexpected};
 use crate::failure::Result;
-use crate::table;
+use crate::{output, table};
 
 /// The widest state in the table; `--json` has it whole.
 const STATE_WIDTH: usize = 40;
@@ -29,13 +28,11 @@ impl Arguments {
             event => return Err(unexpected(&event)),
         };
         if self.json {
-            print_json(&instances)?;
+            output::json(&instances)?;
         } else {
             let rows: Vec<_> = instances.iter().map(row).collect();
-            print!(
-                "{}",
-                table::render(["NAME", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"], &rows)
-            );
+            let titles = ["NAME", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"];
+            output::write(table::render(titles, &rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -13,7 +13,7 @@ use super::lasting;
 use super::logs::Reading;
 use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
-use crate::{interrupt, library};
+use crate::{interrupt, library, output};
 
 /// What a shell reports for a command that there is not.
 const NOT_FOUND: u8 = 127;
@@ -62,9 +62,9 @@ impl Arguments {
             event => return Err(unexpected(&event)),
         };
         if json {
-            super::print_json(&instance)?;
+            output::json(&instance)?;
         } else if detach {
-            println!("{}", instance.name);
+            output::line(&instance.name)?;
         } else {
             return attend(target, &instance);
         }

@@ -1,16 +1,16 @@
 //! `transhume move`
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
 use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
 use clap::Args;
 
+use super::lasting;
 use super::target::{Target, unexpected};
-use super::{lasting, print_json};
 use crate::failure::{Failure, Result};
-use crate::{interrupt, table};
+use crate::{interrupt, output, table};
 
 /// Moves an instance to another host
 ///
@@ -121,26 +121,24 @@ impl Progress {
         Self::Lines { live: io::stdout().is_terminal(), open: false }
     }
 
-    fn phase(&mut self, phase: Phase, at_us: u64) -> io::Result<()> {
+    fn phase(&mut self, phase: Phase, at_us: u64) -> Result<()> {
         let line = format!("{:>10}  {}", milliseconds(at_us), phase_name(phase));
         match self {
             Self::Json => Ok(()),
-            Self::Lines { live: false, .. } => writeln!(io::stdout(), "{line}"),
+            Self::Lines { live: false, .. } => output::line(&line),
             Self::Lines { live: true, open } => {
                 let before = if *open { "\n" } else { "" };
                 *open = true;
-                write!(io::stdout(), "{before}{line}")?;
-                io::stdout().flush()
+                output::write(format!("{before}{line}"))
             }
         }
     }
 
-    fn bytes(&mut self, bytes: u64, total: Option<u64>) -> io::Result<()> {
+    fn bytes(&mut self, bytes: u64, total: Option<u64>) -> Result<()> {
         let Self::Lines { live: true, .. } = self else { return Ok(()) };
         let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
         // Save the cursor, write, erase the rest of the line, restore the cursor.
-        write!(io::stdout(), "\x1b7  {}{total}\x1b[K\x1b8", mebibytes(bytes))?;
-        io::stdout().flush()
+        output::write(format!("\x1b7  {}{total}\x1b[K\x1b8", mebibytes(bytes)))
     }
 
     fn waiting(&mut self, event: &Event) -> Result<()> {
@@ -150,15 +148,14 @@ impl Progress {
             return Ok(());
         }
         self.end()?;
-        println!("            waiting for host {host}: {why}; {outlook}");
-        Ok(())
+        output::line(&format!("            waiting for host {host}: {why}; {outlook}"))
     }
 
-    fn end(&mut self) -> io::Result<()> {
+    fn end(&mut self) -> Result<()> {
         match self {
             Self::Lines { open, .. } if *open => {
                 *open = false;
-                writeln!(io::stdout())
+                output::line("")
             }
             _ => Ok(()),
         }
@@ -167,9 +164,9 @@ impl Progress {
 
 fn checked(obstacles: &[Obstacle], json: bool) -> Result<ExitCode> {
     if json {
-        print_json(&serde_json::json!({ "obstacles": obstacles }))?;
+        output::json(&serde_json::json!({ "obstacles": obstacles }))?;
     } else if obstacles.is_empty() {
-        println!("nothing stands in the way");
+        output::line("nothing stands in the way")?;
     } else {
         for obstacle in obstacles {
             println!("{}\n  {}", obstacle.message, obstacle.help);
@@ -180,9 +177,9 @@ fn checked(obstacles: &[Obstacle], json: bool) -> Result<ExitCode> {
 
 fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
     if json {
-        print_json(report)?;
+        output::json(report)?;
     } else {
-        print!("{}", render(report));
+        output::write(render(report))?;
     }
     match &report.outcome {
         Outcome::Moved => Ok(ExitCode::SUCCESS),

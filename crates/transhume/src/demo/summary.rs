@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::tour::Seen;
 use super::traffic::Verdict;
-use crate::cli::{milliseconds, print_json};
+use crate::cli::milliseconds;
 use crate::failure::Result;
-use crate::table;
+use crate::{output, table};
 
 /// The demo's result.
 #[derive(Serialize)]
@@ -31,10 +31,9 @@ impl Summary {
     /// Writes the result to standard output.
     pub fn print(&self, json: bool) -> Result<()> {
         if json {
-            return print_json(self);
+            return output::json(self);
         }
-        print!("\n{}\n{}\n{}", self.blackouts(), self.phases(), self.checked());
-        Ok(())
+        output::write(format!("\n{}\n{}\n{}", self.blackouts(), self.phases(), self.checked()))
     }
 
     fn blackouts(&self) -> String {

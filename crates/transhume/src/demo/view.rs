@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +12,8 @@ use super::scene::{HOME, HOME_HOST, START_HOST, TRAVELLER};
 use super::tour::Seen;
 use super::traffic::{Known, Traffic};
 use crate::cli::milliseconds;
+use crate::failure::Result;
+use crate::output;
 
 /// How often the picture is drawn.
 const FRAME: Duration = Duration::from_millis(250);
@@ -82,7 +83,10 @@ impl View {
         let seconds = state.begin.elapsed().as_secs_f64();
         let line = format!("{seconds:7.2} s  {text}");
         match self.out {
-            Out::Lines => println!("{line}"),
+            Out::Lines => {
+                // The result comes the same way, and fails if this does.
+                let _ = output::line(&line);
+            }
             Out::LinesToStderr => eprintln!("{line}"),
             Out::Picture => state.remember(line),
         }
@@ -160,16 +164,15 @@ impl State {
         rate.map_or_else(|| "no traffic yet".into(), |rate| format!("ib_write_bw at {rate:.0} MiB/s"))
     }
 
-    fn draw(&mut self) -> io::Result<()> {
+    fn draw(&mut self) -> Result<()> {
         let picture = self.picture();
-        let mut stdout = io::stdout().lock();
-        if self.drawn_lines > 0 {
-            // To the first line of the picture before, and erase from there.
-            write!(stdout, "\x1b[{}F\x1b[J", self.drawn_lines)?;
-        }
+        // To the first line of the picture before, and erase from there.
+        let erase = match self.drawn_lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}F\x1b[J"),
+        };
         self.drawn_lines = picture.lines().count();
-        stdout.write_all(picture.as_bytes())?;
-        stdout.flush()
+        output::write(erase + &picture)
     }
 
     fn picture(&self) -> String {

@@ -6,10 +6,9 @@ use clap::Args;
 use lab::Lab;
 use lab::status::{DaemonStatus, HostStatus, Status};
 
-use crate::cli::print_json;
 use crate::cli::target::Target;
 use crate::failure::Result;
-use crate::table;
+use crate::{output, table};
 
 /// Shows a lab's hosts, their nodes and the partitions between them
 #[derive(Args)]
@@ -24,9 +23,9 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let status = Lab::open(&target.lab()?)?.status()?;
         if self.json {
-            print_json(&status)?;
+            output::json(&status)?;
         } else {
-            print!("{}", render(&status));
+            output::write(render(&status))?;
         }
         Ok(ExitCode::SUCCESS)
     }

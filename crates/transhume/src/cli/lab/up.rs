@@ -8,9 +8,9 @@ use clap::Args;
 use lab::{Lab, Progress, Spec};
 
 use super::status;
-use crate::cli::print_json;
 use crate::cli::target::Target;
 use crate::failure::Result;
+use crate::output;
 
 /// Makes a lab and starts its coordinator and nodes
 ///
@@ -35,9 +35,9 @@ impl Arguments {
         let lab = lab?;
         let status = lab.status()?;
         if self.json {
-            print_json(&status)?;
+            output::json(&status)?;
         } else {
-            print!("{}", status::render(&status));
+            output::write(status::render(&status))?;
         }
         Ok(ExitCode::SUCCESS)
     }
