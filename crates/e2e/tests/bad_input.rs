@@ -46,14 +46,12 @@ fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
 #[test]
 fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
     let _alone = e2e::alone();
-    let mut command = Command::new(artifacts::built("verbs-check")?);
-    command.envs(artifacts::environment()?).args(["server", "--listen", "127.0.0.1:0"]);
-    let mut server = Program::start(&mut command)?;
-    let address = server.wait_for(LIMIT, |line| Some(line.rsplit(' ').next()?.to_owned()))?;
-    let mut client = Command::new(artifacts::built("verbs-check")?);
-    client.envs(artifacts::environment()?).args(["client", &address]);
-    let client = Program::start(&mut client)?.end(LIMIT)?;
-    ensure!(!client.status.success() && client.errors.contains("transhume run"), "{client:?}");
+    for role in [["server", "--listen=127.0.0.1:0"], ["client", "127.0.0.1:1"]] {
+        let mut command = Command::new(artifacts::built("verbs-check")?);
+        let ended = Program::start(command.envs(artifacts::environment()?).args(role))?.end(LIMIT)?;
+        ensure!(ended.status.code() == Some(2) && ended.errors.contains("transhume run"), "{ended:?}");
+        ensure!(ended.lines.is_empty(), "listened without a device: {ended:?}");
+    }
     Ok(())
 }
 

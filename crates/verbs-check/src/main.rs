@@ -32,6 +32,7 @@ use control::Control;
 use endpoint::Failure;
 use options::{Options, Role};
 use report::Report;
+use verbs::Device;
 
 fn main() -> ExitCode {
     match check(&Options::parse()) {
@@ -52,13 +53,15 @@ fn check(options: &Options) -> Result<Result<(), Failure>> {
     let mut run = match &options.role {
         Role::Server { listen, local: options } => {
             (local, report) = (options, Report::new(options.json));
+            let device = Device::open(local.device.as_deref())?;
             let control = Control::accept(listen, |address| report.listening(address))?;
-            run::server(control, local, &report)?
+            run::server(&device, control, local, &report)?
         }
         Role::Client { server, traffic, local: options } => {
             (local, report) = (options, Report::new(options.json));
+            let device = Device::open(local.device.as_deref())?;
             let control = Control::connect(server)?;
-            run::client(control, &traffic.workload()?, traffic.seconds, local, &report)?
+            run::client(&device, control, &traffic.workload()?, traffic.seconds, local, &report)?
         }
     };
     let outcome = run.work();

@@ -57,19 +57,19 @@ pub struct Run<'a> {
     next_report: Instant,
 }
 
-/// Agrees with the server at the other end of `control`.
+/// Agrees with the server at the other end of `control`, to work with `device`.
 ///
 /// # Errors
 /// If the peer or the device refuses.
 pub fn client<'a>(
+    device: &Device,
     mut control: Control,
     workload: &Workload,
     limit: Option<Duration>,
     local: &'a Local,
     report: &'a Report,
 ) -> Result<Run<'a>> {
-    let device = Device::open(local.device.as_deref())?;
-    let mut endpoint = Endpoint::new(&device, workload, Side::Client, local.events)?;
+    let mut endpoint = Endpoint::new(device, workload, Side::Client, local.events)?;
     control.send(&Message::Hello(workload.clone(), endpoint.describe()?))?;
     let Message::Welcome(peer) = control.receive()? else { return Err(out_of_turn()) };
     endpoint.connect(&peer)?;
@@ -77,14 +77,18 @@ pub fn client<'a>(
     Ok(Run::new(Side::Client, local, control, endpoint, report, limit))
 }
 
-/// Agrees with the client at the other end of `control`.
+/// Agrees with the client at the other end of `control`, to work with `device`.
 ///
 /// # Errors
 /// If the peer or the device refuses.
-pub fn server<'a>(mut control: Control, local: &'a Local, report: &'a Report) -> Result<Run<'a>> {
-    let device = Device::open(local.device.as_deref())?;
+pub fn server<'a>(
+    device: &Device,
+    mut control: Control,
+    local: &'a Local,
+    report: &'a Report,
+) -> Result<Run<'a>> {
     let Message::Hello(workload, peer) = control.receive()? else { return Err(out_of_turn()) };
-    let mut endpoint = Endpoint::new(&device, &workload, Side::Server, local.events)?;
+    let mut endpoint = Endpoint::new(device, &workload, Side::Server, local.events)?;
     endpoint.connect(&peer)?;
     control.send(&Message::Welcome(endpoint.describe()?))?;
     let Message::Ready = control.receive()? else { return Err(out_of_turn()) };
