@@ -17,11 +17,17 @@ pub enum Error {
     BadPlace(String),
     /// More hosts than a lab can have, or none.
     #[error("a lab has 1 to {max} hosts, not {0}", max = crate::layout::MAX_HOSTS)]
-    BadSize(u16),
+    BadSize(u64),
     /// There is no such lab.
     #[error("there is no lab `{name}`: start it with `transhume lab up --lab {name}`")]
     NoSuchLab {
         /// The name asked for.
+        name: String,
+    },
+    /// The making of the lab was interrupted.
+    #[error("lab `{name}` is incomplete: `transhume lab down --lab {name}` removes it")]
+    Incomplete {
+        /// The lab's name.
         name: String,
     },
     /// The lab is there already.

@@ -75,7 +75,7 @@ impl Lab {
     pub fn up_telling(spec: &Spec, tell: &dyn Fn(Progress)) -> Result<Self> {
         require_root()?;
         if !(1..=MAX_HOSTS).contains(&spec.hosts) {
-            return Err(Error::BadSize(spec.hosts));
+            return Err(Error::BadSize(spec.hosts.into()));
         }
         let layout = Layout::of(&spec.name);
         if !network::namespaces(&layout).is_empty() {
@@ -91,11 +91,15 @@ impl Lab {
     /// The lab `name`.
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::NoSuchLab`] also for one whose making was interrupted.
+    /// [`Error::NotRoot`], [`Error::NoSuchLab`], [`Error::Incomplete`] if its making was interrupted,
+    /// and [`Error::Busy`] if that goes on.
     pub fn open(name: &LabName) -> Result<Self> {
         require_root()?;
         let layout = Layout::of(name);
-        let record = Record::read(&layout).ok_or_else(|| Error::NoSuchLab { name: name.to_string() })?;
+        let record = match complete(&layout) {
+            Some(record) => record,
+            None => complete_by_now(name, &layout)?,
+        };
         Ok(Self { name: name.clone(), layout, record })
     }
 
@@ -305,6 +309,18 @@ impl Lab {
             instances: known.map(|known| known.map_or(0, |known| known.instances)),
         }
     }
+}
+
+/// The record of a lab of which everything was made: its daemons are the last of it.
+fn complete(layout: &Layout) -> Option<Record> {
+    let was_started = |place| layout.pid_file(place).exists();
+    Record::read(layout).filter(|record| Place::all(record.hosts).all(was_started))
+}
+
+/// As [`complete`], when whoever may be making the lab has ended.
+fn complete_by_now(name: &LabName, layout: &Layout) -> Result<Record> {
+    let _lock = Lock::take(name, layout)?;
+    complete(layout).ok_or_else(|| Error::Incomplete { name: name.to_string() })
 }
 
 /// The first of the coordinator and `awaited` that is not ready.

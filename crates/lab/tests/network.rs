@@ -9,7 +9,7 @@ use lab::layout::{Layout, address};
 use lab::partition::{self, Cut};
 use lab::process::Identity;
 use lab::record::Record;
-use lab::{Lab, LabName, Place, mark, network};
+use lab::{Error, Lab, LabName, Place, mark, network};
 
 /// A lab of two hosts without daemons, removed at the end also of a failed test.
 struct Bare {
@@ -30,6 +30,9 @@ impl Bare {
         let record = Record::new(2, Path::new("/bin/false")).unwrap();
         record.write(&layout).unwrap();
         network::make(&layout, &record).unwrap();
+        assert!(matches!(Lab::open(&name), Err(Error::Incomplete { .. })));
+        // A lab is complete when each of its daemons was started once, whatever became of them.
+        Place::all(2).for_each(|place| fs::write(layout.pid_file(place), "").unwrap());
         Some(Self { name, layout })
     }
 

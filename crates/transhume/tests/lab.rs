@@ -165,6 +165,15 @@ fn two_labs_live_side_by_side() {
 }
 
 #[test]
+fn a_lab_has_1_to_250_hosts() {
+    let Some(lab) = Named::new("tsize") else { return };
+    for hosts in ["0", "251", "100000"] {
+        let errors = lab.error(&["lab", "up", "--hosts", hosts]);
+        assert_eq!(errors, format!("transhume: a lab has 1 to 250 hosts, not {hosts}\n"));
+    }
+}
+
+#[test]
 fn down_clears_what_a_killed_up_has_left() {
     let Some(lab) = Named::new("tcrash") else { return };
     for namespaces in [1, 3, 5] {
@@ -176,6 +185,10 @@ fn down_clears_what_a_killed_up_has_left() {
         up.kill().unwrap();
         up.wait().unwrap();
         assert!(!lab.leftovers().is_empty());
+        assert_eq!(
+            lab.error(&["lab", "status"]),
+            "transhume: lab `tcrash` is incomplete: `transhume lab down --lab tcrash` removes it\n"
+        );
         lab.ok(&["lab", "down"]);
         assert_eq!(lab.leftovers(), BTreeSet::new());
     }

@@ -20,7 +20,7 @@ use crate::output;
 pub struct Arguments {
     /// How many hosts
     #[arg(long, value_name = "N", default_value_t = 3)]
-    hosts: u16,
+    hosts: u64,
     /// Writes the lab's status as JSON
     #[arg(long)]
     json: bool,
@@ -30,7 +30,8 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let program = env::current_exe()?;
         let name = target.new_lab()?;
-        let lab = Lab::up_telling(&Spec { name, hosts: self.hosts, program }, &show);
+        let hosts = u16::try_from(self.hosts).map_err(|_| lab::Error::BadSize(self.hosts))?;
+        let lab = Lab::up_telling(&Spec { name, hosts, program }, &show);
         clear();
         let lab = lab?;
         let status = lab.status()?;
