@@ -121,12 +121,14 @@ fn a_missing_library_is_named_before_anything_is_started() {
 #[test]
 fn a_command_that_cannot_be_started_is_told_with_a_shells_exit_code() {
     let stage = Stage::new("unfit");
-    let empty = stage.run(&["run", "--", ""]);
-    assert_eq!(empty.status.code(), Some(127));
-    assert!(
-        text(&empty.stderr).starts_with("transhume: the command is empty\n  give a program"),
-        "{empty:?}"
-    );
+    for none in [&["run", "--", ""][..], &["run", "--"], &["run"]] {
+        let empty = stage.run(none);
+        assert_eq!(empty.status.code(), Some(2), "{none:?}");
+        assert!(
+            text(&empty.stderr).starts_with("transhume: there is no command to run\n  give a program"),
+            "{empty:?}"
+        );
+    }
     let answer = r#"{"not_started":{"code":126,"failure":{"message":"`x` is none","help":"take y"}}}
 "#;
     let _requests = stage.coordinator(&[answer]);
@@ -134,6 +136,23 @@ fn a_command_that_cannot_be_started_is_told_with_a_shells_exit_code() {
     assert_eq!(unfit.status.code(), Some(126));
     assert_eq!(text(&unfit.stderr), "transhume: `x` is none\n  take y\n");
     assert_eq!(text(&unfit.stdout), "");
+}
+
+#[test]
+fn a_working_directory_that_is_gone_is_named() {
+    let stage = Stage::new("deleted");
+    let folder = stage.folder.join("gone");
+    fs::create_dir(&folder).unwrap();
+    let script = r#"cd "$1" && rmdir "$1" && exec "$2" run -- prog"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(&folder).arg(stage.folder.join("transhume"));
+    let ended = shell.env("TRANSHUME_SOCKET", stage.socket()).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(
+        text(&ended.stderr),
+        "transhume: the working directory is not there: No such file or directory (os error 2)\n  \
+         go to one that exists: the program starts in it on its host\n"
+    );
 }
 
 #[test]
@@ -387,12 +406,18 @@ fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
 #[test]
 fn a_dry_run_names_each_obstacle() {
     let stage = Stage::new("dry");
-    let obstacle =
-        "{\"checked\":{\"obstacles\":[{\"message\":\"/dev/kvm is open\",\"help\":\"close it\"}]}}\n";
+    let obstacle = r#"{"phase":{"phase":"prepare","at_us":0}}
+{"checked":{"obstacles":[{"message":"/dev/kvm is open","help":"close it"},{"message":"h2 is full","help":""}]}}
+"#;
     let _requests = stage.coordinator(&[obstacle, "{\"checked\":{\"obstacles\":[]}}\n"]);
     let ended = stage.run(&["move", "job", "h2", "--dry-run"]);
     assert_eq!(ended.status.code(), Some(1));
-    assert_eq!(text(&ended.stdout), "/dev/kvm is open\n  close it\n");
+    assert_eq!(text(&ended.stdout), "    0.0 ms  prepare\n");
+    assert_eq!(
+        text(&ended.stderr),
+        "transhume: job cannot be moved to h2: /dev/kvm is open\n  close it\n\
+         transhume: job cannot be moved to h2: h2 is full\n"
+    );
     assert!(stage.run(&["move", "job", "h2", "--dry-run"]).status.success());
 }
 

@@ -15,8 +15,8 @@ use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
 use crate::{interrupt, library, output};
 
-/// What a shell reports for a command that there is not.
-const NOT_FOUND: u8 = 127;
+/// What a command ends with whose own arguments are wrong.
+const WRONG_USAGE: u8 = 2;
 
 /// Starts a program that can be moved
 ///
@@ -28,6 +28,7 @@ const NOT_FOUND: u8 = 127;
 /// Ctrl-C ends it (with SIGKILL, as `transhume kill` does); a second Ctrl-C leaves at once.
 /// If the coordinator goes away, the program runs on, and its output comes when there is one again.
 #[derive(Args)]
+#[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1")]
 pub struct Arguments {
@@ -47,7 +48,7 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
@@ -74,17 +75,15 @@ impl Arguments {
     fn request(self) -> Result<RunRequest> {
         if self.command.first().is_none_or(String::is_empty) {
             let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
-            return Err(Failure::new("the command is empty", help).with_code(NOT_FOUND));
+            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
         }
-        let directory = env::current_dir()?;
-        let directory = directory.to_str().ok_or_else(|| not_text("the working directory's name"))?;
         Ok(RunRequest {
             name: self.name,
             host: self.host,
             fabric: FabricId(self.fabric),
             command: self.command,
             environment: library::add_to(environment()?)?,
-            directory: directory.to_owned(),
+            directory: directory()?,
         })
     }
 }
@@ -112,6 +111,13 @@ fn end(socket: &Path, name: &str) {
         Ok(_) => {}
         Err(failure) => eprintln!("{failure}"),
     }
+}
+
+fn directory() -> Result<String> {
+    let help = "go to one that exists: the program starts in it on its host";
+    let missing = |error| Failure::new(format!("the working directory is not there: {error}"), help);
+    let path = env::current_dir().map_err(missing)?;
+    path.into_os_string().into_string().map_err(|_| not_text("the working directory's name"))
 }
 
 fn environment() -> Result<Vec<(String, String)>> {

@@ -46,7 +46,7 @@ impl Arguments {
         let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
         let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
         match self.follow(&target.socket(), events, progress).map_err(suggest)? {
-            Event::Checked { obstacles } => checked(&obstacles, self.json),
+            Event::Checked { obstacles } => self.checked(obstacles),
             Event::Moved(report) => moved(&report, self.json),
             event => Err(unexpected(&event)),
         }
@@ -76,6 +76,24 @@ impl Arguments {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Says what stands in the way, as the move would.
+    fn checked(&self, obstacles: Vec<Obstacle>) -> Result<ExitCode> {
+        let code = if obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        if self.json {
+            output::json(&serde_json::json!({ "obstacles": obstacles }))?;
+        } else if obstacles.is_empty() {
+            output::line("nothing stands in the way")?;
+        } else {
+            obstacles.into_iter().for_each(|obstacle| eprintln!("{}", self.hindered(obstacle)));
+        }
+        Ok(code)
+    }
+
+    fn hindered(&self, obstacle: Obstacle) -> Failure {
+        let (name, host) = (&self.name, &self.host);
+        Failure::new(format!("{name} cannot be moved to {host}: {}", obstacle.message), obstacle.help)
     }
 
     /// Goes on following the move with the next coordinator.
@@ -160,19 +178,6 @@ impl Progress {
             _ => Ok(()),
         }
     }
-}
-
-fn checked(obstacles: &[Obstacle], json: bool) -> Result<ExitCode> {
-    if json {
-        output::json(&serde_json::json!({ "obstacles": obstacles }))?;
-    } else if obstacles.is_empty() {
-        output::line("nothing stands in the way")?;
-    } else {
-        for obstacle in obstacles {
-            println!("{}\n  {}", obstacle.message, obstacle.help);
-        }
-    }
-    Ok(if obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
