@@ -366,9 +366,15 @@ fn criu() -> PathBuf {
 }
 
 /// Kills the CRIU that works in an instance's network, if there is one. It is not reaped before its
-/// engine's call ends.
+/// engine's call ends. What it has forked and left behind has its words, but is nobody's child here.
 pub fn kill_criu(network: &OwnedFd) {
-    criu_in(network).iter().take(1).for_each(kill);
+    criu_in(network).iter().filter(|pid| is_our_child(pid)).for_each(kill);
+}
+
+fn is_our_child(pid: &i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
 }
 
 pub fn has_criu(network: &OwnedFd) -> bool {

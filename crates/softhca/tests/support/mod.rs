@@ -66,14 +66,18 @@ impl Memory {
         Self { at: Box::leak(words).as_mut_ptr().cast(), length }
     }
 
-    /// Whole pages that nobody else uses.
+    /// Whole pages that nobody else uses, far from any thread's stack: memory close to one is not shared.
     pub fn pages(length: usize) -> Self {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        const FAR: usize = 4 << 20;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping where the kernel likes.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        Self { at: at.cast(), length }
+        // SAFETY: a fresh mapping where the kernel likes, of which the middle is then made usable.
+        unsafe {
+            let around = libc::mmap(std::ptr::null_mut(), FAR + length + FAR, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(around, libc::MAP_FAILED);
+            let at = around.cast::<u8>().add(FAR);
+            assert_eq!(libc::mprotect(at.cast(), length, libc::PROT_READ | libc::PROT_WRITE), 0);
+            Self { at, length }
+        }
     }
 
     pub fn address(&self) -> u64 {
