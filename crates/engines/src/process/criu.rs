@@ -159,7 +159,7 @@ impl Criu {
     /// Gives an armed restore its inventory, upon which it begins. It reads it from a named pipe, and
     /// so has everything behind it that does not need the images.
     pub fn feed(&mut self, inventory: &Path, pipe: &Path, watch: &Watch<'_>) -> Result<()> {
-        let end = Instant::now() + watch.timeout;
+        let (end, silent) = (Instant::now() + watch.timeout, Instant::now() + SILENCE);
         loop {
             match feed(inventory, pipe) {
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
@@ -168,7 +168,7 @@ impl Criu {
             if !matches!(self.child.try_wait(), Ok(None)) || Instant::now() > end {
                 return Err(self.failure());
             }
-            if (watch.cancelled)() {
+            if Instant::now() > silent && (watch.cancelled)() {
                 self.undo();
                 return Err(Error::Cancelled);
             }
