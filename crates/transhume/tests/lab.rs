@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lab::layout::{Layout, NAMESPACES};
+use lab::layout::NAMESPACES;
 use serde_json::Value;
 
 /// How long anything here may take.
@@ -219,10 +220,13 @@ fn a_command_that_cannot_be_started_leaves_no_instance() {
 fn down_ends_instances_with_all_their_processes() {
     let Some(lab) = Named::new("tinst") else { return };
     lab.ok(&["lab", "up", "--hosts", "1"]);
-    let folder = Layout::of(&"tinst".parse().unwrap()).root().join("pid");
-    let script = format!("sleep 600 & echo started >{}; wait", folder.display());
-    let mut run = lab.command(&["run", "--", "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
-    lab.wait_until("the instance", |_| folder.exists());
+    let mut run = lab.command(&["run", "--", "sh", "-c", "sleep 600 & echo started; wait"]);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Output comes after the answer to `run`: one that was not answered has nothing to follow.
+    let mut output = BufReader::new(run.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
     lab.ok(&["lab", "down"]);
     let said = std::io::read_to_string(run.stderr.take().unwrap()).unwrap();
     assert!(said.contains("does not come back"), "{said}");
