@@ -15,7 +15,7 @@ use crate::events::{Acks, EventQueue};
 use crate::process::{Held, Process, State};
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::{cq, cq_ex, devices, errno, object, post, qp, query, srq};
+use crate::{cq, cq_ex, devices, errno, memory_window, object, post, qp, query, srq};
 
 /// What a program's `ibv_context` lies in.
 #[repr(C)]
@@ -68,6 +68,9 @@ fn verbs(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
 
 fn set_ops(ops: &mut ibv_context_ops) {
     ops._compat_query_device = Some(query::ibv_query_device);
+    ops.alloc_mw = Some(memory_window::alloc_mw);
+    ops.bind_mw = Some(memory_window::bind_mw);
+    ops.dealloc_mw = Some(memory_window::dealloc_mw);
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
     ops.post_srq_recv = Some(post::post_srq_recv);
@@ -112,6 +115,7 @@ fn release(state: &mut State, context: *mut ibv_context) {
     objects
         .cqs
         .retain(|cq, Held(it)| unsafe { (**it).context != context } || device.destroy_cq(*cq).is_err());
+    objects.mws.retain(|mw, Held(of)| *of != context || device.dealloc_mw(*mw).is_err());
     objects.mrs.retain(|mr, Held(of)| *of != context || device.dereg_mr(*mr).is_err());
     objects.pds.retain(|pd, Held(of)| *of != context || device.dealloc_pd(*pd).is_err());
 }

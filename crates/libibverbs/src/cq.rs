@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, pthread_mutex_t};
 use softhca::{Errno, Wc};
-use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
+use verbs_abi::constants::wc_flags::{IBV_WC_WITH_IMM, IBV_WC_WITH_INV};
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 
 use crate::channel::Channel;
@@ -187,7 +187,7 @@ fn completion(wc: &Wc) -> ibv_wc {
         opcode: wc.opcode as u32,
         vendor_err: wc.vendor_error,
         byte_len: wc.byte_len,
-        imm_data: wc.imm.unwrap_or(0),
+        imm_data: data(wc),
         qp_num: wc.qpn,
         src_qp: wc.src_qp,
         wc_flags: flags(wc),
@@ -198,9 +198,15 @@ fn completion(wc: &Wc) -> ibv_wc {
     }
 }
 
+/// Immediate data, or the key that was invalidated.
+pub(crate) fn data(wc: &Wc) -> u32 {
+    wc.imm.or(wc.invalidated).unwrap_or(0)
+}
+
 /// `wc_flags`.
 pub(crate) fn flags(wc: &Wc) -> u32 {
-    if wc.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    flag(wc.imm.is_some(), IBV_WC_WITH_IMM) | flag(wc.invalidated.is_some(), IBV_WC_WITH_INV)
 }
 
 /// `ibv_req_notify_cq`. Who asks for events is about to wait for them.

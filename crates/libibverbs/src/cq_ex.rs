@@ -126,7 +126,7 @@ readers! {
     read_opcode: u32 = |wc| wc.opcode as u32;
     read_vendor_err: u32 = |wc| wc.vendor_error;
     read_byte_len: u32 = |wc| wc.byte_len;
-    read_imm_data: u32 = |wc| wc.imm.unwrap_or(0);
+    read_imm_data: u32 = |wc| cq::data(&wc);
     read_qp_num: u32 = |wc| wc.qpn;
     read_src_qp: u32 = |wc| wc.src_qp;
     read_wc_flags: u32 = |wc| cq::flags(&wc);

@@ -92,6 +92,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     // SAFETY: as above.
     let process = unsafe { context_of(pd) }.process;
     let access = self::access(access).and_then(|access| check_mapped(addr, length, access).map(|()| access));
+    let iova = if access.is_ok_and(|access| access.contains(Access::ZERO_BASED)) { 0 } else { iova };
     errno::object(access.and_then(|access| {
         process.with(|state| {
             // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
@@ -135,8 +136,7 @@ fn can_populate(page: usize, advice: c_int) -> bool {
     populate(page) || !populate((&raw const own).addr() & !(PAGE - 1))
 }
 
-/// Optional flags are hints. Features that the device lacks (memory windows, zero-based regions, on-demand
-/// paging, huge-page hints) are refused.
+/// Optional flags are hints. Features that the device lacks (on-demand paging, huge-page hints) are refused.
 fn access(flags: u32) -> Result<Access, Errno> {
     Access::from_bits(flags & !IBV_ACCESS_OPTIONAL_RANGE).ok_or(Errno::UNSUPPORTED)
 }

@@ -7,9 +7,9 @@ use softhca::{Device, Errno, Payload, Posted, Qp as Handle, SendOp, SendWr, Sge}
 use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
-use crate::errno;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::{errno, memory_window};
 
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
 
@@ -74,8 +74,9 @@ unsafe fn report<T>(posted: Result<(), Errno>, at: *mut T, bad: *mut *mut T) -> 
 /// # Safety
 /// The request's array is as long as it says, and its union is as its opcode says.
 unsafe fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'_>, Errno> {
+    let has_data = !matches!(wr.opcode, wr_opcode::IBV_WR_BIND_MW | wr_opcode::IBV_WR_LOCAL_INV);
     // SAFETY: the caller's promise.
-    let sges = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let sges = unsafe { elements(wr.sg_list, if has_data { wr.num_sge } else { 0 }) }?;
     let has = |flag: u32| wr.send_flags & flag != 0;
     Ok(SendWr {
         wr_id: wr.wr_id,
@@ -108,6 +109,13 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
         },
         wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
             SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
+        }
+        wr_opcode::IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate(wr.imm_data),
+        wr_opcode::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(wr.imm_data),
+        wr_opcode::IBV_WR_BIND_MW => {
+            let bind = &wr.bind_mw;
+            // SAFETY: the caller's promise.
+            unsafe { memory_window::binding(bind.mw, bind.rkey, &bind.bind_info) }?
         }
         _ => return Err(Errno::INVALID),
     })

@@ -27,6 +27,7 @@ pub(crate) struct Objects {
     pub(crate) cqs: HashMap<softhca::Cq, Held<ibv_cq>>,
     pub(crate) srqs: HashMap<softhca::Srq, Held<ibv_srq>>,
     pub(crate) qps: HashMap<softhca::Qp, Held<ibv_qp>>,
+    pub(crate) mws: HashMap<softhca::Mw, Held<ibv_context>>,
     pub(crate) mrs: HashMap<softhca::Mr, Held<ibv_context>>,
     pub(crate) pds: HashMap<softhca::Pd, Held<ibv_context>>,
 }

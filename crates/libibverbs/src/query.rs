@@ -80,7 +80,9 @@ fn device_attr(process: &Process) -> Result<ibv_device_attr, Errno> {
     attr.device_cap_flags = device_cap::IBV_DEVICE_CURR_QP_STATE_MOD
         | device_cap::IBV_DEVICE_SYS_IMAGE_GUID
         | device_cap::IBV_DEVICE_RC_RNR_NAK_GEN
-        | device_cap::IBV_DEVICE_N_NOTIFY_CQ;
+        | device_cap::IBV_DEVICE_N_NOTIFY_CQ
+        | device_cap::IBV_DEVICE_MEM_WINDOW
+        | device_cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
@@ -97,6 +99,7 @@ fn set_limits(attr: &mut ibv_device_attr, limits: &Limits) {
     attr.max_cq = int(limits.max_cq);
     attr.max_cqe = int(limits.max_cqe);
     attr.max_mr = int(limits.max_mr);
+    attr.max_mw = int(limits.max_mw);
     attr.max_pd = int(limits.max_pd);
     attr.max_qp_rd_atom = limits.max_rd_atomic.into();
     attr.max_qp_init_rd_atom = limits.max_rd_atomic.into();

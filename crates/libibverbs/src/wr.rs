@@ -8,10 +8,10 @@ use std::ops::Range;
 use libc::{c_int, c_void};
 use softhca::{Errno, Payload, QpKind, SendOp, SendWr, Sge};
 use verbs_abi::constants::send_flags;
-use verbs_abi::{ibv_data_buf, ibv_qp_ex, ibv_sge};
+use verbs_abi::{ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
-use crate::errno;
 use crate::qp::Qp;
+use crate::{errno, memory_window};
 
 /// A work request without its data.
 struct Request {
@@ -99,7 +99,10 @@ pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
         qp.wr_atomic_cmp_swp = Some(compare_swap);
         qp.wr_atomic_fetch_add = Some(fetch_add);
         qp.wr_rdma_read = Some(rdma_read);
+        qp.wr_send_inv = Some(send_inv);
     }
+    qp.wr_bind_mw = Some(bind_mw);
+    qp.wr_local_inv = Some(local_inv);
     qp.wr_rdma_write = Some(rdma_write);
     qp.wr_rdma_write_imm = Some(rdma_write_imm);
     qp.wr_send = Some(send);
@@ -184,6 +187,28 @@ unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
     // SAFETY: the contract of verbs.
     unsafe { begin(qp, SendOp::SendImm(imm)) };
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::SendInvalidate(rkey)) };
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { begin(qp, SendOp::LocalInvalidate(rkey)) };
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: the contract of verbs.
+    match unsafe { memory_window::binding(mw, rkey, &*info) } {
+        // SAFETY: as above.
+        Ok(op) => unsafe { begin(qp, op) },
+        Err(mistake) => {
+            // SAFETY: as above.
+            unsafe { batch(qp) }.mistake.get_or_insert(mistake);
+        }
+    }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {

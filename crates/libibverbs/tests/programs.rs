@@ -54,6 +54,11 @@ fn extended_posting_and_polling_work() {
 }
 
 #[test]
+fn memory_windows_work() {
+    run("windows", &[]);
+}
+
+#[test]
 fn completion_channels_work() {
     run("events", &[]);
 }

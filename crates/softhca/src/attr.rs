@@ -17,6 +17,10 @@ bitflags! {
         const REMOTE_READ = 1 << 2;
         /// Peers may do atomics.
         const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound to it.
+        const MW_BIND = 1 << 4;
+        /// Peers and work requests call its first byte 0.
+        const ZERO_BASED = 1 << 5;
         /// A hint; ignored.
         const RELAXED_ORDERING = 1 << 20;
     }
@@ -79,7 +83,7 @@ pub enum QpKind {
     /// A reliable connection.
     #[default]
     Rc,
-    /// An unreliable connection: SENDs and WRITEs only, and a message that the peer cannot take is dropped without
+    /// An unreliable connection: SENDs and WRITEs only (and what is done locally), and a message that the peer cannot take is dropped without
     /// a word. None is lost on its way, not even in a move.
     Uc,
 }
@@ -90,7 +94,7 @@ impl QpKind {
     #[inline]
     pub fn does(self, op: &SendOp) -> bool {
         use SendOp::{Send, SendImm, Write, WriteImm};
-        self == Self::Rc || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. })
+        self == Self::Rc || op.is_local() || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. })
     }
 }
 
@@ -229,6 +233,15 @@ pub struct QpAttr {
     pub retry_count: u8,
     /// Retries before [`crate::WcStatus::RnrRetryExceeded`]; 7: for ever.
     pub rnr_retry: u8,
+}
+
+/// How a memory window is bound (`enum ibv_mw_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// To its protection domain. A new binding takes the place of the one before.
+    One,
+    /// To the queue pair that binds it as well, until it is invalidated (the specification's type 2B).
+    Two,
 }
 
 /// A shared receive queue's attributes (`struct ibv_srq_attr`).

@@ -9,6 +9,7 @@ use crate::event::{AsyncEvent, Event};
 use crate::handle::{Cq, Qp, Srq};
 use crate::limits::Limits;
 use crate::link::tx::Tx;
+use crate::memory_window::News;
 use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -43,6 +44,8 @@ pub(crate) struct Core {
     pub failed: Vec<Qp>,
     /// Queue pairs that found the gate of their neighbour closed.
     pub stale: Vec<Qp>,
+    /// Handles of which peers are to be told before they are heard again.
+    pub news: Vec<News>,
     /// How often acknowledgements have left.
     pub acks_sent: u64,
     incarnations: u64,
@@ -65,6 +68,7 @@ impl Core {
             waiting: Vec::new(),
             failed: Vec::new(),
             stale: Vec::new(),
+            news: Vec::new(),
             acks_sent: 0,
             incarnations: 0,
         }

@@ -13,6 +13,8 @@ handle! {
     Pd
     /// A memory region.
     Mr
+    /// A memory window.
+    Mw
     /// A completion queue.
     Cq
     /// A shared receive queue.

@@ -8,7 +8,7 @@
 //!  device       objects, posting, links, time, suspension: what the user calls
 //!    core       the objects that requests are executed on
 //!      requester, responder     the two halves of a connection
-//!      send_queue, receive_queue, completion_queue, region, qp
+//!      send_queue, receive_queue, completion_queue, region, memory_window, qp
 //!    link       frames in and out over a stream; greeting, resynchronisation
 //!      wire     what the bytes mean
 //!  share        memory that neighbours on one host touch by themselves
@@ -32,6 +32,7 @@ pub mod handle;
 pub mod limits;
 mod link;
 mod memory;
+mod memory_window;
 mod qp;
 mod receive_queue;
 mod region;
@@ -49,12 +50,13 @@ pub mod work;
 
 pub use attr::{
     Access, AddressVector, GlobalRoute, QpAttr, QpAttrMask, QpCaps, QpInit, QpKind, QpState, SrqAttr,
+    WindowKind,
 };
 pub use device::{Config, Counts, Device, Progress, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
-pub use handle::{Cq, Keys, Mr, Pd, Qp, Srq};
+pub use handle::{Cq, Keys, Mr, Mw, Pd, Qp, Srq};
 pub use limits::Limits;
 pub use link::LinkLoss;
 pub use stream::{Stream, Waitable};
-pub use work::{Payload, Posted, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use work::{Binding, Payload, Posted, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -9,6 +9,8 @@ pub struct Limits {
     pub max_mr: u32,
     /// Bytes in one memory region.
     pub max_mr_size: u64,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Completion queues.
     pub max_cq: u32,
     /// Completions in one queue.
@@ -39,6 +41,7 @@ impl Default for Limits {
             max_pd: 4096,
             max_mr: 1 << 20,
             max_mr_size: 1 << 47,
+            max_mw: 1 << 18,
             max_cq: 16 * 1024,
             max_cqe: 4 * 1024 * 1024 - 1,
             max_qp: 32 * 1024,

@@ -4,10 +4,11 @@ use std::cell::Cell;
 
 use verbs::{HandleKind, HandleSource, Names, Translation};
 
-use crate::attr::Access;
-use crate::handle::{Mr, Pd};
+use crate::attr::{Access, WindowKind};
+use crate::handle::{Mr, Mw, Pd};
+use crate::memory_window::{Bearer, Bound, MemoryWindow, News};
 use crate::slab::Slab;
-use crate::work::Sge;
+use crate::work::{Binding, Sge};
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Region {
     pub access: Access,
     /// Its virtual key, local and remote.
     pub key: u32,
+    /// Memory windows that are bound to it.
+    pub windows: u32,
 }
 
 impl Region {
@@ -36,12 +39,20 @@ impl Region {
 /// The device's regions and their keys.
 pub(crate) struct Regions {
     slab: Slab<Region>,
+    windows: Slab<MemoryWindow>,
+    /// What stands behind a key: a region's index, or a window's with [`WINDOW`].
     names: Names,
     /// Tells the keys of one index apart: a key that was given back should not soon be valid again.
     salt: u8,
     /// The local key that was looked up last, and its index: programs use one for long.
     recent: Cell<(u32, u32)>,
 }
+
+/// In an object's number: it is a window. No region's index is so large.
+const WINDOW: u32 = 1 << 31;
+
+/// The first keys of windows are looked for from here on, where an honest device has none of a region.
+const WINDOW_KEYS: u32 = 1 << 31;
 
 /// No region has this key, and no object this index.
 const NOTHING: (u32, u32) = (0, u32::MAX);
@@ -50,6 +61,7 @@ impl Regions {
     pub fn new() -> Self {
         Self {
             slab: Slab::new(),
+            windows: Slab::new(),
             names: Names::new(HandleKind::MemoryKey),
             salt: 0,
             recent: Cell::new(NOTHING),
@@ -109,12 +121,15 @@ impl Regions {
     /// The address of what a peer names by a real key, if domain, range and rights allow. A length of 0
     /// is not checked, as InfiniBand has it.
     #[inline]
-    pub fn remote(&self, pd: Pd, rkey: u32, va: u64, length: u32, needs: Access) -> Option<u64> {
+    pub fn remote(&self, bearer: Bearer, rkey: u32, va: u64, length: u32, needs: Access) -> Option<u64> {
         if length == 0 {
             return Some(0);
         }
-        let region = self.slab.get(self.names.by_real(rkey)?)?;
-        Self::check(region, pd, needs)?;
+        let object = self.names.by_real(rkey)?;
+        let Some(region) = self.slab.get(object) else {
+            return self.window(object)?.address(bearer, va, u64::from(length), needs);
+        };
+        Self::check(region, bearer.pd, needs)?;
         region.address(va, u64::from(length))
     }
 
@@ -123,6 +138,109 @@ impl Regions {
         let index = self.names.by_real(rkey)?;
         let region = self.slab.get(index)?;
         (region.pd == pd).then_some((Mr(index), region))
+    }
+
+    fn window(&self, object: u32) -> Option<&MemoryWindow> {
+        self.windows.get(object.checked_sub(WINDOW)?)
+    }
+
+    /// How many windows there are.
+    pub fn windows(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Adds a window. Returns the first of its keys, under which it shows nothing.
+    pub fn insert_window(&mut self, pd: Pd, kind: WindowKind) -> (Mw, u32) {
+        let index = self.windows.next_index();
+        let block = self.names.reserve(WINDOW_KEYS.wrapping_add(index << 8), index | WINDOW);
+        (Mw(self.windows.insert(MemoryWindow { pd, kind, block, bound: None })), block)
+    }
+
+    /// Removes a window, bound or not. Returns its domain.
+    pub fn remove_window(
+        &mut self,
+        source: &mut dyn HandleSource,
+        mw: Mw,
+        news: &mut Vec<News>,
+    ) -> Option<Pd> {
+        self.unbind(source, mw.0, news)?;
+        let window = self.windows.remove(mw.0)?;
+        self.names.release(window.block);
+        Some(window.pd)
+    }
+
+    /// Binds the window that `binding` names. `None` if anything forbids it.
+    pub fn bind(
+        &mut self,
+        source: &mut dyn HandleSource,
+        binding: &Binding,
+        bearer: Bearer,
+        news: &mut Vec<News>,
+    ) -> Option<()> {
+        let object = self.names.reserved(binding.key)?;
+        self.window(object).filter(|window| window.accepts(binding, bearer))?;
+        let index = object - WINDOW;
+        if binding.length == 0 {
+            return self.unbind(source, index, news);
+        }
+        let bound = self.shown(binding, bearer)?;
+        self.unbind(source, index, news)?;
+        self.slab.get_mut(bound.mr.0)?.windows += 1;
+        self.windows.get_mut(index)?.bound = Some(bound);
+        let line = self.names.insert_fixed(source, binding.key, object);
+        if line.real != line.virtual_handle {
+            news.push((line, line.real));
+        }
+        Some(())
+    }
+
+    /// What a window with this binding shows, if the region allows it.
+    fn shown(&self, binding: &Binding, bearer: Bearer) -> Option<Bound> {
+        let index = self.names.by_virtual(binding.lkey)?;
+        let region = self.slab.get(index)?;
+        let stores = binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let needs = if stores { Access::MW_BIND | Access::LOCAL_WRITE } else { Access::MW_BIND };
+        Self::check(region, bearer.pd, needs)?;
+        Some(Bound {
+            key: binding.key,
+            mr: Mr(index),
+            addr: region.address(binding.va, binding.length)?,
+            length: binding.length,
+            iova: if binding.access.contains(Access::ZERO_BASED) { 0 } else { binding.va },
+            access: binding.access,
+            incarnation: bearer.incarnation,
+        })
+    }
+
+    /// Ends the binding of window `index`, if it has one. `None` if there is no such window.
+    fn unbind(&mut self, source: &mut dyn HandleSource, index: u32, news: &mut Vec<News>) -> Option<()> {
+        let Some(bound) = self.windows.get_mut(index)?.bound.take() else { return Some(()) };
+        if let Some(region) = self.slab.get_mut(bound.mr.0) {
+            region.windows -= 1;
+        }
+        if let Some(known) = self.names.remove(source, bound.key) {
+            news.push((Translation { real: known.virtual_handle, ..known }, known.real));
+        }
+        Some(())
+    }
+
+    /// Invalidates the window of type 2 that the virtual `key` names. `None` if there is none in the bearer's domain.
+    pub fn invalidate(
+        &mut self,
+        source: &mut dyn HandleSource,
+        key: u32,
+        bearer: Bearer,
+        news: &mut Vec<News>,
+    ) -> Option<()> {
+        let object = self.names.by_virtual(key)?;
+        self.window(object).filter(|window| window.kind == WindowKind::Two && window.pd == bearer.pd)?;
+        self.unbind(source, object - WINDOW, news)
+    }
+
+    /// The virtual key of the window that a peer names by a real one, if it may invalidate it.
+    pub fn yielding(&self, rkey: u32, bearer: Bearer) -> Option<u32> {
+        let window = self.window(self.names.by_real(rkey)?)?;
+        window.bound.filter(|_| window.yields_to(bearer)).map(|bound| bound.key)
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use crate::core::{Core, sent};
 use crate::event::AsyncEvent;
 use crate::handle::Qp;
 use crate::link::tx::Tx;
+use crate::memory_window::Bearer;
 use crate::qp::{QueuePair, rnr_pause};
 use crate::region::Regions;
 use crate::send_queue::SendRequest;
@@ -100,6 +101,9 @@ impl Core {
         }
         let Some(msn) = next_message(qp) else { return false };
         let Some(request) = qp.sends.get(msn) else { return false };
+        if request.op.is_local() {
+            return self.run_local(handle);
+        }
         if qp.requester.offset == 0 {
             match check_locally(qp, request, &self.regions, self.limits.max_message) {
                 WcStatus::Success => {}
@@ -116,6 +120,42 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
         stage(qp, handle, msn, &self.regions, lookup, tx);
         true
+    }
+
+    /// Does the local work at the head of the queue, for which nothing has to be sent. False if there is none.
+    pub fn run_local(&mut self, handle: Qp) -> bool {
+        let mut ran = false;
+        while let Some(qp) = self.qps.get(handle.0) {
+            let head = qp.sends.head();
+            let Some(request) = qp.sends.get(head).filter(|request| request.op.is_local()) else { break };
+            let may_start = qp.state() == QpState::Rts && !qp.requester.interrupted && qp.is_next(head);
+            if !may_start {
+                break;
+            }
+            let reported = request.signaled.then(|| sent(qp, request, WcStatus::Success));
+            let (op, bearer, cq) = (request.op, qp.bearer(), qp.init.send_cq);
+            if self.change_window(&op, bearer).is_none() {
+                self.end_request_with(handle, head, WcStatus::WindowBind);
+                break;
+            }
+            ran = true;
+            if let Some(qp) = self.qps.get_mut(handle.0) {
+                qp.sends.skip();
+            }
+            if let Some(completion) = reported {
+                self.complete(cq, completion);
+            }
+        }
+        ran
+    }
+
+    fn change_window(&mut self, op: &SendOp, bearer: Bearer) -> Option<()> {
+        let Self { regions, source, news, .. } = self;
+        match op {
+            SendOp::Bind(binding) => regions.bind(&mut **source, binding, bearer, news),
+            SendOp::LocalInvalidate(key) => regions.invalidate(&mut **source, *key, bearer, news),
+            _ => None,
+        }
     }
 
     /// Request `msn` fails without having been sent. Always false.
@@ -461,11 +501,14 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
     let (opcode, va, rkey, imm) = match request.op {
         SendOp::Send => (Opcode::Send, 0, 0, 0),
         SendOp::SendImm(imm) => (Opcode::SendImm, 0, 0, imm),
+        SendOp::SendInvalidate(rkey) => (Opcode::SendInvalidate, 0, rkey, 0),
         SendOp::Write { va, rkey } => (Opcode::Write, va, rkey, 0),
         SendOp::WriteImm { va, rkey, imm } => (Opcode::WriteImm, va, rkey, imm),
         SendOp::Read { va, rkey } => (Opcode::Read, va, rkey, 0),
         SendOp::CompareSwap { va, rkey, .. } => (Opcode::CompareSwap, va, rkey, 0),
         SendOp::FetchAdd { va, rkey, .. } => (Opcode::FetchAdd, va, rkey, 0),
+        // Never sent.
+        SendOp::Bind(_) | SendOp::LocalInvalidate(_) => (Opcode::Send, 0, 0, 0),
     };
     let again = request.is_query() && qp.requester.next < qp.requester.accepted;
     let solicited = if request.solicited { flag::SOLICITED } else { 0 };
@@ -482,7 +525,7 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
 /// Lets a SEND carry the acknowledgement that is due: a short message is one line of the ring then.
 #[inline]
 fn acknowledge_by_the_way(qp: &QueuePair, header: &mut Header) {
-    if qp.responder.ack_due && matches!(header.opcode, Opcode::Send | Opcode::SendImm) {
+    if qp.responder.ack_due && header.is_send() {
         header.flags |= flag::ACKNOWLEDGES;
         header.va = qp.responder.expected;
     }

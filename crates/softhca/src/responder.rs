@@ -195,12 +195,16 @@ impl Core {
 
     /// Checks all that can be checked before the payload is there.
     fn admit(&mut self, handle: Qp, out: &Outbox, header: &Header) -> Result<(), Refusal> {
-        use Opcode::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
+        use Opcode::{CompareSwap, FetchAdd, Read, Send, SendImm, SendInvalidate, Write, WriteImm};
         if header.total > self.limits.max_message {
             return Err(Syndrome::InvalidRequest.into());
         }
         match header.opcode {
             Send | SendImm => self.admit_send(handle, header.total),
+            SendInvalidate => {
+                self.admit_send(handle, header.total)?;
+                self.admit_invalidation(handle, out, header.rkey)
+            }
             Write => self.admit_access(handle, out, header, Access::REMOTE_WRITE),
             WriteImm => {
                 self.admit_access(handle, out, header, Access::REMOTE_WRITE)?;
@@ -253,9 +257,21 @@ impl Core {
             return Err(Syndrome::StaleHandle.into());
         }
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
-        let region = self.regions.remote(qp.init.pd, header.rkey, header.va, header.total, needs);
+        let region = self.regions.remote(qp.bearer(), header.rkey, header.va, header.total, needs);
         let granted = qp.attr.access.contains(needs) && region.is_some();
         if granted { Ok(()) } else { Err(Syndrome::RemoteAccess.into()) }
+    }
+
+    /// A window that the peer may not invalidate fails its message, and the receive with it.
+    fn admit_invalidation(&self, handle: Qp, out: &Outbox, rkey: u32) -> Result<(), Refusal> {
+        if out.may_be_stale(HandleKind::MemoryKey, rkey) {
+            return Err(Syndrome::StaleHandle.into());
+        }
+        let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        match self.regions.yielding(rkey, qp.bearer()) {
+            Some(_) => Ok(()),
+            None => Err(Refusal::Receive(WcStatus::RemoteInvalidRequest, Syndrome::RemoteAccess)),
+        }
     }
 
     fn admit_query(&self, handle: Qp) -> Result<(), Refusal> {
@@ -338,7 +354,7 @@ impl Core {
         }
         if matches!(header.opcode, Opcode::Write | Opcode::WriteImm) {
             let Some(va) = header.va.checked_add(u64::from(header.offset + from)) else { return false };
-            let address = self.regions.remote(qp.init.pd, header.rkey, va, length, Access::REMOTE_WRITE);
+            let address = self.regions.remote(qp.bearer(), header.rkey, va, length, Access::REMOTE_WRITE);
             return address.map(|address| add(address, length)).is_some();
         }
         if !qp.responder.holds_receive {
@@ -386,18 +402,33 @@ impl Core {
             Opcode::Read => self.answer_read(handle, out, header),
             Opcode::CompareSwap | Opcode::FetchAdd => self.execute_atomic(handle, out, header, operands),
             Opcode::Write => {}
-            _ => self.complete_receive(handle, header),
+            Opcode::SendInvalidate => self.end_invalidation(handle, out, header),
+            _ => self.complete_receive(handle, header, None),
         }
         if let Some(qp) = self.qps.get_mut(handle.0) {
             out.acknowledge(qp, handle, header.total);
         }
     }
 
-    fn complete_receive(&mut self, handle: Qp, header: &Header) {
+    /// All of a SEND is there: the window that it names is invalidated, and the receive completes.
+    fn end_invalidation(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+        let Some(bearer) = self.qps.get(handle.0).map(QueuePair::bearer) else { return };
+        let Self { regions, source, news, .. } = self;
+        let key = regions.yielding(header.rkey, bearer);
+        let ended = key.and_then(|key| regions.invalidate(&mut **source, key, bearer, news));
+        if ended.is_some() {
+            return self.complete_receive(handle, header, key);
+        }
+        self.fail_receive(handle, WcStatus::RemoteInvalidRequest);
+        self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
+    }
+
+    fn complete_receive(&mut self, handle: Qp, header: &Header, invalidated: Option<u32>) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let Some(wr_id) = qp.responder.give_receive() else { return };
         let mut completion = received(qp, wr_id, WcStatus::Success);
         completion.byte_len = header.total;
+        completion.invalidated = invalidated;
         completion.solicited = header.flags & flag::SOLICITED != 0;
         if header.opcode == Opcode::WriteImm {
             completion.opcode = WcOpcode::ReceiveRdmaWithImm;
@@ -418,7 +449,7 @@ impl Core {
 
     fn execute_atomic(&mut self, handle: Qp, out: &mut Outbox, header: &Header, operands: [u64; 2]) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        let address = self.regions.remote(qp.init.pd, header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
+        let address = self.regions.remote(qp.bearer(), header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
         let Some(address) = address.filter(|address| address.is_multiple_of(8)) else {
             return self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
         };
@@ -494,13 +525,14 @@ impl Core {
 
     fn read_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let bearer = qp.bearer();
         let Some(Answer::Read { msn, rkey, va, total, sent }) = qp.responder.answers.front_mut() else {
             return false;
         };
         let (msn, total, offset) = (*msn, *total, *sent);
         let length = (total - offset).min(MAX_SEGMENT);
         let from = va.wrapping_add(u64::from(offset));
-        let Some(address) = self.regions.remote(qp.init.pd, *rkey, from, length, Access::REMOTE_READ) else {
+        let Some(address) = self.regions.remote(bearer, *rkey, from, length, Access::REMOTE_READ) else {
             // Deregistered since it was asked for.
             qp.responder.fatal = Some((msn, Syndrome::RemoteAccess));
             qp.responder.answers.clear();

@@ -24,7 +24,7 @@
 //!   │ READY ─────────▶ ◀───────── READY │   requests may follow
 //!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
 //!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
-//!   │ SEND, WRITE, READ, atomics ─────▶ │
+//!   │ SEND, WRITE, READ, atomics ─────▶ │   a SEND may invalidate the memory window of `rkey`
 //!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed;
 //!   │     ATOMIC_RESPONSE               │   a SEND that goes the same way may say it too
 //!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
@@ -41,7 +41,7 @@ use fabric::{Epoch, FabricId, ProcessId, Vid};
 use verbs::{HandleKind, Translation};
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -115,6 +115,8 @@ numbered! {
         CompareSwap = 37,
         /// Fetch and add; the payload is the summand and 0
         FetchAdd = 38,
+        /// SEND that also invalidates the memory window of `rkey`
+        SendInvalidate = 48,
         /// All messages before `msn` are executed.
         Ack = 64,
         /// `msn` was not executed, because of `syndrome`.
@@ -248,7 +250,7 @@ impl Header {
         if bytes[3] != 0 || bytes[1] & !flag::ALL != 0 || (bytes[2] != 0) != header.syndrome.is_some() {
             return Err(Malformed("reserved bits are set"));
         }
-        if bytes[1] & flag::ACKNOWLEDGES != 0 && !matches!(header.opcode, Opcode::Send | Opcode::SendImm) {
+        if bytes[1] & flag::ACKNOWLEDGES != 0 && !header.is_send() {
             return Err(Malformed("only a SEND may acknowledge by the way"));
         }
         header.check_lengths()?;
@@ -258,8 +260,15 @@ impl Header {
     /// True for requests, which a responder executes.
     #[must_use]
     pub fn is_request(&self) -> bool {
-        use Opcode::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
-        matches!(self.opcode, Send | SendImm | Write | WriteImm | Read | CompareSwap | FetchAdd)
+        use Opcode::{CompareSwap, FetchAdd, Read, Write, WriteImm};
+        self.is_send() || matches!(self.opcode, Write | WriteImm | Read | CompareSwap | FetchAdd)
+    }
+
+    /// True for what goes into a posted receive.
+    #[must_use]
+    #[inline]
+    pub fn is_send(&self) -> bool {
+        matches!(self.opcode, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate)
     }
 
     /// True for the last segment of a message.
@@ -271,10 +280,11 @@ impl Header {
     fn check_lengths(&self) -> Result<(), Malformed> {
         use Opcode::{
             Ack, AtomicResponse, CompareSwap, Export, FetchAdd, Goodbye, Hello, MapRequest, Nak, Read,
-            ReadResponse, Ready, Resync, ResyncAck, Send, SendImm, Translate, TranslateAck, Write, WriteImm,
+            ReadResponse, Ready, Resync, ResyncAck, Send, SendImm, SendInvalidate, Translate, TranslateAck,
+            Write, WriteImm,
         };
         let fits = match self.opcode {
-            Send | SendImm | Write | WriteImm | ReadResponse => {
+            Send | SendImm | SendInvalidate | Write | WriteImm | ReadResponse => {
                 let end = self.offset.checked_add(self.length);
                 let progresses = self.length > 0 || self.total == 0;
                 self.length <= MAX_SEGMENT && end.is_some_and(|end| end <= self.total) && progresses

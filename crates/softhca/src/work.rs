@@ -1,6 +1,6 @@
 //! Work requests and completions, with the numbers of the verbs ABI.
 
-use crate::attr::QpCaps;
+use crate::attr::{Access, QpCaps};
 use crate::errno::Errno;
 
 /// A piece of local memory (`struct ibv_sge`).
@@ -42,7 +42,7 @@ impl SendWr<'_> {
         let length: u64 = if fits { pieces.iter().map(|sge| u64::from(sge.length)).sum() } else { 0 };
         let is_atomic = matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         let is_query = is_atomic || matches!(self.op, SendOp::Read { .. });
-        let is_good_inline = !is_query && length <= u64::from(caps.max_inline);
+        let is_good_inline = !is_query && !self.op.is_local() && length <= u64::from(caps.max_inline);
         let has_word = || length == 8 && pieces.iter().any(|sge| sge.length == 8);
         if !fits || (is_inline && !is_good_inline) || (is_atomic && !has_word()) {
             return Err(Errno::INVALID);
@@ -70,6 +70,8 @@ pub enum SendOp {
     Send,
     /// The same with immediate data.
     SendImm(u32),
+    /// The same, and invalidates the peer's memory window that this key names.
+    SendInvalidate(u32),
     /// Into the peer's memory.
     Write {
         /// Where in the peer's region.
@@ -113,6 +115,25 @@ pub enum SendOp {
         /// The summand.
         add: u64,
     },
+    /// Binds a memory window. Done here, once all before it is.
+    Bind(Binding),
+    /// Invalidates the memory window of the own device that this key names; likewise.
+    LocalInvalidate(u32),
+}
+
+/// What a memory window is to be bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The window's new key: one of the 256 that begin with the one it was allocated with.
+    pub key: u32,
+    /// The key of the region; 0 for none, which ends the binding of a window of type 1.
+    pub lkey: u32,
+    /// What peers may do, and whether they call the first byte 0.
+    pub access: Access,
+    /// Where in the region.
+    pub va: u64,
+    /// Bytes.
+    pub length: u64,
 }
 
 impl SendOp {
@@ -120,12 +141,20 @@ impl SendOp {
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
-            Self::Send | Self::SendImm(_) => WcOpcode::Send,
+            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => WcOpcode::Send,
             Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::Bind(_) => WcOpcode::Bind,
+            Self::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
         }
+    }
+
+    /// True for what no peer sees.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::LocalInvalidate(_))
     }
 }
 
@@ -153,6 +182,8 @@ pub enum WcStatus {
     LocalProtection = 4,
     /// The QP is in the error state, or came there before this request's turn.
     Flushed = 5,
+    /// A memory window could not be bound or invalidated.
+    WindowBind = 6,
     /// The responder found the request malformed or too long for its receive.
     RemoteInvalidRequest = 9,
     /// A remote key, range or access right is wrong.
@@ -180,6 +211,10 @@ pub enum WcOpcode {
     CompareSwap = 3,
     /// A fetch and add.
     FetchAdd = 4,
+    /// A memory window was bound.
+    Bind = 5,
+    /// A memory window was invalidated.
+    LocalInvalidate = 6,
     /// A receive.
     Receive = 128,
     /// A receive that a WRITE with immediate data consumed.
@@ -202,6 +237,8 @@ pub struct Wc {
     pub byte_len: u32,
     /// Immediate data, as the peer's application stored it.
     pub imm: Option<u32>,
+    /// The key of the memory window that the peer has invalidated.
+    pub invalidated: Option<u32>,
     /// The local QP, as applications know it.
     pub qpn: u32,
     /// The remote QP, as applications know it.

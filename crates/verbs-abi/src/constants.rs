@@ -27,6 +27,8 @@ pub mod device_cap {
     pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
     pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
     pub const IBV_DEVICE_N_NOTIFY_CQ: u32 = 1 << 14;
+    pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+    pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 }
 
 /// `enum ibv_event_type`.
@@ -58,6 +60,9 @@ pub mod wr_opcode {
     pub const IBV_WR_RDMA_READ: u32 = 4;
     pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
     pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const IBV_WR_LOCAL_INV: u32 = 7;
+    pub const IBV_WR_BIND_MW: u32 = 8;
+    pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 }
 
 /// `enum ibv_send_flags`.
@@ -71,6 +76,7 @@ pub mod send_flags {
 /// `enum ibv_wc_flags`.
 pub mod wc_flags {
     pub const IBV_WC_WITH_IMM: u32 = 1 << 1;
+    pub const IBV_WC_WITH_INV: u32 = 1 << 3;
 }
 
 /// `enum ibv_create_cq_wc_flags`: the fields that every CQ of this device can report.
@@ -83,10 +89,16 @@ pub mod qp_init_attr {
     pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
-/// `enum ibv_qp_create_send_ops_flags`: the seven operations of an RC QP.
-pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x7f;
-/// The four of a UC QP: SENDs and WRITEs.
-pub const IBV_QP_EX_UC_OPERATIONS: u64 = 0x0f;
+/// `enum ibv_qp_create_send_ops_flags`: the ten operations of an RC QP.
+pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x3ff;
+/// Those of a UC QP: SENDs and WRITEs, and what concerns memory windows here.
+pub const IBV_QP_EX_UC_OPERATIONS: u64 = 0x18f;
+
+/// `enum ibv_mw_type`.
+pub mod mw_type {
+    pub const IBV_MW_TYPE_1: u32 = 1;
+    pub const IBV_MW_TYPE_2: u32 = 2;
+}
 
 /// `enum ibv_srq_init_attr_mask`.
 pub mod srq_init_attr {

@@ -5,9 +5,9 @@ use std::ptr;
 use libc::{c_int, c_void, pthread_mutex_t};
 
 use crate::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr,
-    ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_wc,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_mw,
+    ibv_mw_bind, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
 };
 
 /// A function that this project does not provide, or one that programs never call.
@@ -25,9 +25,9 @@ type PostSrqRecv =
     Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>;
 type PostSend = Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>;
 type PostRecv = Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>;
-type AllocMw = Option<unsafe extern "C" fn(*mut c_void, u32) -> *mut c_void>;
-type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp, *mut c_void, *mut c_void) -> c_int>;
-type DeallocMw = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
+type AllocMw = Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>;
+type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>;
+type DeallocMw = Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>;
 type CreateCqEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>;
 type CreateQpEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>;
 type CreateSrqEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>;

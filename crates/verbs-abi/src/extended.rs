@@ -3,8 +3,8 @@
 use libc::{c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
 use crate::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_data_buf, ibv_mw_bind_info, ibv_pd, ibv_qp, ibv_qp_cap,
-    ibv_sge, ibv_srq, ibv_srq_attr,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp,
+    ibv_qp_cap, ibv_sge, ibv_srq, ibv_srq_attr,
 };
 
 type Post0 = Option<unsafe extern "C" fn(*mut ibv_qp_ex)>;
@@ -13,7 +13,7 @@ type PostRemote = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>;
 type PostRemoteU32 = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>;
 type PostRemoteU64 = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>;
 type PostCompareSwap = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>;
-type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u32, *const ibv_mw_bind_info)>;
+type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>;
 type SendTso = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u16, u16)>;
 type SetUdAddr = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u32, u32)>;
 type SetInline = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>;

@@ -36,6 +36,14 @@ c_structs! {
         rkey: u32,
     }
 
+    struct ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        r#type: u32,
+    }
+
     struct ibv_comp_channel {
         context: *mut ibv_context,
         fd: c_int,

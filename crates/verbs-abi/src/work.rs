@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_uint, c_void};
 
-use crate::{ibv_ah, ibv_mr};
+use crate::{ibv_ah, ibv_mr, ibv_mw};
 
 /// `wr.rdma` of a send work request.
 #[repr(C)]
@@ -44,7 +44,7 @@ pub union ibv_send_wr_target {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_bind_mw {
-    pub mw: *mut c_void,
+    pub mw: *mut ibv_mw,
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
@@ -68,6 +68,12 @@ c_structs! {
         mw_access_flags: c_uint,
     }
 
+    struct ibv_mw_bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: ibv_mw_bind_info,
+    }
+
     struct ibv_send_wr {
         wr_id: u64,
         next: *mut ibv_send_wr,
@@ -75,7 +81,7 @@ c_structs! {
         num_sge: c_int,
         opcode: u32,
         send_flags: c_uint,
-        /// Network byte order.
+        /// Network byte order; or, with `IBV_WR_LOCAL_INV` and `IBV_WR_SEND_WITH_INV`, `invalidate_rkey`.
         imm_data: u32,
         wr: ibv_send_wr_target,
         qp_type: u32,
@@ -95,7 +101,7 @@ c_structs! {
         opcode: u32,
         vendor_err: u32,
         byte_len: u32,
-        /// Network byte order.
+        /// Network byte order; or, with `IBV_WC_WITH_INV`, `invalidated_rkey`.
         imm_data: u32,
         qp_num: u32,
         src_qp: u32,

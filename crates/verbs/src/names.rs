@@ -17,6 +17,9 @@ use crate::source::{HandleKind, HandleSource};
 /// The lowest handle given out: the numbers below are special in InfiniBand.
 const FIRST: u32 = 2;
 
+/// Virtual handles in a block that [`Names::reserve`] sets aside.
+pub const BLOCK: u32 = 256;
+
 /// One line of a table, as peers learn it. `real` equal to `virtual_handle` withdraws an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
@@ -42,6 +45,8 @@ pub struct Names {
     by_virtual: HandleMap<Entry>,
     /// Objects.
     by_real: HandleMap<u32>,
+    /// Objects, by the first handle of their reserved blocks.
+    blocks: HandleMap<u32>,
     /// The real handle that was looked up last, and its object: a peer uses one for long.
     recent: Cell<(u32, u32)>,
 }
@@ -54,7 +59,7 @@ impl Names {
     #[must_use]
     pub fn new(kind: HandleKind) -> Self {
         let (by_virtual, by_real) = (HandleMap::default(), HandleMap::default());
-        Self { kind, by_virtual, by_real, recent: Cell::new(NOTHING) }
+        Self { kind, by_virtual, by_real, blocks: HandleMap::default(), recent: Cell::new(NOTHING) }
     }
 
     /// The object that the application knows as `virtual_handle`.
@@ -83,13 +88,35 @@ impl Names {
         self.by_virtual.get(&virtual_handle).map(|entry| entry.real)
     }
 
-    /// True if no object has this virtual handle.
+    /// True if no object has this virtual handle, and none may come to have it.
     #[must_use]
     pub fn is_free(&self, virtual_handle: u32) -> bool {
-        !self.by_virtual.contains_key(&virtual_handle)
+        !self.by_virtual.contains_key(&virtual_handle) && self.reserved(virtual_handle).is_none()
     }
 
-    /// Names `object` whose virtual handle is fixed, and free. Returns the translation.
+    /// The object for which `virtual_handle` is reserved.
+    #[must_use]
+    pub fn reserved(&self, virtual_handle: u32) -> Option<u32> {
+        if self.blocks.is_empty() { None } else { self.blocks.get(&block_of(virtual_handle)).copied() }
+    }
+
+    /// Sets a block of virtual handles aside, the first one that is free from `near` on, for `object`, which is
+    /// called by one after the other ([`Self::insert_fixed`]). Returns its first handle.
+    pub fn reserve(&mut self, near: u32, object: u32) -> u32 {
+        let mut block = block_of(near) & self.kind.mask();
+        while block < FIRST || (block..=block + (BLOCK - 1)).any(|handle| !self.is_free(handle)) {
+            block = block.wrapping_add(BLOCK) & self.kind.mask();
+        }
+        self.blocks.insert(block, object);
+        block
+    }
+
+    /// Gives a block back in which no handle is in use.
+    pub fn release(&mut self, block: u32) {
+        self.blocks.remove(&block);
+    }
+
+    /// Names `object` whose virtual handle is fixed, and free or in a block of its own. Returns the translation.
     pub fn insert_fixed(
         &mut self,
         source: &mut dyn HandleSource,
@@ -204,6 +231,12 @@ impl Names {
     }
 }
 
+/// The first handle of the block in which `handle` lies.
+#[must_use]
+pub fn block_of(handle: u32) -> u32 {
+    handle & !(BLOCK - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +307,27 @@ mod tests {
             for name in live {
                 assert_eq!(names.by_real(names.real(name).unwrap()), names.by_virtual(name), "{policy:?}");
             }
+        }
+    }
+
+    #[test]
+    fn reserved_blocks_are_left_alone() {
+        for policy in Policy::ALL {
+            let (mut names, mut source) = (keys(), policy.source(9));
+            let taken = names.insert(&mut *source, 0x1_0005, 1).virtual_handle;
+            let block = names.reserve(taken, 7);
+            assert_ne!(block_of(taken), block);
+            let other = names.reserve(block, 8);
+            assert_ne!(other, block);
+            for object in 2..600 {
+                let name = names.insert(&mut *source, block + object % BLOCK, object).virtual_handle;
+                assert!(![block, other].contains(&block_of(name)), "{policy:?}");
+            }
+            names.insert_fixed(&mut *source, block + 7, 1000);
+            assert_eq!(names.by_virtual(block + 7), Some(1000));
+            names.remove(&mut *source, block + 7);
+            names.release(block);
+            assert!(names.is_free(block + 7));
         }
     }
 

@@ -69,7 +69,7 @@ static struct ibv_qp *create_qp(struct pair *pair, int extended)
 		.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pair->pd};
 	if (extended) {
 		init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-		init.send_ops_flags = 0x7f;
+		init.send_ops_flags = 0x3ff;
 	}
 	struct ibv_qp *qp = ibv_create_qp_ex(pair->context, &init);
 	CHECK(qp && init.cap.max_send_wr >= 16 && init.cap.max_inline_data >= 64);

@@ -141,12 +141,15 @@ impl Device {
             return;
         }
         if self.core.qps.get(qp.0).is_some_and(|entry| !entry.sends.is_empty()) {
+            if self.core.run_local(qp) {
+                self.settle();
+            }
             self.transmit_of(qp);
         }
     }
 
     fn transmit_of(&mut self, qp: Qp) {
-        let Some(entry) = self.core.qps.get(qp.0) else { return };
+        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else { return };
         if entry.peer.is_none() {
             // No process can have that QPN: it is as if nobody answered.
             let head = entry.sends.head();
@@ -200,6 +203,7 @@ impl Device {
         let was_blocked = self.links.links[at].blocked;
         let mut budget = BUDGET;
         let sent = self.links.links[at].transmit(&mut self.core, &mut budget);
+        self.tell_news();
         if self.links.links[at].blocked != was_blocked {
             self.links.version += 1;
         }
@@ -210,6 +214,7 @@ impl Device {
     }
 
     fn lose(&mut self, at: usize, reason: LinkLoss) {
+        self.tell_news();
         self.close_gate(at);
         self.links.close(&mut self.core, at);
         let link = &mut self.links.links[at];
@@ -232,6 +237,7 @@ impl Device {
         };
         if worked {
             self.registered.mark_active(self.links.links[at].peer);
+            self.tell_news();
         }
         let wants_to_send = self.links.is_due(at) || self.links.links[at].blocked;
         let sent = wants_to_send && self.transmit(at);
@@ -260,6 +266,7 @@ impl Device {
             let sends = link.has_output() && (!worked || link.out.is_urgent() || link.blocked);
             if worked {
                 self.registered.mark_active(link.peer);
+                self.tell_news();
             }
             if sends {
                 self.transmit(at);
@@ -274,6 +281,7 @@ impl Device {
     /// Copies what links still have to send of queue pairs that have failed, before the application
     /// can learn of it and take its memory back; and forgets windows that were found closed.
     pub(super) fn settle(&mut self) {
+        self.tell_news();
         while let Some(qp) = self.core.failed.pop() {
             self.links.copy_out(qp, u64::MAX);
             if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
@@ -499,6 +507,14 @@ impl Device {
         Suspended { active_peers: self.registered.active().collect(), counts: self.counts() }
     }
 
+    /// Does what was posted meanwhile and needs no peer.
+    fn run_local_work(&mut self) {
+        let all: Vec<u32> = self.core.qps.indices().collect();
+        for index in all {
+            self.core.run_local(Qp(index));
+        }
+    }
+
     /// Runs again, here or elsewhere: real handles are issued again, and active peers get links.
     pub fn resume(&mut self, epoch: Epoch) {
         self.suspended = false;
@@ -506,6 +522,7 @@ impl Device {
         self.sharing.verify();
         self.core.qp_names.reissue(&mut *self.core.source);
         self.core.regions.reissue(&mut *self.core.source);
+        self.run_local_work();
         let active: Vec<ProcessId> = self.registered.active().collect();
         for peer in active {
             let at = self.links.to(peer);

@@ -1,11 +1,13 @@
 //! The device: one process' objects, links and clocks.
 //!
+//! * `memory_windows`: memory windows.
 //! * `objects`: domains, regions, completion queues, shared receive queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `links`: links to peers, time, suspension.
 //! * `sharing`: memory shared with neighbours.
 
 mod links;
+mod memory_windows;
 mod objects;
 mod queue_pairs;
 mod sharing;

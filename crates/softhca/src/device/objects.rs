@@ -66,7 +66,7 @@ impl Device {
         require(length <= self.core.limits.max_mr_size)?;
         require_room(self.core.regions.len(), self.core.limits.max_mr)?;
         self.enter_domain(pd)?;
-        let region = Region { pd, addr, length, iova, access, key: 0 };
+        let region = Region { pd, addr, length, iova, access, key: 0, windows: 0 };
         let (mr, line) = self.core.regions.insert(&mut *self.core.source, region);
         if line.real != line.virtual_handle {
             self.links.announce(line, line.real);
@@ -77,9 +77,12 @@ impl Device {
     /// Ends a registration. Requests that still need it fail.
     ///
     /// # Errors
-    /// `INVALID` if there is no such region.
+    /// `INVALID` if there is no such region; `BUSY` while memory windows are bound to it.
     pub fn dereg_mr(&mut self, mr: Mr) -> Result<(), Errno> {
         let region = *self.core.regions.get(mr).ok_or(Errno::INVALID)?;
+        if region.windows > 0 {
+            return Err(Errno::BUSY);
+        }
         if self.sharing.is_shared(mr) {
             self.close_gates();
         }

@@ -26,6 +26,7 @@ use fabric::ProcessId;
 use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
 use crate::errno::Errno;
 use crate::limits::Limits;
+use crate::memory_window::Bearer;
 use crate::receive_queue::ReceiveQueue;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -82,6 +83,12 @@ impl QueuePair {
 
     pub fn state(&self) -> QpState {
         self.attr.state
+    }
+
+    /// As whom its requests, and those of its peer, name memory.
+    #[inline]
+    pub fn bearer(&self) -> Bearer {
+        Bearer { pd: self.init.pd, incarnation: self.incarnation }
     }
 
     /// True in the states in which requests of the peer are executed.
