@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use verbs_abi::symbols::{Kind, PRIVATE_NUMBERS, PUBLIC_NODES, Symbol, exports};
+use verbs_abi::symbols::{Kind, OWN_NODE, PRIVATE_NUMBERS, PUBLIC_NODES, Symbol, exports};
 
 fn main() {
     if let Err(error) = generate() {
@@ -117,6 +117,7 @@ fn version_map(exports: &[Symbol]) -> String {
         let node = format!("IBVERBS_PRIVATE_{number}");
         writeln!(text, "{node} {{\n  global:\n{}}};", names(exports, &node)).unwrap();
     }
+    writeln!(text, "{OWN_NODE} {{\n  global:\n{}}};", names(exports, OWN_NODE)).unwrap();
     text
 }
 

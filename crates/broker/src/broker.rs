@@ -7,11 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
+use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout_at;
 
-use crate::instance::{Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Seat};
+use crate::directory::Due;
+use crate::instance::{
+    Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
+};
 use crate::namespace::Namespace;
 use crate::output::Chunk;
 use crate::peers::{LinkRequest, Observer, Peers};
@@ -97,6 +101,23 @@ impl Broker {
     #[must_use]
     pub fn instances(&self) -> Vec<InstanceId> {
         self.shared.lock().keys().copied().collect()
+    }
+
+    /// Who has a seat in each of the instances.
+    #[must_use]
+    pub fn rosters(&self) -> Vec<(InstanceId, Roster)> {
+        self.shared.lock().iter().map(|(id, instance)| (*id, instance.carried.roster.clone())).collect()
+    }
+
+    /// Hands a process what the directory has answered. One that is away asks again when it is back.
+    pub fn answer(&self, due: Due) {
+        let Due { asker, number, answer } = due;
+        self.shared.answer(asker.instance(), asker.process, number, answer);
+    }
+
+    /// Makes all processes publish and ask again: who keeps the directory may have forgotten what they said.
+    pub fn ask_again(&self) {
+        self.shared.lock().values().for_each(Instance::ask_again);
     }
 
     /// What another broker has to know to take the instance over.
@@ -312,6 +333,16 @@ impl Shared {
         if of_instance.is_empty() {
             waiting.remove(&request.from_instance());
         }
+    }
+
+    pub fn answer(&self, instance: InstanceId, process: ProcessId, number: u64, answer: Answer) {
+        let message = ToProcess::Directory { number, answer };
+        self.with(instance, |instance| instance.post(process.index, message, Vec::new()));
+    }
+
+    /// Whether one more request may go to the directory for the instance now.
+    pub fn may_ask(&self, id: InstanceId) -> bool {
+        self.with(id, |instance| instance.allowance.directory.take(Instant::now())) == Some(true)
     }
 
     /// What may be opened to other hosts for an instance at a time.

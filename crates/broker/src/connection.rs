@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
+use fabric::directory::{Answer, Request};
 use fabric::{ProcessId, seqpacket};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -14,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::broker::Shared;
+use crate::directory::Member;
 use crate::instance::{InstanceId, NotAdmitted, Outgoing, Seat};
 use crate::link;
 use crate::namespace::{Namespace, is_first_process};
@@ -177,6 +179,10 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
             let from = ProcessId { vid: instance.vid, index };
             link::spawn(shared, instance, from, peer);
         }
+        (Seat::Verbs(index), ToNode::Directory { number, request }) => {
+            let process = ProcessId { vid: instance.vid, index };
+            ask_directory(shared, Member { fabric: instance.fabric, process }, number, request);
+        }
         (_, ToNode::Suspended { elapsed_us, queue_pairs, memory_regions, active_peers }) => {
             let index = if let Seat::Verbs(index) = seat { index } else { 0 };
             let process = ProcessId { vid: instance.vid, index };
@@ -198,6 +204,16 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
         }
     }
     Ok(())
+}
+
+fn ask_directory(shared: &Shared, asker: Member, number: u64, request: Request) {
+    if !request.is_within_limits() {
+        shared.answer(asker.instance(), asker.process, number, Answer::Full);
+    } else if !shared.may_ask(asker.instance()) {
+        shared.answer(asker.instance(), asker.process, number, Answer::Busy);
+    } else {
+        shared.peers.ask_directory(asker, number, request);
+    }
 }
 
 /// Sends what waits for the process until nobody can want to tell it anything more.

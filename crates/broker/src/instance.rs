@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, Role, ToProcess};
 use fabric::{Epoch, FabricId, ProcessId, Vid};
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
 use crate::output::Output;
+use crate::pace::Pace;
 use crate::report::SuspendedProcess;
 
 /// An instance in all fabrics of a cluster.
@@ -103,11 +104,15 @@ pub(crate) struct Allowance {
     descriptors: Arc<Semaphore>,
     /// Links that are being opened to other hosts.
     pub openings: Arc<Semaphore>,
+    /// Requests to the directory, which all hosts share.
+    pub directory: Pace,
 }
 
 impl Allowance {
     const DESCRIPTORS: usize = 512;
     const OPENINGS: usize = 128;
+    const REQUESTS: u32 = 2048;
+    const BETWEEN_REQUESTS: Duration = Duration::from_micros(125);
 }
 
 impl Default for Allowance {
@@ -115,6 +120,7 @@ impl Default for Allowance {
         Self {
             descriptors: Arc::new(Semaphore::new(Self::DESCRIPTORS)),
             openings: Arc::new(Semaphore::new(Self::OPENINGS)),
+            directory: Pace::new(Self::REQUESTS, Self::BETWEEN_REQUESTS, Instant::now()),
         }
     }
 }
@@ -313,6 +319,15 @@ impl Instance {
             }
             _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
             _ => Err(LinkRefusal::Gone),
+        }
+    }
+
+    /// Tells all processes that use verbs that the directory may have forgotten what they said.
+    pub fn ask_again(&self) {
+        for (seat, member) in &self.members {
+            if matches!(seat, Seat::Verbs(_)) {
+                let _ = member.queue.try_send(Outgoing::bare(ToProcess::DirectoryBack));
+            }
         }
     }
 

@@ -13,17 +13,20 @@
 //! ```
 //!
 //! * [`instance`]: what is known of an instance and its processes, without IO.
-//! * [`Peers`]: how the broker reaches processes on other hosts.
+//! * [`Peers`]: how the broker reaches processes on other hosts, and the directories of their fabrics.
+//! * [`directory`]: these directories themselves, without IO.
 //! * [`Observer`]: what the broker tells the node, so that it survives the node's death.
 //! * [`local`]: hosts and instances on one machine with no node at all, for tests.
 
 mod broker;
 mod connection;
+pub mod directory;
 pub mod instance;
 mod link;
 pub mod local;
 mod namespace;
 mod output;
+mod pace;
 mod peers;
 mod report;
 

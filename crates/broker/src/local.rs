@@ -18,7 +18,7 @@
 //! # }
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -26,13 +26,15 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fabric::attach::LinkRefusal;
+use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::directory::Request;
 use fabric::{Epoch, FabricId, Vid, netns};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::instance::InstanceId;
-use crate::peers::{Answer, LinkRequest, NoObserver, Peers, RemoteLink};
+use crate::directory::{Directory, Due, Member};
+use crate::instance::{InstanceId, Roster};
+use crate::peers::{Answer, LinkRequest, Observer, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
 
@@ -55,6 +57,7 @@ pub struct LocalInstance {
 struct Hosts {
     brokers: OnceLock<Vec<Broker>>,
     places: Mutex<HashMap<InstanceId, Place>>,
+    directory: Mutex<Directory>,
 }
 
 #[derive(Clone, Copy)]
@@ -71,7 +74,8 @@ impl LocalFabric {
     pub fn new(hosts: usize) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let shared = Arc::new(Hosts::default());
-        let brokers = (0..hosts).map(|_| Broker::new(LocalPeers(shared.clone()), NoObserver)).collect();
+        let broker = |_| Broker::new(LocalPeers(shared.clone()), LocalObserver(shared.clone()));
+        let brokers = (0..hosts).map(broker).collect();
         let _ = shared.brokers.set(brokers);
         Ok(Self { runtime, hosts: shared })
     }
@@ -181,6 +185,17 @@ impl Hosts {
         self.brokers.get()?.get(host)
     }
 
+    fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, due: Due) {
+        let place = self.place(due.asker.instance());
+        if let Some(broker) = place.and_then(|place| self.broker(place.host)) {
+            broker.answer(due);
+        }
+    }
+
     /// The broker that has the wanted process.
     fn wanted(&self, request: &LinkRequest) -> Result<(&Broker, Epoch), LinkRefusal> {
         let place = self.place(request.to_instance()).ok_or(LinkRefusal::Gone)?;
@@ -207,6 +222,29 @@ impl Peers for LocalPeers {
         let hosts = self.0.clone();
         Box::pin(async move { hosts.wanted(&request)?.0.nudge(&request) })
     }
+
+    fn ask_directory(&self, asker: Member, number: u64, request: Request) {
+        let answer = self.0.directory().ask(asker, number, request);
+        if let Some(answer) = answer {
+            self.0.answer(Due { asker, number, answer });
+        }
+    }
+}
+
+/// Keeps the directory right.
+struct LocalObserver(Arc<Hosts>);
+
+impl Observer for LocalObserver {
+    fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
+        let (hosts, indexes): (_, BTreeSet<u8>) = (self.0.clone(), roster.verbs.clone());
+        let due = hosts.directory().set_processes(instance, indexes);
+        // The broker must not be called from here.
+        tokio::spawn(async move { due.into_iter().for_each(|due| hosts.answer(due)) });
+    }
+
+    fn exited(&self, _: InstanceId, _: i32) {}
+
+    fn started(&self, _: InstanceId, _: Result<(), NotStarted>) {}
 }
 
 /// A new network namespace with its loopback device up. It lives as long as a descriptor or a process is in it.

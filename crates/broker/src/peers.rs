@@ -3,9 +3,11 @@ use std::net::TcpStream;
 use std::pin::Pin;
 
 use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::directory::Request;
 use fabric::{Epoch, FabricId, ProcessId};
 use serde::{Deserialize, Serialize};
 
+use crate::directory::Member;
 use crate::instance::{InstanceId, Roster};
 
 /// A link that `from` wants to `to`.
@@ -53,6 +55,9 @@ pub trait Peers: Send + Sync + 'static {
     fn open(&self, request: LinkRequest) -> Answer<RemoteLink>;
     /// Tells a process on another host that `request.from` wants it to open a link.
     fn nudge(&self, request: LinkRequest) -> Answer<()>;
+    /// Asks the directory of `asker`'s fabric, which answers by [`Broker::answer`](crate::Broker::answer). A request
+    /// that cannot be passed on is dropped: it is said again after [`Broker::ask_again`](crate::Broker::ask_again).
+    fn ask_directory(&self, asker: Member, number: u64, request: Request);
 }
 
 /// There are no other hosts.
@@ -67,6 +72,8 @@ impl Peers for NoPeers {
     fn nudge(&self, _: LinkRequest) -> Answer<()> {
         Box::pin(async { Err(LinkRefusal::Gone) })
     }
+
+    fn ask_directory(&self, _: Member, _: u64, _: Request) {}
 }
 
 /// What a broker tells about its instances. Calls are made with the broker's lock held: they

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use broker::SuspendError;
 use broker::local::{LocalFabric, LocalInstance};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
+use fabric::directory::{Answer, Entry, Request};
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 
 /// A process, as far as its broker can tell.
@@ -121,6 +122,31 @@ fn the_higher_process_only_nudges() {
     assert_eq!(low.hear().0, ToProcess::Nudge { peer: high.id });
     low.say(&ToNode::OpenLink { peer: high.id });
     assert_joined(&mut low.link_up(high.id), &mut high.link_up(low.id));
+}
+
+#[test]
+fn the_directory_answers_and_forgets_a_process_that_ends() {
+    let fabric = LocalFabric::new(2).unwrap();
+    let (a, b) = (fabric.add_instance(0).unwrap(), fabric.add_instance(1).unwrap());
+    let (mine, other) = (Process::verbs(&a), Process::verbs(&b));
+    let ask = |process: &Process, number, request| process.say(&ToNode::Directory { number, request });
+    let answer = |process: &Process| match process.hear().0 {
+        ToProcess::Directory { number, answer } => (number, answer),
+        other => panic!("no answer but {other:?}"),
+    };
+    let look = || Request::Look { key: b"k".to_vec() };
+    ask(&mine, 1, Request::Publish { key: b"k".to_vec(), value: b"v".to_vec(), exclusive: true });
+    assert_eq!(answer(&mine), (1, Answer::Done));
+    ask(&other, 2, look());
+    let entry = Entry { process: mine.id, value: b"v".to_vec() };
+    assert_eq!(answer(&other), (2, Answer::Found(vec![entry])));
+    ask(&other, 3, Request::Watch { process: mine.id });
+    drop(mine);
+    assert_eq!(answer(&other), (3, Answer::Done));
+    ask(&other, 4, look());
+    assert_eq!(answer(&other), (4, Answer::Found(Vec::new())));
+    ask(&other, 5, Request::Look { key: vec![0; 65] });
+    assert_eq!(answer(&other), (5, Answer::Full));
 }
 
 #[test]

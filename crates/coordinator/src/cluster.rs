@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::Failure;
+use broker::InstanceId;
+use broker::directory::Directory;
 use fabric::Vid;
 use moves::coordinator::{Config, Coordinator, Input, Output};
 use moves::journal::{Exit, Instance, Record};
@@ -36,6 +38,7 @@ pub struct Cluster {
 pub struct Inner {
     pub machine: Coordinator,
     pub store: Store,
+    pub directory: Directory,
     pub nodes: HashMap<HostName, NodeLink>,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
@@ -73,6 +76,7 @@ impl Cluster {
         let mut inner = Inner {
             machine,
             store,
+            directory: Directory::default(),
             nodes: HashMap::new(),
             hosts: BTreeMap::new(),
             follows,
@@ -170,6 +174,9 @@ impl Cluster {
             Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
             Record::InstanceEnded { vid, exit } => {
                 let known = inner.known.remove(vid);
+                if let Some(instance) = &known {
+                    inner.end_in_directory(InstanceId { fabric: instance.fabric, vid: *vid });
+                }
                 if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
                 }

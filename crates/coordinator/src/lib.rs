@@ -9,11 +9,13 @@
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`output`]: what it can ask for.
+//! * [`directory`]: what processes tell each other of themselves.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
 
 mod cluster;
+mod directory;
 mod failure;
 mod follow;
 mod instances;

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, NodeLink};
+use crate::directory;
 
 /// How long a node may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -159,6 +160,10 @@ async fn listen(
             }
             FromNode::Answer { number, answer } => link.pending.answer(number, answer),
             FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
+            FromNode::Processes { vid, indexes } => directory::processes(cluster, host, vid, indexes),
+            FromNode::Directory { process, number, request } => {
+                directory::ask(cluster, host, process, number, request);
+            }
         }
     }
     Ok(())

@@ -13,6 +13,9 @@
 //!    │◀────── LinkUp{peer} + streams│            or LinkRefused; the peer gets LinkUp as well
 //!    │◀───────────────── Nudge{peer}│            the peer wants a link, and we are the one
 //!    │                              │            of the pair that opens: the lower ProcessId
+//!    │ Directory{request} ─────────▶│            see the module `directory`
+//!    │◀──────────── Directory{answer}
+//!    │◀───────────── DirectoryBack  │            the coordinator may have forgotten: say it again
 //!    │◀──────────────────── Suspend │            the instance will be frozen
 //!    │ Suspended ──────────────────▶│            every link is closed, no neighbour's memory is
 //!    │ (closes)                     │            mapped, and this socket is closed next
@@ -27,13 +30,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::directory::{Answer, Request};
 use crate::{Epoch, FabricId, ProcessId};
 
 /// The abstract socket's name, after the leading NUL byte.
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -99,6 +103,13 @@ pub enum ToNode {
     Started,
     /// The command could not be started ([`Role::Init`]); the sender waits for [`ToProcess::Farewell`].
     NotStarted(NotStarted),
+    /// Asks the fabric's directory.
+    Directory {
+        /// The request's number, which comes back with the answer.
+        number: u64,
+        /// The request.
+        request: Request,
+    },
 }
 
 /// Why a command does not run.
@@ -166,6 +177,15 @@ pub enum ToProcess {
     Suspend,
     /// The exit code is recorded; the instance's first process may end.
     Farewell,
+    /// The directory's answer.
+    Directory {
+        /// The request's number.
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// The coordinator was away, and may have forgotten what it was told: publish and ask again.
+    DirectoryBack,
 }
 
 /// How the two ends of a link reach each other.

@@ -1,11 +1,13 @@
 //! Who is who in a fabric, and what an instance and its node say to each other.
 //!
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
+//! * [`directory`]: what processes of a fabric tell each other of themselves.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
 //! * [`netns`]: the network namespaces in which these sockets are.
 
 pub mod attach;
+pub mod directory;
 pub mod identity;
 pub mod netns;
 pub mod seqpacket;

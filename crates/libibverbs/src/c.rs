@@ -6,6 +6,7 @@ pub(crate) use crate::compat::*;
 pub(crate) use crate::context::*;
 pub(crate) use crate::cq::*;
 pub(crate) use crate::devices::*;
+pub(crate) use crate::directory::*;
 pub(crate) use crate::fork::*;
 pub(crate) use crate::memory::*;
 pub(crate) use crate::qp::*;

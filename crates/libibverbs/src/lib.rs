@@ -18,6 +18,7 @@
 //!   [`post`] and [`wr`]. They live at fixed addresses, and hold the device's handle for the object.
 //! * [`process`]: the one lock ([`biased`]), and what follows each call: events to descriptors.
 //! * [`thread`], [`attach`]: the thread, and when it sleeps on links ("armed").
+//! * [`directory`]: what processes tell each other of themselves, for this project's librdmacm.
 //! * [`fork`]: a child loses the device; the parent keeps it.
 //!
 //! # Rules
@@ -45,6 +46,7 @@ mod cq;
 mod cq_ex;
 mod debug;
 mod devices;
+mod directory;
 mod errno;
 mod events;
 mod fork;

@@ -13,6 +13,7 @@ use crate::biased::{BiasedLock, Guard};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::debug;
+use crate::directory::Directory;
 use crate::events::EventFd;
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
@@ -79,6 +80,7 @@ pub(crate) struct Process {
     pub(crate) polls: AtomicU32,
     /// Wakes the thread.
     pub(crate) wake: EventFd,
+    pub(crate) directory: Directory,
     /// The thread's connection to the node, or -1; for `fork`.
     pub(crate) node: AtomicI32,
 }
@@ -107,6 +109,7 @@ impl Process {
             forked: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             wake,
+            directory: Directory::default(),
             node: AtomicI32::new(-1),
         }
     }

@@ -169,6 +169,7 @@ impl Runtime {
         let wanted = self.take_wanted(&mut state);
         drop(state);
         self.ask_for(wanted);
+        self.ask_directory();
         let woken = match next {
             Next::Sleep(timeout) => self.sleep(timeout),
             Next::Doze => self.doze(),
@@ -322,6 +323,17 @@ impl Runtime {
         }
     }
 
+    /// Tells the node what the program has for the directory.
+    fn ask_directory(&mut self) {
+        let Node::Attached(socket) = &self.node else { return };
+        for (number, request) in self.process.directory.take_outgoing() {
+            if say(socket, &ToNode::Directory { number, request }).is_err() {
+                self.hang_up(Node::Lost);
+                return;
+            }
+        }
+    }
+
     /// Takes one message from the node.
     fn receive(&mut self) {
         let Node::Attached(socket) = &self.node else { return };
@@ -350,6 +362,8 @@ impl Runtime {
             }
             ToProcess::Nudge { peer } => self.nudge(peer),
             ToProcess::Suspend => self.suspend(),
+            ToProcess::Directory { number, answer } => self.process.directory.answered(number, &answer),
+            ToProcess::DirectoryBack => self.process.directory.say_again(),
             ToProcess::Welcome { .. } | ToProcess::Refused { .. } | ToProcess::Farewell => {}
         }
     }
@@ -425,6 +439,7 @@ impl Runtime {
         wanted.extend(std::mem::take(&mut self.asked));
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
+        self.process.directory.say_again();
         self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node
             && say(socket, &ToNode::Resumed { elapsed_us: microseconds(start) }).is_err()

@@ -112,9 +112,14 @@ impl Node {
         self.input(input);
     }
 
+    /// Tells the coordinator something, if it is connected.
+    pub fn tell_coordinator(&self, message: &FromNode) {
+        self.agent.lock().send(message);
+    }
+
     /// Tells the coordinator how long something took.
     pub fn measured(&self, id: MoveId, measurement: Measurement) {
-        self.agent.lock().send(&FromNode::Measured { id, measurement });
+        self.tell_coordinator(&FromNode::Measured { id, measurement });
     }
 
     /// Enters an instance that is about to be started.

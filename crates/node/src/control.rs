@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::directory::{Due, Member};
 use moves::node::Input;
 use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Outbox, channel};
@@ -58,6 +59,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
                     welcome = true;
                     tracing::info!("connected to the coordinator at {join}");
                     node.set_coordinator(Some(outbox.clone()));
+                    refresh_directory(node);
                 }
             }
             Ok(None) => return Ok(End::Lost),
@@ -68,6 +70,14 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The coordinator knows the directory only from what it is told while it runs.
+fn refresh_directory(node: &Node) {
+    for (instance, roster) in node.broker.rosters() {
+        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.verbs });
+    }
+    node.broker.ask_again();
 }
 
 fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>) {
@@ -85,6 +95,12 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
         }
         FromCoordinator::Moves(message) => node.input(Input::Message(message)),
         FromCoordinator::Moved { vid, host, epoch } => node.directory.note(vid, Place { host, epoch }),
+        FromCoordinator::Directory { process, number, answer } => {
+            let fabric = node.live(process.vid).map(|live| live.fabric);
+            if let Some(fabric) = fabric {
+                node.broker.answer(Due { asker: Member { fabric, process }, number, answer });
+            }
+        }
         FromCoordinator::Ask { number, question } => {
             let (node, outbox) = (node.clone(), outbox.clone());
             tokio::spawn(async move {

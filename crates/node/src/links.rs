@@ -9,10 +9,12 @@ use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use broker::directory::Member;
 use broker::{LinkRequest, Peers, RemoteLink};
 use fabric::attach::LinkRefusal;
+use fabric::directory::Request;
 use moves::HostName;
-use rpc::wire::{LinkAnswer, LinkQuestion};
+use rpc::wire::{FromNode, LinkAnswer, LinkQuestion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -84,6 +86,12 @@ impl Peers for NodePeers {
                 _ => Err(LinkRefusal::Unreachable),
             }
         })
+    }
+
+    fn ask_directory(&self, asker: Member, number: u64, request: Request) {
+        if let Some(node) = self.0.upgrade() {
+            node.tell_coordinator(&FromNode::Directory { process: asker.process, number, request });
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use moves::journal::Exit;
 use moves::node::{Input, Output};
 use rpc::Endpoint;
 use rpc::pki::Identity;
+use rpc::wire::FromNode;
 use store::NodeStore;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -138,6 +139,7 @@ struct NodeObserver(Weak<Node>);
 impl Observer for NodeObserver {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
         let Some(node) = self.0.upgrade() else { return };
+        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.verbs.clone() });
         if let Err(error) = node.files.write_roster(instance.vid, roster) {
             tracing::warn!("instance {instance}: its processes are not noted: {error}");
         }

@@ -9,23 +9,27 @@
 //!  │ Answer ───────────────────▶│                      │ Opening::Images{id} ──────────▶│
 //!  │ Measured ─────────────────▶│                      │ Manifest, files, end ─────────▶│
 //!  │◀──────────── Moved{epoch}  │                      │◀───────────────────── Received │
+//!  │ Processes{vid} ───────────▶│
+//!  │ Directory{request} ───────▶│
+//!  │◀──────── Directory{answer} │
 //! ```
 //!
 //! A receiver believes a message only as far as the sender's certificate goes: a node speaks for the
 //! instances that it has, and only the coordinator orders.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use broker::{Carried, Chunk, LinkRequest};
 use engines::{Image, InstanceSpec};
 use fabric::attach::{LinkRefusal, NotStarted};
-use fabric::{Epoch, FabricId, Vid};
+use fabric::{Epoch, FabricId, ProcessId, Vid, directory};
 use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -79,6 +83,23 @@ pub enum FromNode {
         /// What.
         measurement: Measurement,
     },
+    /// The processes of an instance that use verbs; those that it does not name have ended. Said of each instance
+    /// after [`FromNode::Hello`], and again when they change.
+    Processes {
+        /// Which instance.
+        vid: Vid,
+        /// Their indexes.
+        indexes: BTreeSet<u8>,
+    },
+    /// A process asks the directory of its fabric.
+    Directory {
+        /// Who.
+        process: ProcessId,
+        /// The request's number.
+        number: u64,
+        /// The request.
+        request: directory::Request,
+    },
 }
 
 /// From the coordinator to a node.
@@ -101,6 +122,15 @@ pub enum FromCoordinator {
         host: HostName,
         /// Its moves so far.
         epoch: Epoch,
+    },
+    /// The answer to a process' [`FromNode::Directory`].
+    Directory {
+        /// Who asked.
+        process: ProcessId,
+        /// The request's number.
+        number: u64,
+        /// The answer.
+        answer: directory::Answer,
     },
     /// Wants an [`FromNode::Answer`].
     Ask {

@@ -7,6 +7,10 @@ pub const LIST: &str = include_str!("../symbols.list");
 /// Debian 12 has the first.
 pub const PRIVATE_NUMBERS: [u32; 5] = [34, 57, 59, 64, 65];
 
+/// The version node of what this project's own `librdmacm.so.1` needs beside verbs. Its number is raised when a
+/// function changes.
+pub const OWN_NODE: &str = "TRANSHUME_PRIVATE_1";
+
 /// The public version nodes, each of which includes those before it.
 pub const PUBLIC_NODES: [&str; 12] =
     ["1.0", "1.1", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14"];
@@ -33,7 +37,7 @@ pub enum Kind {
 pub struct Symbol {
     /// Its name.
     pub name: String,
-    /// Its version node, with the prefix `IBVERBS_`.
+    /// Its version node: one of [`PUBLIC_NODES`] or a private one, with the prefix `IBVERBS_`, or [`OWN_NODE`].
     pub node: String,
     /// What stands behind it.
     pub kind: Kind,
@@ -53,6 +57,8 @@ pub fn exports() -> Result<Vec<Symbol>, String> {
             node = name;
         } else if node == "PRIVATE" {
             found.extend(PRIVATE_NUMBERS.map(|number| private(line, number)));
+        } else if node == OWN_NODE {
+            found.push(symbol(line, node.to_owned()));
         } else {
             found.push(symbol(line, format!("IBVERBS_{node}")));
         }

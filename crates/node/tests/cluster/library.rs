@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
+use fabric::directory::{Answer, Request};
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -19,6 +20,8 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 pub enum Heard {
     Welcome(ProcessId, Epoch),
     Link(ProcessId, TcpStream),
+    Directory(u64, Answer),
+    DirectoryBack,
 }
 
 /// A process that uses verbs.
@@ -67,10 +70,38 @@ impl Library {
     }
 
     pub fn link(&self, with: ProcessId) -> TcpStream {
-        match self.hear() {
-            Heard::Link(peer, stream) if peer == with => stream,
-            other => panic!("no link but {other:?}"),
+        loop {
+            match self.hear() {
+                Heard::Link(peer, stream) if peer == with => return stream,
+                Heard::DirectoryBack => {}
+                other => panic!("no link but {other:?}"),
+            }
         }
+    }
+
+    pub fn ask_directory(&self, number: u64, request: Request) {
+        send(&self.current, &ToNode::Directory { number, request });
+    }
+
+    /// What the directory answers to `request`.
+    pub fn directory(&self, number: u64, request: Request) -> Answer {
+        self.ask_directory(number, request);
+        self.answer(number)
+    }
+
+    /// The answer to request `number`.
+    pub fn answer(&self, number: u64) -> Answer {
+        loop {
+            if let Heard::Directory(answered, answer) = self.hear() {
+                assert_eq!(answered, number);
+                return answer;
+            }
+        }
+    }
+
+    /// Waits until the directory wants to be told again.
+    pub fn directory_is_back(&self) {
+        while !matches!(self.hear(), Heard::DirectoryBack) {}
     }
 }
 
@@ -132,6 +163,8 @@ fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>, wan
                     );
                     break;
                 }
+                ToProcess::Directory { number, answer } => Heard::Directory(number, answer),
+                ToProcess::DirectoryBack => Heard::DirectoryBack,
                 ToProcess::Refused { .. } | ToProcess::Farewell => return,
             };
             if hears.send(heard).is_err() {

@@ -17,6 +17,7 @@ use api::{
 use coordinator::CoordinatorOptions;
 use engine::{FakeEngine, Handle, World};
 use fabric::attach::OutputStream;
+use fabric::directory::{self, Entry};
 use fabric::{Epoch, FabricId};
 use library::{LIMIT, Library, assert_linked, run_command};
 use node::NodeOptions;
@@ -272,6 +273,38 @@ fn a_coordinator_that_was_killed_knows_everything_again() {
     assert_eq!((instance.host.as_str(), instance.epoch), ("h2", Epoch(1)));
     cluster.move_to("a", "h3");
     assert_eq!(a.comes_back(), Epoch(2));
+}
+
+#[test]
+fn the_directory_is_there_for_all_hosts_and_fills_again_after_a_coordinators_death() {
+    let mut cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let b = cluster.run_library("b", "h2");
+    let publish = |value: &str| directory::Request::Publish {
+        key: b"port".to_vec(),
+        value: value.into(),
+        exclusive: true,
+    };
+    let look = || directory::Request::Look { key: b"port".to_vec() };
+    let of_a = directory::Answer::Found(vec![Entry { process: a.id, value: b"a".to_vec() }]);
+    assert_eq!(a.directory(1, publish("a")), directory::Answer::Done);
+    assert_eq!(b.directory(1, publish("b")), directory::Answer::Taken);
+    assert_eq!(b.directory(2, look()), of_a);
+    cluster.move_to("a", "h3");
+    a.comes_back();
+    assert_eq!(b.directory(3, look()), of_a, "what a process has published moves with it");
+
+    cluster.replace_coordinator();
+    a.directory_is_back();
+    b.directory_is_back();
+    b.ask_directory(4, look());
+    assert_eq!(a.directory(2, publish("a")), directory::Answer::Done);
+    assert_eq!(b.answer(4), of_a, "who asks early waits");
+
+    b.ask_directory(5, directory::Request::Watch { process: a.id });
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(b.answer(5), directory::Answer::Done);
+    assert_eq!(b.directory(6, publish("b")), directory::Answer::Done);
 }
 
 #[test]

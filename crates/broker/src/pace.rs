@@ -1,0 +1,47 @@
+//! How often something may be done.
+
+use std::time::{Duration, Instant};
+
+/// Lets `burst` things through at once, and one more each `interval`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    burst: u32,
+    interval: Duration,
+    left: u32,
+    counted: Instant,
+}
+
+impl Pace {
+    pub fn new(burst: u32, interval: Duration, now: Instant) -> Self {
+        Self { burst, interval, left: burst, counted: now }
+    }
+
+    /// Whether one more may be done now.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.counted);
+        let earned = u32::try_from(passed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
+        if earned > 0 {
+            self.left = self.left.saturating_add(earned).min(self.burst);
+            self.counted = now;
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_and_then_one_for_each_interval() {
+        let begin = Instant::now();
+        let after = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let mut pace = Pace::new(2, Duration::from_millis(10), begin);
+        assert!(pace.take(begin) && pace.take(begin) && !pace.take(begin));
+        assert!(!pace.take(after(9)));
+        assert!(pace.take(after(11)) && !pace.take(after(12)));
+        assert!(pace.take(after(1000)) && pace.take(after(1000)) && !pace.take(after(1000)));
+    }
+}

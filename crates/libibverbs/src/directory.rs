@@ -1,0 +1,284 @@
+//! The directory of the fabric ([`fabric::directory`]), offered to this project's `librdmacm.so.1` in a version node
+//! of its own.
+//!
+//! Whoever asks chooses a number, and gets the answer with it from the library's thread. What is not answered is
+//! asked again after a move, and when the coordinator was away; so is what is published. A request may wait for as
+//! long as the coordinator is away: who does not want to wait any longer forgets it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use fabric::directory::{Answer, Entry, MAX_KEY, MAX_VALUE, Request};
+use fabric::{ProcessId, Vid};
+use libc::c_int;
+
+use crate::devices;
+use crate::events::lock;
+use crate::process::Process;
+
+/// The most requests that are on their way, watches aside: the node need not queue more for us.
+const MAX_UNDER_WAY: usize = 256;
+
+/// The most requests that wait for an answer.
+const MAX_UNANSWERED: usize = 1 << 14;
+
+/// A value that was found.
+#[repr(C)]
+pub(crate) struct Found {
+    /// The instance of the process that published it.
+    lid: u16,
+    /// Which of its processes that is.
+    process: u8,
+    /// How much of `value` counts.
+    length: u8,
+    value: [u8; MAX_VALUE],
+}
+
+/// Called from the library's thread with the number of a request, 0 or an errno, and what was found.
+type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
+
+/// Who gets the answers.
+#[derive(Clone, Copy)]
+struct Listener {
+    function: OnAnswer,
+    context: *mut c_void,
+}
+
+// SAFETY: the context is not used here; its owner has promised that the function may be called from any thread.
+unsafe impl Send for Listener {}
+
+/// A key and a value.
+type Published = (Vec<u8>, Vec<u8>);
+
+/// What this process has said to the directory, and has yet to say.
+#[derive(Default)]
+pub(crate) struct Directory(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    listener: Option<Listener>,
+    /// By number.
+    unanswered: BTreeMap<u64, Request>,
+    /// Numbers of those that are still to be sent.
+    waiting: VecDeque<u64>,
+    /// Numbers of those that were sent and are answered soon.
+    under_way: BTreeSet<u64>,
+    /// Keys and values, and whether they are exclusive.
+    published: BTreeMap<Published, bool>,
+    /// What is said once more, to nobody's surprise.
+    again: Vec<Request>,
+}
+
+impl Directory {
+    fn listen(&self, listener: Listener) {
+        lock(&self.0).listener = Some(listener);
+    }
+
+    fn ask(&self, number: u64, request: Request) -> c_int {
+        if !request.is_within_limits() {
+            return libc::EINVAL;
+        }
+        let mut inner = lock(&self.0);
+        if inner.unanswered.len() >= MAX_UNANSWERED {
+            return libc::EAGAIN;
+        }
+        if let Request::Withdraw { key, value } = &request {
+            inner.published.remove(&(key.clone(), value.clone()));
+        }
+        inner.unanswered.insert(number, request);
+        inner.waiting.push_back(number);
+        0
+    }
+
+    fn forget(&self, number: u64) {
+        let mut inner = lock(&self.0);
+        inner.unanswered.remove(&number);
+        inner.under_way.remove(&number);
+    }
+
+    /// What can be sent now. Number 0 stands for requests whose answers nobody needs.
+    pub(crate) fn take_outgoing(&self) -> Vec<(u64, Request)> {
+        let mut inner = lock(&self.0);
+        let mut outgoing: Vec<_> = inner.again.drain(..).map(|request| (0, request)).collect();
+        while inner.under_way.len() < MAX_UNDER_WAY {
+            let Some(number) = inner.waiting.pop_front() else { break };
+            let Some(request) = inner.unanswered.get(&number).cloned() else { continue };
+            if !matches!(request, Request::Watch { .. }) {
+                inner.under_way.insert(number);
+            }
+            outgoing.push((number, request));
+        }
+        outgoing
+    }
+
+    /// Passes an answer on.
+    pub(crate) fn answered(&self, number: u64, answer: &Answer) {
+        let Some(listener) = self.settle(number, answer) else { return };
+        let (status, entries) = match answer {
+            Answer::Done => (0, &[] as &[Entry]),
+            Answer::Found(entries) => (0, entries.as_slice()),
+            Answer::Taken => (libc::EADDRINUSE, &[] as &[Entry]),
+            Answer::Full => (libc::ENOSPC, &[] as &[Entry]),
+            Answer::Busy => (libc::EAGAIN, &[] as &[Entry]),
+        };
+        let found: Vec<_> = entries.iter().filter_map(Found::of).collect();
+        // SAFETY: the listener's promise in `transhume_directory_attend`; no lock is held.
+        unsafe { (listener.function)(listener.context, number, status, found.as_ptr(), found.len()) };
+    }
+
+    /// Notes that a request is answered; `None` if nobody waits for it.
+    fn settle(&self, number: u64, answer: &Answer) -> Option<Listener> {
+        let mut inner = lock(&self.0);
+        inner.under_way.remove(&number);
+        let request = inner.unanswered.remove(&number)?;
+        if let (Request::Publish { key, value, exclusive }, Answer::Done) = (request, answer) {
+            inner.published.insert((key, value), exclusive);
+        }
+        inner.listener
+    }
+
+    /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
+    pub(crate) fn say_again(&self) {
+        let inner = &mut *lock(&self.0);
+        inner.under_way.clear();
+        inner.waiting = inner.unanswered.keys().copied().collect();
+        let publish = |((key, value), exclusive): (&Published, &bool)| Request::Publish {
+            key: key.clone(),
+            value: value.clone(),
+            exclusive: *exclusive,
+        };
+        inner.again = inner.published.iter().map(publish).collect();
+    }
+}
+
+impl Found {
+    fn of(entry: &Entry) -> Option<Self> {
+        let mut value = [0; MAX_VALUE];
+        value.get_mut(..entry.value.len())?.copy_from_slice(&entry.value);
+        let length = u8::try_from(entry.value.len()).ok()?;
+        Some(Self { lid: entry.process.vid.lid(), process: entry.process.index, length, value })
+    }
+}
+
+/// # Safety
+/// `bytes` is readable for `length` bytes.
+unsafe fn copied(bytes: *const u8, length: usize, limit: usize) -> Option<Vec<u8>> {
+    // SAFETY: the caller's promise.
+    (length <= limit).then(|| unsafe { std::slice::from_raw_parts(bytes, length) }.to_vec())
+}
+
+/// Queues a request of this process, if it is attached.
+fn ask(number: u64, request: Option<Request>) -> c_int {
+    let Some(request) = request else { return libc::EINVAL };
+    let Some(process) = Process::current() else { return libc::ENODEV };
+    let result = process.directory.ask(number, request);
+    process.wake.signal();
+    result
+}
+
+/// Makes `function` get the answers of this process from now on; attaches the process if it is not.
+/// `ENODEV` if it cannot be. The function may be called from any thread, and must not wait.
+pub(crate) unsafe extern "C" fn transhume_directory_attend(
+    function: OnAnswer,
+    context: *mut c_void,
+) -> c_int {
+    let Some(process) = devices::attached() else { return libc::ENODEV };
+    process.directory.listen(Listener { function, context });
+    0
+}
+
+/// Publishes a value. Both parts must be readable as long as stated, here and below.
+pub(crate) unsafe extern "C" fn transhume_directory_publish(
+    number: u64,
+    key: *const u8,
+    key_length: usize,
+    value: *const u8,
+    value_length: usize,
+    exclusive: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { (copied(key, key_length, MAX_KEY), copied(value, value_length, MAX_VALUE)) };
+    let request = match parts {
+        (Some(key), Some(value)) => Some(Request::Publish { key, value, exclusive: exclusive != 0 }),
+        _ => None,
+    };
+    ask(number, request)
+}
+
+/// Takes a value back.
+pub(crate) unsafe extern "C" fn transhume_directory_withdraw(
+    number: u64,
+    key: *const u8,
+    key_length: usize,
+    value: *const u8,
+    value_length: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { (copied(key, key_length, MAX_KEY), copied(value, value_length, MAX_VALUE)) };
+    let request = match parts {
+        (Some(key), Some(value)) => Some(Request::Withdraw { key, value }),
+        _ => None,
+    };
+    ask(number, request)
+}
+
+/// Looks a key up.
+pub(crate) unsafe extern "C" fn transhume_directory_look(
+    number: u64,
+    key: *const u8,
+    key_length: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    ask(number, unsafe { copied(key, key_length, MAX_KEY) }.map(|key| Request::Look { key }))
+}
+
+/// Is answered when a process has ended.
+pub(crate) unsafe extern "C" fn transhume_directory_watch(number: u64, lid: u16, index: u8) -> c_int {
+    ask(number, Vid::new(lid).map(|vid| Request::Watch { process: ProcessId { vid, index } }))
+}
+
+/// Makes an answer that has not come unwanted.
+pub(crate) unsafe extern "C" fn transhume_directory_forget(number: u64) {
+    if let Some(process) = Process::current() {
+        process.directory.forget(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publish(value: &str) -> Request {
+        Request::Publish { key: b"k".to_vec(), value: value.into(), exclusive: true }
+    }
+
+    #[test]
+    fn what_is_published_or_unanswered_is_said_again() {
+        let directory = Directory::default();
+        directory.ask(1, publish("a"));
+        directory.ask(2, Request::Look { key: b"k".to_vec() });
+        assert_eq!(directory.take_outgoing().len(), 2);
+        assert!(directory.take_outgoing().is_empty());
+        directory.answered(1, &Answer::Done);
+        directory.say_again();
+        let again = directory.take_outgoing();
+        assert_eq!(again, [(0, publish("a")), (2, Request::Look { key: b"k".to_vec() })]);
+        directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
+        directory.answered(2, &Answer::Found(Vec::new()));
+        directory.say_again();
+        assert_eq!(directory.take_outgoing().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn a_node_is_not_flooded() {
+        let directory = Directory::default();
+        for number in 1..=1000 {
+            directory.ask(number, publish("a"));
+        }
+        assert_eq!(directory.take_outgoing().len(), MAX_UNDER_WAY);
+        directory.answered(1, &Answer::Busy);
+        directory.forget(2);
+        assert_eq!(directory.take_outgoing().len(), 2);
+    }
+}
