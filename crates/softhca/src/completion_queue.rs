@@ -30,6 +30,8 @@ pub(crate) struct CompletionQueue {
     depth: u32,
     armed: Armed,
     overrun: bool,
+    /// What completions are stamped with.
+    clock: Option<fn() -> u64>,
     /// Queue pairs that complete here, counted once for each of their queues.
     pub users: u32,
 }
@@ -37,7 +39,11 @@ pub(crate) struct CompletionQueue {
 impl CompletionQueue {
     pub fn new(depth: u32) -> Self {
         let ring = VecDeque::with_capacity(depth.min(1024) as usize);
-        Self { ring, depth, armed: Armed::No, overrun: false, users: 0 }
+        Self { ring, depth, armed: Armed::No, overrun: false, clock: None, users: 0 }
+    }
+
+    pub fn with_clock(depth: u32, clock: fn() -> u64) -> Self {
+        Self { clock: Some(clock), ..Self::new(depth) }
     }
 
     pub fn depth(&self) -> u32 {
@@ -64,10 +70,13 @@ impl CompletionQueue {
         }
     }
 
-    pub fn push(&mut self, completion: Wc) -> Pushed {
+    pub fn push(&mut self, mut completion: Wc) -> Pushed {
         if self.ring.len() >= self.depth as usize {
             self.overrun = true;
             return Pushed::Overrun;
+        }
+        if let Some(clock) = self.clock {
+            completion.timestamp = clock();
         }
         self.ring.push_back(completion);
         let wakes = match self.armed {

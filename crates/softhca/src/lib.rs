@@ -52,7 +52,7 @@ pub use attr::{
     Access, AddressVector, GlobalRoute, QpAttr, QpAttrMask, QpCaps, QpInit, QpKind, QpState, SrqAttr,
     WindowKind,
 };
-pub use device::{Config, Counts, Device, Progress, Suspended};
+pub use device::{Config, Counts, Device, Progress, Rereg, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
 pub use handle::{Cq, Keys, Mr, Mw, Pd, Qp, Srq};

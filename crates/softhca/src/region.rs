@@ -5,7 +5,9 @@ use std::cell::Cell;
 use verbs::{HandleKind, HandleSource, Names, Translation};
 
 use crate::attr::{Access, WindowKind};
+use crate::errno::Errno;
 use crate::handle::{Mr, Mw, Pd};
+use crate::limits::Limits;
 use crate::memory_window::{Bearer, Bound, MemoryWindow, News};
 use crate::slab::Slab;
 use crate::work::{Binding, Sge};
@@ -24,9 +26,24 @@ pub(crate) struct Region {
     pub key: u32,
     /// Memory windows that are bound to it.
     pub windows: u32,
+    /// It covers all addresses and holds nothing; then its length is 0.
+    pub is_null: bool,
 }
 
 impl Region {
+    /// Whether there can be such a region.
+    ///
+    /// # Errors
+    /// `INVALID` for a range that wraps or is too long, or remote access that stores without local write access.
+    pub fn check(&self, limits: &Limits) -> Result<(), Errno> {
+        let stores = self.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let wraps =
+            self.addr.checked_add(self.length).is_none() || self.iova.checked_add(self.length).is_none();
+        let is_good = !wraps && self.length <= limits.max_mr_size;
+        let may_store = !stores || self.access.contains(Access::LOCAL_WRITE);
+        if is_good && may_store { Ok(()) } else { Err(Errno::INVALID) }
+    }
+
     /// The address of `length` bytes at `va`, if they all lie within.
     #[inline]
     fn address(&self, va: u64, length: u64) -> Option<u64> {
@@ -34,7 +51,18 @@ impl Region {
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| self.addr + offset)
     }
+
+    /// Where bytes of a null region come from, or go to if it `needs` to be stored to.
+    #[cold]
+    fn nowhere(&self, length: u64, needs: Access) -> Option<u64> {
+        let start = if needs.contains(Access::LOCAL_WRITE) { self.addr + NOWHERE } else { self.addr };
+        (self.is_null && length <= NOWHERE).then_some(start)
+    }
 }
+
+/// The longest piece of a null region that has an address: nothing is moved in longer ones.
+const NOWHERE: u64 = crate::share::window::LONGEST as u64;
+const _: () = assert!(NOWHERE >= crate::wire::MAX_SEGMENT as u64);
 
 /// The device's regions and their keys.
 pub(crate) struct Regions {
@@ -46,6 +74,8 @@ pub(crate) struct Regions {
     salt: u8,
     /// The local key that was looked up last, and its index: programs use one for long.
     recent: Cell<(u32, u32)>,
+    /// Zeroes, and behind them room for what is not wanted. It stays where it is, and takes memory when it is used.
+    nowhere: Option<Box<[u8]>>,
 }
 
 /// In an object's number: it is a window. No region's index is so large.
@@ -65,6 +95,7 @@ impl Regions {
             names: Names::new(HandleKind::MemoryKey),
             salt: 0,
             recent: Cell::new(NOTHING),
+            nowhere: None,
         }
     }
 
@@ -84,6 +115,17 @@ impl Regions {
         (Mr(index), line)
     }
 
+    /// Adds a null region.
+    pub fn insert_null(&mut self, source: &mut dyn HandleSource, pd: Pd) -> (Mr, Translation) {
+        let room = || vec![0; 2 * NOWHERE as usize].into_boxed_slice();
+        let addr = self.nowhere.get_or_insert_with(room).as_mut_ptr().expose_provenance() as u64;
+        let access = Access::LOCAL_WRITE;
+        self.insert(
+            source,
+            Region { pd, addr, length: 0, iova: 0, access, key: 0, windows: 0, is_null: true },
+        )
+    }
+
     /// Removes a region. Returns what peers knew of its key, if it was translated.
     pub fn remove(&mut self, source: &mut dyn HandleSource, mr: Mr) -> Option<(Region, Option<Translation>)> {
         let region = self.slab.remove(mr.0)?;
@@ -93,6 +135,10 @@ impl Regions {
 
     pub fn get(&self, mr: Mr) -> Option<&Region> {
         self.slab.get(mr.0)
+    }
+
+    pub fn get_mut(&mut self, mr: Mr) -> Option<&mut Region> {
+        self.slab.get_mut(mr.0)
     }
 
     pub fn reissue(&mut self, source: &mut dyn HandleSource) {
@@ -115,7 +161,23 @@ impl Regions {
         }
         let region = self.slab.get(self.recent.get().1)?;
         Self::check(region, pd, needs)?;
-        region.address(sge.addr, u64::from(sge.length))
+        let length = u64::from(sge.length);
+        region.address(sge.addr, length).or_else(|| region.nowhere(length, needs))
+    }
+
+    /// True if `sge` names memory as [`Self::local`] wants it, in pieces if not as a whole.
+    #[inline]
+    pub fn has_local(&self, pd: Pd, sge: &Sge, needs: Access) -> bool {
+        let is_long = u64::from(sge.length) > NOWHERE;
+        self.local(pd, sge, needs).is_some()
+            || is_long
+                && self.local(pd, &Sge { length: 1, ..*sge }, needs).is_some()
+                && self.is_nowhere(sge.lkey)
+    }
+
+    fn is_nowhere(&self, lkey: u32) -> bool {
+        let region = self.names.by_virtual(lkey).and_then(|index| self.slab.get(index));
+        region.is_some_and(|region| region.is_null)
     }
 
     /// The address of what a peer names by a real key, if domain, range and rights allow. A length of 0

@@ -79,7 +79,7 @@ fn check_locally(qp: &QueuePair, request: &SendRequest, regions: &Regions, max_m
 /// True if what `request` names of local memory is there, with the rights that it needs.
 fn has_memory(qp: &QueuePair, request: &SendRequest, regions: &Regions) -> bool {
     let needs = if request.is_query() { Access::LOCAL_WRITE } else { Access::empty() };
-    let is_there = |sge| regions.local(qp.init.pd, sge, needs).is_some();
+    let is_there = |sge| regions.has_local(qp.init.pd, sge, needs);
     request.inline.is_some() || request.sges.iter().all(is_there)
 }
 

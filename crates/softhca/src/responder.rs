@@ -235,7 +235,7 @@ impl Core {
         }
         let mut used = crate::scatter::pieces(&receive.sges, 0, total);
         let pd = self.receive_domain(qp);
-        if !used.all(|sge| self.regions.local(pd, &sge, Access::LOCAL_WRITE).is_some()) {
+        if !used.all(|sge| self.regions.has_local(pd, &sge, Access::LOCAL_WRITE)) {
             return Err(Refusal::Receive(WcStatus::LocalProtection, Syndrome::RemoteOperation));
         }
         Ok(())

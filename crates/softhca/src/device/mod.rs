@@ -1,6 +1,7 @@
 //! The device: one process' objects, links and clocks.
 //!
 //! * `memory_windows`: memory windows.
+//! * `registration`: regions that change, and such that are nowhere.
 //! * `objects`: domains, regions, completion queues, shared receive queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `links`: links to peers, time, suspension.
@@ -10,6 +11,7 @@ mod links;
 mod memory_windows;
 mod objects;
 mod queue_pairs;
+mod registration;
 mod sharing;
 
 use std::time::Duration;
@@ -24,6 +26,7 @@ use crate::limits::Limits;
 use crate::share::owner::Sharing;
 
 use links::Links;
+pub use registration::Rereg;
 
 /// What a device is made of.
 pub struct Config {

@@ -44,6 +44,13 @@ impl Device {
         }
     }
 
+    /// Tells peers of a new handle, if they have to know.
+    pub(super) fn tell(&mut self, line: verbs::Translation) {
+        if line.real != line.virtual_handle {
+            self.links.announce(line, line.real);
+        }
+    }
+
     /// Registers `length` bytes at `addr`, which peers and work requests address from `iova` on.
     ///
     /// # Errors
@@ -60,17 +67,12 @@ impl Device {
         iova: u64,
         access: Access,
     ) -> Result<(Mr, Keys), Errno> {
-        let stores = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let wraps = addr.checked_add(length).is_none() || iova.checked_add(length).is_none();
-        require(!wraps && (!stores || access.contains(Access::LOCAL_WRITE)))?;
-        require(length <= self.core.limits.max_mr_size)?;
+        let region = Region { pd, addr, length, iova, access, key: 0, windows: 0, is_null: false };
+        region.check(&self.core.limits)?;
         require_room(self.core.regions.len(), self.core.limits.max_mr)?;
         self.enter_domain(pd)?;
-        let region = Region { pd, addr, length, iova, access, key: 0, windows: 0 };
         let (mr, line) = self.core.regions.insert(&mut *self.core.source, region);
-        if line.real != line.virtual_handle {
-            self.links.announce(line, line.real);
-        }
+        self.tell(line);
         Ok((mr, Keys { lkey: line.virtual_handle, rkey: line.virtual_handle }))
     }
 
@@ -83,11 +85,7 @@ impl Device {
         if region.windows > 0 {
             return Err(Errno::BUSY);
         }
-        if self.sharing.is_shared(mr) {
-            self.close_gates();
-        }
-        self.sharing.forget(mr);
-        self.links.copy_out_range(region.addr, region.length);
+        self.forget_memory(mr, &region);
         let removed = self.core.regions.remove(&mut *self.core.source, mr);
         if let Some((_, Some(known))) = removed {
             let withdrawn = verbs::Translation { real: known.virtual_handle, ..known };
@@ -102,9 +100,22 @@ impl Device {
     /// # Errors
     /// `INVALID` for a depth of 0 or past the limit; `NO_MEMORY` past the number of queues.
     pub fn create_cq(&mut self, depth: u32) -> Result<(Cq, u32), Errno> {
+        self.insert_cq(CompletionQueue::new(depth))
+    }
+
+    /// The same for one that notes in [`Wc::timestamp`] what `clock` says when something completes.
+    ///
+    /// # Errors
+    /// Those of [`Self::create_cq`].
+    pub fn create_stamped_cq(&mut self, depth: u32, clock: fn() -> u64) -> Result<(Cq, u32), Errno> {
+        self.insert_cq(CompletionQueue::with_clock(depth, clock))
+    }
+
+    fn insert_cq(&mut self, queue: CompletionQueue) -> Result<(Cq, u32), Errno> {
+        let depth = queue.depth();
         require((1..=self.core.limits.max_cqe).contains(&depth))?;
         require_room(self.core.cqs.len(), self.core.limits.max_cq)?;
-        Ok((Cq(self.core.cqs.insert(CompletionQueue::new(depth))), depth))
+        Ok((Cq(self.core.cqs.insert(queue)), depth))
     }
 
     /// Changes the depth of a completion queue. Returns what is granted.

@@ -12,7 +12,7 @@ use crate::stream::Gate;
 use crate::work::{Payload, SendOp, SendWr, Sge};
 
 /// Longer messages go by the ring, which gives the lock up in between.
-const LONGEST: u32 = 4 << 20;
+pub(crate) const LONGEST: u32 = 4 << 20;
 
 /// A request of so many bytes waits until nothing is before it: the ring would copy it twice.
 const WORTH_WAITING: u32 = 16 * 1024;
