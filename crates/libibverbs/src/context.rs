@@ -15,7 +15,10 @@ use crate::events::{Acks, EventQueue};
 use crate::process::{Held, Process, State};
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::{cq, cq_ex, devices, errno, memory_window, object, post, qp, query, srq};
+use crate::{
+    cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, object, post, qp, query,
+    srq,
+};
 
 /// What a program's `ibv_context` lies in.
 #[repr(C)]
@@ -51,6 +54,15 @@ fn verbs(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     let mut verbs: verbs_context = unsafe { object::zeroed() };
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.query_rt_values = Some(cq_ex::query_rt_values);
+    verbs.advise_mr = Some(memory_change::advise_mr);
+    verbs.alloc_null_mr = Some(memory_change::alloc_null_mr);
+    verbs.reg_dm_mr = Some(device_memory::reg_dm_mr);
+    verbs.alloc_dm = Some(device_memory::alloc_dm);
+    verbs.free_dm = Some(device_memory::free_dm);
+    verbs.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    verbs.alloc_td = Some(domain::alloc_td);
+    verbs.dealloc_td = Some(domain::dealloc_td);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp::create_qp_ex);
     verbs.create_srq_ex = Some(srq::create_srq_ex);

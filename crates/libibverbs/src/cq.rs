@@ -62,7 +62,7 @@ impl Cq {
     }
 }
 
-/// Makes a CQ; `extend` fills in the functions of an extended one.
+/// Makes a CQ, which stamps completions if there is a `clock`; `extend` fills in the functions of an extended one.
 ///
 /// # Safety
 /// `context` is a context, `channel` NULL or a channel of this library.
@@ -71,12 +71,16 @@ pub(crate) unsafe fn create(
     depth: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
+    clock: Option<fn() -> u64>,
     extend: fn(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq, Errno> {
     // SAFETY: the caller's promise.
     let process = unsafe { object::context(context) }?.process;
     process.with(|state| {
-        let (handle, granted) = state.device.create_cq(depth)?;
+        let (handle, granted) = match clock {
+            Some(clock) => state.device.create_stamped_cq(depth, clock)?,
+            None => state.device.create_cq(depth)?,
+        };
         // SAFETY: null functions, null pointers and zeroes are values of these fields.
         let mut base: ibv_cq_ex = unsafe { object::zeroed() };
         (base.context, base.channel, base.cq_context) = (context, channel, cq_context);
@@ -113,7 +117,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     errno::object(match u32::try_from(cqe) {
         Ok(depth) if depth > 0 && comp_vector == 0 => {
             // SAFETY: the contract of verbs.
-            unsafe { create(context, depth, cq_context, channel, |_| ()) }
+            unsafe { create(context, depth, cq_context, channel, None, |_| ()) }
         }
         _ => Err(Errno::INVALID),
     })

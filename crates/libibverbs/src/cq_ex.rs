@@ -2,14 +2,26 @@
 
 use libc::c_int;
 use softhca::{Errno, Wc};
-use verbs_abi::constants::IBV_WC_STANDARD_FLAGS;
-use verbs_abi::{ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr};
+use verbs_abi::constants::{
+    IBV_VALUES_MASK_RAW_CLOCK, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS,
+};
+use verbs_abi::{ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_values_ex};
 
 use crate::cq::{self, Cq};
 use crate::errno;
 
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, the only extension of the attributes that is known.
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
+
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which changes nothing.
+const MASK_PD: u32 = 2;
+
+/// Times that a completion can be reported with. The device's clock is the one on the wall, which goes on over a move.
+const STAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// Its frequency: it counts nanoseconds.
+pub(crate) const CLOCK_KHZ: u64 = 1_000_000;
 
 /// Both creation flags (single-threaded, ignore overrun) promise something that is not needed.
 const KNOWN_FLAGS: u32 = 3;
@@ -20,19 +32,20 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     // SAFETY: the contract of verbs.
     let attr = unsafe { &*attr };
+    let clock: Option<fn() -> u64> = if attr.wc_flags & STAMPS != 0 { Some(now) } else { None };
     errno::object(check(attr).and_then(|()| {
         // SAFETY: the contract of verbs.
-        let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, extend) };
+        let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, clock, extend) };
         cq.map(|cq| cq.cast())
     }))
 }
 
 fn check(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     let flags = if attr.comp_mask & MASK_FLAGS == 0 { 0 } else { attr.flags };
-    if attr.comp_mask & !MASK_FLAGS != 0 || flags & !KNOWN_FLAGS != 0 {
+    if attr.comp_mask & !(MASK_FLAGS | MASK_PD) != 0 || flags & !KNOWN_FLAGS != 0 {
         return Err(Errno::UNSUPPORTED);
     }
-    if attr.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 {
+    if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 {
         return Err(Errno::UNSUPPORTED);
     }
     if attr.cqe == 0 || attr.comp_vector != 0 { Err(Errno::INVALID) } else { Ok(()) }
@@ -52,6 +65,32 @@ fn extend(cq: &mut ibv_cq_ex) {
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_zero);
     cq.read_dlid_path_bits = Some(read_zero);
+    cq.read_completion_ts = Some(read_timestamp);
+    cq.read_completion_wallclock_ns = Some(read_timestamp);
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    // SAFETY: zeroes are values of these fields.
+    let mut time: libc::timespec = unsafe { crate::object::zeroed() };
+    // SAFETY: the structure can be written.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The device's clock now, as a count in `tv_nsec`.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    _context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the contract of verbs: `values` can be read and written.
+    unsafe {
+        if (*values).comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            ((*values).raw_clock.tv_sec, (*values).raw_clock.tv_nsec) = (0, now().cast_signed());
+        }
+        (*values).comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+    }
+    0
 }
 
 /// 0 at a completion; then, and only then, the program ends with `end_poll`. `ENOENT`: none.
@@ -131,6 +170,7 @@ readers! {
     read_src_qp: u32 = |wc| wc.src_qp;
     read_wc_flags: u32 = |wc| cq::flags(&wc);
     read_slid: u32 = |wc| wc.slid.into();
+    read_timestamp: u64 = |wc| wc.timestamp;
 }
 
 /// Service level and path bits of a fabric that has one of each.

@@ -14,7 +14,7 @@
 //! node ◀──attach socket──▶ thread "transhume-rdma" ────────┘   links when the program does not poll
 //! ```
 //!
-//! * Objects: [`context`], [`memory`], [`memory_window`], [`cq`], [`cq_ex`], [`channel`], [`srq`], [`qp`], and posting in
+//! * Objects: [`context`], [`domain`], [`memory`], [`memory_window`], [`cq`], [`cq_ex`], [`channel`], [`srq`], [`qp`], and posting in
 //!   [`post`] and [`wr`]. They live at fixed addresses, and hold the device's handle for the object.
 //! * [`process`]: the one lock ([`biased`]), and what follows each call: events to descriptors.
 //! * [`thread`], [`attach`]: the thread, and when it sleeps on links ("armed").
@@ -45,13 +45,17 @@ mod convert;
 mod cq;
 mod cq_ex;
 mod debug;
+mod device_memory;
 mod devices;
 mod directory;
+mod domain;
 mod errno;
 mod events;
 mod fork;
 mod held_acks;
+mod import;
 mod memory;
+mod memory_change;
 mod memory_window;
 mod post;
 mod process;

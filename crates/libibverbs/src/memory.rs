@@ -1,63 +1,23 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 
 use libc::{c_int, c_void};
-use softhca::{Access, Errno};
+use softhca::{Access, Errno, Keys};
 use verbs_abi::constants::access::IBV_ACCESS_OPTIONAL_RANGE;
-use verbs_abi::{ibv_context, ibv_mr, ibv_pd};
+use verbs_abi::{ibv_mr, ibv_pd};
 
 use crate::context::Context;
-use crate::process::Held;
+use crate::domain::Pd;
+use crate::process::{Held, State};
 use crate::{errno, object};
-
-/// What a program's `ibv_pd` lies in.
-#[repr(C)]
-pub(crate) struct Pd {
-    base: ibv_pd,
-    pub(crate) handle: softhca::Pd,
-}
-
-starts_with!(Pd, ibv_pd);
 
 /// What a program's `ibv_mr` lies in.
 #[repr(C)]
-struct Mr {
+pub(crate) struct Mr {
     base: ibv_mr,
-    handle: softhca::Mr,
+    pub(crate) handle: softhca::Mr,
 }
 
 starts_with!(Mr, ibv_mr);
-
-/// The context of a PD.
-///
-/// # Safety
-/// `pd` is a PD of this library.
-unsafe fn context_of<'a>(pd: *mut ibv_pd) -> &'a Context {
-    // SAFETY: the caller's promise; a context outlives its objects.
-    unsafe { Context::of((*pd).context) }
-}
-
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the contract of verbs.
-    errno::object(unsafe { object::context(context) }.and_then(|opened| {
-        opened.process.with(|state| {
-            let handle = state.device.alloc_pd()?;
-            state.objects.pds.insert(handle, Held(context));
-            Ok(object::give(Pd { base: ibv_pd { context, handle: handle.0 }, handle }))
-        })
-    }))
-}
-
-pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the contract of verbs.
-    let (process, handle) = unsafe { (context_of(pd).process, Pd::of(pd).handle) };
-    errno::code(process.with(|state| {
-        state.device.dealloc_pd(handle)?;
-        state.objects.pds.remove(&handle);
-        // SAFETY: `ibv_alloc_pd` gave it, and the program gives it back.
-        unsafe { object::take::<Pd, _>(pd) };
-        Ok(())
-    }))
-}
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -87,34 +47,50 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the contract of verbs.
-    let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
-    // SAFETY: as above.
-    let process = unsafe { context_of(pd) }.process;
     let access = self::access(access).and_then(|access| check_mapped(addr, length, access).map(|()| access));
     let iova = if access.is_ok_and(|access| access.contains(Access::ZERO_BASED)) { 0 } else { iova };
     errno::object(access.and_then(|access| {
-        process.with(|state| {
-            // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
-            let (handle, keys) =
-                unsafe { state.device.reg_mr(pd_handle, addr as u64, length as u64, iova, access) }?;
-            state.objects.mrs.insert(handle, Held(context));
-            let (lkey, rkey) = (keys.lkey, keys.rkey);
-            let base = ibv_mr { context, pd, addr, length, handle: handle.0, lkey, rkey };
-            Ok(object::give(Mr { base, handle }))
-        })
+        // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
+        unsafe {
+            give(pd, addr, length, |state, pd| {
+                state.device.reg_mr(pd, addr as u64, length as u64, iova, access)
+            })
+        }
     }))
 }
 
+/// Gives the program a region that `make` makes in `pd`.
+///
+/// # Safety
+/// `pd` is a PD of this library.
+pub(crate) unsafe fn give(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    make: impl FnOnce(&mut State, softhca::Pd) -> Result<(softhca::Mr, Keys), Errno>,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: the caller's promise.
+    let (context, domain) = unsafe { ((*pd).context, Pd::of(pd)) };
+    // SAFETY: a context outlives its objects.
+    let process = unsafe { Context::of(context) }.process;
+    process.with(|state| {
+        let (handle, Keys { lkey, rkey }) = make(state, domain.handle)?;
+        state.objects.mrs.insert(handle, Held(context));
+        domain.enter();
+        let base = ibv_mr { context, pd, addr, length, handle: handle.0, lkey, rkey };
+        Ok(object::give(Mr { base, handle }))
+    })
+}
+
 /// A page of x86-64.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// Refuses memory that is not there, and such that begins or ends where the program may not read it, or not write it
 /// although `access` says that it is written: pinning it for hardware would fail as well.
 ///
 /// # Errors
 /// `EFAULT`; `EINVAL` for no bytes at all, or past the end of all addresses.
-fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Errno> {
+pub(crate) fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Errno> {
     let start = addr as usize & !(PAGE - 1);
     let end = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
     let end = end.filter(|_| length > 0).ok_or(Errno::INVALID)?;
@@ -137,7 +113,7 @@ fn can_populate(page: usize, advice: c_int) -> bool {
 }
 
 /// Optional flags are hints. Features that the device lacks (on-demand paging, huge-page hints) are refused.
-fn access(flags: u32) -> Result<Access, Errno> {
+pub(crate) fn access(flags: u32) -> Result<Access, Errno> {
     Access::from_bits(flags & !IBV_ACCESS_OPTIONAL_RANGE).ok_or(Errno::UNSUPPORTED)
 }
 
@@ -147,22 +123,12 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::code(process.with(|state| {
         state.device.dereg_mr(handle)?;
         state.objects.mrs.remove(&handle);
+        // SAFETY: the contract of verbs.
+        unsafe { Pd::of((*mr).pd) }.leave();
         // SAFETY: registration gave it, and the program gives it back.
         unsafe { object::take::<Mr, _>(mr) };
         Ok(())
     }))
-}
-
-/// Not supported: the old region stays as it is (`IBV_REREG_MR_ERR_INPUT`).
-pub(crate) unsafe extern "C" fn ibv_rereg_mr(
-    _mr: *mut ibv_mr,
-    _flags: c_int,
-    _pd: *mut ibv_pd,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
-) -> c_int {
-    errno::minus_one(Err(Errno::UNSUPPORTED))
 }
 
 /// Not supported: there is no device memory to share.

@@ -7,7 +7,7 @@ use verbs_abi::constants::send_flags::{IBV_SEND_FENCE, IBV_SEND_SIGNALED};
 use verbs_abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
 
 use crate::context::Context;
-use crate::memory::Pd;
+use crate::domain::Pd;
 use crate::process::Held;
 use crate::qp::Qp;
 use crate::{errno, object};
@@ -37,6 +37,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     errno::object(process.with(|state| {
         let (handle, rkey) = state.device.alloc_mw(pd_handle, kind)?;
         state.objects.mws.insert(handle, Held(context));
+        // SAFETY: the contract of verbs.
+        unsafe { Pd::of(pd) }.enter();
         let base = ibv_mw { context, pd, rkey, handle: handle.0, r#type: mw_type };
         Ok(object::give(Mw { base, handle }))
     }))
@@ -48,6 +50,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     errno::code(process.with(|state| {
         state.device.dealloc_mw(handle)?;
         state.objects.mws.remove(&handle);
+        // SAFETY: the contract of verbs.
+        unsafe { Pd::of((*mw).pd) }.leave();
         // SAFETY: `alloc_mw` gave it, and the program gives it back.
         unsafe { object::take::<Mw, _>(mw) };
         Ok(())

@@ -123,7 +123,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
 
 /// # Safety
 /// `count` elements at `list` can be read for as long as the result is used.
-unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], Errno> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
     if count == 0 {
         return Ok(&[]);

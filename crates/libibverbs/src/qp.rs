@@ -18,8 +18,8 @@ use verbs_abi::{
 use crate::context::Context;
 use crate::convert::{attr_from_c, attr_to_c, caps_from_c, caps_to_c};
 use crate::cq::Cq;
+use crate::domain::Pd;
 use crate::events::Acks;
-use crate::memory::Pd;
 use crate::process::{Held, Process};
 use crate::srq::Srq;
 use crate::wr::{self, Batch};
@@ -118,6 +118,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
             acks: Acks::default(),
         });
         state.objects.qps.insert(handle, Held(qp));
+        // SAFETY: the caller's promise.
+        unsafe { Pd::of(pd) }.enter();
         Ok(qp)
     })
 }
@@ -220,6 +222,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let destroyed = object.process.with(|state| {
         state.device.destroy_qp(object.handle)?;
         state.objects.qps.remove(&object.handle);
+        // SAFETY: a PD outlives its objects.
+        unsafe { Pd::of(object.base.qp_base.pd) }.leave();
         Ok(())
     });
     if let Err(errno) = destroyed {
@@ -242,17 +246,23 @@ fn is_of(event: &ibv_async_event, qp: *mut ibv_qp) -> bool {
     of_a_qp && unsafe { event.element.qp } == qp
 }
 
-/// Enhanced connection establishment: no options.
+/// Enhanced connection establishment: this device has no options to agree upon.
 pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the contract of verbs: `ece` can be written.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    libc::EOPNOTSUPP
+    0
 }
 
+/// Agrees upon nothing of what is proposed.
 pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the contract of verbs: `ece` can be written.
-    unsafe { (*ece).options = 0 };
-    libc::EOPNOTSUPP
+    // SAFETY: the contract of verbs: `ece` can be read and written.
+    unsafe {
+        if (*ece).comp_mask != 0 {
+            return libc::EINVAL;
+        }
+        (*ece).options = 0;
+    }
+    0
 }
 
 /// No promise of the order in which the bytes of a message arrive.

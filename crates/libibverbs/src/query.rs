@@ -16,7 +16,7 @@ use verbs_abi::{
 };
 
 use crate::process::Process;
-use crate::{errno, object};
+use crate::{cq_ex, device_memory, errno, object};
 
 /// "tra" as an OUI of our own: programs then take no vendor's shortcuts.
 const VENDOR_ID: u32 = 0x0074_7261;
@@ -58,6 +58,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         found.orig_attr = device_attr(context.process)?;
         found.device_cap_flags_ex = found.orig_attr.device_cap_flags.into();
         found.phys_port_cnt_ex = 1;
+        found.completion_timestamp_mask = u64::MAX;
+        found.hca_core_clock = cq_ex::CLOCK_KHZ;
+        found.max_dm_size = device_memory::LARGEST as u64;
         // SAFETY: the contract of verbs: `size` bytes at `attr` can be written.
         unsafe { write_sized(&found, attr, size) };
         Ok(())

@@ -7,8 +7,8 @@ use verbs_abi::constants::srq_init_attr::{IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATT
 use verbs_abi::{ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 use crate::context::Context;
+use crate::domain::Pd;
 use crate::events::Acks;
-use crate::memory::Pd;
 use crate::process::{Held, Process};
 use crate::{errno, object};
 
@@ -58,6 +58,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
         };
         let srq = object::give(Srq { base, process, handle, acks: Acks::default() });
         state.objects.srqs.insert(handle, Held(srq));
+        // SAFETY: the caller's promise.
+        unsafe { Pd::of(pd) }.enter();
         Ok(srq)
     })
 }
@@ -123,6 +125,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     let destroyed = object.process.with(|state| {
         state.device.destroy_srq(object.handle)?;
         state.objects.srqs.remove(&object.handle);
+        // SAFETY: a PD outlives its objects.
+        unsafe { Pd::of(object.base.pd) }.leave();
         Ok(())
     });
     if let Err(errno) = destroyed {

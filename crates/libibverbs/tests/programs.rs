@@ -59,6 +59,11 @@ fn memory_windows_work() {
 }
 
 #[test]
+fn objects_beside_the_usual_ones_work() {
+    run("objects", &[]);
+}
+
+#[test]
 fn completion_channels_work() {
     run("events", &[]);
 }

@@ -81,6 +81,30 @@ pub mod wc_flags {
 
 /// `enum ibv_create_cq_wc_flags`: the fields that every CQ of this device can report.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+/// The time of the completion, by the device's clock and by that on the wall.
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+
+/// `enum ibv_values_mask`.
+pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+
+/// `enum ibv_rereg_mr_flags`.
+pub mod rereg_mr {
+    pub const IBV_REREG_MR_CHANGE_TRANSLATION: i32 = 1 << 0;
+    pub const IBV_REREG_MR_CHANGE_PD: i32 = 1 << 1;
+    pub const IBV_REREG_MR_CHANGE_ACCESS: i32 = 1 << 2;
+}
+
+/// `enum ibv_advise_mr_advice` and `enum ibv_advise_mr_flags`.
+pub mod advise_mr {
+    pub const IBV_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
+    pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
+    pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
+    pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+}
+
+/// `enum ibv_parent_domain_init_attr_mask`.
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 
 /// `enum ibv_qp_init_attr_mask`.
 pub mod qp_init_attr {

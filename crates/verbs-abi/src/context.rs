@@ -2,12 +2,13 @@
 
 use std::ptr;
 
-use libc::{c_int, c_void, pthread_mutex_t};
+use libc::{c_int, c_uint, c_void, pthread_mutex_t};
 
 use crate::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_mw,
-    ibv_mw_bind, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
+    ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr,
+    ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc,
 };
 
 /// A function that this project does not provide, or one that programs never call.
@@ -28,6 +29,16 @@ type PostRecv = Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut 
 type AllocMw = Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>;
 type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>;
 type DeallocMw = Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>;
+type AdviseMr = Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>;
+type AllocNullMr = Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>;
+type RegDmMr = Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>;
+type AllocDm = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>;
+type FreeDm = Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>;
+type AllocTd = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>;
+type DeallocTd = Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>;
+type AllocParentDomain =
+    Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>;
+type QueryRtValues = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>;
 type CreateCqEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>;
 type CreateQpEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>;
 type CreateSrqEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>;
@@ -89,22 +100,22 @@ c_structs! {
 
     struct verbs_context {
         query_port: QueryPortSized,
-        advise_mr: Absent,
-        alloc_null_mr: Absent,
+        advise_mr: AdviseMr,
+        alloc_null_mr: AllocNullMr,
         read_counters: Absent,
         attach_counters_point_flow: Absent,
         create_counters: Absent,
         destroy_counters: Absent,
-        reg_dm_mr: Absent,
-        alloc_dm: Absent,
-        free_dm: Absent,
+        reg_dm_mr: RegDmMr,
+        alloc_dm: AllocDm,
+        free_dm: FreeDm,
         modify_flow_action_esp: Absent,
         destroy_flow_action: Absent,
         create_flow_action_esp: Absent,
         modify_qp_rate_limit: Absent,
-        alloc_parent_domain: Absent,
-        dealloc_td: Absent,
-        alloc_td: Absent,
+        alloc_parent_domain: AllocParentDomain,
+        dealloc_td: DeallocTd,
+        alloc_td: AllocTd,
         modify_cq: Absent,
         post_srq_ops: Absent,
         destroy_rwq_ind_table: Absent,
@@ -112,7 +123,7 @@ c_structs! {
         destroy_wq: Absent,
         modify_wq: Absent,
         create_wq: Absent,
-        query_rt_values: Absent,
+        query_rt_values: QueryRtValues,
         create_cq_ex: CreateCqEx,
         r#priv: *mut c_void,
         query_device_ex: QueryDeviceEx,

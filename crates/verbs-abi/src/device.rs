@@ -1,6 +1,6 @@
 //! Devices, ports and what they can do.
 
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{c_char, c_int, c_uint, c_void, timespec};
 
 c_structs! {
     struct _ibv_device_ops {
@@ -63,6 +63,11 @@ c_structs! {
 
     struct ibv_query_device_ex_input {
         comp_mask: u32,
+    }
+
+    struct ibv_values_ex {
+        comp_mask: u32,
+        raw_clock: timespec,
     }
 
     struct ibv_odp_caps {

@@ -15,6 +15,12 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
+type DmCopyIn = Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>;
+type DmCopyOut = Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>;
+type AllocatorAlloc =
+    Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void>;
+type AllocatorFree = Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>;
+
 c_structs! {
     struct ibv_async_event {
         element: ibv_async_event_element,
@@ -23,6 +29,37 @@ c_structs! {
 
     struct ibv_pd {
         context: *mut ibv_context,
+        handle: u32,
+    }
+
+    struct ibv_td_init_attr {
+        comp_mask: u32,
+    }
+
+    struct ibv_td {
+        context: *mut ibv_context,
+    }
+
+    struct ibv_parent_domain_init_attr {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: AllocatorAlloc,
+        free: AllocatorFree,
+        pd_context: *mut c_void,
+    }
+
+    struct ibv_alloc_dm_attr {
+        length: usize,
+        log_align_req: u32,
+        comp_mask: u32,
+    }
+
+    struct ibv_dm {
+        context: *mut ibv_context,
+        memcpy_to_dm: DmCopyIn,
+        memcpy_from_dm: DmCopyOut,
+        comp_mask: u32,
         handle: u32,
     }
 

@@ -1,5 +1,6 @@
 /* Posting through ibv_wr_*, and polling through ibv_start_poll. */
 #include "pair.h"
+#include <time.h>
 
 static struct pair pair;
 
@@ -10,16 +11,21 @@ static void poll_one(struct ibv_cq_ex *cq, uint64_t wr_id, enum ibv_wc_opcode op
 	while ((result = ibv_start_poll(cq, &attr)) == ENOENT)
 		;
 	CHECK(!result && cq->status == IBV_WC_SUCCESS && cq->wr_id == wr_id && ibv_wc_read_opcode(cq) == opcode);
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	uint64_t since = now.tv_sec * 1000000000ull + now.tv_nsec - ibv_wc_read_completion_ts(cq);
+	CHECK(since < 5000000000ull && ibv_wc_read_completion_wallclock_ns(cq) == ibv_wc_read_completion_ts(cq));
 	ibv_end_poll(cq);
 }
 
 int main(void)
 {
 	make_pair(&pair, 1, 0);
-	struct ibv_cq_init_attr_ex attr = {.cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS};
+	struct ibv_cq_init_attr_ex attr = {.cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS |
+		IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK};
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(pair.context, &attr);
 	CHECK(cq);
-	attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+	attr.wc_flags = IBV_WC_EX_WITH_FLOW_TAG;
 	CHECK(!ibv_create_cq_ex(pair.context, &attr) && errno == EOPNOTSUPP);
 	for (int i = 0; i < 2; i++)
 		CHECK(!ibv_destroy_qp(pair.qp[i]));

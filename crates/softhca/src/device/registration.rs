@@ -66,6 +66,14 @@ impl Device {
         self.core.regions.local(pd, sge, needs)
     }
 
+    /// What may be done to a region.
+    ///
+    /// # Errors
+    /// `INVALID` if there is no such region.
+    pub fn access_of(&self, mr: Mr) -> Result<Access, Errno> {
+        self.core.regions.get(mr).map(|region| region.access).ok_or(Errno::INVALID)
+    }
+
     /// Region `mr` will not be where it was.
     pub(super) fn forget_memory(&mut self, mr: Mr, region: &Region) {
         if self.sharing.is_shared(mr) {

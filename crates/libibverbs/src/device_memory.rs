@@ -1,0 +1,108 @@
+//! Memory of the device. This device is the program, so it is memory like any other.
+
+use std::cell::UnsafeCell;
+
+use libc::{c_int, c_uint, c_void};
+use softhca::{Access, Errno};
+use verbs_abi::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
+
+use crate::memory;
+use crate::{errno, object};
+
+/// The most that one allocation may have. There can be many.
+pub(crate) const LARGEST: usize = 256 * 1024;
+
+/// What a program's `ibv_dm` lies in.
+#[repr(C)]
+struct Dm {
+    base: ibv_dm,
+    /// Shared with whoever has registered it.
+    words: Box<[UnsafeCell<u64>]>,
+}
+
+starts_with!(Dm, ibv_dm);
+
+impl Dm {
+    /// The address of `length` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EINVAL` if they are not all within.
+    fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+        let offset = usize::try_from(offset).map_err(|_| Errno::INVALID)?;
+        let end = offset.checked_add(length).ok_or(Errno::INVALID)?;
+        if end > size_of_val(&*self.words) {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the offset is within the words, or at their end.
+        Ok(unsafe { self.words.as_ptr().cast::<u8>().cast_mut().add(offset) })
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    /// Words are aligned to so many bits.
+    const ALIGNED: u32 = 3;
+    // SAFETY: the contract of verbs.
+    let attr = unsafe { *attr };
+    if attr.comp_mask != 0 || attr.log_align_req > ALIGNED {
+        return errno::object(Err(Errno::UNSUPPORTED));
+    }
+    if attr.length == 0 || attr.length > LARGEST {
+        return errno::object(Err(if attr.length == 0 { Errno::INVALID } else { Errno::NO_MEMORY }));
+    }
+    let words = (0..attr.length.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+    let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_in as _), Some(copy_out as _));
+    object::give(Dm {
+        base: ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 },
+        words,
+    })
+}
+
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: `alloc_dm` gave it, and the program gives it back once nothing is registered any more.
+    unsafe { object::take::<Dm, _>(dm) };
+    0
+}
+
+/// Device memory is addressed from its region's start on, hence zero-based.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the contract of verbs.
+    let place = unsafe { Dm::of(dm) }.at(offset, length);
+    let access = memory::access(access).and_then(|access| match access.contains(Access::ZERO_BASED) {
+        true => Ok(access),
+        false => Err(Errno::INVALID),
+    });
+    errno::object(place.and_then(|place| {
+        let access = access?;
+        // SAFETY: the memory stays until it is freed, which the program does after `ibv_dereg_mr`.
+        unsafe {
+            memory::give(pd, std::ptr::null_mut(), length, |state, pd| {
+                state.device.reg_mr(pd, place as u64, length as u64, 0, access)
+            })
+        }
+    }))
+}
+
+unsafe extern "C" fn copy_in(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    // SAFETY: the contract of verbs.
+    errno::code(unsafe { Dm::of(dm) }.at(offset, length).map(|to| {
+        // SAFETY: the contract of verbs: `length` bytes can be read at `from`; so many are there at `to`.
+        unsafe { to.copy_from(from.cast(), length) };
+    }))
+}
+
+unsafe extern "C" fn copy_out(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    // SAFETY: the contract of verbs.
+    errno::code(unsafe { Dm::of(dm) }.at(offset, length).map(|from| {
+        // SAFETY: the contract of verbs: `length` bytes can be written at `to`; so many are there at `from`.
+        unsafe { to.cast::<u8>().copy_from(from, length) };
+    }))
+}
