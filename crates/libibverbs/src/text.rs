@@ -66,6 +66,25 @@ const WC_STATUSES: [&CStr; 24] = [
     c"tag matching rendezvous incomplete",
 ];
 
+const WR_OPCODES: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
+];
+
 fn name(of: &[&'static CStr], number: u32) -> *const c_char {
     of.get(number as usize).unwrap_or(&c"unknown").as_ptr()
 }
@@ -80,6 +99,11 @@ pub(crate) extern "C" fn ibv_port_state_str(number: u32) -> *const c_char {
 
 pub(crate) extern "C" fn ibv_event_type_str(number: u32) -> *const c_char {
     name(&EVENT_TYPES, number)
+}
+
+/// Since rdma-core 50; by mistake it is in the private node.
+pub(crate) extern "C" fn ibv_wr_opcode_str(number: u32) -> *const c_char {
+    name(&WR_OPCODES, number)
 }
 
 pub(crate) extern "C" fn ibv_wc_status_str(number: u32) -> *const c_char {

@@ -1,10 +1,12 @@
-//! Every symbol of the list is found by name and version, as `dlvsym` finds it.
+//! The built library's symbols: those of the list, and all that Debian's releases have, under their version nodes.
 
 mod library;
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::process::Command;
 
-use verbs_abi::symbols::exports;
+use verbs_abi::symbols::{RELEASES, exports};
 
 #[test]
 fn every_symbol_is_found_under_its_version() {
@@ -22,4 +24,41 @@ fn every_symbol_is_found_under_its_version() {
             assert_eq!(unsafe { libc::dlsym(handle, name.as_ptr()) }, found, "{name:?}");
         }
     }
+}
+
+/// What the built library defines: version node and name, with a `-` before it if it is hidden.
+fn defined() -> BTreeSet<String> {
+    let output = Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(library::path()).output();
+    let output = output.expect("readelf, which comes with the C compiler");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().filter_map(definition).collect()
+}
+
+/// A line of readelf's: `number: value size type binding visibility section name@@node`, or `@` if it is hidden.
+fn definition(line: &str) -> Option<String> {
+    let mut words = line.split_whitespace().skip(6);
+    let (section, name) = (words.next()?, words.next()?);
+    let (name, node) = name.split_once('@')?;
+    let is_ours = section != "UND" && section != "ABS" && node.contains("IBVERBS_");
+    let dash = if node.starts_with('@') { "" } else { "-" };
+    is_ours.then(|| format!("{} {dash}{name}", node.trim_start_matches('@')))
+}
+
+#[test]
+fn all_that_debians_releases_export_is_there_and_nothing_that_they_hide_is_a_default() {
+    let defined = defined();
+    for (release, list) in RELEASES {
+        let lines = list.lines().filter(|line| !line.starts_with('#'));
+        let missing: Vec<&str> = lines.filter(|line| !defined.contains(*line)).collect();
+        assert!(missing.is_empty(), "{release} has {missing:?}");
+    }
+}
+
+#[test]
+fn nothing_public_is_exported_that_no_release_has() {
+    let known: BTreeSet<&str> = RELEASES.iter().flat_map(|(_, list)| list.lines()).collect();
+    let public = |line: &&String| !line.contains("PRIVATE");
+    let own: Vec<String> =
+        defined().iter().filter(public).filter(|line| !known.contains(line.as_str())).cloned().collect();
+    assert!(own.is_empty(), "{own:?}");
 }

@@ -64,6 +64,15 @@ fn objects_beside_the_usual_ones_work() {
 }
 
 #[test]
+fn libraries_of_the_system_load_with_ours_in_the_place_of_theirs() {
+    let library = library::path();
+    let folder = library.parent().unwrap().parent().unwrap().to_str().unwrap();
+    let arguments = [folder, "libmlx5.so.1", "libefa.so.1", "libmlx4.so.1", "librdmacm.so.1"];
+    let output = command("providers", &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn completion_channels_work() {
     run("events", &[]);
 }

@@ -3,8 +3,15 @@
 /// The list; its head explains the format.
 pub const LIST: &str = include_str!("../symbols.list");
 
+/// What releases of Debian export, each with its name: lines of version node and name, the latter behind a `-` if it is
+/// hidden behind a default version. The built library is held against them.
+pub const RELEASES: [(&str, &str); 2] = [
+    ("Debian 12", include_str!("../releases/debian12.list")),
+    ("Debian 13", include_str!("../releases/debian13.list")),
+];
+
 /// The numbers `n` of the nodes `IBVERBS_PRIVATE_n` that releases of rdma-core have used since 2021.
-/// Debian 12 has the first.
+/// Debian 12 and 13 have the first.
 pub const PRIVATE_NUMBERS: [u32; 5] = [34, 57, 59, 64, 65];
 
 /// The version node of what this project's own `librdmacm.so.1` needs beside verbs. Its number is raised when a
