@@ -37,7 +37,7 @@ pub struct Variant {
 }
 
 /// All ways. Few iterations, since what counts is that they end well.
-pub const VARIANTS: [Variant; 8] = [
+pub const VARIANTS: [Variant; 12] = [
     Variant { name: "plain", option: None, arguments: &["-n", "200"] },
     Variant { name: "events", option: Some("--events"), arguments: &["-n", "200", "-e"] },
     Variant { name: "16 queue pairs", option: Some("--qp="), arguments: &["-n", "100", "-q", "16"] },
@@ -61,6 +61,18 @@ pub const VARIANTS: [Variant; 8] = [
         name: "unreliable connection",
         option: Some("<RC/XRC/UC/"),
         arguments: &["-n", "200", "-c", "UC"],
+    },
+    Variant { name: "datagrams", option: Some("UC/UD"), arguments: &["-n", "1000", "-c", "UD"] },
+    Variant { name: "datagrams, events", option: Some("UC/UD"), arguments: &["-n", "200", "-c", "UD", "-e"] },
+    Variant {
+        name: "datagrams, all sizes",
+        option: Some("UC/UD"),
+        arguments: &["-n", "10", "-c", "UD", "-a"],
+    },
+    Variant {
+        name: "datagrams, classic posting",
+        option: Some("UC/UD"),
+        arguments: &["-n", "200", "-c", "UD", "--use_old_post_send"],
     },
 ];
 

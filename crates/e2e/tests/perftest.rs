@@ -77,3 +77,8 @@ fn ibv_rc_pingpong_validates_its_buffers() -> Result<()> {
 fn ibv_uc_pingpong_ends() -> Result<()> {
     ping_pong("ibv_uc_pingpong", &["-n", "500"])
 }
+
+#[test]
+fn ibv_ud_pingpong_ends() -> Result<()> {
+    ping_pong("ibv_ud_pingpong", &["-n", "500"])
+}

@@ -128,6 +128,7 @@ fn release(state: &mut State, context: *mut ibv_context) {
         .cqs
         .retain(|cq, Held(it)| unsafe { (**it).context != context } || device.destroy_cq(*cq).is_err());
     objects.mws.retain(|mw, Held(of)| *of != context || device.dealloc_mw(*mw).is_err());
+    objects.ahs.retain(|ah, Held(of)| *of != context || device.destroy_ah(*ah).is_err());
     objects.mrs.retain(|mr, Held(of)| *of != context || device.dereg_mr(*mr).is_err());
     objects.pds.retain(|pd, Held(of)| *of != context || device.dealloc_pd(*pd).is_err());
 }

@@ -26,6 +26,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr
         timeout: attr.timeout,
         retry_count: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        qkey: attr.qkey,
     })
 }
 
@@ -37,7 +38,7 @@ fn access_if(counts: bool, flags: u32) -> Result<Access, Errno> {
     if counts { Access::from_bits(flags).ok_or(Errno::INVALID) } else { Ok(Access::empty()) }
 }
 
-fn address_from_c(address: &ibv_ah_attr) -> AddressVector {
+pub(crate) fn address_from_c(address: &ibv_ah_attr) -> AddressVector {
     let route = &address.grh;
     AddressVector {
         global: (address.is_global != 0).then_some(GlobalRoute {
@@ -103,6 +104,7 @@ pub(crate) fn attr_to_c(attr: &QpAttr, caps: &QpCaps) -> ibv_qp_attr {
     c.rq_psn = attr.rq_psn;
     c.sq_psn = attr.sq_psn;
     c.dest_qp_num = attr.remote_qpn;
+    c.qkey = attr.qkey;
     c.qp_access_flags = attr.access.bits();
     c.cap = caps_to_c(caps);
     c.ah_attr = address_to_c(&attr.address);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, pthread_mutex_t};
 use softhca::{Errno, Wc};
-use verbs_abi::constants::wc_flags::{IBV_WC_WITH_IMM, IBV_WC_WITH_INV};
+use verbs_abi::constants::wc_flags::{IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV};
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 
 use crate::channel::Channel;
@@ -210,7 +210,9 @@ pub(crate) fn data(wc: &Wc) -> u32 {
 /// `wc_flags`.
 pub(crate) fn flags(wc: &Wc) -> u32 {
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    flag(wc.imm.is_some(), IBV_WC_WITH_IMM) | flag(wc.invalidated.is_some(), IBV_WC_WITH_INV)
+    flag(wc.imm.is_some(), IBV_WC_WITH_IMM)
+        | flag(wc.invalidated.is_some(), IBV_WC_WITH_INV)
+        | flag(wc.has_route, IBV_WC_GRH)
 }
 
 /// `ibv_req_notify_cq`. Who asks for events is about to wait for them.

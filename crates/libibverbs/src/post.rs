@@ -3,10 +3,11 @@
 use std::slice;
 
 use libc::c_int;
-use softhca::{Device, Errno, Payload, Posted, Qp as Handle, SendOp, SendWr, Sge};
+use softhca::{Device, Errno, Payload, Posted, QpKind, SendOp, SendWr, Sge};
 use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
+use crate::address::Ah;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{errno, memory_window};
@@ -24,7 +25,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = list;
     let posted = qp.process.lock().and_then(|mut state| {
         // SAFETY: the contract of verbs.
-        let (queued, posted) = unsafe { post_sends(&mut state.device, qp.handle, &mut next) };
+        let (queued, posted) = unsafe { post_sends(&mut state.device, qp, &mut next) };
         if queued {
             state.device.flush_doorbell(qp.handle);
         }
@@ -43,16 +44,12 @@ pub(crate) unsafe extern "C" fn post_send(
 /// # Safety
 /// `next` is NULL or a live list, whose arrays are as long as it says.
 #[inline]
-unsafe fn post_sends(
-    device: &mut Device,
-    qp: Handle,
-    next: &mut *mut ibv_send_wr,
-) -> (bool, Result<(), Errno>) {
+unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) -> (bool, Result<(), Errno>) {
     let mut queued = false;
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: the caller's promise.
-        match unsafe { send_wr(wr).and_then(|wr| device.post_send(qp, &wr)) } {
+        match unsafe { send_wr(wr, qp.kind).and_then(|wr| device.post_send(qp.handle, &wr)) } {
             Ok(posted) => queued |= posted == Posted::Queued,
             Err(error) => return (queued, Err(error)),
         }
@@ -72,8 +69,9 @@ unsafe fn report<T>(posted: Result<(), Errno>, at: *mut T, bad: *mut *mut T) -> 
 }
 
 /// # Safety
-/// The request's array is as long as it says, and its union is as its opcode says.
-unsafe fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'_>, Errno> {
+/// The request's array is as long as it says, and its union is as its opcode and the `kind` of QP say.
+#[inline]
+unsafe fn send_wr(wr: &ibv_send_wr, kind: QpKind) -> Result<SendWr<'_>, Errno> {
     let has_data = !matches!(wr.opcode, wr_opcode::IBV_WR_BIND_MW | wr_opcode::IBV_WR_LOCAL_INV);
     // SAFETY: the caller's promise.
     let sges = unsafe { elements(wr.sg_list, if has_data { wr.num_sge } else { 0 }) }?;
@@ -81,12 +79,30 @@ unsafe fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'_>, Errno> {
     Ok(SendWr {
         wr_id: wr.wr_id,
         // SAFETY: the caller's promise.
-        op: unsafe { operation(wr) }?,
+        op: unsafe { if kind == QpKind::Ud { datagram(wr) } else { operation(wr) } }?,
         signaled: has(send_flags::IBV_SEND_SIGNALED),
         fence: has(send_flags::IBV_SEND_FENCE),
         solicited: has(send_flags::IBV_SEND_SOLICITED),
         payload: if has(send_flags::IBV_SEND_INLINE) { Payload::Inline(sges) } else { Payload::Sges(sges) },
     })
+}
+
+/// # Safety
+/// The request is one for a UD QP.
+unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+    let imm = match wr.opcode {
+        wr_opcode::IBV_WR_SEND => None,
+        wr_opcode::IBV_WR_SEND_WITH_IMM => Some(wr.imm_data),
+        _ => return Err(Errno::INVALID),
+    };
+    // SAFETY: the caller's promise.
+    let to = unsafe { wr.wr.ud };
+    if to.ah.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let ah = unsafe { Ah::of(to.ah) }.handle;
+    Ok(SendOp::Datagram { ah, qpn: to.remote_qpn, qkey: to.remote_qkey, imm })
 }
 
 /// # Safety

@@ -31,6 +31,7 @@ pub(crate) struct Objects {
     pub(crate) mws: HashMap<softhca::Mw, Held<ibv_context>>,
     pub(crate) mrs: HashMap<softhca::Mr, Held<ibv_context>>,
     pub(crate) pds: HashMap<softhca::Pd, Held<ibv_context>>,
+    pub(crate) ahs: HashMap<softhca::Ah, Held<ibv_context>>,
 }
 
 /// What the thread sleeps by.

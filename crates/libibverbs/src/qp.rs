@@ -8,8 +8,10 @@ use softhca::{Errno, QpAttrMask, QpCaps, QpInit, QpKind};
 use verbs_abi::constants::qp_init_attr::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 };
-use verbs_abi::constants::qp_type::{IBV_QPT_RC, IBV_QPT_UC};
-use verbs_abi::constants::{IBV_QP_EX_RC_OPERATIONS, IBV_QP_EX_UC_OPERATIONS, event};
+use verbs_abi::constants::qp_type::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+use verbs_abi::constants::{
+    IBV_QP_EX_RC_OPERATIONS, IBV_QP_EX_UC_OPERATIONS, IBV_QP_EX_UD_OPERATIONS, event,
+};
 use verbs_abi::{
     ibv_async_event, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
@@ -31,6 +33,7 @@ pub(crate) struct Qp {
     base: ibv_qp_ex,
     pub(crate) process: &'static Process,
     pub(crate) handle: softhca::Qp,
+    pub(crate) kind: QpKind,
     caps: QpCaps,
     sq_sig_all: bool,
     /// The program may post through `ibv_wr_*`.
@@ -75,6 +78,7 @@ fn wants_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
     let operations = match kind(init.qp_type)? {
         QpKind::Rc => IBV_QP_EX_RC_OPERATIONS,
         QpKind::Uc => IBV_QP_EX_UC_OPERATIONS,
+        QpKind::Ud => IBV_QP_EX_UD_OPERATIONS,
     };
     if extended && init.send_ops_flags & !operations != 0 {
         return Err(Errno::UNSUPPORTED);
@@ -86,6 +90,7 @@ fn kind(qp_type: u32) -> Result<QpKind, Errno> {
     match qp_type {
         IBV_QPT_RC => Ok(QpKind::Rc),
         IBV_QPT_UC => Ok(QpKind::Uc),
+        IBV_QPT_UD => Ok(QpKind::Ud),
         _ => Err(Errno::UNSUPPORTED),
     }
 }
@@ -110,6 +115,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
             base: if extended { wr::extended(base, kind) } else { base },
             process,
             handle,
+            kind,
             caps,
             sq_sig_all: wanted.sq_sig_all,
             extended,

@@ -8,8 +8,9 @@ use std::ops::Range;
 use libc::{c_int, c_void};
 use softhca::{Errno, Payload, QpKind, SendOp, SendWr, Sge};
 use verbs_abi::constants::send_flags;
-use verbs_abi::{ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use verbs_abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
+use crate::address::Ah;
 use crate::qp::Qp;
 use crate::{errno, memory_window};
 
@@ -58,6 +59,21 @@ impl Batch {
         request.inline = inline;
     }
 
+    /// The last request, a SEND, goes to `ah`.
+    fn address(&mut self, ah: softhca::Ah, qpn: u32, qkey: u32) {
+        let imm = match self.requests.last().map(|request| request.op) {
+            Some(SendOp::Send) => None,
+            Some(SendOp::SendImm(imm)) => Some(imm),
+            _ => {
+                self.mistake.get_or_insert(Errno::INVALID);
+                return;
+            }
+        };
+        if let Some(request) = self.requests.last_mut() {
+            request.op = SendOp::Datagram { ah, qpn, qkey, imm };
+        }
+    }
+
     fn add_inline(&mut self, bytes: &[u8]) {
         let Ok(length) = u32::try_from(bytes.len()) else {
             self.mistake.get_or_insert(Errno::INVALID);
@@ -101,10 +117,14 @@ pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
         qp.wr_rdma_read = Some(rdma_read);
         qp.wr_send_inv = Some(send_inv);
     }
-    qp.wr_bind_mw = Some(bind_mw);
-    qp.wr_local_inv = Some(local_inv);
-    qp.wr_rdma_write = Some(rdma_write);
-    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    if kind == QpKind::Ud {
+        qp.wr_set_ud_addr = Some(set_ud_addr);
+    } else {
+        qp.wr_bind_mw = Some(bind_mw);
+        qp.wr_local_inv = Some(local_inv);
+        qp.wr_rdma_write = Some(rdma_write);
+        qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    }
     qp.wr_send = Some(send);
     qp.wr_send_imm = Some(send_imm);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -234,6 +254,11 @@ unsafe extern "C" fn compare_swap(qp: *mut ibv_qp_ex, rkey: u32, va: u64, compar
 unsafe extern "C" fn fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64, add: u64) {
     // SAFETY: the contract of verbs.
     unsafe { begin(qp, SendOp::FetchAdd { va, rkey, add }) };
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { batch(qp).address(Ah::of(ah).handle, qpn, qkey) };
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -42,7 +42,7 @@ bitflags! {
         const PKEY_INDEX = 1 << 4;
         /// `port`
         const PORT = 1 << 5;
-        /// Datagram QPs only.
+        /// `qkey`
         const QKEY = 1 << 6;
         /// `address`
         const AV = 1 << 7;
@@ -86,6 +86,8 @@ pub enum QpKind {
     /// An unreliable connection: SENDs and WRITEs only (and what is done locally), and a message that the peer cannot take is dropped without
     /// a word. None is lost on its way, not even in a move.
     Uc,
+    /// Datagrams: SENDs of at most [`crate::limits::MTU`] bytes, each to whom it names.
+    Ud,
 }
 
 impl QpKind {
@@ -93,8 +95,12 @@ impl QpKind {
     #[must_use]
     #[inline]
     pub fn does(self, op: &SendOp) -> bool {
-        use SendOp::{Send, SendImm, Write, WriteImm};
-        self == Self::Rc || op.is_local() || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. })
+        use SendOp::{Datagram, Send, SendImm, Write, WriteImm};
+        match self {
+            Self::Rc => !matches!(op, Datagram { .. }),
+            Self::Uc => op.is_local() || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. }),
+            Self::Ud => matches!(op, Datagram { .. }),
+        }
     }
 }
 
@@ -233,6 +239,8 @@ pub struct QpAttr {
     pub retry_count: u8,
     /// Retries before [`crate::WcStatus::RnrRetryExceeded`]; 7: for ever.
     pub rnr_retry: u8,
+    /// What a datagram has to name to be received.
+    pub qkey: u32,
 }
 
 /// How a memory window is bound (`enum ibv_mw_type`).

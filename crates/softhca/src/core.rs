@@ -3,6 +3,7 @@
 use fabric::{FabricId, ProcessId};
 use verbs::{HandleKind, HandleSource, LookupList, Names};
 
+use crate::address::AddressHandle;
 use crate::attr::{QpKind, QpState};
 use crate::completion_queue::{CompletionQueue, Pushed};
 use crate::event::{AsyncEvent, Event};
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub cqs: Slab<CompletionQueue>,
     pub srqs: Slab<SharedReceiveQueue>,
     pub qps: Slab<QueuePair>,
+    pub addresses: Slab<AddressHandle>,
     pub qp_names: Names,
     /// What the user has not taken yet.
     pub events: Vec<Event>,
@@ -46,6 +48,10 @@ pub(crate) struct Core {
     pub stale: Vec<Qp>,
     /// Handles of which peers are to be told before they are heard again.
     pub news: Vec<News>,
+    /// Queue pairs for whose datagrams there is room again.
+    pub unblocked: Vec<Qp>,
+    /// Some link has datagrams for which there was no receive.
+    pub datagrams_wait: bool,
     /// How often acknowledgements have left.
     pub acks_sent: u64,
     incarnations: u64,
@@ -63,12 +69,15 @@ impl Core {
             cqs: Slab::new(),
             srqs: Slab::new(),
             qps: Slab::new(),
+            addresses: Slab::new(),
             qp_names: Names::new(HandleKind::QueuePair),
             events: Vec::new(),
             waiting: Vec::new(),
             failed: Vec::new(),
             stale: Vec::new(),
             news: Vec::new(),
+            unblocked: Vec::new(),
+            datagrams_wait: false,
             acks_sent: 0,
             incarnations: 0,
         }
@@ -127,12 +136,12 @@ impl Core {
         }
     }
 
-    /// A request of `handle` has failed, and with it the queue pair, or only the sends of an unreliable connection.
+    /// A request of `handle` has failed, and with it the queue pair, or only its sends where it is not reliable.
     pub fn fail_sends(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         match qp.init.kind {
             QpKind::Rc => self.fail(handle),
-            QpKind::Uc => {
+            QpKind::Uc | QpKind::Ud => {
                 qp.attr.state = QpState::Sqe;
                 qp.attr.sq_draining = false;
                 self.failed.push(handle);

@@ -21,6 +21,8 @@ handle! {
     Srq
     /// A queue pair.
     Qp
+    /// An address handle.
+    Ah
 }
 
 /// How applications name a memory region.

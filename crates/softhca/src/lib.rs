@@ -21,10 +21,12 @@
 //! reads the header, the responder checks key and range, and the stream delivers the payload
 //! into the named memory; an acknowledgement comes back, and the requester completes.
 
+mod address;
 pub mod asymmetric;
 pub mod attr;
 mod completion_queue;
 mod core;
+mod datagram;
 pub mod device;
 pub mod errno;
 pub mod event;
@@ -55,7 +57,7 @@ pub use attr::{
 pub use device::{Config, Counts, Device, Progress, Rereg, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
-pub use handle::{Cq, Keys, Mr, Mw, Pd, Qp, Srq};
+pub use handle::{Ah, Cq, Keys, Mr, Mw, Pd, Qp, Srq};
 pub use limits::Limits;
 pub use link::LinkLoss;
 pub use stream::{Stream, Waitable};

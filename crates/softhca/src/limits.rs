@@ -1,5 +1,8 @@
 //! What one device can hold. `ibv_query_device` reports the same figures.
 
+/// The most bytes of a datagram: the port's MTU.
+pub const MTU: u32 = 4096;
+
 /// Limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -31,6 +34,8 @@ pub struct Limits {
     pub max_rd_atomic: u8,
     /// Bytes in one message.
     pub max_message: u32,
+    /// Address handles.
+    pub max_ah: u32,
     /// Peer processes that one process can talk to.
     pub max_peers: u32,
 }
@@ -52,6 +57,7 @@ impl Default for Limits {
             max_srq_wr: 32 * 1024,
             max_rd_atomic: 16,
             max_message: 1 << 30,
+            max_ah: 1 << 20,
             max_peers: 16 * 1024,
         }
     }

@@ -58,6 +58,11 @@ impl Requester {
         self.rnr_retries_left = rnr_retries;
     }
 
+    /// True if the peer is still to be asked, after a lost link, which message it expects.
+    pub fn owes_resync(&self) -> bool {
+        self.interrupted && !self.resync_sent
+    }
+
     fn finish_message(&mut self) {
         self.next += 1;
         self.offset = 0;
@@ -66,7 +71,12 @@ impl Requester {
 }
 
 /// Why a request ends before it is sent.
-fn check_locally(qp: &QueuePair, request: &SendRequest, regions: &Regions, max_message: u32) -> WcStatus {
+pub(crate) fn check_locally(
+    qp: &QueuePair,
+    request: &SendRequest,
+    regions: &Regions,
+    max_message: u32,
+) -> WcStatus {
     if request.length > max_message {
         return WcStatus::LocalLength;
     }
@@ -165,7 +175,7 @@ impl Core {
     }
 
     /// Request `msn` is over; completions that this makes due are given.
-    fn end_request_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
+    pub fn end_request_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if let Some(request) = qp.sends.get_mut(msn) {
             request.outcome = Some(status);
@@ -509,6 +519,8 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
         SendOp::FetchAdd { va, rkey, .. } => (Opcode::FetchAdd, va, rkey, 0),
         // Never sent.
         SendOp::Bind(_) | SendOp::LocalInvalidate(_) => (Opcode::Send, 0, 0, 0),
+        // Never that of a connection.
+        SendOp::Datagram { .. } => (Opcode::Datagram, 0, 0, 0),
     };
     let again = request.is_query() && qp.requester.next < qp.requester.accepted;
     let solicited = if request.solicited { flag::SOLICITED } else { 0 };

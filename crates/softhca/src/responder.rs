@@ -247,7 +247,7 @@ impl Core {
     }
 
     /// The domain in which receives name memory: the shared queue's, where there is one.
-    fn receive_domain(&self, qp: &QueuePair) -> crate::handle::Pd {
+    pub fn receive_domain(&self, qp: &QueuePair) -> crate::handle::Pd {
         let shared = qp.init.srq.and_then(|srq| self.srqs.get(srq.0));
         shared.map_or(qp.init.pd, |queue| queue.pd)
     }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `dst_qpn` and `rkey` are real handles of the receiving device, `src_qpn` is the virtual QPN of
-//! the sender's queue pair. `msn` numbers the messages (send work requests) of a queue pair; it
+//! the sender's queue pair; a DATAGRAM names its receiver by the virtual QPN too, and has its Q_Key in `rkey`. `msn`
+//! numbers the messages (send work requests) of a queue pair; it
 //! starts at the PSN of the connection. A message is cut in segments of at most [`MAX_SEGMENT`] bytes;
 //! `offset` and `total` say where a segment belongs.
 //!
@@ -31,6 +32,8 @@
 //!   │ ◀── TRANSLATE_ACK(generation)     │   later frames use them
 //!   │ MAP_REQUEST(rkey) ──────────────▶ │   on one host: may I touch this memory by myself?
 //!   │ ◀── EXPORT(rkey, range, rights) ─ │   yes; its descriptor goes beside the link
+//!   │ DATAGRAM(msn) ──────────────────▶ │   numbered for the link, whosever they are; a new link of the two goes on
+//!   │ ◀────────────── DATAGRAM_ACK(msn) │   those before `msn` are taken. Said first on every link, and by every DATAGRAM
 //!   │ GOODBYE ────────────────────────▶ │   the sender will be moved; the link closes
 //! ```
 //!
@@ -40,8 +43,10 @@
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use verbs::{HandleKind, Translation};
 
+use crate::limits::MTU;
+
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -56,7 +61,7 @@ pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
 pub const MAX_TRANSLATIONS: usize = 512;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"thrm");
-const HELLO_LENGTH: usize = 24;
+const HELLO_LENGTH: usize = 32;
 const TRANSLATION_LENGTH: usize = 12;
 const EXPORT_LENGTH: usize = 32;
 
@@ -97,6 +102,12 @@ numbered! {
         MapRequest = 8,
         /// Answers with an [`Export`]; `imm` as asked, `va` names its first byte.
         Export = 9,
+        /// A datagram.
+        Datagram = 20,
+        /// A datagram with immediate data.
+        DatagramImm = 21,
+        /// All datagrams before `msn` are taken.
+        DatagramAck = 22,
         /// Asks which message is expected.
         Resync = 16,
         /// Answers that it is `msn`.
@@ -154,8 +165,10 @@ pub mod flag {
     pub const ASKED_AGAIN: u8 = 2;
     /// This SEND also says, in `va`, that all messages before that one are executed.
     pub const ACKNOWLEDGES: u8 = 4;
+    /// This DATAGRAM has a global route.
+    pub const ROUTED: u8 = 8;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES;
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED;
 }
 
 /// A frame's header.
@@ -279,9 +292,9 @@ impl Header {
 
     fn check_lengths(&self) -> Result<(), Malformed> {
         use Opcode::{
-            Ack, AtomicResponse, CompareSwap, Export, FetchAdd, Goodbye, Hello, MapRequest, Nak, Read,
-            ReadResponse, Ready, Resync, ResyncAck, Send, SendImm, SendInvalidate, Translate, TranslateAck,
-            Write, WriteImm,
+            Ack, AtomicResponse, CompareSwap, Datagram, DatagramAck, DatagramImm, Export, FetchAdd, Goodbye,
+            Hello, MapRequest, Nak, Read, ReadResponse, Ready, Resync, ResyncAck, Send, SendImm,
+            SendInvalidate, Translate, TranslateAck, Write, WriteImm,
         };
         let fits = match self.opcode {
             Send | SendImm | SendInvalidate | Write | WriteImm | ReadResponse => {
@@ -291,11 +304,11 @@ impl Header {
             }
             CompareSwap | FetchAdd => self.length == 16 && self.offset == 0 && self.total == 16,
             Read => self.length == 0 && self.offset == 0,
+            Datagram | DatagramImm => self.length <= MTU && self.offset == 0 && self.total == self.length,
             Hello | Translate => self.length <= MAX_CONTROL,
             Export => self.length as usize == EXPORT_LENGTH,
-            MapRequest | Ready | Goodbye | TranslateAck | Resync | ResyncAck | Ack | AtomicResponse => {
-                self.length == 0
-            }
+            MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | Ack
+            | AtomicResponse => self.length == 0,
             Nak => self.length == 0 && self.syndrome.is_some(),
         };
         if fits { Ok(()) } else { Err(Malformed("lengths contradict each other")) }
@@ -315,6 +328,8 @@ pub struct Hello {
     pub fabric: FabricId,
     /// How often it has moved.
     pub epoch: Epoch,
+    /// Tells it from others that have, or had, its name.
+    pub life: u64,
 }
 
 impl Hello {
@@ -328,6 +343,7 @@ impl Hello {
         bytes[8] = self.process.index;
         bytes[12..16].copy_from_slice(&self.fabric.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.life.to_le_bytes());
         bytes
     }
 
@@ -346,7 +362,8 @@ impl Hello {
         let lid = u16::from_le_bytes([bytes[6], bytes[7]]);
         let vid = Vid::new(lid).ok_or(Malformed("hello without a VID"))?;
         let process = ProcessId { vid, index: bytes[8] };
-        Ok(Self { process, fabric: FabricId(u32_at(bytes, 12)), epoch: Epoch(u64_at(bytes, 16)) })
+        let (fabric, epoch) = (FabricId(u32_at(bytes, 12)), Epoch(u64_at(bytes, 16)));
+        Ok(Self { process, fabric, epoch, life: u64_at(bytes, 24) })
     }
 }
 
@@ -474,7 +491,7 @@ mod tests {
     #[test]
     fn hello_and_translations_survive_their_encoding() {
         let process = ProcessId { vid: Vid::new(9).unwrap(), index: 3 };
-        let hello = Hello { process, fabric: FabricId(4), epoch: Epoch(1 << 40) };
+        let hello = Hello { process, fabric: FabricId(4), epoch: Epoch(1 << 40), life: 1 << 50 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let line = Translation { kind: HandleKind::MemoryKey, virtual_handle: 1, real: 2 };
         let mut bytes = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::attr::{Access, QpCaps};
 use crate::errno::Errno;
+use crate::handle::Ah;
 
 /// A piece of local memory (`struct ibv_sge`).
 #[repr(C)]
@@ -119,6 +120,17 @@ pub enum SendOp {
     Bind(Binding),
     /// Invalidates the memory window of the own device that this key names; likewise.
     LocalInvalidate(u32),
+    /// Into the next receive of a datagram QP.
+    Datagram {
+        /// Where that QP is.
+        ah: Ah,
+        /// Its number, as applications know it.
+        qpn: u32,
+        /// What it lets in.
+        qkey: u32,
+        /// Immediate data.
+        imm: Option<u32>,
+    },
 }
 
 /// What a memory window is to be bound to.
@@ -141,7 +153,7 @@ impl SendOp {
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
-            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => WcOpcode::Send,
+            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::Datagram { .. } => WcOpcode::Send,
             Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
@@ -249,4 +261,6 @@ pub struct Wc {
     pub timestamp: u64,
     /// The peer asked for a solicited event, or the status is an error.
     pub solicited: bool,
+    /// A datagram that came with a global route: its first 40 bytes are a GRH.
+    pub has_route: bool,
 }

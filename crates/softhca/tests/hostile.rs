@@ -3,6 +3,7 @@
 mod support;
 
 use fabric::Epoch;
+use softhca::limits::MTU;
 use softhca::wire::{HEADER, Header, Hello, Opcode, Syndrome};
 use softhca::*;
 use support::*;
@@ -103,8 +104,8 @@ impl Victim {
     }
 }
 
-fn hello(net: &Net) -> [u8; 24] {
-    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0) }.encode()
+fn hello(net: &Net) -> Vec<u8> {
+    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0), life: 9 }.encode().to_vec()
 }
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
@@ -122,6 +123,10 @@ fn what_no_device_says_ends_the_link() {
         Header { length: 24, ..Header::new(Opcode::Hello) },
         Header::new(Opcode::Ready),
         Header { length: 13, ..Header::new(Opcode::Translate) },
+        Header { msn: 1, ..Header::new(Opcode::Datagram) },
+        Header { va: 1, ..Header::new(Opcode::Datagram) },
+        Header { length: MTU + 1, total: MTU + 1, ..Header::new(Opcode::Datagram) },
+        Header { msn: 1, ..Header::new(Opcode::DatagramAck) },
     ];
     for header in violations {
         let lost = Victim::new().says(header);
@@ -158,6 +163,24 @@ fn a_peer_that_only_asks_does_not_fill_memory() {
     }
     let unread: usize = victim.net.pipes.values().map(|cutter| cutter.unread(0)).sum();
     assert!(unread > flood.len(), "it is not listened to for ever");
+}
+
+#[test]
+fn a_peer_that_ignores_the_limit_of_datagrams_does_not_fill_memory() {
+    let mut victim = Victim::new();
+    let idle = open(&mut victim.net, 0, &Plan { kind: QpKind::Ud, ..Plan::default() });
+    let states = [
+        (QpState::Init, QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY),
+        (QpState::Rtr, QpAttrMask::empty()),
+    ];
+    for (state, mask) in states {
+        let attr = QpAttr { state, ..Plan::default().attr };
+        victim.net.device(0).modify_qp(idle.qp, &attr, mask | QpAttrMask::STATE).unwrap();
+    }
+    let one = Header { dst_qpn: idle.qpn, length: 1000, total: 1000, ..Header::new(Opcode::Datagram) };
+    let flood = (0..5000).flat_map(|msn| frame(&Header { msn, ..one }, &[0; 1000]));
+    let lost = victim.hear(&flood.collect::<Vec<u8>>());
+    assert_eq!(lost, Some(LinkLoss::Violation("more datagrams on their way than agreed")));
 }
 
 #[test]

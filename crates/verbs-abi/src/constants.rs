@@ -49,6 +49,7 @@ pub mod event {
 pub mod qp_type {
     pub const IBV_QPT_RC: u32 = 2;
     pub const IBV_QPT_UC: u32 = 3;
+    pub const IBV_QPT_UD: u32 = 4;
 }
 
 /// `enum ibv_wr_opcode`.
@@ -75,6 +76,7 @@ pub mod send_flags {
 
 /// `enum ibv_wc_flags`.
 pub mod wc_flags {
+    pub const IBV_WC_GRH: u32 = 1 << 0;
     pub const IBV_WC_WITH_IMM: u32 = 1 << 1;
     pub const IBV_WC_WITH_INV: u32 = 1 << 3;
 }
@@ -117,6 +119,9 @@ pub mod qp_init_attr {
 pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x3ff;
 /// Those of a UC QP: SENDs and WRITEs, and what concerns memory windows here.
 pub const IBV_QP_EX_UC_OPERATIONS: u64 = 0x18f;
+
+/// The two of a UD QP: SENDs.
+pub const IBV_QP_EX_UD_OPERATIONS: u64 = 0x0c;
 
 /// `enum ibv_mw_type`.
 pub mod mw_type {

@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
 use crate::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp,
+    ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp,
     ibv_qp_cap, ibv_sge, ibv_srq, ibv_srq_attr,
 };
 
@@ -15,7 +15,7 @@ type PostRemoteU64 = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>
 type PostCompareSwap = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>;
 type BindMw = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>;
 type SendTso = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u16, u16)>;
-type SetUdAddr = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u32, u32)>;
+type SetUdAddr = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>;
 type SetInline = Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>;
 type SetInlineList = Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>;
 type SetSge = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>;

@@ -69,12 +69,15 @@ impl Links {
     ///
     /// Returns the link's index.
     pub fn attach(&mut self, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
-        if self.links.len() >= limit as usize && !self.by_peer.contains_key(&peer) {
-            return None;
-        }
-        let at = self.to(peer);
+        let at = self.reach(peer, limit)?;
         self.links[at].qps.push(qp);
         Some(at)
+    }
+
+    /// The link to `peer`, for datagrams; `None` past `limit` peers.
+    pub fn reach(&mut self, peer: ProcessId, limit: u32) -> Option<usize> {
+        let has_room = self.links.len() < limit as usize || self.by_peer.contains_key(&peer);
+        has_room.then(|| self.to(peer))
     }
 
     pub fn detach(&mut self, peer: ProcessId, qp: Qp) {
@@ -125,8 +128,9 @@ impl Links {
     /// Asks for a link where queue pairs wait for one.
     fn ask_if_needed(&mut self, core: &Core, at: usize) {
         let link = &mut self.links[at];
-        let asks = link.state == State::Down && link.pause.is_over();
-        if asks && link.qps.iter().any(|qp| core.has_requests(*qp)) {
+        let may_ask = link.state == State::Down && link.pause.is_over();
+        let has_datagrams = link.datagrams.is_waiting();
+        if may_ask && (has_datagrams || link.qps.iter().any(|qp| core.has_requests(*qp))) {
             link.state = State::Asked;
             self.requests.push(link.peer);
         }
@@ -150,6 +154,9 @@ impl Device {
 
     fn transmit_of(&mut self, qp: Qp) {
         let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else { return };
+        if entry.init.kind == QpKind::Ud {
+            return self.send_datagrams(qp);
+        }
         if entry.peer.is_none() {
             // No process can have that QPN: it is as if nobody answered.
             let head = entry.sends.head();
@@ -174,7 +181,7 @@ impl Device {
         }
     }
 
-    fn need_link(&mut self, at: usize) {
+    pub(super) fn need_link(&mut self, at: usize) {
         let peer = self.links.links[at].peer;
         if peer == self.core.process && self.links.links[at].state == State::Down {
             self.open_loopback(at);
@@ -191,7 +198,8 @@ impl Device {
     }
 
     fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
-        let own = Hello { process: self.core.process, fabric: self.core.fabric, epoch: self.epoch };
+        let Core { process, fabric, .. } = self.core;
+        let own = Hello { process, fabric, epoch: self.epoch, life: self.life };
         self.links.links[at].open(&self.core, stream, &own);
         self.links.live.push(at);
         self.links.version += 1;
@@ -199,7 +207,7 @@ impl Device {
     }
 
     /// Sends, and drops the link if that fails. Returns whether anything has left.
-    fn transmit(&mut self, at: usize) -> bool {
+    pub(super) fn transmit(&mut self, at: usize) -> bool {
         let was_blocked = self.links.links[at].blocked;
         let mut budget = BUDGET;
         let sent = self.links.links[at].transmit(&mut self.core, &mut budget);
@@ -279,7 +287,8 @@ impl Device {
     }
 
     /// Copies what links still have to send of queue pairs that have failed, before the application
-    /// can learn of it and take its memory back; and forgets windows that were found closed.
+    /// can learn of it and take its memory back; forgets windows that were found closed; and sends datagrams for which
+    /// there is room again.
     pub(super) fn settle(&mut self) {
         self.tell_news();
         while let Some(qp) = self.core.failed.pop() {
@@ -290,6 +299,11 @@ impl Device {
         }
         while let Some(qp) = self.core.stale.pop() {
             self.close_stale_windows(qp);
+        }
+        while !self.suspended
+            && let Some(qp) = self.core.unblocked.pop()
+        {
+            self.send_datagrams(qp);
         }
     }
 
@@ -335,6 +349,7 @@ impl Device {
         }
         if reason == LinkRefusal::Gone {
             self.count_retries(at);
+            self.links.links[at].datagrams.drop_outgoing(&mut self.core);
         }
         self.settle();
     }
@@ -346,7 +361,7 @@ impl Device {
             let Some(qp) = self.core.qps.get(handle.0) else { continue };
             match qp.init.kind {
                 QpKind::Rc => self.core.on_not_ready(handle, qp.sends.head()),
-                QpKind::Uc => self.core.give_up(handle),
+                QpKind::Uc | QpKind::Ud => self.core.give_up(handle),
             }
         }
     }
@@ -402,6 +417,13 @@ impl Device {
         for at in 0..self.links.links.len() {
             let link = &mut self.links.links[at];
             if link.stream.is_some() {
+                if link.datagrams.patience.is_over() {
+                    continue;
+                }
+                match link.datagrams.patience.tick(now) {
+                    Some(deadline) => note(deadline),
+                    None => self.lose_patience(at),
+                }
                 continue;
             }
             if let Some(deadline) = link.pause.tick(now) {
@@ -421,6 +443,7 @@ impl Device {
             for turn in 0..self.links.links[at].qps.len() {
                 self.core.give_up(self.links.links[at].qps[turn]);
             }
+            self.links.links[at].datagrams.drop_outgoing(&mut self.core);
         }
         self.need_link(at);
     }
@@ -536,5 +559,7 @@ impl Device {
         for at in 0..self.links.links.len() {
             self.need_link(at);
         }
+        self.unblock_all();
+        self.settle();
     }
 }

@@ -4,9 +4,11 @@
 //! * `registration`: regions that change, and such that are nowhere.
 //! * `objects`: domains, regions, completion queues, shared receive queues.
 //! * `queue_pairs`: queue pairs and posting.
+//! * `datagrams`: address handles, and what is sent to them.
 //! * `links`: links to peers, time, suspension.
 //! * `sharing`: memory shared with neighbours.
 
+mod datagrams;
 mod links;
 mod memory_windows;
 mod objects;
@@ -34,6 +36,8 @@ pub struct Config {
     pub process: ProcessId,
     /// The fabric of its instance.
     pub fabric: FabricId,
+    /// Tells this process from others that have, or had, its name: a random number.
+    pub life: u64,
     /// The moves of its instance so far.
     pub epoch: Epoch,
     /// How real handles are picked.
@@ -81,6 +85,7 @@ pub struct Device {
     links: Links,
     registered: RegisteredList,
     epoch: Epoch,
+    life: u64,
     suspended: bool,
     sharing: Sharing,
     /// The QP number given out last.
@@ -91,12 +96,13 @@ impl Device {
     /// A device without objects or links.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let Config { process, fabric, epoch, handles, limits } = config;
+        let Config { process, fabric, life, epoch, handles, limits } = config;
         Self {
             core: Core::new(process, fabric, limits, handles),
             links: Links::default(),
             registered: RegisteredList::default(),
             epoch,
+            life,
             suspended: false,
             sharing: Sharing::default(),
             qp_numbers: 0,

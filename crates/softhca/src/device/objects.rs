@@ -237,6 +237,8 @@ impl Device {
     /// # Errors
     /// `NO_MEMORY` when it is full; `INVALID` for too many elements.
     pub fn post_srq_recv(&mut self, srq: Srq, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
-        self.core.srqs.get_mut(srq.0).ok_or(Errno::INVALID)?.receives.post(wr_id, sges)
+        self.core.srqs.get_mut(srq.0).ok_or(Errno::INVALID)?.receives.post(wr_id, sges)?;
+        self.deliver_waiting();
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Queue pairs: their making, changing and ending, and the posting of work.
 
-use fabric::{ProcessId, Vid};
+use fabric::ProcessId;
 use verbs::Translation;
 
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCaps, QpInit, QpState};
@@ -89,8 +89,7 @@ impl Device {
         entry: &QueuePair,
         mask: QpAttrMask,
     ) -> Result<Option<ProcessId>, Errno> {
-        let by_gid = address.global.and_then(|route| Vid::from_gid(route.dgid, self.core.fabric));
-        let vid = by_gid.or_else(|| Vid::new(address.dlid)).ok_or(Errno::INVALID)?;
+        let vid = address.instance(self.core.fabric).ok_or(Errno::INVALID)?;
         let qpn = if mask.contains(QpAttrMask::DEST_QPN) { qpn } else { entry.attr.remote_qpn };
         Ok(ProcessId::of_qpn(vid, qpn))
     }
@@ -262,6 +261,7 @@ impl Device {
         if entry.attr.state == QpState::Error {
             self.core.flush_receives(qp);
         }
+        self.deliver_waiting();
         Ok(())
     }
 }

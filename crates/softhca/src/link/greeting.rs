@@ -52,6 +52,9 @@ impl Link {
             return Err(LinkLoss::Violation("a stream from before the peer's latest move"));
         }
         self.epoch = hello.epoch;
+        if self.life.replace(hello.life).is_some_and(|before| before != hello.life) {
+            self.datagrams.restart();
+        }
         self.out.lookup.clear();
         self.state = State::Greeting { heard: true };
         Ok(())
@@ -76,6 +79,7 @@ impl Link {
             return Err(LinkLoss::Violation("ready before hello"));
         }
         self.state = State::Up;
+        self.out.control(self.datagrams.acknowledgement());
         for at in 0..self.qps.len() {
             let handle = self.qps[at];
             if core.has_requests(handle) {

@@ -12,8 +12,10 @@
 //!
 //! * [`tx`], [`rx`]: frames out and in.
 //! * [`outbox`]: what is to be said, and the peer's handles.
+//! * [`datagrams`]: those on their way.
 //! * `greeting`: the first frames, and news about handles. * `exchange`: memory shared with neighbours.
 
+pub(crate) mod datagrams;
 mod exchange;
 mod greeting;
 pub(crate) mod outbox;
@@ -37,6 +39,7 @@ use crate::stream::Stream;
 use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
 
+use datagrams::Datagrams;
 use outbox::Outbox;
 use rx::{Incoming, Rx, Target};
 use tx::Tx;
@@ -92,12 +95,16 @@ pub(crate) enum State {
 /// Frames and bytes staged for one write.
 const MAX_FRAMES: usize = 32;
 const MAX_STAGED: usize = 256 * 1024;
+/// Of these frames, datagrams.
+const MAX_DATAGRAMS: usize = MAX_FRAMES / 2;
 
 /// A link to one peer.
 pub(crate) struct Link {
     pub peer: ProcessId,
     /// How often the peer has moved, as it said itself.
     pub epoch: Epoch,
+    /// Which process by that name it is.
+    life: Option<u64>,
     pub state: State,
     pub stream: Option<Box<dyn Stream>>,
     /// Queue pairs that are connected to the peer.
@@ -113,6 +120,7 @@ pub(crate) struct Link {
     pub unreachable_since: Option<Duration>,
     acks: Vec<Qp>,
     pub sharing: LinkSharing,
+    pub datagrams: Datagrams,
 }
 
 /// What two neighbours share.
@@ -135,6 +143,7 @@ impl Link {
         Self {
             peer,
             epoch: Epoch::default(),
+            life: None,
             state: State::Down,
             stream: None,
             qps: Vec::new(),
@@ -146,6 +155,7 @@ impl Link {
             unreachable_since: None,
             acks: Vec::new(),
             sharing: LinkSharing::default(),
+            datagrams: Datagrams::default(),
         }
     }
 
@@ -158,7 +168,13 @@ impl Link {
     /// True if there is something to send, now or when the stream takes more.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.tx.is_empty() || !self.out.is_idle()
+        !self.tx.is_empty() || self.has_frames()
+    }
+
+    /// True if there is a frame to be made.
+    #[inline]
+    fn has_frames(&self) -> bool {
+        !self.out.is_idle() || self.datagrams.has_next()
     }
 
     /// True if something can be sent at once, as far as we know.
@@ -168,7 +184,7 @@ impl Link {
 
     /// The same, if acknowledgements that wait for company do not count.
     pub fn has_urgent_work(&self) -> bool {
-        !self.blocked && (!self.tx.is_empty() || self.out.is_urgent())
+        !self.blocked && (!self.tx.is_empty() || self.out.is_urgent() || self.datagrams.has_next())
     }
 
     /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
@@ -180,6 +196,7 @@ impl Link {
         self.blocked = false;
         self.tx.reset();
         self.rx.reset();
+        self.datagrams.interrupt();
         for handle in self.out.reset() {
             if let Some(qp) = core.qps.get_mut(handle.0) {
                 qp.scheduled = false;
@@ -205,8 +222,7 @@ impl Link {
 
     /// Sends what there is to send, until the stream is full or `budget` bytes have left.
     pub fn transmit(&mut self, core: &mut Core, budget: &mut usize) -> Result<(), LinkLoss> {
-        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
-        loop {
+        while let Some(stream) = self.stream.as_mut() {
             let before = self.tx.left();
             self.blocked = match self.tx.flush(&mut **stream) {
                 Ok(done) => !done,
@@ -221,14 +237,15 @@ impl Link {
             if self.blocked || self.state != State::Up || *budget == 0 {
                 return Ok(());
             }
-            if self.out.is_idle() {
+            if !self.has_frames() {
                 return Ok(());
             }
-            fill(&mut self.out, &mut self.tx, &mut self.acks, core);
+            self.fill(core);
             if self.tx.is_empty() {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Takes in what has arrived, until nothing is there or `budget` bytes have come. True if
@@ -291,6 +308,11 @@ impl Link {
                 let payload = payload.to_vec();
                 self.on_translate(header, &payload)
             }
+            Opcode::Datagram | Opcode::DatagramImm => {
+                self.require_up()?;
+                self.datagrams.arrive(core, &mut self.out, self.peer, header, payload)?;
+                Ok(())
+            }
             Opcode::Export => {
                 self.require_up()?;
                 let export = Export::decode(payload)?;
@@ -328,6 +350,11 @@ impl Link {
             Opcode::Goodbye => Err(LinkLoss::Goodbye),
             Opcode::TranslateAck => {
                 self.out.confirm(header.msn);
+                Ok(())
+            }
+            Opcode::DatagramAck => {
+                self.require_up()?;
+                self.datagrams.on_acknowledgement(core, header.msn)?;
                 Ok(())
             }
             Opcode::MapRequest => {
@@ -414,35 +441,47 @@ impl Link {
     fn require_up(&self) -> Result<(), LinkLoss> {
         if self.state == State::Up { Ok(()) } else { Err(LinkLoss::Violation("a request before READY")) }
     }
-}
 
-/// Stages frames for one write: controls first, then a segment of each queue pair in turn, then
-/// acknowledgements.
-fn fill(out: &mut Outbox, tx: &mut Tx, acks: &mut Vec<Qp>, core: &mut Core) {
-    let mut frames = 0;
-    while frames < MAX_FRAMES
-        && let Some(header) = out.next_control()
-    {
-        tx.frame(&header);
-        frames += 1;
-    }
-    while frames < MAX_FRAMES
-        && tx.left() < MAX_STAGED
-        && let Some(handle) = out.next_ready()
-    {
-        let has_sent = core.next_frame(handle, &out.lookup, tx);
-        frames += usize::from(has_sent);
-        let Some(qp) = core.qps.get_mut(handle.0) else { continue };
-        if has_sent && qp.has_more() {
-            out.again(handle);
-        } else {
-            qp.scheduled = false;
+    /// Stages frames for one write: controls first, then datagrams, then a segment of each queue pair in turn, then
+    /// acknowledgements.
+    fn fill(&mut self, core: &mut Core) {
+        let Self { out, tx, acks, datagrams, .. } = self;
+        let mut frames = 0;
+        while frames < MAX_FRAMES
+            && let Some(header) = out.next_control()
+        {
+            tx.frame(&header);
+            frames += 1;
         }
-    }
-    // Those that no SEND carries.
-    out.take_acks(acks);
-    core.acks_sent += u64::from(!acks.is_empty());
-    for handle in acks.drain(..) {
-        core.ack_frame(handle, &out.lookup, tx);
+        for _ in 0..MAX_DATAGRAMS {
+            if !datagrams.has_next() || tx.left() >= MAX_STAGED {
+                break;
+            }
+            datagrams.stage(tx);
+            out.take_datagram_ack();
+        }
+        while frames < MAX_FRAMES
+            && tx.left() < MAX_STAGED
+            && let Some(handle) = out.next_ready()
+        {
+            let has_sent = core.next_frame(handle, &out.lookup, tx);
+            frames += usize::from(has_sent);
+            let Some(qp) = core.qps.get_mut(handle.0) else { continue };
+            if has_sent && qp.has_more() {
+                out.again(handle);
+            } else {
+                qp.scheduled = false;
+            }
+        }
+        // Those that no SEND carries.
+        out.take_acks(acks);
+        core.acks_sent += u64::from(!acks.is_empty());
+        for handle in acks.drain(..) {
+            core.ack_frame(handle, &out.lookup, tx);
+        }
+        if out.take_datagram_ack() {
+            core.acks_sent += 1;
+            tx.frame(&datagrams.acknowledgement());
+        }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Outbox {
     controls: VecDeque<Header>,
     /// Queue pairs that owe an acknowledgement.
     acks: Vec<Qp>,
+    /// So does the link, for datagrams.
+    datagram_ack: bool,
     unacknowledged_messages: usize,
     unacknowledged_bytes: u64,
     /// Queue pairs that may have something to transmit, in turn.
@@ -87,6 +89,18 @@ impl Outbox {
         }
     }
 
+    /// A datagram of `bytes` was taken.
+    pub fn acknowledge_datagram(&mut self, bytes: u32) {
+        self.unacknowledged_messages += 1;
+        self.unacknowledged_bytes += u64::from(bytes);
+        self.datagram_ack = true;
+    }
+
+    /// A frame that says how many datagrams were taken leaves. Returns whether one was due.
+    pub fn take_datagram_ack(&mut self) -> bool {
+        std::mem::take(&mut self.datagram_ack)
+    }
+
     /// True if there is something that should not wait for company.
     #[inline]
     pub fn is_urgent(&self) -> bool {
@@ -99,7 +113,7 @@ impl Outbox {
     /// True if there is nothing to be said.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.ready.is_empty() && self.controls.is_empty() && self.acks.is_empty()
+        self.ready.is_empty() && self.controls.is_empty() && self.acks.is_empty() && !self.datagram_ack
     }
 
     /// Empties the list of acknowledgements due into `acks`.

@@ -218,8 +218,8 @@ fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
 
 /// True if the payload of such frames is looked at as a whole.
 pub(crate) fn is_collected(opcode: Opcode) -> bool {
-    use Opcode::{CompareSwap, Export, FetchAdd, Hello, Translate};
-    matches!(opcode, Hello | Translate | Export | CompareSwap | FetchAdd)
+    use Opcode::{CompareSwap, Datagram, DatagramImm, Export, FetchAdd, Hello, Translate};
+    matches!(opcode, Hello | Translate | Export | CompareSwap | FetchAdd | Datagram | DatagramImm)
 }
 
 impl Core {

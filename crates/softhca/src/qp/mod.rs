@@ -12,7 +12,8 @@
 //!          └───────┘                                                       starts no new sends
 //! ```
 //!
-//! An unreliable connection comes from RTS to SQE when a request fails: its sends are flushed, and it receives on.
+//! An unreliable connection, or a datagram queue pair, comes from RTS to SQE when a request fails: its sends are flushed,
+//! and it receives on.
 //!
 //! * [`transition`]: the checked table.
 //! * `requester`, `responder`: the two halves of a connection.
@@ -58,6 +59,8 @@ pub(crate) struct QueuePair {
     pub answers_first: bool,
     /// The application knows that its peer talks to it.
     pub established: bool,
+    /// It had no receive posted for so long that datagrams for it are dropped.
+    pub is_dry: bool,
 }
 
 impl QueuePair {
@@ -78,6 +81,7 @@ impl QueuePair {
             scheduled: false,
             answers_first: false,
             established: false,
+            is_dry: false,
         }
     }
 
@@ -110,7 +114,9 @@ impl QueuePair {
 
     /// True if there may be something to transmit.
     pub fn has_more(&self) -> bool {
-        self.requester.next < self.sends.end() || self.responder.owes().is_some()
+        self.requester.next < self.sends.end()
+            || self.requester.owes_resync()
+            || self.responder.owes().is_some()
     }
 
     /// True if all before message `msn` is over, and it has not been transmitted.
@@ -146,6 +152,7 @@ impl QueuePair {
             MIN_RNR_TIMER: min_rnr_timer;
             DEST_QPN: remote_qpn;
             EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+            QKEY: qkey;
         }
         self.attr.rq_psn &= PSN_MASK;
         self.attr.sq_psn &= PSN_MASK;

@@ -1,4 +1,4 @@
-//! Which `modify_qp` is allowed: the InfiniBand specification's tables for connections.
+//! Which `modify_qp` is allowed: the InfiniBand specification's tables.
 
 use crate::attr::{Access, QpAttr, QpAttrMask, QpKind, QpState};
 use crate::errno::Errno;
@@ -45,6 +45,13 @@ const DRAINED: QpAttrMask = QpAttrMask::PORT
     .union(RUNNING);
 
 fn rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
+    match kind {
+        QpKind::Rc | QpKind::Uc => connection_rule(kind, from, to),
+        QpKind::Ud => datagram_rule(from, to),
+    }
+}
+
+fn connection_rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
     use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to) {
         (Reset, Init) => (IDENTITY, NONE),
@@ -59,10 +66,27 @@ fn rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
         (_, Reset) | (Init | Rtr | Rts | Sqd | Error, Error) => (NONE, NONE),
         _ => return None,
     };
-    Some(match kind {
-        QpKind::Rc => Rule { required, optional },
-        QpKind::Uc => Rule { required: required - RELIABLE, optional: optional - RELIABLE },
-    })
+    let unneeded = if kind == QpKind::Rc { NONE } else { RELIABLE };
+    Some(Rule { required: required - unneeded, optional: optional - unneeded })
+}
+
+fn datagram_rule(from: QpState, to: QpState) -> Option<Rule> {
+    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    const IDENTITY: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::PORT).union(QpAttrMask::QKEY);
+    const RECEIVE: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::QKEY);
+    const RUNNING: QpAttrMask = QpAttrMask::CUR_STATE.union(QpAttrMask::QKEY);
+    let (required, optional) = match (from, to) {
+        (Reset, Init) => (IDENTITY, NONE),
+        (Init, Init) => (NONE, IDENTITY),
+        (Init, Rtr) => (NONE, RECEIVE),
+        (Rtr, Rts) => (QpAttrMask::SQ_PSN, RUNNING),
+        (Rts | Sqd | Sqe, Rts) => (NONE, RUNNING),
+        (Rts, Sqd) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (NONE, RECEIVE),
+        (_, Reset) | (Init | Rtr | Rts | Sqd | Sqe | Error, Error) => (NONE, NONE),
+        _ => return None,
+    };
+    Some(Rule { required, optional })
 }
 
 /// The state after `attr` under `mask` in the state `from`.
@@ -122,7 +146,7 @@ mod tests {
         QpAttr { port: 1, path_mtu: 3, ..QpAttr::default() }
     }
 
-    const KINDS: [QpKind; 2] = [QpKind::Rc, QpKind::Uc];
+    const KINDS: [QpKind; 3] = [QpKind::Rc, QpKind::Uc, QpKind::Ud];
 
     fn attempt(kind: QpKind, from: QpState, to: QpState, mask: QpAttrMask) -> bool {
         let attr = QpAttr { state: to, ..good() };
@@ -153,12 +177,12 @@ mod tests {
             (Error, Reset),
             (Error, Error),
         ];
-        let only_unreliable = [(Sqe, Rts), (Sqe, Error)];
+        let from_failed_sends = [(Sqe, Rts), (Sqe, Error)];
         for kind in KINDS {
             for (from, to) in STATES.iter().flat_map(|from| STATES.map(|to| (*from, to))) {
                 let required = rule(kind, from, to).map_or(NONE, |rule| rule.required);
                 let is_legal = legal.contains(&(from, to))
-                    || kind == QpKind::Uc && only_unreliable.contains(&(from, to));
+                    || kind != QpKind::Rc && from_failed_sends.contains(&(from, to));
                 assert_eq!(attempt(kind, from, to, required), is_legal, "{kind:?} {from:?} to {to:?}");
             }
         }

@@ -7,6 +7,7 @@ pub mod pipe;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fabric::attach::LinkRefusal;
@@ -15,6 +16,9 @@ use softhca::*;
 use verbs::Policy;
 
 pub const FABRIC: FabricId = FabricId(7);
+
+/// Devices made so far.
+static LIVES: AtomicU64 = AtomicU64::new(0);
 
 /// What joins the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +152,13 @@ impl Net {
         &mut self.nodes[at].device
     }
 
+    /// The process of a node ends, and another one takes its name.
+    pub fn replace(&mut self, at: usize) {
+        self.nodes[at] = Node::new(at, Policy::Stable, 1);
+        self.cut();
+        self.settle();
+    }
+
     fn broker(&mut self) {
         for at in 0..self.nodes.len() {
             let mut wanted = Vec::new();
@@ -278,6 +289,7 @@ impl Node {
         let config = Config {
             process: id,
             fabric: FABRIC,
+            life: LIVES.fetch_add(1, Ordering::Relaxed),
             epoch: Epoch(0),
             handles: policy.source(seed + at as u64),
             limits: Limits::default(),

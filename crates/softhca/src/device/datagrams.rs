@@ -1,0 +1,98 @@
+//! Address handles, and datagrams from queue pairs to links.
+
+use crate::address::AddressHandle;
+use crate::attr::{AddressVector, QpKind};
+use crate::device::{Device, require, require_room};
+use crate::errno::Errno;
+use crate::handle::{Ah, Pd, Qp};
+use crate::link::State;
+
+impl Device {
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    /// `INVALID` for an address that no instance of the fabric can have; `NO_MEMORY` past the device's limit.
+    pub fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, Errno> {
+        require(address.port == 1)?;
+        let vid = address.instance(self.core.fabric).ok_or(Errno::INVALID)?;
+        require_room(self.core.addresses.len(), self.core.limits.max_ah)?;
+        self.enter_domain(pd)?;
+        let handle = AddressHandle { pd, vid, has_route: address.global.is_some() };
+        Ok(Ah(self.core.addresses.insert(handle)))
+    }
+
+    /// Ends an address handle. Datagrams that are still to be sent to it are dropped.
+    ///
+    /// # Errors
+    /// `INVALID` if there is no such handle.
+    pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), Errno> {
+        let address = self.core.addresses.remove(ah.0).ok_or(Errno::INVALID)?;
+        self.leave_domain(address.pd);
+        Ok(())
+    }
+
+    /// Hands what is posted on the datagram queue pair `qp` to its links, until one has no room.
+    pub(super) fn send_datagrams(&mut self, qp: Qp) {
+        let mut busy: Option<usize> = None;
+        while let Some((peer, header)) = self.core.next_datagram(qp) {
+            let most = self.core.limits.max_peers;
+            let at = peer.and_then(|peer| self.links.reach(peer, most));
+            if let Some(at) = at {
+                if busy.is_some_and(|before| before != at) {
+                    self.push_datagrams(busy);
+                }
+                busy = Some(at);
+                let datagrams = &mut self.links.links[at].datagrams;
+                if !datagrams.has_room() {
+                    datagrams.wait_for_room(qp);
+                    break;
+                }
+                datagrams.send(header, |bytes| self.core.gather_datagram(qp, bytes));
+            }
+            self.core.finish_datagram(qp);
+        }
+        self.push_datagrams(busy);
+    }
+
+    /// All datagram queue pairs go on with what was posted on them meanwhile.
+    pub(super) fn unblock_all(&mut self) {
+        let queue_pairs = self.core.qps.indices().map(Qp);
+        let datagram = |qp: &Qp| self.core.qps.get(qp.0).is_some_and(|qp| qp.init.kind == QpKind::Ud);
+        self.core.unblocked = queue_pairs.filter(datagram).collect();
+    }
+
+    fn push_datagrams(&mut self, link: Option<usize>) {
+        let Some(at) = link else { return };
+        if self.links.links[at].state == State::Up {
+            self.transmit(at);
+        } else {
+            self.need_link(at);
+        }
+    }
+
+    /// A receive was posted: datagrams may have waited for it.
+    pub(super) fn deliver_waiting(&mut self) {
+        if !std::mem::take(&mut self.core.datagrams_wait) {
+            return;
+        }
+        for turn in 0..self.links.live.len() {
+            self.deliver_from(self.links.live[turn]);
+        }
+        self.settle();
+    }
+
+    fn deliver_from(&mut self, at: usize) {
+        let link = &mut self.links.links[at];
+        let waits = link.datagrams.deliver(&mut self.core, &mut link.out, link.peer);
+        self.core.datagrams_wait |= waits;
+        if link.has_work() {
+            self.transmit(at);
+        }
+    }
+
+    /// Datagrams on link `at` have waited for a receive for too long.
+    pub(super) fn lose_patience(&mut self, at: usize) {
+        self.links.links[at].datagrams.lose_patience(&mut self.core);
+        self.deliver_from(at);
+    }
+}

@@ -1,0 +1,219 @@
+//! Datagrams on their way between two processes.
+//!
+//! They are numbered for the link, whosever they are, and their sender keeps them until the peer has taken them: so
+//! they outlive a lost link, and none is lost in a move. An unreliable network may drop any; here they are dropped only
+//! where nobody could wait for them:
+//!
+//! * there is no queue pair that takes them, or the process is gone;
+//! * its queue pair had no receive posted for as long as [`PATIENCE`].
+//!
+//! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way; queue pairs with more wait.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fabric::ProcessId;
+
+use crate::core::Core;
+use crate::datagram::Delivery;
+use crate::handle::Qp;
+use crate::link::outbox::Outbox;
+use crate::link::tx::Tx;
+use crate::timer::Pause;
+use crate::wire::{Header, Malformed, Opcode};
+
+const MOST: usize = 1024;
+const MOST_BYTES: usize = 1024 * 1024;
+
+/// How long a datagram waits for a receive to be posted.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Buffers that are kept for the next datagrams.
+const MOST_SPARE: usize = 64;
+
+struct Datagram {
+    header: Header,
+    bytes: Vec<u8>,
+}
+
+/// Those of one link.
+#[derive(Default)]
+pub(crate) struct Datagrams {
+    /// Sent, and not known to be taken.
+    outgoing: VecDeque<Datagram>,
+    /// The number of the first of these.
+    first: u64,
+    /// How many of these have left over this stream.
+    left: usize,
+    /// Their bytes.
+    bytes: usize,
+    /// The peer has said over this stream which it expects.
+    is_greeted: bool,
+    /// Queue pairs that wait for room.
+    waiting: Vec<Qp>,
+    /// How many of the peer's were taken.
+    taken: u64,
+    /// Those after them, which wait for a receive.
+    arrived: VecDeque<Datagram>,
+    arrived_bytes: usize,
+    /// How much longer the first of them waits.
+    pub patience: Pause,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Datagrams {
+    /// True if another datagram may be sent.
+    pub fn has_room(&self) -> bool {
+        self.outgoing.len() < MOST && self.bytes < MOST_BYTES
+    }
+
+    /// `qp` is told when there is room.
+    pub fn wait_for_room(&mut self, qp: Qp) {
+        if !self.waiting.contains(&qp) {
+            self.waiting.push(qp);
+        }
+    }
+
+    /// Sends a datagram, whose bytes `gather` appends.
+    pub fn send(&mut self, header: Header, gather: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        gather(&mut bytes);
+        self.bytes += bytes.len();
+        self.outgoing.push_back(Datagram { header, bytes });
+    }
+
+    /// True if something is kept for the peer.
+    pub fn is_waiting(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// True if something can leave over this stream.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.left < self.outgoing.len() && self.is_greeted
+    }
+
+    /// Stages the next datagram, which also says what was taken of the peer's.
+    pub fn stage(&mut self, tx: &mut Tx) {
+        let Some(datagram) = self.outgoing.get(self.left) else { return };
+        let msn = self.first + self.left as u64;
+        tx.frame(&Header { msn, va: self.taken, ..datagram.header });
+        tx.copy(&datagram.bytes);
+        self.left += 1;
+    }
+
+    /// What says to the peer which datagram is expected.
+    pub fn acknowledgement(&self) -> Header {
+        Header { msn: self.taken, ..Header::new(Opcode::DatagramAck) }
+    }
+
+    /// The peer has taken all before `msn`.
+    pub fn on_acknowledgement(&mut self, core: &mut Core, msn: u64) -> Result<(), Malformed> {
+        // What a lost stream carried may have arrived.
+        let sent = if self.is_greeted { self.left } else { self.outgoing.len() };
+        let taken = msn.checked_sub(self.first).filter(|taken| *taken <= sent as u64);
+        let taken = taken.ok_or(Malformed("a datagram is acknowledged that was not sent"))? as usize;
+        self.left = self.left.saturating_sub(taken);
+        self.is_greeted = true;
+        for _ in 0..taken {
+            self.forget_first();
+        }
+        if self.has_room() {
+            core.unblocked.append(&mut self.waiting);
+        }
+        Ok(())
+    }
+
+    fn forget_first(&mut self) {
+        let Some(Datagram { mut bytes, .. }) = self.outgoing.pop_front() else { return };
+        self.first += 1;
+        self.bytes -= bytes.len();
+        if self.spare.len() < MOST_SPARE {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    /// A datagram of `peer` arrives.
+    pub fn arrive(
+        &mut self,
+        core: &mut Core,
+        out: &mut Outbox,
+        peer: ProcessId,
+        header: &Header,
+        bytes: &[u8],
+    ) -> Result<(), Malformed> {
+        if header.msn != self.taken + self.arrived.len() as u64 {
+            return Err(Malformed("a datagram out of order"));
+        }
+        self.on_acknowledgement(core, header.va)?;
+        if self.arrived.is_empty() && core.deliver_datagram(peer, header, bytes) == Delivery::Over {
+            self.take(out, header);
+            return Ok(());
+        }
+        if self.arrived.len() >= MOST || self.arrived_bytes >= MOST_BYTES {
+            return Err(Malformed("more datagrams on their way than agreed"));
+        }
+        if self.arrived.is_empty() {
+            self.patience = Pause::Noted(PATIENCE);
+        }
+        self.arrived_bytes += bytes.len();
+        self.arrived.push_back(Datagram { header: *header, bytes: bytes.to_vec() });
+        core.datagrams_wait = true;
+        Ok(())
+    }
+
+    fn take(&mut self, out: &mut Outbox, header: &Header) {
+        self.taken += 1;
+        out.acknowledge_datagram(header.length);
+    }
+
+    /// Delivers what has waited for a receive, as far as possible. Returns whether some still waits.
+    pub fn deliver(&mut self, core: &mut Core, out: &mut Outbox, peer: ProcessId) -> bool {
+        while let Some(first) = self.arrived.front() {
+            let header = first.header;
+            if core.deliver_datagram(peer, &header, &first.bytes) == Delivery::Waits {
+                if self.patience.is_over() {
+                    self.patience = Pause::Noted(PATIENCE);
+                }
+                return true;
+            }
+            self.arrived_bytes -= first.bytes.len();
+            self.arrived.pop_front();
+            self.take(out, &header);
+            self.patience = Pause::Over;
+        }
+        false
+    }
+
+    /// The first datagram has waited for too long, and is dropped, with all that come for its receiver.
+    pub fn lose_patience(&mut self, core: &mut Core) {
+        if let Some(first) = self.arrived.front() {
+            core.run_dry(&first.header);
+        }
+    }
+
+    /// Forgets what only a stream knew. What the peer has not taken leaves again over the next one.
+    pub fn interrupt(&mut self) {
+        self.left = 0;
+        self.is_greeted = false;
+        self.arrived.clear();
+        self.arrived_bytes = 0;
+        self.patience = Pause::Over;
+    }
+
+    /// Nobody is there to take what was sent.
+    pub fn drop_outgoing(&mut self, core: &mut Core) {
+        while self.is_waiting() {
+            self.forget_first();
+        }
+        self.left = 0;
+        core.unblocked.append(&mut self.waiting);
+    }
+
+    /// The peer is another process by the same name: numbers begin anew.
+    pub fn restart(&mut self) {
+        self.first = 0;
+        self.taken = 0;
+    }
+}
