@@ -23,7 +23,7 @@ test: setup ## Build, check formatting and lints, run all tests (under 20 minute
 	@scripts/test.sh
 
 demo: setup ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
-	@cargo build --locked --release -p transhume -p libibverbs -p verbs-check
+	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
 
 bench-verbs: build ## Compare the user-space device with UCX, on one host and between two

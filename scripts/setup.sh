@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 readonly packages=(
     gcc libc6-dev make
     iproute2 nftables util-linux procps
-    perftest ibverbs-utils libibverbs-dev ucx-utils
+    perftest ibverbs-utils libibverbs-dev librdmacm-dev rdmacm-utils ucx-utils
 )
 
 # The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.

@@ -28,18 +28,21 @@ pub fn built(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The environment in which a program uses the built library instead of the system's.
+/// The environment in which a program uses the built libraries instead of the system's.
 ///
 /// # Errors
-/// If the library has not been built.
+/// If a library has not been built.
 pub fn environment() -> Result<Vec<(&'static str, PathBuf)>> {
-    let library = built("libibverbs.so")?;
     let folder = folder()?.join("lib");
     fs::create_dir_all(&folder)?;
-    for name in ["libibverbs.so", "libibverbs.so.1"] {
+    let mut preload = Vec::new();
+    for name in ["libibverbs.so", "librdmacm.so"] {
+        let (library, numbered) = (built(name)?, folder.join(format!("{name}.1")));
         link(&library, &folder.join(name))?;
+        link(&library, &numbered)?;
+        preload.push(numbered.display().to_string());
     }
-    Ok(vec![("LD_PRELOAD", folder.join("libibverbs.so.1")), ("LD_LIBRARY_PATH", folder)])
+    Ok(vec![("LD_PRELOAD", preload.join(":").into()), ("LD_LIBRARY_PATH", folder)])
 }
 
 /// Makes `to` a link to `from`. Tests that run at the same time may make the same one.

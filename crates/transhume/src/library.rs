@@ -1,42 +1,45 @@
-//! The drop-in `libibverbs.so.1`, and how a program comes to use it.
+//! The drop-in `libibverbs.so.1` and `librdmacm.so.1`, and how a program comes to use them.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 
-/// The library's file name. Beside it lies a link to it without the last number.
-const NAME: &str = "libibverbs.so.1";
+/// The libraries' file names, the one on which the other depends first. Beside each lies a link to it without the last
+/// number.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The environment with which a program loads our library instead of the system's.
+/// The environment with which a program loads our libraries instead of the system's.
 ///
-/// Both are needed: the preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
+/// Both variables are needed: a preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
 /// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
 pub fn add_to(mut environment: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
     let program = env::current_exe()?;
-    let library = find(&program).ok_or_else(|| missing(&program))?;
-    let folder = library.parent().unwrap_or(Path::new("/"));
-    prepend(&mut environment, "LD_PRELOAD", &library);
-    prepend(&mut environment, "LD_LIBRARY_PATH", folder);
+    let folder = find(&program).ok_or_else(|| missing(&program))?;
+    for name in NAMES.iter().rev() {
+        prepend(&mut environment, "LD_PRELOAD", &folder.join(name));
+    }
+    prepend(&mut environment, "LD_LIBRARY_PATH", &folder);
     Ok(environment)
 }
 
 /// Beside an installed program or one in cargo's target folder.
 fn find(program: &Path) -> Option<PathBuf> {
-    candidates(program).into_iter().find(|library| library.is_file())
+    let has_all = |folder: &PathBuf| NAMES.iter().all(|name| folder.join(name).is_file());
+    candidates(program).into_iter().find(has_all)
 }
 
 fn candidates(program: &Path) -> Vec<PathBuf> {
     let folder = program.parent().unwrap_or(Path::new("/"));
     let prefix = folder.parent().unwrap_or(Path::new("/"));
-    vec![folder.join("lib").join(NAME), prefix.join("lib/transhume").join(NAME)]
+    vec![folder.join("lib"), prefix.join("lib/transhume")]
 }
 
 fn missing(program: &Path) -> Failure {
     let places = candidates(program).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     Failure::new(
-        format!("the RDMA library is missing: looked for {}", places.join(" and ")),
-        "`make build` makes it beside the program",
+        format!("the RDMA libraries ({}) are missing: looked in {}", NAMES.join(", "), places.join(" and ")),
+        "`make build` makes them beside the program",
     )
 }
 
@@ -65,7 +68,7 @@ mod tests {
     #[test]
     fn a_missing_library_says_how_to_make_it() {
         let failure = missing(Path::new("/opt/bin/transhume")).to_string();
-        assert!(failure.contains("/opt/lib/transhume/libibverbs.so.1"), "{failure}");
+        assert!(failure.contains("librdmacm.so.1") && failure.contains("/opt/lib/transhume"), "{failure}");
         assert!(failure.contains("make build"), "{failure}");
     }
 }

@@ -24,7 +24,9 @@ impl Stage {
         fs::create_dir_all(folder.join("lib")).unwrap();
         // A copy could not be run while another test's new child still holds it open for writing.
         fs::hard_link(env!("CARGO_BIN_EXE_transhume"), folder.join("transhume")).unwrap();
-        fs::write(folder.join("lib/libibverbs.so.1"), "").unwrap();
+        for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+            fs::write(folder.join("lib").join(library), "").unwrap();
+        }
         Self { folder }
     }
 
@@ -115,7 +117,11 @@ fn a_missing_library_is_named_before_anything_is_started() {
     let stage = Stage::new("library");
     fs::remove_file(stage.folder.join("lib/libibverbs.so.1")).unwrap();
     let errors = text(&stage.run(&["run", "--", "true"]).stderr);
-    assert!(errors.contains("the RDMA library is missing") && errors.contains("make build"), "{errors}");
+    assert!(
+        errors.contains("the RDMA libraries (libibverbs.so.1, librdmacm.so.1) are missing")
+            && errors.contains("make build"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -168,8 +174,10 @@ fn run_copies_output_and_exit_code() {
     assert_eq!(ended.status.code(), Some(7));
     let request = requests.recv_timeout(LIMIT).unwrap();
     assert!(request.contains(r#""command":["prog","-x"]"#), "{request}");
-    let library = stage.folder.join("lib/libibverbs.so.1");
-    assert!(request.contains(&format!(r#"["LD_PRELOAD","{}"#, library.display())), "{request}");
+    let [verbs, manager] =
+        ["libibverbs.so.1", "librdmacm.so.1"].map(|name| stage.folder.join("lib").join(name));
+    let preload = format!(r#"["LD_PRELOAD","{}:{}"#, verbs.display(), manager.display());
+    assert!(request.contains(&preload), "{request}");
     assert_eq!(requests.recv_timeout(LIMIT).unwrap(), logs_after(0));
 }
 

@@ -1,4 +1,4 @@
-//! What a program compiled against rdma-core's `verbs.h` (version 44) expects in memory and by name.
+//! What a program compiled against rdma-core's `verbs.h` and `rdma_cma.h` (version 44) expects in memory and by name.
 //!
 //! * The modules re-exported here hold the structures, field by field under their C names, so that
 //!   `verbs.h` and its manual pages document them; [`LAYOUTS`] lists them all for the test that holds
@@ -14,6 +14,7 @@
 #[macro_use]
 mod layout;
 mod address;
+mod cma;
 pub mod constants;
 mod context;
 mod device;
@@ -23,6 +24,7 @@ pub mod symbols;
 mod work;
 
 pub use address::*;
+pub use cma::*;
 pub use context::*;
 pub use device::*;
 pub use extended::*;
@@ -31,5 +33,12 @@ pub use queue::*;
 pub use work::*;
 
 /// Every structure of this crate.
-pub const LAYOUTS: &[&[Layout]] =
-    &[address::LAYOUTS, context::LAYOUTS, device::LAYOUTS, extended::LAYOUTS, queue::LAYOUTS, work::LAYOUTS];
+pub const LAYOUTS: &[&[Layout]] = &[
+    address::LAYOUTS,
+    cma::LAYOUTS,
+    context::LAYOUTS,
+    device::LAYOUTS,
+    extended::LAYOUTS,
+    queue::LAYOUTS,
+    work::LAYOUTS,
+];

@@ -11,8 +11,10 @@ use std::process::Command;
 use verbs_abi::{LAYOUTS, Layout};
 
 /// Fields of C's anonymous unions and structures, which Rust has to name.
-const RENAMED: [(&str, &str, &str); 1] =
-    [("ibv_odp_caps", "per_transport_caps", "per_transport_caps.rc_odp_caps")];
+const RENAMED: [(&str, &str, &str); 2] = [
+    ("ibv_odp_caps", "per_transport_caps", "per_transport_caps.rc_odp_caps"),
+    ("rdma_addr", "ibaddr", "addr.ibaddr"),
+];
 
 fn c_field<'a>(layout: &Layout, field: &'a str) -> &'a str {
     let renamed = RENAMED.iter().find(|(of, name, _)| *of == layout.name && *name == field);
@@ -21,7 +23,9 @@ fn c_field<'a>(layout: &Layout, field: &'a str) -> &'a str {
 }
 
 fn c_program() -> String {
-    let mut text = String::from("#include <infiniband/verbs.h>\n#include <stdio.h>\nint main(void) {\n");
+    let mut text = String::from(
+        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stdio.h>\nint main(void) {\n",
+    );
     for layout in LAYOUTS.iter().copied().flatten() {
         let name = layout.name;
         writeln!(text, "printf(\"{name} %zu %zu\\n\", sizeof(struct {name}), _Alignof(struct {name}));")
@@ -41,7 +45,7 @@ fn c_numbers() -> HashMap<String, Vec<usize>> {
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, c_program()).unwrap();
     let built = Command::new("cc").arg("-o").arg(&program).arg(&source).status().expect("a C compiler");
-    assert!(built.success(), "is libibverbs-dev installed?");
+    assert!(built.success(), "are libibverbs-dev and librdmacm-dev installed?");
     let output = Command::new(&program).output().unwrap();
     fs::remove_dir_all(&folder).unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(parse).collect()

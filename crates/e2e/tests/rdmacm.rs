@@ -1,0 +1,119 @@
+//! Unmodified programs of rdmacm-utils, and perftest with `-R`, on this project's librdmacm.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e::pair::{FIRST, Pair, Place, command};
+use e2e::program::{Ended, Program};
+use e2e::testlab::TestLab;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a client may find nobody who listens: nothing that can be seen from outside says when a server does.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts clients until one ends well.
+fn client(pair: &Pair, program: &str, arguments: &[&str]) -> Result<Ended> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut client = command(&pair.second, program)?;
+        let client = Program::start(client.args(arguments))?.end(LIMIT)?;
+        if client.status.success() || Instant::now() > deadline {
+            return client.success();
+        }
+    }
+}
+
+/// Runs `program` between two hosts and on one, and looks at what both sides say of it.
+fn exchange(program: &str, server: &[&str], asked: &[&str]) -> Result<()> {
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        let pair = Pair::new(place)?;
+        let mut serving = command(&pair.first, program)?;
+        let serving = Program::start(serving.args(server))?;
+        let ended = client(&pair, program, asked);
+        let served = serving.end(if ended.is_ok() { LIMIT } else { Duration::ZERO });
+        match (ended, served.and_then(Ended::success)) {
+            (Ok(_), Ok(_)) => {}
+            (Ok(_), Err(error)) => return Err(error.context(format!("{program}'s server, {place:?}"))),
+            (Err(error), served) => bail!("{program}, {place:?}: {error:#}\nthe server: {served:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rping_validates_its_data() -> Result<()> {
+    exchange("rping", &["-s", "-V", "-C", "100"], &["-c", "-a", FIRST, "-V", "-C", "100"])
+}
+
+#[test]
+fn ucmatose_makes_many_connections() -> Result<()> {
+    exchange("ucmatose", &["-c", "50"], &["-s", FIRST, "-c", "50"])
+}
+
+#[test]
+fn ucmatose_migrates_its_identifiers() -> Result<()> {
+    exchange("ucmatose", &["-m"], &["-s", FIRST, "-m"])
+}
+
+#[test]
+fn udaddy_exchanges_datagrams() -> Result<()> {
+    exchange("udaddy", &[], &["-s", FIRST])
+}
+
+#[test]
+fn endpoints_need_no_channel() -> Result<()> {
+    let _alone = e2e::alone();
+    let pair = Pair::new(Place::TwoHosts)?;
+    let server = Program::start(&mut command(&pair.first, "rdma_server")?)?;
+    client(&pair, "rdma_client", &["-s", FIRST])?;
+    server.end(LIMIT)?.success().map(drop)
+}
+
+#[test]
+fn cmtime_connects_and_disconnects() -> Result<()> {
+    let _alone = e2e::alone();
+    let pair = Pair::new(Place::TwoHosts)?;
+    let _server = Program::start(&mut command(&pair.first, "cmtime")?)?;
+    let ended = client(&pair, "cmtime", &["-s", FIRST, "-c", "100"])?;
+    ensure!(ended.lines.iter().any(|line| line.starts_with("connect")), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn perftest_connects_through_the_connection_manager() -> Result<()> {
+    for program in ["ib_send_bw", "ib_write_lat", "ib_read_bw"] {
+        let arguments = ["-R", "-n", "200", "-F", "-q", "2"];
+        let arguments = if program.ends_with("lat") { &arguments[..4] } else { &arguments };
+        exchange(program, arguments, &[arguments, &[FIRST]].concat())?;
+    }
+    Ok(())
+}
+
+/// Both ends move while the client's connection is used, and while others are made.
+#[test]
+fn connections_and_listeners_move() -> Result<()> {
+    /// Enough to last for longer than the moves.
+    const PINGS: &str = "20000";
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let server = ["run", "--name", "server", "--host", "h1", "--", "rping", "-s", "-P", "-V"];
+    let _server = Program::start(&mut lab.command(&server))?;
+    let address = lab.settled("server")?.address;
+    let ping = |name: &str, count: &str| {
+        let run =
+            ["run", "--name", name, "--host", "h2", "--", "rping", "-c", "-V", "-a", &address, "-C", count];
+        Program::start(&mut lab.command(&run))
+    };
+    let client = ping("client", PINGS)?;
+    lab.settled("client")?;
+    let moves = [("server", "h3"), ("client", "h1"), ("server", "h2"), ("client", "h3"), ("server", "h1")];
+    let back = [("client", "h2"), ("server", "h2"), ("client", "h1"), ("server", "h3"), ("client", "h3")];
+    for (round, (name, host)) in moves.into_iter().chain(back).enumerate() {
+        let other = ping(&format!("other-{round}"), "3")?;
+        lab.move_to(name, host).with_context(|| format!("{name} to {host}"))?;
+        other.end(LIMIT)?.success().with_context(|| format!("while {name} went to {host}"))?;
+    }
+    client.end(2 * LIMIT)?.success().map(drop)
+}

@@ -1,0 +1,133 @@
+//! Socket addresses as C has them, and the instance's own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::ptr;
+
+use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+use crate::errno::{Errno, INVALID, Result, last};
+use crate::verbs::zeroed;
+
+/// The address at `address`.
+///
+/// # Errors
+/// `EINVAL` for NULL, `EAFNOSUPPORT` for another family than IP.
+///
+/// # Safety
+/// `address` is NULL, or readable as long as its family asks for.
+pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr> {
+    if address.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: every address begins with its family; the others are as the caller promises.
+    unsafe {
+        match c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let address = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
+                Ok(SocketAddr::from((ip, u16::from_be(address.sin_port))))
+            }
+            libc::AF_INET6 => {
+                let address = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+                let port = u16::from_be(address.sin6_port);
+                Ok(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
+            }
+            _ => Err(Errno(libc::EAFNOSUPPORT)),
+        }
+    }
+}
+
+/// `address` as C has it, and its length.
+pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all-zero bytes are values of these structures.
+    let (mut storage, mut v4, mut v6): (sockaddr_storage, sockaddr_in, sockaddr_in6) =
+        unsafe { (zeroed(), zeroed(), zeroed()) };
+    let length = match address {
+        SocketAddr::V4(address) => {
+            v4.sin_family = libc::AF_INET as libc::sa_family_t;
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
+            // SAFETY: the storage is larger than any address, and aligned for all.
+            unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
+            size_of::<sockaddr_in>()
+        }
+        SocketAddr::V6(address) => {
+            v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            v6.sin6_port = address.port().to_be();
+            v6.sin6_addr.s6_addr = address.ip().octets();
+            v6.sin6_scope_id = address.scope_id();
+            v6.sin6_flowinfo = address.flowinfo();
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(v6) };
+            size_of::<sockaddr_in6>()
+        }
+    };
+    (storage, length as libc::socklen_t)
+}
+
+/// The address from which this instance would send to `destination`.
+///
+/// # Errors
+/// `ENETUNREACH` and the like: there is no way.
+pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
+    let any: SocketAddr = match destination {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let failed = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENETUNREACH));
+    let socket = UdpSocket::bind(any).map_err(failed)?;
+    // Nothing is sent; the port only has to be one.
+    let port = destination.port().max(1);
+    socket.connect(SocketAddr::new(destination.ip(), port)).map_err(failed)?;
+    Ok(socket.local_addr().map_err(failed)?.ip())
+}
+
+/// All addresses of this instance.
+///
+/// # Errors
+/// Those of `getifaddrs`.
+pub(crate) fn own() -> Result<Vec<IpAddr>> {
+    let mut list = ptr::null_mut();
+    // SAFETY: the list can be written, and is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } == -1 {
+        return Err(last());
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    // SAFETY: the list is linked, ends with NULL, and its addresses are NULL or whole.
+    while let Some(interface) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        found.extend(unsafe { read(interface.ifa_addr) }.map(|address| address.ip()));
+        next = interface.ifa_next;
+    }
+    // SAFETY: the list is not used again.
+    unsafe { libc::freeifaddrs(list) };
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_their_way_through_c() {
+        for text in ["10.1.2.3:80", "[fe80::1%3]:7", "0.0.0.0:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let (storage, _) = store(address);
+            // SAFETY: the storage holds a whole address.
+            assert_eq!(unsafe { read((&raw const storage).cast()) }, Ok(address));
+        }
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { read(ptr::null()) }, Err(INVALID));
+    }
+
+    #[test]
+    fn loopback_is_an_own_address_and_its_own_source() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(source_for((loopback, 9).into()), Ok(loopback));
+        assert!(own().unwrap().contains(&loopback));
+    }
+}

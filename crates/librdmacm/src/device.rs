@@ -1,0 +1,91 @@
+//! The one device of a process: opened when it is first needed, and never closed.
+
+use std::ptr;
+
+use libc::c_int;
+use verbs_abi as abi;
+
+use crate::errno::{Errno, Result, done, made};
+use crate::verbs::{Verbs, verbs, zeroed};
+
+/// The port that the device has.
+pub(crate) const PORT: u8 = 1;
+
+/// The device, and what never changes about it: not even a move changes its LID.
+pub(crate) struct Device {
+    pub(crate) verbs: &'static Verbs,
+    pub(crate) context: *mut abi::ibv_context,
+    /// For queue pairs of programs that bring none of their own.
+    pub(crate) pd: *mut abi::ibv_pd,
+    pub(crate) lid: u16,
+    pub(crate) gid: abi::ibv_gid,
+    /// READs and atomics at a time, each way.
+    pub(crate) max_responder_resources: u8,
+    pub(crate) max_initiator_depth: u8,
+}
+
+// SAFETY: the functions of verbs may be called on both objects from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is none.
+    pub(crate) fn open() -> Result<Self> {
+        let verbs = verbs()?;
+        let context = open_first(verbs)?;
+        // SAFETY: the context is open.
+        let pd = made(unsafe { (verbs.ibv_alloc_pd)(context) })?;
+        // SAFETY: all-zero bytes are values of these structures.
+        let (mut attr, mut gid): (abi::ibv_device_attr, abi::ibv_gid) = unsafe { (zeroed(), zeroed()) };
+        // SAFETY: the context is open, and the structures can be written.
+        unsafe {
+            done((verbs.ibv_query_device)(context, &raw mut attr))?;
+            done((verbs.ibv_query_gid)(context, PORT, 0, &raw mut gid))?;
+        }
+        let count = |most: c_int| u8::try_from(most).unwrap_or(u8::MAX);
+        Ok(Self {
+            verbs,
+            context,
+            pd,
+            lid: lid(context)?,
+            gid,
+            max_responder_resources: count(attr.max_qp_rd_atom),
+            max_initiator_depth: count(attr.max_qp_init_rd_atom),
+        })
+    }
+
+    /// The GID of another instance of the fabric: it differs in the part that is the LID.
+    pub(crate) fn gid_of(&self, lid: u16) -> abi::ibv_gid {
+        let mut gid = self.gid;
+        gid.raw[14..].copy_from_slice(&lid.to_be_bytes());
+        gid
+    }
+}
+
+fn open_first(verbs: &Verbs) -> Result<*mut abi::ibv_context> {
+    // SAFETY: NULL asks for no count; the list is freed below.
+    let list = made(unsafe { (verbs.ibv_get_device_list)(ptr::null_mut()) })?;
+    // SAFETY: the list ends with a null pointer.
+    let first = unsafe { *list };
+    // SAFETY: the device is of the list, which is not yet freed.
+    let context = if first.is_null() { ptr::null_mut() } else { unsafe { (verbs.ibv_open_device)(first) } };
+    // SAFETY: the list is not used again.
+    unsafe { (verbs.ibv_free_device_list)(list) };
+    if context.is_null() { Err(Errno(libc::ENODEV)) } else { Ok(context) }
+}
+
+fn lid(context: *mut abi::ibv_context) -> Result<u16> {
+    // SAFETY: all-zero bytes are a value of the structure.
+    let mut port: abi::ibv_port_attr = unsafe { zeroed() };
+    // SAFETY: this project's contexts lie at the end of a `verbs_context`.
+    let extended = unsafe { context.byte_sub(std::mem::offset_of!(abi::verbs_context, context)) };
+    // SAFETY: as above.
+    let query = unsafe { (*extended.cast::<abi::verbs_context>()).query_port }.ok_or(Errno(libc::ENOSYS))?;
+    // SAFETY: the structure can be written, and is as long as stated.
+    done(unsafe { query(context, PORT, &raw mut port, size_of::<abi::ibv_port_attr>()) })?;
+    Ok(port.lid)
+}

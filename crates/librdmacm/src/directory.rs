@@ -1,0 +1,223 @@
+//! Questions to the directory of the fabric, each with whoever waits for its answer.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+
+use crate::errno::{Errno, Result, done};
+use crate::sync::{EventFd, lock};
+use crate::verbs::{Found, Verbs};
+
+/// How long a call waits that returns only with the answer: the coordinator may be away for a moment.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A value that was found, and the instance of the process whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) lid: u16,
+    pub(crate) value: Vec<u8>,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) number: u64,
+    pub(crate) result: Result<Vec<Entry>>,
+}
+
+/// A call that waits.
+#[derive(Default)]
+struct Slot {
+    result: Mutex<Option<Result<()>>>,
+    filled: Condvar,
+}
+
+impl Slot {
+    fn fill(&self, result: Result<()>) {
+        *lock(&self.result) = Some(result);
+        self.filled.notify_all();
+    }
+
+    fn wait_until(&self, deadline: Instant) -> Result<()> {
+        let mut result = lock(&self.result);
+        loop {
+            if let Some(result) = *result {
+                return result;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+            result = self.filled.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Who waits for an answer.
+enum Waiter {
+    Call(Arc<Slot>),
+    /// The manager's thread.
+    Thread,
+    Nobody,
+}
+
+/// See the module.
+pub(crate) struct Directory {
+    verbs: &'static Verbs,
+    next: AtomicU64,
+    waiters: Mutex<HashMap<u64, Waiter>>,
+    answers: Mutex<Vec<Answer>>,
+    /// Told when the manager's thread has answers.
+    wake: Arc<EventFd>,
+}
+
+impl Directory {
+    pub(crate) fn new(verbs: &'static Verbs, wake: Arc<EventFd>) -> Self {
+        Self { verbs, next: AtomicU64::new(1), waiters: Mutex::default(), answers: Mutex::default(), wake }
+    }
+
+    /// Takes answers from now on.
+    ///
+    /// # Errors
+    /// `ENODEV` if this process is not attached to a node.
+    pub(crate) fn attend(&'static self) -> Result<()> {
+        let context = std::ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: `self` is never freed, and `answered` may be called from any thread.
+        done(unsafe { (self.verbs.transhume_directory_attend)(answered, context) })
+    }
+
+    /// Publishes a value under all `keys`, for this process alone, or under none of them.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if one is another process'; `ETIMEDOUT` if the coordinator is away.
+    pub(crate) fn claim(&self, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let asked: Vec<_> = keys.iter().map(|key| self.publish(key, value)).collect();
+        let results = asked.into_iter().map(|asked| {
+            let (number, slot) = asked?;
+            let result = slot.wait_until(deadline);
+            self.forget(number);
+            result
+        });
+        let result = results.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
+        if result.is_err() {
+            keys.iter().for_each(|key| self.withdraw(key, value));
+        }
+        result
+    }
+
+    fn publish(&self, key: &[u8], value: &[u8]) -> Result<(u64, Arc<Slot>)> {
+        let slot = Arc::new(Slot::default());
+        let number = self.enter(Waiter::Call(slot.clone()));
+        // SAFETY: both parts are as long as stated.
+        let code = unsafe {
+            (self.verbs.transhume_directory_publish)(
+                number,
+                key.as_ptr(),
+                key.len(),
+                value.as_ptr(),
+                value.len(),
+                1,
+            )
+        };
+        self.asked(number, code).map(|number| (number, slot))
+    }
+
+    /// Takes a value back; nobody waits for it.
+    pub(crate) fn withdraw(&self, key: &[u8], value: &[u8]) {
+        let number = self.enter(Waiter::Nobody);
+        // SAFETY: both parts are as long as stated.
+        let code = unsafe {
+            (self.verbs.transhume_directory_withdraw)(
+                number,
+                key.as_ptr(),
+                key.len(),
+                value.as_ptr(),
+                value.len(),
+            )
+        };
+        // What cannot be withdrawn ends with the process.
+        let _ = self.asked(number, code);
+    }
+
+    /// Looks a key up; the manager's thread gets the answer to this number.
+    ///
+    /// # Errors
+    /// `EAGAIN` if too much is asked.
+    pub(crate) fn look(&self, key: &[u8]) -> Result<u64> {
+        let number = self.enter(Waiter::Thread);
+        // SAFETY: the key is as long as stated.
+        let code = unsafe { (self.verbs.transhume_directory_look)(number, key.as_ptr(), key.len()) };
+        self.asked(number, code)
+    }
+
+    /// Waits for the end of a process; the manager's thread gets the answer to this number.
+    ///
+    /// # Errors
+    /// `EAGAIN` if too much is asked.
+    pub(crate) fn watch(&self, lid: u16, index: u8) -> Result<u64> {
+        let number = self.enter(Waiter::Thread);
+        // SAFETY: no memory is passed.
+        let code = unsafe { (self.verbs.transhume_directory_watch)(number, lid, index) };
+        self.asked(number, code)
+    }
+
+    /// The answer is not wanted any more.
+    pub(crate) fn forget(&self, number: u64) {
+        if lock(&self.waiters).remove(&number).is_some() {
+            // SAFETY: no memory is passed.
+            unsafe { (self.verbs.transhume_directory_forget)(number) };
+        }
+    }
+
+    /// Answers for the manager's thread.
+    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut lock(&self.answers))
+    }
+
+    fn enter(&self, waiter: Waiter) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.waiters).insert(number, waiter);
+        number
+    }
+
+    fn asked(&self, number: u64, code: c_int) -> Result<u64> {
+        if code != 0 {
+            lock(&self.waiters).remove(&number);
+        }
+        done(code).map(|()| number)
+    }
+
+    fn take(&self, number: u64, result: Result<Vec<Entry>>) {
+        match lock(&self.waiters).remove(&number) {
+            Some(Waiter::Call(slot)) => slot.fill(result.map(drop)),
+            Some(Waiter::Thread) => {
+                lock(&self.answers).push(Answer { number, result });
+                self.wake.signal();
+            }
+            Some(Waiter::Nobody) | None => {}
+        }
+    }
+}
+
+unsafe extern "C" fn answered(
+    directory: *mut c_void,
+    number: u64,
+    code: c_int,
+    found: *const Found,
+    count: usize,
+) {
+    // SAFETY: `attend` passed a directory that is never freed.
+    let directory = unsafe { &*directory.cast::<Directory>() };
+    // SAFETY: libibverbs passes as many values as it says, and a valid pointer also for none.
+    let found = unsafe { std::slice::from_raw_parts(found, count) };
+    let entry = |found: &Found| Entry {
+        lid: found.lid,
+        value: found.value[..usize::from(found.length).min(found.value.len())].to_vec(),
+    };
+    directory.take(number, done(code).map(|()| found.iter().map(entry).collect()));
+}

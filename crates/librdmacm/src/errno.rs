@@ -1,0 +1,59 @@
+//! The conventions of this library: most functions return 0, or -1 with `errno` set.
+
+use std::ptr;
+
+use libc::c_int;
+
+/// An errno value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+
+/// The calling thread's `errno`.
+pub(crate) fn last() -> Errno {
+    // SAFETY: the C library returns a valid pointer to the calling thread's errno.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+fn set(errno: Errno) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// 0, or -1 and `errno`.
+pub(crate) fn status(result: Result<()>) -> c_int {
+    number(result.map(|()| 0))
+}
+
+/// The number, or -1 and `errno`.
+pub(crate) fn number(result: Result<c_int>) -> c_int {
+    result.unwrap_or_else(|errno| {
+        set(errno);
+        -1
+    })
+}
+
+/// The object, or NULL and `errno`.
+pub(crate) fn object<T>(result: Result<*mut T>) -> *mut T {
+    result.unwrap_or_else(|errno| {
+        set(errno);
+        ptr::null_mut()
+    })
+}
+
+/// What a function of verbs returned that makes an object.
+pub(crate) fn made<T>(object: *mut T) -> Result<*mut T> {
+    if object.is_null() { Err(last()) } else { Ok(object) }
+}
+
+/// What a function of verbs returned that returns an errno value.
+pub(crate) fn done(code: c_int) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        -1 => Err(last()),
+        code => Err(Errno(code)),
+    }
+}

@@ -1,0 +1,198 @@
+//! Identifiers: what a program holds, and what happens to them.
+
+use std::net::SocketAddr;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cm::{ConnectionId, ListenerId, Offer, Peer};
+use libc::c_void;
+use verbs_abi::port_space::{RDMA_PS_IPOIB, RDMA_PS_UDP};
+use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
+
+use crate::channel::{Channel, ChannelObject, Queued};
+use crate::errno::{INVALID, Result};
+use crate::happening::Happening;
+use crate::sync::{Acks, lock};
+use crate::verbs::{kind, zeroed};
+
+/// The part of an identifier that others refer to, also when the program has destroyed it. Its state is locked after
+/// the manager, and before channels.
+pub(crate) struct Core {
+    /// What the program holds; null as long as it does not know the identifier.
+    shown: AtomicPtr<rdma_cm_id>,
+    pub(crate) state: Mutex<State>,
+    /// Events that the program has not acknowledged.
+    pub(crate) acks: Acks,
+}
+
+/// What is known of an identifier.
+pub(crate) struct State {
+    pub(crate) channel: Arc<Channel>,
+    /// Where it is bound.
+    pub(crate) local: Option<SocketAddr>,
+    /// Whom it is for.
+    pub(crate) remote: Option<SocketAddr>,
+    /// Keys of the directory that are its own.
+    pub(crate) claimed: Vec<Vec<u8>>,
+    /// No addresses of another family.
+    pub(crate) only_family: bool,
+    pub(crate) listener: Option<ListenerId>,
+    pub(crate) connection: Option<ConnectionId>,
+    /// Where the other side's manager is, once that is known.
+    pub(crate) peer: Option<Peer>,
+    /// The other side's queue pair.
+    pub(crate) offer: Option<Offer>,
+    pub(crate) psn: u32,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    /// There has been a connection.
+    pub(crate) connected: bool,
+    /// Multicast groups.
+    pub(crate) groups: Vec<(SocketAddr, ibv_gid)>,
+}
+
+impl Core {
+    pub(crate) fn new(channel: Arc<Channel>) -> Arc<Self> {
+        let state = State {
+            channel,
+            local: None,
+            remote: None,
+            claimed: Vec::new(),
+            only_family: false,
+            listener: None,
+            connection: None,
+            peer: None,
+            offer: None,
+            psn: random() & 0xff_ffff,
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            connected: false,
+            groups: Vec::new(),
+        };
+        let shown = AtomicPtr::new(ptr::null_mut());
+        Arc::new(Self { shown, state: Mutex::new(state), acks: Acks::default() })
+    }
+
+    /// Queues something for the program.
+    pub(crate) fn push(self: &Arc<Self>, happening: Happening) {
+        let state = lock(&self.state);
+        state.channel.push(Queued { core: self.clone(), happening });
+    }
+
+    /// What the program holds, or null.
+    pub(crate) fn shown(&self) -> *mut rdma_cm_id {
+        self.shown.load(Ordering::Acquire)
+    }
+
+    /// Moves what is queued to another channel, where what comes goes as well.
+    pub(crate) fn migrate(self: &Arc<Self>, to: &Arc<Channel>) {
+        let mut state = lock(&self.state);
+        let queued = state.channel.withdraw(self);
+        queued.into_iter().for_each(|queued| to.push(queued));
+        state.channel = to.clone();
+    }
+}
+
+/// A queue pair that is made for each connection of a listening endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Prepared {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) attributes: ibv_qp_init_attr,
+}
+
+/// What a program holds.
+#[repr(C)]
+pub(crate) struct Id {
+    pub(crate) c: rdma_cm_id,
+    pub(crate) core: Arc<Core>,
+    pub(crate) path: ibv_sa_path_rec,
+    /// The program has no channel: calls return when the event has come.
+    pub(crate) synchronous: bool,
+    pub(crate) prepared: Option<Prepared>,
+}
+
+impl Id {
+    /// A new identifier. Without a channel it is synchronous, and gets a channel of its own.
+    pub(crate) fn create(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        space: u32,
+        qp_type: u32,
+    ) -> Result<*mut rdma_cm_id> {
+        let synchronous = channel.is_null();
+        let channel = if synchronous { ChannelObject::create()? } else { channel };
+        // SAFETY: the program's or a fresh channel.
+        let core = Core::new(unsafe { ChannelObject::of(channel) }.channel.clone());
+        Ok(Self::show(core, channel, context, (space, qp_type), synchronous))
+    }
+
+    /// Gives `core` to the program.
+    pub(crate) fn show(
+        core: Arc<Core>,
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        (space, qp_type): (u32, u32),
+        synchronous: bool,
+    ) -> *mut rdma_cm_id {
+        // SAFETY: null pointers and zeroes are values of these structures.
+        let (mut c, path): (rdma_cm_id, ibv_sa_path_rec) = unsafe { (zeroed(), zeroed()) };
+        c.channel = channel;
+        c.context = context;
+        c.ps = space;
+        c.qp_type = qp_type;
+        let shown = Box::into_raw(Box::new(Self { c, core, path, synchronous, prepared: None })).cast();
+        // SAFETY: the identifier was just made.
+        unsafe { Self::of(shown) }.core.shown.store(shown, Ordering::Release);
+        shown
+    }
+
+    /// The identifier at which a program's pointer points. The program uses it in one thread at a time, and none of
+    /// the library's own threads touches more than its core.
+    ///
+    /// # Safety
+    /// `id` came from this library and is not destroyed, or is being destroyed by the caller.
+    pub(crate) unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a mut Self {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *id.cast::<Self>() }
+    }
+
+    /// As [`Self::of`], for what a program passes.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    ///
+    /// # Safety
+    /// As for [`Self::of`], or `id` is NULL.
+    pub(crate) unsafe fn given<'a>(id: *mut rdma_cm_id) -> Result<&'a mut Self> {
+        // SAFETY: the caller's promise.
+        if id.is_null() { Err(INVALID) } else { Ok(unsafe { Self::of(id) }) }
+    }
+
+    /// # Safety
+    /// `id` came from this library, and is not used again.
+    pub(crate) unsafe fn free(id: *mut rdma_cm_id) {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(id.cast::<Self>()) });
+    }
+
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.c.qp_type == kind::UD
+    }
+}
+
+/// The type of queue pairs of a port space.
+pub(crate) fn type_of(space: u32) -> u32 {
+    if matches!(space, RDMA_PS_UDP | RDMA_PS_IPOIB) { kind::UD } else { kind::RC }
+}
+
+/// A random number; 0 if the kernel has none to give, which is as good as any for what it is used for.
+pub(crate) fn random() -> u32 {
+    let mut bytes = [0; 4];
+    let _ = getrandom::fill(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}

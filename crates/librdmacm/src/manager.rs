@@ -1,0 +1,390 @@
+//! The connection manager of this process: the state machine of [`cm`], its thread, and what both act on.
+//!
+//! Locks are taken in this order: the manager, an identifier's state, a channel's queue.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, Once};
+use std::thread;
+use std::time::Duration;
+
+use cm::{ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
+
+use crate::clock::{Clock, LOOK};
+use crate::device::Device;
+use crate::directory::{Answer, Directory, Entry};
+use crate::errno::{Errno, Result};
+use crate::happening::Happening;
+use crate::id::Core;
+use crate::messenger::Messenger;
+use crate::sync::{self, EventFd, lock};
+
+/// How long a connect may wait for the directory.
+const LOOKUP: Duration = Duration::from_secs(20);
+
+/// What a lookup is for.
+pub(crate) enum Purpose {
+    /// The program wants to know that the address can be reached; whether somebody listens there is of no account.
+    Resolve,
+    /// A connection is to be asked for, with this offer.
+    Connect(Box<Offer>),
+}
+
+struct Lookup {
+    core: Arc<Core>,
+    service: Service,
+    purpose: Purpose,
+    deadline: Duration,
+}
+
+/// What the manager's lock guards.
+pub(crate) struct Inner {
+    pub(crate) cm: cm::Manager,
+    messenger: Messenger,
+    clock: Clock,
+    connections: HashMap<ConnectionId, Arc<Core>>,
+    listeners: HashMap<ListenerId, Arc<Core>>,
+    lookups: HashMap<u64, Lookup>,
+    watches: HashMap<u64, Peer>,
+    /// When the thread means to wake.
+    wakes_at: Option<Duration>,
+}
+
+/// See the module.
+pub(crate) struct Manager {
+    pub(crate) device: Device,
+    pub(crate) directory: &'static Directory,
+    /// Where others reach this manager.
+    pub(crate) qpn: u32,
+    wake: Arc<EventFd>,
+    sign: RawFd,
+    inner: Mutex<Inner>,
+}
+
+/// Never freed: its thread refers to it. A forked child makes its own.
+static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
+
+impl Manager {
+    /// The manager of this process, which is made when it is first needed.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no device.
+    pub(crate) fn get() -> Result<&'static Self> {
+        static MAKING: Mutex<()> = Mutex::new(());
+        if let Some(manager) = Self::current() {
+            return Ok(manager);
+        }
+        let _one_at_a_time = lock(&MAKING);
+        match Self::current() {
+            Some(manager) => Ok(manager),
+            None => Self::make(),
+        }
+    }
+
+    /// The manager, if there is one yet.
+    pub(crate) fn current() -> Option<&'static Self> {
+        // SAFETY: the pointer is null, or came from `make` and is never freed.
+        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn make() -> Result<&'static Self> {
+        let device = Device::open()?;
+        let wake = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
+        let directory: &'static Directory = Box::leak(Box::new(Directory::new(device.verbs, wake.clone())));
+        directory.attend()?;
+        let messenger = Messenger::new(&device)?;
+        let (qpn, sign) = (messenger.qpn(), messenger.fd());
+        let inner = Inner {
+            cm: cm::Manager::new(Limits::default()),
+            messenger,
+            clock: Clock::default(),
+            connections: HashMap::new(),
+            listeners: HashMap::new(),
+            lookups: HashMap::new(),
+            watches: HashMap::new(),
+            wakes_at: None,
+        };
+        let manager: &'static Self =
+            Box::leak(Box::new(Self { device, directory, qpn, wake, sign, inner: Mutex::new(inner) }));
+        start(manager)?;
+        CURRENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
+        watch_the_process();
+        Ok(manager)
+    }
+
+    /// Does `work` under the lock, and then what came of it.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Inner, Duration) -> R) -> R {
+        let mut inner = lock(&self.inner);
+        let now = inner.clock.now();
+        let result = work(&mut inner, now);
+        inner.perform(self, now);
+        let sooner = inner.deadline().is_some_and(|at| inner.wakes_at.is_none_or(|wakes_at| at < wakes_at));
+        drop(inner);
+        if sooner {
+            self.wake.signal();
+        }
+        result
+    }
+
+    /// Looks up who takes requests for `service`, within `limit`.
+    ///
+    /// # Errors
+    /// `EAGAIN` if too much is asked.
+    pub(crate) fn look_up(
+        &self,
+        core: &Arc<Core>,
+        service: Service,
+        purpose: Purpose,
+        limit: Option<Duration>,
+    ) -> Result<()> {
+        self.with(|inner, now| {
+            let number = self.directory.look(&service.key(self.device.lid))?;
+            let deadline = now + limit.unwrap_or(LOOKUP);
+            inner.lookups.insert(number, Lookup { core: core.clone(), service, purpose, deadline });
+            Ok(())
+        })
+    }
+
+    /// Makes `core` listen.
+    pub(crate) fn listen(&self, core: &Arc<Core>, service: Service, backlog: usize) {
+        let address = (!service.address.is_unspecified()).then_some(service.address);
+        self.with(|inner, _| {
+            let listener = inner.cm.listen(service.space, address, service.port, backlog);
+            inner.listeners.insert(listener, core.clone());
+            lock(&core.state).listener = Some(listener);
+        });
+    }
+
+    /// The program has no more use for `core`.
+    pub(crate) fn abandon(&self, core: &Arc<Core>) {
+        let claimed = self.with(|inner, now| {
+            let numbers = inner.lookups.iter().filter(|(_, lookup)| Arc::ptr_eq(&lookup.core, core));
+            for number in numbers.map(|(number, _)| *number).collect::<Vec<_>>() {
+                inner.lookups.remove(&number);
+                self.directory.forget(number);
+            }
+            let mut state = lock(&core.state);
+            if let Some(listener) = state.listener.take() {
+                inner.cm.stop_listening(listener);
+                inner.listeners.remove(&listener);
+            }
+            if let Some(connection) = state.connection.take() {
+                inner.cm.abandon(connection, now);
+                inner.connections.remove(&connection);
+            }
+            std::mem::take(&mut state.claimed)
+        });
+        for key in claimed {
+            self.directory.withdraw(&key, &self.value());
+        }
+    }
+
+    /// What this process publishes under a service's key.
+    pub(crate) fn value(&self) -> [u8; 4] {
+        self.qpn.to_be_bytes()
+    }
+
+    fn turn(&self) -> Option<Duration> {
+        let mut inner = lock(&self.inner);
+        let now = inner.clock.now();
+        let mut received = Vec::new();
+        inner.messenger.receive(|from, datagram| received.push((from, datagram.to_vec())));
+        for (from, datagram) in received {
+            inner.cm.received(from, &datagram, now);
+        }
+        for answer in self.directory.take_answers() {
+            inner.answered(answer, now);
+        }
+        inner.cm.expire(now);
+        inner.expire_lookups(self.directory, now);
+        inner.perform(self, now);
+        inner.wakes_at = inner.deadline();
+        inner.wakes_at.map(|at| at.saturating_sub(now).min(LOOK))
+    }
+}
+
+impl Inner {
+    fn deadline(&self) -> Option<Duration> {
+        let lookups = self.lookups.values().map(|lookup| lookup.deadline).min();
+        lookups.into_iter().chain(self.cm.deadline()).min()
+    }
+
+    /// Does what the state machine wants, until it wants no more.
+    fn perform(&mut self, manager: &Manager, now: Duration) {
+        loop {
+            let outputs = self.cm.take_outputs();
+            if outputs.is_empty() {
+                return;
+            }
+            for output in outputs {
+                match output {
+                    Output::Send { to, datagram } => self.messenger.send(to, datagram),
+                    Output::Tell { connection, event } => self.tell(connection, event, now),
+                    Output::Watch(peer) => {
+                        // Without a watch the peer's end shows in its queue pairs alone.
+                        if let Ok(number) = manager.directory.watch(peer.lid, peer.index()) {
+                            self.watches.insert(number, peer);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, connection: ConnectionId, event: Event, now: Duration) {
+        if let Event::Requested(incoming) = event {
+            return self.requested(connection, incoming, now);
+        }
+        let Some(core) = self.connections.get(&connection) else { return };
+        let happening = match event {
+            Event::Requested(_) => return,
+            Event::Replied(offer) => Happening::Replied(Box::new(offer)),
+            Event::Established => {
+                lock(&core.state).connected = true;
+                Happening::Established
+            }
+            Event::Rejected { reason, private } => Happening::Rejected(reason, private),
+            Event::Unreachable => Happening::Unreachable(-libc::ETIMEDOUT),
+            Event::Disconnected => Happening::Disconnected,
+            Event::Over if !lock(&core.state).connected => return,
+            Event::Over => Happening::TimewaitExit,
+        };
+        core.push(happening);
+    }
+
+    fn requested(&mut self, connection: ConnectionId, incoming: Incoming, now: Duration) {
+        let Some(listening) = self.listeners.get(&incoming.listener) else {
+            return self.cm.abandon(connection, now);
+        };
+        let core = Core::new(lock(&listening.state).channel.clone());
+        {
+            let mut state = lock(&core.state);
+            state.local = Some((incoming.service.address, incoming.service.port).into());
+            state.remote = Some(incoming.source);
+            state.connection = Some(connection);
+            state.peer = Some(incoming.peer);
+            state.responder_resources = incoming.offer.initiator_depth;
+            state.initiator_depth = incoming.offer.responder_resources;
+            state.retry_count = incoming.offer.retry_count;
+            state.rnr_retry_count = incoming.offer.rnr_retry_count;
+            state.offer = Some(incoming.offer.clone());
+        }
+        self.connections.insert(connection, core.clone());
+        listening.push(Happening::Requested(core, Box::new(incoming)));
+    }
+
+    fn answered(&mut self, answer: Answer, now: Duration) {
+        if let Some(peer) = self.watches.remove(&answer.number) {
+            if answer.result.is_ok() {
+                self.cm.peer_ended(peer.lid, peer.index(), now);
+            }
+        } else if let Some(lookup) = self.lookups.remove(&answer.number) {
+            match answer.result {
+                Ok(entries) => self.found(lookup, &entries, now),
+                Err(errno) => failed(&lookup, errno),
+            }
+        }
+    }
+
+    fn found(&mut self, Lookup { core, service, purpose, .. }: Lookup, entries: &[Entry], now: Duration) {
+        let peer = entries.first().and_then(peer_of);
+        lock(&core.state).peer = peer;
+        match (purpose, peer) {
+            (Purpose::Resolve, _) => core.push(Happening::AddressResolved),
+            (Purpose::Connect(offer), None) if offer.kind == Offer::DATAGRAM => {
+                core.push(Happening::Unreachable(-libc::EINVAL));
+            }
+            (Purpose::Connect(_), None) => {
+                core.push(Happening::Rejected(Reason::INVALID_SERVICE, Vec::new()));
+            }
+            (Purpose::Connect(offer), Some(peer)) => self.connect(&core, service, *offer, peer, now),
+        }
+    }
+
+    fn connect(&mut self, core: &Arc<Core>, service: Service, offer: Offer, peer: Peer, now: Duration) {
+        let datagram = offer.kind == Offer::DATAGRAM;
+        let source = lock(&core.state).local.unwrap_or((service.address, 0).into());
+        match self.cm.connect(peer, service, source, offer, datagram, now) {
+            Some(connection) => {
+                lock(&core.state).connection = Some(connection);
+                self.connections.insert(connection, core.clone());
+            }
+            None => core.push(Happening::Unreachable(-libc::ENOMEM)),
+        }
+    }
+
+    fn expire_lookups(&mut self, directory: &Directory, now: Duration) {
+        let late = self.lookups.iter().filter(|(_, lookup)| lookup.deadline <= now);
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            directory.forget(number);
+            if let Some(lookup) = self.lookups.remove(&number) {
+                failed(&lookup, Errno(libc::ETIMEDOUT));
+            }
+        }
+    }
+}
+
+/// The directory cannot say.
+fn failed(lookup: &Lookup, errno: Errno) {
+    lookup.core.push(match lookup.purpose {
+        Purpose::Resolve => Happening::AddressFailed(-errno.0),
+        Purpose::Connect(_) => Happening::Unreachable(-errno.0),
+    });
+}
+
+fn peer_of(entry: &Entry) -> Option<Peer> {
+    let qpn = u32::from_be_bytes(entry.value.as_slice().try_into().ok()?);
+    Some(Peer { lid: entry.lid, qpn })
+}
+
+/// Starts the thread with all signals blocked: they are the program's.
+fn start(manager: &'static Manager) -> Result<()> {
+    let mut all = std::mem::MaybeUninit::uninit();
+    let mut before = std::mem::MaybeUninit::uninit();
+    // SAFETY: both sets can be written; `sigfillset` and `pthread_sigmask` fill them.
+    let before: libc::sigset_t = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    };
+    let started = thread::Builder::new().name("transhume-cm".to_owned()).spawn(move || run(manager));
+    // SAFETY: `before` is a set that was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    started.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+}
+
+/// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.
+extern "C" fn run(manager: &'static Manager) {
+    loop {
+        let timeout = manager.turn();
+        sync::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
+        manager.wake.take();
+    }
+}
+
+/// Peers are told when the process ends; a forked child starts anew.
+fn watch_the_process() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
+        unsafe {
+            libc::atexit(say_goodbye);
+            libc::pthread_atfork(None, None, Some(forget_the_parents));
+        }
+    });
+}
+
+/// May run at any exit, and so does not wait for the lock.
+extern "C" fn say_goodbye() {
+    let Some(manager) = Manager::current() else { return };
+    let Ok(mut inner) = manager.inner.try_lock() else { return };
+    let now = inner.clock.now();
+    inner.cm.abandon_all(now);
+    inner.perform(manager, now);
+}
+
+unsafe extern "C" fn forget_the_parents() {
+    CURRENT.store(ptr::null_mut(), Ordering::Release);
+}

@@ -1,0 +1,349 @@
+//! Queue pairs of identifiers, and what brings them through their states.
+
+use std::ptr;
+
+use libc::c_int;
+use verbs_abi as abi;
+use verbs_abi::constants::access::{
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+};
+use verbs_abi::constants::qp_init_attr::IBV_QP_INIT_ATTR_PD;
+use verbs_abi::constants::{IBV_MTU_4096, srq_init_attr};
+use verbs_abi::{
+    RDMA_UDP_QKEY, ibv_pd, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, rdma_cm_id,
+};
+
+use crate::device::{Device, PORT};
+use crate::errno::{Errno, INVALID, Result, done, made, status};
+use crate::id::Id;
+use crate::manager::Manager;
+use crate::messenger::route_to;
+use crate::sync::lock;
+use crate::verbs::{kind, mask, state, zeroed};
+
+/// Acknowledgement time-out of a queue pair, as an exponent: about a second.
+const TIMEOUT: u8 = 18;
+
+/// The pause that a queue pair without receives asks for, as verbs number it: 0.64 ms.
+const RNR_TIMER: u8 = 12;
+
+/// How an identifier's queue pair gets to the state that `attr` names: fills the rest of `attr`, and returns the mask.
+///
+/// # Errors
+/// `EINVAL` if that is unknown, or depends on the other side, which is.
+pub(crate) fn attributes(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int> {
+    let connected = matches!(id.c.qp_type, kind::RC | kind::XRC_SEND | kind::XRC_RECV);
+    match attr.qp_state {
+        state::INIT => Ok(to_init(id, attr)),
+        state::RTR if id.is_datagram() => Ok(mask::STATE),
+        state::RTR => to_rtr(id, attr, connected),
+        state::RTS if id.is_datagram() => {
+            attr.sq_psn = 0;
+            Ok(mask::STATE | mask::SQ_PSN)
+        }
+        state::RTS => Ok(to_rts(id, attr, connected)),
+        _ => Err(INVALID),
+    }
+}
+
+fn to_init(id: &Id, attr: &mut ibv_qp_attr) -> c_int {
+    attr.pkey_index = 0;
+    attr.port_num = PORT;
+    let mask = mask::STATE | mask::PKEY_INDEX | mask::PORT;
+    if id.is_datagram() {
+        attr.qkey = RDMA_UDP_QKEY;
+        return mask | mask::QKEY;
+    }
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    if id.c.qp_type != kind::UC {
+        attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    }
+    mask | mask::ACCESS_FLAGS
+}
+
+fn to_rtr(id: &Id, attr: &mut ibv_qp_attr, connected: bool) -> Result<c_int> {
+    let state = lock(&id.core.state);
+    let (Some(peer), Some(offer)) = (state.peer, &state.offer) else { return Err(INVALID) };
+    attr.ah_attr = route_to(peer.lid);
+    attr.path_mtu = IBV_MTU_4096;
+    attr.dest_qp_num = offer.qpn;
+    attr.rq_psn = offer.psn;
+    attr.max_dest_rd_atomic = state.responder_resources;
+    attr.min_rnr_timer = RNR_TIMER;
+    let mask = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+    Ok(if connected { mask | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER } else { mask })
+}
+
+fn to_rts(id: &Id, attr: &mut ibv_qp_attr, connected: bool) -> c_int {
+    let state = lock(&id.core.state);
+    attr.sq_psn = state.psn;
+    attr.max_rd_atomic = state.initiator_depth;
+    attr.timeout = TIMEOUT;
+    attr.retry_cnt = state.retry_count.min(7);
+    attr.rnr_retry = state.rnr_retry_count.min(7);
+    let mask = mask::STATE | mask::SQ_PSN;
+    if connected {
+        mask | mask::MAX_QP_RD_ATOMIC | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY
+    } else {
+        mask
+    }
+}
+
+fn modify(id: &Id, to: u32) -> Result<()> {
+    // SAFETY: all-zero bytes are a value of the structure.
+    let mut attr: ibv_qp_attr = unsafe { zeroed() };
+    attr.qp_state = to;
+    let mask = if to == state::ERR { mask::STATE } else { attributes(id, &mut attr)? };
+    let verbs = Manager::get()?.device.verbs;
+    // SAFETY: the identifier's queue pair is live, and the attributes can be read.
+    done(unsafe { (verbs.ibv_modify_qp)(id.c.qp, &raw mut attr, mask) })
+}
+
+/// Makes a connected identifier's queue pair, if it has one, ready to receive and to send.
+pub(crate) fn make_ready(id: &Id) -> Result<()> {
+    if id.c.qp.is_null() || id.is_datagram() {
+        return Ok(());
+    }
+    modify(id, state::RTR).and_then(|()| modify(id, state::RTS))
+}
+
+/// Ends what is queued in the identifier's queue pair.
+pub(crate) fn flush(id: &Id) {
+    if !id.c.qp.is_null() && !id.is_datagram() {
+        // One that the program has reset has nothing queued.
+        let _ = modify(id, state::ERR);
+    }
+}
+
+/// Completion queues of an identifier's own, where the program brings none.
+fn create_cqs(id: &mut Id, device: &Device, send: u32, receive: u32) -> Result<()> {
+    if receive > 0 {
+        (id.c.recv_cq_channel, id.c.recv_cq) = create_cq(id, device, receive)?;
+    }
+    if send > 0 {
+        (id.c.send_cq_channel, id.c.send_cq) = create_cq(id, device, send)?;
+    }
+    Ok(())
+}
+
+fn create_cq(
+    id: &mut Id,
+    device: &Device,
+    entries: u32,
+) -> Result<(*mut abi::ibv_comp_channel, *mut abi::ibv_cq)> {
+    let verbs = device.verbs;
+    let context = (&raw mut id.c).cast();
+    let entries = c_int::try_from(entries).map_err(|_| INVALID)?;
+    // SAFETY: the device is open.
+    let channel = made(unsafe { (verbs.ibv_create_comp_channel)(device.context) })?;
+    // SAFETY: as above; the channel is live.
+    match made(unsafe { (verbs.ibv_create_cq)(device.context, entries, context, channel, 0) }) {
+        Ok(cq) => Ok((channel, cq)),
+        Err(errno) => {
+            // SAFETY: nobody uses the channel.
+            unsafe { (verbs.ibv_destroy_comp_channel)(channel) };
+            Err(errno)
+        }
+    }
+}
+
+fn destroy_cqs(id: &mut Id) {
+    let Ok(manager) = Manager::get() else { return };
+    let verbs = manager.device.verbs;
+    let c = &mut id.c;
+    for (cq, channel) in [(&mut c.send_cq, &mut c.send_cq_channel), (&mut c.recv_cq, &mut c.recv_cq_channel)]
+    {
+        // SAFETY: the objects are the identifier's own, and nobody uses them any more.
+        unsafe {
+            if !cq.is_null() {
+                (verbs.ibv_destroy_cq)(*cq);
+            }
+            if !channel.is_null() {
+                (verbs.ibv_destroy_comp_channel)(*channel);
+            }
+        }
+        (*cq, *channel) = (ptr::null_mut(), ptr::null_mut());
+    }
+}
+
+/// Makes the identifier's queue pair, with what it has of its own where the program gives nothing.
+pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
+    let device = &Manager::get()?.device;
+    if !id.c.qp.is_null() {
+        return Err(INVALID);
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        attr.pd = if id.c.pd.is_null() { device.pd } else { id.c.pd };
+    }
+    let wanted = |given: *mut abi::ibv_cq, own: *mut abi::ibv_cq, entries: u32| {
+        if given.is_null() && own.is_null() { entries } else { 0 }
+    };
+    let send = wanted(attr.send_cq, id.c.send_cq, attr.cap.max_send_wr);
+    let receive = wanted(attr.recv_cq, id.c.recv_cq, attr.cap.max_recv_wr);
+    let created = create_cqs(id, device, send, receive).and_then(|()| create_with(id, device, attr));
+    if created.is_err() {
+        destroy_cqs(id);
+    }
+    created
+}
+
+fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
+    if attr.send_cq.is_null() {
+        attr.send_cq = id.c.send_cq;
+    }
+    if attr.recv_cq.is_null() {
+        attr.recv_cq = id.c.recv_cq;
+    }
+    if attr.srq.is_null() {
+        attr.srq = id.c.srq;
+    }
+    let extended = extended(device);
+    // SAFETY: the device is open; its table lies before its context.
+    let create = unsafe { (*extended).create_qp_ex }.ok_or(Errno(libc::ENOSYS))?;
+    // SAFETY: as above; the attributes are the program's, and can be written.
+    let qp = made(unsafe { create(device.context, attr) })?;
+    id.c.qp = qp;
+    let to = if id.is_datagram() { &[state::INIT, state::RTR, state::RTS] as &[u32] } else { &[state::INIT] };
+    if let Err(errno) = to.iter().try_for_each(|to| modify(id, *to)) {
+        id.c.qp = ptr::null_mut();
+        // SAFETY: nobody knows the queue pair.
+        unsafe { (device.verbs.ibv_destroy_qp)(qp) };
+        return Err(errno);
+    }
+    id.c.pd = attr.pd;
+    Ok(())
+}
+
+/// The table of functions that lies before the device's context.
+fn extended(device: &Device) -> *const abi::verbs_context {
+    // SAFETY: this project's contexts lie at the end of a `verbs_context`.
+    unsafe { device.context.byte_sub(std::mem::offset_of!(abi::verbs_context, context)).cast() }
+}
+
+/// As [`create`], with the older attributes, in which the program finds what it got.
+pub(crate) fn create_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<()> {
+    // SAFETY: null pointers and zeroes are values of the structure.
+    let mut wanted: ibv_qp_init_attr_ex = unsafe { zeroed() };
+    wanted.qp_context = attr.qp_context;
+    wanted.send_cq = attr.send_cq;
+    wanted.recv_cq = attr.recv_cq;
+    wanted.srq = attr.srq;
+    wanted.cap = attr.cap;
+    wanted.qp_type = attr.qp_type;
+    wanted.sq_sig_all = attr.sq_sig_all;
+    wanted.comp_mask = IBV_QP_INIT_ATTR_PD;
+    wanted.pd = pd;
+    let created = create(id, &mut wanted);
+    attr.send_cq = wanted.send_cq;
+    attr.recv_cq = wanted.recv_cq;
+    attr.srq = wanted.srq;
+    attr.cap = wanted.cap;
+    created
+}
+
+/// Ends the identifier's queue pair, and what was made for it.
+pub(crate) fn destroy(id: &mut Id) {
+    let Ok(manager) = Manager::get() else { return };
+    if !id.c.qp.is_null() {
+        // SAFETY: the queue pair is live, and not used again.
+        unsafe { (manager.device.verbs.ibv_destroy_qp)(id.c.qp) };
+        id.c.qp = ptr::null_mut();
+        destroy_cqs(id);
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the contract of the connection manager: a live identifier, and attributes that can be written.
+    status(unsafe { Id::given(id).and_then(|id| create_classic(id, pd, attr.as_mut().ok_or(INVALID)?)) })
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { Id::given(id).and_then(|id| create(id, attr.as_mut().ok_or(INVALID)?)) })
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: as above.
+    if let Ok(id) = unsafe { Id::given(id) } {
+        destroy(id);
+    }
+}
+
+/// What `ibv_modify_qp` needs to bring a queue pair that the program makes itself to `attr->qp_state`.
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    attr_mask: *mut c_int,
+) -> c_int {
+    // SAFETY: as above; both can be written.
+    status(unsafe {
+        Id::given(id).and_then(|id| {
+            let mask = attributes(id, attr.as_mut().ok_or(INVALID)?)?;
+            attr_mask.as_mut().map(|place| *place = mask).ok_or(INVALID)
+        })
+    })
+}
+
+fn create_srq(id: &mut Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
+    let device = &Manager::get()?.device;
+    if attr.comp_mask & srq_init_attr::IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= srq_init_attr::IBV_SRQ_INIT_ATTR_PD;
+        attr.pd = if id.c.pd.is_null() { device.pd } else { id.c.pd };
+    }
+    // SAFETY: the device is open; its table lies before its context.
+    let create = unsafe { (*extended(device)).create_srq_ex }.ok_or(Errno(libc::ENOSYS))?;
+    // SAFETY: as above; the attributes can be written.
+    id.c.srq = made(unsafe { create(device.context, attr) })?;
+    if id.c.pd.is_null() {
+        id.c.pd = attr.pd;
+    }
+    Ok(())
+}
+
+fn create_srq_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Result<()> {
+    // SAFETY: null pointers and zeroes are values of the structure.
+    let mut wanted: ibv_srq_init_attr_ex = unsafe { zeroed() };
+    wanted.srq_context = attr.srq_context;
+    wanted.attr = attr.attr;
+    wanted.comp_mask = srq_init_attr::IBV_SRQ_INIT_ATTR_PD;
+    wanted.pd = pd;
+    let created = create_srq(id, &mut wanted);
+    attr.attr = wanted.attr;
+    created
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { Id::given(id).and_then(|id| create_srq_classic(id, pd, attr.as_mut().ok_or(INVALID)?)) })
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { Id::given(id).and_then(|id| create_srq(id, attr.as_mut().ok_or(INVALID)?)) })
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    // SAFETY: as above.
+    let (Ok(id), Ok(manager)) = (unsafe { Id::given(id) }, Manager::get()) else { return };
+    if !id.c.srq.is_null() {
+        // SAFETY: the queue is live, and not used again.
+        unsafe { (manager.device.verbs.ibv_destroy_srq)(id.c.srq) };
+        id.c.srq = ptr::null_mut();
+    }
+}
