@@ -37,7 +37,7 @@ pub struct Variant {
 }
 
 /// All ways. Few iterations, since what counts is that they end well.
-pub const VARIANTS: [Variant; 12] = [
+pub const VARIANTS: [Variant; 13] = [
     Variant { name: "plain", option: None, arguments: &["-n", "200"] },
     Variant { name: "events", option: Some("--events"), arguments: &["-n", "200", "-e"] },
     Variant { name: "16 queue pairs", option: Some("--qp="), arguments: &["-n", "100", "-q", "16"] },
@@ -73,6 +73,11 @@ pub const VARIANTS: [Variant; 12] = [
         name: "datagrams, classic posting",
         option: Some("UC/UD"),
         arguments: &["-n", "200", "-c", "UD", "--use_old_post_send"],
+    },
+    Variant {
+        name: "extended reliable connection",
+        option: Some("XRC/"),
+        arguments: &["-n", "200", "-c", "XRC"],
     },
 ];
 

@@ -17,7 +17,7 @@ use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{
     cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, object, post, qp, query,
-    srq,
+    srq, xrc,
 };
 
 /// What a program's `ibv_context` lies in.
@@ -54,6 +54,9 @@ fn verbs(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     let mut verbs: verbs_context = unsafe { object::zeroed() };
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.open_qp = Some(xrc::open_qp);
+    verbs.open_xrcd = Some(xrc::open_xrcd);
+    verbs.close_xrcd = Some(xrc::close_xrcd);
     verbs.query_rt_values = Some(cq_ex::query_rt_values);
     verbs.advise_mr = Some(memory_change::advise_mr);
     verbs.alloc_null_mr = Some(memory_change::alloc_null_mr);
@@ -119,6 +122,8 @@ fn release(state: &mut State, context: *mut ibv_context) {
     objects
         .qps
         .retain(|qp, Held(it)| unsafe { (**it).context != context } || device.destroy_qp(*qp).is_err());
+    let qps = &objects.qps;
+    objects.opened_again.retain(|qp, _| qps.contains_key(qp));
     // SAFETY: as above.
     objects
         .srqs
@@ -127,6 +132,9 @@ fn release(state: &mut State, context: *mut ibv_context) {
     objects
         .cqs
         .retain(|cq, Held(it)| unsafe { (**it).context != context } || device.destroy_cq(*cq).is_err());
+    objects.xrcds.retain(|xrcd, Held(of)| *of != context || device.dealloc_xrcd(*xrcd).is_err());
+    let xrcds = &objects.xrcds;
+    objects.xrcd_files.retain(|_, opened| xrcds.contains_key(&opened.handle));
     objects.mws.retain(|mw, Held(of)| *of != context || device.dealloc_mw(*mw).is_err());
     objects.ahs.retain(|ah, Held(of)| *of != context || device.destroy_ah(*ah).is_err());
     objects.mrs.retain(|mr, Held(of)| *of != context || device.dereg_mr(*mr).is_err());

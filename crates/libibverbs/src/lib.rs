@@ -67,6 +67,7 @@ mod stubs;
 mod text;
 mod thread;
 mod wr;
+mod xrc;
 
 #[cfg(not(test))]
 mod exports {

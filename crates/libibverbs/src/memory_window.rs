@@ -72,6 +72,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
                 signaled: bind.send_flags & IBV_SEND_SIGNALED != 0,
                 fence: bind.send_flags & IBV_SEND_FENCE != 0,
                 solicited: false,
+                srq_number: 0,
                 payload: Payload::Sges(&[]),
             };
             qp.process.with(|state| {

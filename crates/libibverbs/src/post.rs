@@ -83,6 +83,7 @@ unsafe fn send_wr(wr: &ibv_send_wr, kind: QpKind) -> Result<SendWr<'_>, Errno> {
         signaled: has(send_flags::IBV_SEND_SIGNALED),
         fence: has(send_flags::IBV_SEND_FENCE),
         solicited: has(send_flags::IBV_SEND_SOLICITED),
+        srq_number: wr.qp_type,
         payload: if has(send_flags::IBV_SEND_INLINE) { Payload::Inline(sges) } else { Payload::Sges(sges) },
     })
 }

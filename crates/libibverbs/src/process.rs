@@ -12,9 +12,9 @@ use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, i
 use crate::biased::{BiasedLock, Guard};
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::debug;
 use crate::directory::Directory;
 use crate::events::EventFd;
+use crate::{debug, xrc};
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
 pub(crate) struct Held<T>(pub(crate) *mut T);
@@ -28,10 +28,30 @@ pub(crate) struct Objects {
     pub(crate) cqs: HashMap<softhca::Cq, Held<ibv_cq>>,
     pub(crate) srqs: HashMap<softhca::Srq, Held<ibv_srq>>,
     pub(crate) qps: HashMap<softhca::Qp, Held<ibv_qp>>,
+    /// Further openings of the QPs in `qps`.
+    pub(crate) opened_again: HashMap<softhca::Qp, Vec<Held<ibv_qp>>>,
+    pub(crate) xrcds: HashMap<softhca::Xrcd, Held<ibv_context>>,
+    pub(crate) xrcd_files: HashMap<xrc::File, xrc::Opened>,
     pub(crate) mws: HashMap<softhca::Mw, Held<ibv_context>>,
     pub(crate) mrs: HashMap<softhca::Mr, Held<ibv_context>>,
     pub(crate) pds: HashMap<softhca::Pd, Held<ibv_context>>,
     pub(crate) ahs: HashMap<softhca::Ah, Held<ibv_context>>,
+}
+
+impl Objects {
+    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then it is to go itself.
+    pub(crate) fn forget_opening(&mut self, handle: softhca::Qp, qp: *mut ibv_qp) -> bool {
+        let Some(others) = self.opened_again.get_mut(&handle) else { return false };
+        match others.iter().position(|Held(other)| *other == qp) {
+            Some(at) => drop(others.remove(at)),
+            None => match others.pop() {
+                // Events go to one of those who are left.
+                Some(other) => drop(self.qps.insert(handle, other)),
+                None => return false,
+            },
+        }
+        true
+    }
 }
 
 /// What the thread sleeps by.

@@ -3,18 +3,19 @@
 use std::cell::UnsafeCell;
 use std::ptr;
 
-use libc::{c_int, pthread_mutex_t};
+use libc::{c_int, c_void, pthread_mutex_t};
 use softhca::{Errno, QpAttrMask, QpCaps, QpInit, QpKind};
 use verbs_abi::constants::qp_init_attr::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD,
 };
-use verbs_abi::constants::qp_type::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+use verbs_abi::constants::qp_type::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use verbs_abi::constants::{
     IBV_QP_EX_RC_OPERATIONS, IBV_QP_EX_UC_OPERATIONS, IBV_QP_EX_UD_OPERATIONS, event,
 };
 use verbs_abi::{
-    ibv_async_event, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    ibv_async_event, ibv_context, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_xrcd,
 };
 
 use crate::context::Context;
@@ -25,6 +26,7 @@ use crate::events::Acks;
 use crate::process::{Held, Process};
 use crate::srq::Srq;
 use crate::wr::{self, Batch};
+use crate::xrc::Xrcd;
 use crate::{errno, object};
 
 /// What a program's `ibv_qp` lies in, extended or not.
@@ -48,37 +50,70 @@ pub(crate) struct Qp {
 starts_with!(Qp, ibv_qp);
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    if pd.is_null() {
+        return errno::object(Err(Errno::INVALID));
+    }
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { create(pd, &mut *init, false) })
+    errno::object(unsafe { create((*pd).context, Place::Pd(pd), &mut *init, false) })
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: the contract of verbs.
-    let extended = unsafe { wants_extended(&*init) };
-    errno::object(extended.and_then(|extended| {
+    let wanted = unsafe { wants_extended(&*init).and_then(|extended| Ok((extended, Place::of(&*init)?))) };
+    errno::object(wanted.and_then(|(extended, place)| {
         // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
-        unsafe { create((*init).pd, &mut *init.cast(), extended) }
+        unsafe { create(context, place, &mut *init.cast(), extended) }
     }))
+}
+
+/// In what a QP is made.
+#[derive(Clone, Copy)]
+enum Place {
+    Pd(*mut ibv_pd),
+    /// Targets of extended reliable connections only.
+    Xrcd(*mut ibv_xrcd),
+}
+
+impl Place {
+    fn of(init: &ibv_qp_init_attr_ex) -> Result<Self, Errno> {
+        let has = |bit: u32| init.comp_mask & bit != 0;
+        match init.qp_type {
+            IBV_QPT_XRC_RECV if has(IBV_QP_INIT_ATTR_XRCD) && !init.xrcd.is_null() => {
+                Ok(Self::Xrcd(init.xrcd))
+            }
+            IBV_QPT_XRC_RECV => Err(Errno::INVALID),
+            _ if has(IBV_QP_INIT_ATTR_PD) && !init.pd.is_null() => Ok(Self::Pd(init.pd)),
+            _ => Err(Errno::INVALID),
+        }
+    }
+
+    fn pd(self) -> *mut ibv_pd {
+        match self {
+            Self::Pd(pd) => pd,
+            Self::Xrcd(_) => ptr::null_mut(),
+        }
+    }
 }
 
 /// Whether an extended QP is asked for; `Err` for what the device lacks.
 fn wants_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
-    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |bit: u32| init.comp_mask & bit != 0;
     if init.comp_mask & !KNOWN != 0 || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
         return Err(Errno::UNSUPPORTED);
     }
-    if !has(IBV_QP_INIT_ATTR_PD) {
-        return Err(Errno::INVALID);
-    }
     let extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let operations = match kind(init.qp_type)? {
-        QpKind::Rc => IBV_QP_EX_RC_OPERATIONS,
+        QpKind::Rc | QpKind::XrcSend => IBV_QP_EX_RC_OPERATIONS,
         QpKind::Uc => IBV_QP_EX_UC_OPERATIONS,
         QpKind::Ud => IBV_QP_EX_UD_OPERATIONS,
+        QpKind::XrcRecv => 0,
     };
     if extended && init.send_ops_flags & !operations != 0 {
         return Err(Errno::UNSUPPORTED);
@@ -91,69 +126,79 @@ fn kind(qp_type: u32) -> Result<QpKind, Errno> {
         IBV_QPT_RC => Ok(QpKind::Rc),
         IBV_QPT_UC => Ok(QpKind::Uc),
         IBV_QPT_UD => Ok(QpKind::Ud),
+        IBV_QPT_XRC_SEND => Ok(QpKind::XrcSend),
+        IBV_QPT_XRC_RECV => Ok(QpKind::XrcRecv),
         _ => Err(Errno::UNSUPPORTED),
     }
 }
 
 /// # Safety
-/// `pd` and the objects that `init` names are of this library.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
+/// `context`, `place` and the objects that `init` names are of this library.
+unsafe fn create(
+    context: *mut ibv_context,
+    place: Place,
+    init: &mut ibv_qp_init_attr,
+    extended: bool,
+) -> Result<*mut ibv_qp, Errno> {
     let kind = kind(init.qp_type)?;
-    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
-        return Err(Errno::INVALID);
-    }
     // SAFETY: the caller's promise.
-    let wanted = unsafe { device_init(pd, init, kind) };
-    // SAFETY: the caller's promise; a context outlives its objects.
-    let process = unsafe { Context::of((*pd).context) }.process;
+    let (process, wanted) = unsafe { (Context::of(context).process, device_init(place, init, kind)?) };
     process.with(|state| {
         let (handle, qpn, caps) = state.device.create_qp(&wanted)?;
         init.cap = caps_to_c(&caps);
-        // SAFETY: the caller's promise.
-        let base = unsafe { base(pd, init, handle, qpn) };
-        let qp = object::give(Qp {
-            base: if extended { wr::extended(base, kind) } else { base },
-            process,
-            handle,
-            kind,
-            caps,
-            sq_sig_all: wanted.sq_sig_all,
-            extended,
-            batch: UnsafeCell::default(),
-            posting: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
-            acks: Acks::default(),
-        });
+        let base = base(context, place.pd(), init, handle, qpn);
+        let sq_sig_all = wanted.sq_sig_all;
+        let qp = object::give(Qp::new(base, process, handle, Made { kind, caps, sq_sig_all, extended }));
         state.objects.qps.insert(handle, Held(qp));
-        // SAFETY: the caller's promise.
-        unsafe { Pd::of(pd) }.enter();
+        if let Place::Pd(pd) = place {
+            // SAFETY: the caller's promise.
+            unsafe { Pd::of(pd) }.enter();
+        }
         Ok(qp)
     })
 }
 
 /// # Safety
 /// As for [`create`].
-unsafe fn device_init(pd: *mut ibv_pd, init: &ibv_qp_init_attr, kind: QpKind) -> QpInit {
+unsafe fn device_init(place: Place, init: &ibv_qp_init_attr, kind: QpKind) -> Result<QpInit, Errno> {
     // SAFETY: the caller's promise.
-    unsafe {
-        QpInit {
-            kind,
-            pd: Pd::of(pd).handle,
-            send_cq: Cq::of(init.send_cq).handle,
-            recv_cq: Cq::of(init.recv_cq).handle,
-            srq: (!init.srq.is_null()).then(|| Srq::of(init.srq).handle),
-            caps: caps_from_c(&init.cap),
-            sq_sig_all: init.sq_sig_all != 0,
+    let queue = |cq: *mut ibv_cq, used: bool| match (used, cq.is_null()) {
+        (true, true) => Err(Errno::INVALID),
+        // SAFETY: the caller's promise.
+        (true, false) => Ok(unsafe { Cq::of(cq) }.handle),
+        (false, _) => Ok(softhca::Cq::NONE),
+    };
+    // SAFETY: the caller's promise.
+    let (pd, xrcd) = unsafe {
+        match place {
+            Place::Pd(pd) => (Pd::of(pd).handle, None),
+            Place::Xrcd(xrcd) => (softhca::Pd::NONE, Some(Xrcd::of(xrcd).handle)),
         }
-    }
+    };
+    let shares = kind.receives() && !init.srq.is_null();
+    Ok(QpInit {
+        kind,
+        pd,
+        send_cq: queue(init.send_cq, kind != QpKind::XrcRecv)?,
+        recv_cq: queue(init.recv_cq, kind.receives())?,
+        // SAFETY: the caller's promise.
+        srq: shares.then(|| unsafe { Srq::of(init.srq) }.handle),
+        xrcd,
+        caps: caps_from_c(&init.cap),
+        sq_sig_all: init.sq_sig_all != 0,
+    })
 }
 
-/// # Safety
-/// `pd` is a PD of this library.
-unsafe fn base(pd: *mut ibv_pd, init: &ibv_qp_init_attr, handle: softhca::Qp, qpn: u32) -> ibv_qp_ex {
+fn base(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    handle: softhca::Qp,
+    qpn: u32,
+) -> ibv_qp_ex {
     // SAFETY: null functions, null pointers and zeroes are values of these fields.
     let mut base: ibv_qp_ex = unsafe { object::zeroed() };
-    // SAFETY: the caller's promise.
-    base.qp_base.context = unsafe { (*pd).context };
+    base.qp_base.context = context;
     base.qp_base.qp_context = init.qp_context;
     base.qp_base.pd = pd;
     base.qp_base.send_cq = init.send_cq;
@@ -206,7 +251,45 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     }))
 }
 
+/// How a QP was made.
+#[derive(Clone, Copy)]
+struct Made {
+    kind: QpKind,
+    caps: QpCaps,
+    sq_sig_all: bool,
+    extended: bool,
+}
+
 impl Qp {
+    fn new(base: ibv_qp_ex, process: &'static Process, handle: softhca::Qp, made: Made) -> Self {
+        let Made { kind, caps, sq_sig_all, extended } = made;
+        Self {
+            base: if extended { wr::extended(base, kind) } else { base },
+            process,
+            handle,
+            kind,
+            caps,
+            sq_sig_all,
+            extended,
+            batch: UnsafeCell::default(),
+            posting: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            acks: Acks::default(),
+        }
+    }
+
+    /// The same QP for another opener.
+    pub(crate) fn again(&self, context: *mut ibv_context, qp_context: *mut c_void) -> Self {
+        let init = ibv_qp_init_attr { qp_context, ..self.init_attr() };
+        let base = base(context, ptr::null_mut(), &init, self.handle, self.number());
+        let Self { kind, caps, sq_sig_all, .. } = *self;
+        Self::new(base, self.process, self.handle, Made { kind, caps, sq_sig_all, extended: false })
+    }
+
+    /// Its number, as programs know it.
+    pub(crate) fn number(&self) -> u32 {
+        self.base.qp_base.qp_num
+    }
+
     fn init_attr(&self) -> ibv_qp_init_attr {
         let base = &self.base.qp_base;
         ibv_qp_init_attr {
@@ -226,10 +309,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the contract of verbs.
     let object = unsafe { Qp::of(qp) };
     let destroyed = object.process.with(|state| {
+        if state.objects.forget_opening(object.handle, qp) {
+            return Ok(());
+        }
         state.device.destroy_qp(object.handle)?;
         state.objects.qps.remove(&object.handle);
-        // SAFETY: a PD outlives its objects.
-        unsafe { Pd::of(object.base.qp_base.pd) }.leave();
+        let pd = object.base.qp_base.pd;
+        if !pd.is_null() {
+            // SAFETY: a PD outlives its objects.
+            unsafe { Pd::of(pd) }.leave();
+        }
         Ok(())
     });
     if let Err(errno) = destroyed {

@@ -85,6 +85,7 @@ fn device_attr(process: &Process) -> Result<ibv_device_attr, Errno> {
         | device_cap::IBV_DEVICE_RC_RNR_NAK_GEN
         | device_cap::IBV_DEVICE_N_NOTIFY_CQ
         | device_cap::IBV_DEVICE_MEM_WINDOW
+        | device_cap::IBV_DEVICE_XRC
         | device_cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_pkeys = 1;

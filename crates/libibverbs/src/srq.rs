@@ -1,15 +1,20 @@
 //! Shared receive queues.
 
 use libc::c_int;
-use softhca::{Errno, SrqAttr};
+use softhca::{Errno, SrqAttr, Xrc};
 use verbs_abi::constants::event::IBV_EVENT_SRQ_LIMIT_REACHED;
-use verbs_abi::constants::srq_init_attr::{IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE};
+use verbs_abi::constants::srq_init_attr::{
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+};
+use verbs_abi::constants::srq_type::{IBV_SRQT_BASIC, IBV_SRQT_XRC};
 use verbs_abi::{ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 use crate::context::Context;
+use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::events::Acks;
 use crate::process::{Held, Process};
+use crate::xrc::Xrcd;
 use crate::{errno, object};
 
 /// `enum ibv_srq_attr_mask`.
@@ -32,12 +37,16 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { create(pd, &mut *init) })
+    errno::object(unsafe { create(pd, &mut *init, None) })
 }
 
 /// # Safety
 /// `pd` is a PD of this library.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_srq_init_attr,
+    xrc: Option<Xrc>,
+) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the caller's promise.
     let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
     // SAFETY: a context outlives its objects.
@@ -45,7 +54,10 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
     process.with(|state| {
         // The limit is set by modifying, not by creating.
         let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
-        let (handle, granted) = state.device.create_srq(pd_handle, &wanted)?;
+        let (handle, granted) = match xrc {
+            Some(xrc) => state.device.create_xrc_srq(pd_handle, xrc, &wanted)?,
+            None => state.device.create_srq(pd_handle, &wanted)?,
+        };
         (init.attr.max_wr, init.attr.max_sge) = (granted.max_wr, granted.max_sge);
         let base = ibv_srq {
             context,
@@ -64,23 +76,40 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
     })
 }
 
-/// Basic SRQs with a PD only; XRC and tag matching are not supported.
+/// Basic SRQs, and those of extended reliable connections. Tag matching is not supported.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: the contract of verbs.
-    let attr = unsafe { &*init };
-    let basic = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == 0;
-    let known = attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) == 0;
-    if !basic || !known {
-        return errno::object(Err(Errno::UNSUPPORTED));
+    let xrc = unsafe { wanted(&*init) };
+    // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
+    errno::object(xrc.and_then(|xrc| unsafe { create((*init).pd, &mut *init.cast(), xrc) }))
+}
+
+/// What makes an SRQ one of extended reliable connections, or nothing.
+///
+/// # Safety
+/// The objects that `init` names are of this library.
+unsafe fn wanted(init: &ibv_srq_init_attr_ex) -> Result<Option<Xrc>, Errno> {
+    const XRC: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    let has = |bits: u32| init.comp_mask & bits == bits;
+    let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | XRC;
+    if srq_type > IBV_SRQT_XRC || init.comp_mask & !known != 0 {
+        return Err(Errno::UNSUPPORTED);
     }
-    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
-        return errno::object(Err(Errno::INVALID));
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+        return Err(Errno::INVALID);
     }
-    // SAFETY: the extended attributes start with the plain ones.
-    unsafe { ibv_create_srq(attr.pd, init.cast()) }
+    if srq_type == IBV_SRQT_BASIC {
+        return Ok(None);
+    }
+    if !has(XRC) || init.xrcd.is_null() || init.cq.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(Some(unsafe { Xrc { xrcd: Xrcd::of(init.xrcd).handle, cq: Cq::of(init.cq).handle } }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_srq(

@@ -19,6 +19,7 @@ struct Request {
     wr_id: u64,
     flags: u32,
     op: SendOp,
+    srq_number: u32,
     elements: Range<usize>,
     inline: bool,
 }
@@ -45,7 +46,7 @@ impl Batch {
 
     fn begin(&mut self, wr_id: u64, flags: u32, op: SendOp) {
         let at = self.elements.len();
-        self.requests.push(Request { wr_id, flags, op, elements: at..at, inline: false });
+        self.requests.push(Request { wr_id, flags, op, srq_number: 0, elements: at..at, inline: false });
     }
 
     /// Adds to the data of the last request.
@@ -71,6 +72,16 @@ impl Batch {
         };
         if let Some(request) = self.requests.last_mut() {
             request.op = SendOp::Datagram { ah, qpn, qkey, imm };
+        }
+    }
+
+    /// The last request is for this shared receive queue.
+    fn name_srq(&mut self, number: u32) {
+        match self.requests.last_mut() {
+            Some(request) => request.srq_number = number,
+            None => {
+                self.mistake.get_or_insert(Errno::INVALID);
+            }
         }
     }
 
@@ -103,6 +114,7 @@ impl Batch {
             signaled: has(send_flags::IBV_SEND_SIGNALED),
             fence: has(send_flags::IBV_SEND_FENCE),
             solicited: has(send_flags::IBV_SEND_SOLICITED),
+            srq_number: request.srq_number,
             payload: if request.inline { Payload::Inline(elements) } else { Payload::Sges(elements) },
         }
     }
@@ -111,7 +123,10 @@ impl Batch {
 /// `qp` with the functions for what a QP of `kind` does. Others stay NULL, as in every provider: a program asks for
 /// operations when it creates the QP, and is refused there.
 pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
-    if kind == QpKind::Rc {
+    if kind == QpKind::XrcSend {
+        qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
+    }
+    if matches!(kind, QpKind::Rc | QpKind::XrcSend) {
         qp.wr_atomic_cmp_swp = Some(compare_swap);
         qp.wr_atomic_fetch_add = Some(fetch_add);
         qp.wr_rdma_read = Some(rdma_read);
@@ -259,6 +274,11 @@ unsafe extern "C" fn fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64, add: u64)
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the contract of verbs.
     unsafe { batch(qp).address(Ah::of(ah).handle, qpn, qkey) };
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    // SAFETY: the contract of verbs.
+    unsafe { batch(qp) }.name_srq(number);
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

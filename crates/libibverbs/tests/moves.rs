@@ -1,4 +1,4 @@
-//! Debian's `ib_write_bw`, unmodified, between two instances that let go of their node and come back
+//! Debian's perftest, unmodified, between two instances that let go of their node and come back
 //! while it runs, here and at another host.
 //!
 //! Needs perftest, iproute2, and the right to make network namespaces.
@@ -7,6 +7,7 @@ mod library;
 
 use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use broker::local::{LocalFabric, LocalInstance};
@@ -98,15 +99,27 @@ fn move_under_traffic(fabric: &LocalFabric, instances: &[LocalInstance; 2], roun
     }
 }
 
-#[test]
-fn ib_write_bw_does_not_notice_moves() {
-    let networks = Networks::new("moves");
+/// Moves both ends of `program` while it runs, and nothing else does.
+fn does_not_notice_moves(name: &str, program: &str) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock();
+    let networks = Networks::new(name);
     let fabric = LocalFabric::new(2).expect("brokers");
     let instances = networks.instances(&fabric);
-    let server = start(&instances[0], "ib_write_bw -F -s 65536 -q 4 -D 4");
+    let server = start(&instances[0], program);
     wait_for_listener(&instances[0]);
-    let client = start(&instances[1], "ib_write_bw -F -s 65536 -q 4 -D 4 10.99.0.1");
+    let client = start(&instances[1], &format!("{program} 10.99.0.1"));
     move_under_traffic(&fabric, &instances, 10);
     finish(client);
     finish(server);
+}
+
+#[test]
+fn ib_write_bw_does_not_notice_moves() {
+    does_not_notice_moves("moves", "ib_write_bw -F -s 65536 -q 4 -D 4");
+}
+
+#[test]
+fn ib_send_bw_over_extended_connections_does_not_notice_moves() {
+    does_not_notice_moves("moves-xrc", "ib_send_bw -c XRC -F -s 65536 -q 4 -D 4");
 }

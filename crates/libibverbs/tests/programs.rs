@@ -73,6 +73,11 @@ fn libraries_of_the_system_load_with_ours_in_the_place_of_theirs() {
 }
 
 #[test]
+fn extended_reliable_connections_work() {
+    run("xrc", &[]);
+}
+
+#[test]
 fn completion_channels_work() {
     run("events", &[]);
 }

@@ -23,7 +23,15 @@ fn wait(device: &mut Device, cq: Cq, mut count: usize) {
 
 fn send(device: &mut Device, qp: Qp, sge: Sge, op: SendOp, signaled: bool) {
     let sges = [sge];
-    let wr = SendWr { wr_id: 0, op, signaled, fence: false, solicited: false, payload: Payload::Sges(&sges) };
+    let wr = SendWr {
+        wr_id: 0,
+        op,
+        signaled,
+        fence: false,
+        solicited: false,
+        srq_number: 0,
+        payload: Payload::Sges(&sges),
+    };
     // SAFETY: nothing is inline.
     unsafe { device.post_send(qp, &wr) }.expect("room in the queue");
     device.flush_doorbell(qp);

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::handle::{Cq, Pd, Srq};
+use crate::handle::{Cq, Pd, Srq, Xrcd};
 use crate::work::SendOp;
 
 bitflags! {
@@ -88,18 +88,36 @@ pub enum QpKind {
     Uc,
     /// Datagrams: SENDs of at most [`crate::limits::MTU`] bytes, each to whom it names.
     Ud,
+    /// The initiator of an extended reliable connection: it sends, and names the shared receive queue for each message.
+    XrcSend,
+    /// The target of one: it receives into the queues that its peer names, and completes where they do.
+    XrcRecv,
 }
 
 impl QpKind {
+    /// True if requests are repeated until they are answered, or fail.
+    #[must_use]
+    #[inline]
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// True if it has a receive queue, of its own or shared.
+    #[must_use]
+    pub fn receives(self) -> bool {
+        !matches!(self, Self::XrcSend | Self::XrcRecv)
+    }
+
     /// Whether such QPs do `op`.
     #[must_use]
     #[inline]
     pub fn does(self, op: &SendOp) -> bool {
         use SendOp::{Datagram, Send, SendImm, Write, WriteImm};
         match self {
-            Self::Rc => !matches!(op, Datagram { .. }),
+            Self::Rc | Self::XrcSend => !matches!(op, Datagram { .. }),
             Self::Uc => op.is_local() || matches!(op, Send | SendImm(_) | Write { .. } | WriteImm { .. }),
             Self::Ud => matches!(op, Datagram { .. }),
+            Self::XrcRecv => false,
         }
     }
 }
@@ -190,10 +208,13 @@ pub struct QpInit {
     pub pd: Pd,
     /// Where sends complete.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// Where receives complete; [`Cq::NONE`] for an XRC initiator.
     pub recv_cq: Cq,
     /// Where receives come from, instead of a queue of its own.
     pub srq: Option<Srq>,
+    /// The domain of an XRC target, which has neither protection domain nor completion queues ([`Pd::NONE`],
+    /// [`Cq::NONE`]).
+    pub xrcd: Option<Xrcd>,
     /// Wanted; at least as much is granted.
     pub caps: QpCaps,
     /// Every send work request completes with an entry in the CQ.

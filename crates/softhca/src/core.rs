@@ -17,10 +17,10 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
 use crate::work::{SendWr, Wc, WcOpcode, WcStatus};
 
-/// A protection domain.
+/// A protection domain, or one of extended reliable connections.
 #[derive(Debug, Default)]
 pub(crate) struct Domain {
-    /// Regions, queue pairs and shared receive queues in it.
+    /// Objects in it.
     pub users: u32,
 }
 
@@ -37,6 +37,9 @@ pub(crate) struct Core {
     pub qps: Slab<QueuePair>,
     pub addresses: Slab<AddressHandle>,
     pub qp_names: Names,
+    /// Of those that XRC targets take receives from.
+    pub srq_names: Names,
+    pub xrcds: Slab<Domain>,
     /// What the user has not taken yet.
     pub events: Vec<Event>,
     /// Queue pairs with a clock running.
@@ -71,6 +74,8 @@ impl Core {
             qps: Slab::new(),
             addresses: Slab::new(),
             qp_names: Names::new(HandleKind::QueuePair),
+            srq_names: Names::new(HandleKind::SharedReceiveQueue),
+            xrcds: Slab::new(),
             events: Vec::new(),
             waiting: Vec::new(),
             failed: Vec::new(),
@@ -111,7 +116,7 @@ impl Core {
         let users: Vec<u32> = self.qps.indices().collect();
         for index in users {
             let Some(qp) = self.qps.get(index) else { continue };
-            let uses = qp.init.send_cq == cq || qp.init.recv_cq == cq;
+            let uses = qp.init.send_cq == cq || qp.recv_cq() == cq;
             if uses && !matches!(qp.state(), QpState::Reset | QpState::Error) {
                 self.raise(AsyncEvent::QpFatal(Qp(index)));
                 self.fail(Qp(index));
@@ -140,7 +145,7 @@ impl Core {
     pub fn fail_sends(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         match qp.init.kind {
-            QpKind::Rc => self.fail(handle),
+            QpKind::Rc | QpKind::XrcSend | QpKind::XrcRecv => self.fail(handle),
             QpKind::Uc | QpKind::Ud => {
                 qp.attr.state = QpState::Sqe;
                 qp.attr.sq_draining = false;
@@ -173,7 +178,7 @@ impl Core {
             }
             qp.responder.holds_receive = false;
             let completion = received(qp, qp.responder.receive.wr_id, WcStatus::Flushed);
-            let cq = qp.init.recv_cq;
+            let cq = qp.recv_cq();
             self.complete(cq, completion);
         }
     }
@@ -186,7 +191,7 @@ impl Core {
         if responder.holds_receive {
             return true;
         }
-        let Some(srq) = qp.init.srq else {
+        let Some(srq) = qp.init.srq.or(responder.selected.map(|selected| selected.srq)) else {
             responder.holds_receive = qp.receives.take(&mut responder.receive);
             return responder.holds_receive;
         };
@@ -215,6 +220,18 @@ impl Core {
     /// Tells one life of the queue pair `handle` from another; 0 if it has none.
     pub fn incarnation(&self, handle: Qp) -> u64 {
         self.qps.get(handle.0).map_or(0, |qp| qp.incarnation)
+    }
+
+    /// No XRC target takes receives from `srq` any more, which is about to end.
+    pub fn deselect(&mut self, srq: Srq) {
+        let all: Vec<u32> = self.qps.indices().collect();
+        for index in all {
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            if qp.responder.selected.is_some_and(|selected| selected.srq == srq) {
+                qp.responder.selected = None;
+                qp.responder.give_receive();
+            }
+        }
     }
 
     /// Number of queue pairs that use `srq`.

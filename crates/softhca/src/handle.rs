@@ -23,6 +23,18 @@ handle! {
     Qp
     /// An address handle.
     Ah
+    /// A domain of extended reliable connections.
+    Xrcd
+}
+
+impl Pd {
+    /// No domain.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+impl Cq {
+    /// No queue: nothing completes there.
+    pub const NONE: Self = Self(u32::MAX);
 }
 
 /// How applications name a memory region.

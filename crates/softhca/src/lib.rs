@@ -1,4 +1,4 @@
-//! An RDMA device in user space: reliable connections, complete, without kernel RDMA.
+//! An RDMA device in user space: connections, complete, without kernel RDMA.
 //!
 //! A [`Device`] is one process' view. It owns no thread, reads no clock and takes no lock: its
 //! user calls it under a lock of his own, tells it the time, opens the links that it asks for,
@@ -57,8 +57,9 @@ pub use attr::{
 pub use device::{Config, Counts, Device, Progress, Rereg, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
-pub use handle::{Ah, Cq, Keys, Mr, Mw, Pd, Qp, Srq};
+pub use handle::{Ah, Cq, Keys, Mr, Mw, Pd, Qp, Srq, Xrcd};
 pub use limits::Limits;
 pub use link::LinkLoss;
+pub use shared_receive_queue::Xrc;
 pub use stream::{Stream, Waitable};
 pub use work::{Binding, Payload, Posted, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

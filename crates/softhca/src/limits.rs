@@ -30,6 +30,8 @@ pub struct Limits {
     pub max_srq: u32,
     /// Receives in one shared queue.
     pub max_srq_wr: u32,
+    /// Domains of extended reliable connections.
+    pub max_xrcd: u32,
     /// READs and atomics that a QP may have outstanding, as requester or responder.
     pub max_rd_atomic: u8,
     /// Bytes in one message.
@@ -55,6 +57,7 @@ impl Default for Limits {
             max_inline: 1024,
             max_srq: 16 * 1024,
             max_srq_wr: 32 * 1024,
+            max_xrcd: 4096,
             max_rd_atomic: 16,
             max_message: 1 << 30,
             max_ah: 1 << 20,

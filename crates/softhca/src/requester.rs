@@ -43,6 +43,8 @@ pub(crate) struct Requester {
     /// A link was lost with messages in flight.
     interrupted: bool,
     resync_sent: bool,
+    /// The shared receive queue that the peer was told of last: its virtual and its real number.
+    selected: Option<(u32, u32)>,
 }
 
 impl Requester {
@@ -238,7 +240,7 @@ impl Core {
         if !qp.requests() || !in_flight {
             return Ok(());
         }
-        if qp.init.kind == QpKind::Uc && syndrome != Syndrome::StaleHandle {
+        if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
             self.drop_requests(handle, header.msn + 1);
             return Ok(());
         }
@@ -302,7 +304,7 @@ impl Core {
         if !qp.requests() || !qp.requester.pause.is_over() || msn >= qp.sends.end() {
             return;
         }
-        if qp.init.kind == QpKind::Uc {
+        if !qp.init.kind.is_reliable() {
             return self.drop_requests(handle, msn + 1);
         }
         go_back(qp, msn);
@@ -336,7 +338,7 @@ impl Core {
     /// The peer has ended, or could not be reached for too long.
     pub fn give_up(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        if qp.requests() && qp.init.kind == QpKind::Uc {
+        if qp.requests() && !qp.init.kind.is_reliable() {
             let end = qp.sends.end();
             return self.drop_requests(handle, end);
         }
@@ -367,6 +369,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let requester = &mut qp.requester;
         requester.resync_sent = false;
+        requester.selected = None;
         requester.interrupted |= requester.sent > qp.sends.head() || requester.offset > 0;
     }
 
@@ -484,10 +487,22 @@ pub(crate) fn addressed(qp: &QueuePair, lookup: &LookupList, opcode: Opcode) -> 
     Header { dst_qpn, src_qpn: qp.qpn, ..Header::new(opcode) }
 }
 
+/// Tells the peer for which shared receive queue message `msn` is, unless it is the same as before.
+fn select_srq(qp: &mut QueuePair, msn: u64, lookup: &LookupList, tx: &mut Tx) {
+    let number = qp.sends.get(msn).map_or(0, |request| request.srq_number);
+    let real = lookup.real(HandleKind::SharedReceiveQueue, number);
+    if qp.requester.selected.replace((number, real)) != Some((number, real)) {
+        tx.frame(&Header { imm: real, ..addressed(qp, lookup, Opcode::SelectSrq) });
+    }
+}
+
 /// Stages the next segment of message `msn`, whose memory has been found to be there.
 fn stage(qp: &mut QueuePair, handle: Qp, msn: u64, regions: &Regions, lookup: &LookupList, tx: &mut Tx) {
-    let Some(request) = qp.sends.get(msn) else { return };
     let offset = qp.requester.offset;
+    if qp.init.kind == QpKind::XrcSend && offset == 0 {
+        select_srq(qp, msn, lookup, tx);
+    }
+    let Some(request) = qp.sends.get(msn) else { return };
     let mut header = describe(qp, request, lookup);
     header.msn = msn;
     header.offset = offset;
@@ -631,4 +646,5 @@ fn go_back(qp: &mut QueuePair, msn: u64) {
     }
     qp.requester.next = msn;
     qp.requester.offset = 0;
+    qp.requester.selected = None;
 }

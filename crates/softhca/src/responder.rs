@@ -18,10 +18,11 @@ use verbs::{HandleKind, LookupList};
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, received};
 use crate::event::AsyncEvent;
-use crate::handle::Qp;
+use crate::handle::{Cq, Pd, Qp, Srq};
 use crate::link::outbox::Outbox;
 use crate::link::tx::{ANSWER, Tx};
 use crate::memory;
+use crate::memory_window::Bearer;
 use crate::qp::QueuePair;
 use crate::receive_queue::Receive;
 use crate::requester::addressed;
@@ -45,8 +46,20 @@ pub(crate) struct Responder {
     atomics: VecDeque<(u64, u64)>,
     /// In its link's list of acknowledgements due.
     pub ack_due: bool,
+    /// The shared receive queue that the peer of an XRC target has named. It outlives a lost link.
+    pub selected: Option<Selected>,
+    /// The peer may have meant another one by that name.
+    selected_stale: bool,
     /// Why the queue pair failed its peer.
     fatal: Option<(u64, Syndrome)>,
+}
+
+/// What an XRC target has of a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selected {
+    pub srq: Srq,
+    pub pd: Pd,
+    pub cq: Cq,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +72,7 @@ struct Begun {
 
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    Read { msn: u64, rkey: u32, va: u64, total: u32, sent: u32 },
+    Read { msn: u64, rkey: u32, va: u64, total: u32, sent: u32, bearer: Bearer },
     Atomic { msn: u64, found: u64 },
     Nak { msn: u64, syndrome: Syndrome },
 }
@@ -141,7 +154,7 @@ impl Core {
             self.ask_again(handle, out, header)?;
             return Ok(Verdict::Discard);
         }
-        let is_unreliable = qp.init.kind == QpKind::Uc;
+        let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
         if is_unreliable && header.offset == 0 && header.msn > responder.expected {
             // Those in between were dropped on their way.
@@ -199,6 +212,7 @@ impl Core {
         if header.total > self.limits.max_message {
             return Err(Syndrome::InvalidRequest.into());
         }
+        self.admit_kind(handle)?;
         match header.opcode {
             Send | SendImm => self.admit_send(handle, header.total),
             SendInvalidate => {
@@ -226,6 +240,36 @@ impl Core {
         }
     }
 
+    /// The target of an extended reliable connection must know for which queue a message is; an initiator takes none.
+    fn admit_kind(&self, handle: Qp) -> Result<(), Refusal> {
+        let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        match qp.init.kind {
+            QpKind::XrcRecv if qp.responder.selected_stale => Err(Syndrome::StaleHandle.into()),
+            QpKind::XrcRecv if qp.responder.selected.is_none() => Err(Syndrome::InvalidRequest.into()),
+            QpKind::XrcSend => Err(Syndrome::InvalidRequest.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The messages that follow are for the shared receive queue that `header` names.
+    pub fn select_srq(&mut self, peer: ProcessId, out: &Outbox, header: &Header) {
+        let Ok(handle) = self.responder_of(peer, out, header) else { return };
+        let named = self.srq_names.by_real(header.imm).map(Srq);
+        let queue = named.and_then(|srq| self.srqs.get(srq.0));
+        let Some(qp) = self.qps.get_mut(handle.0).filter(|qp| qp.init.kind == QpKind::XrcRecv) else {
+            return;
+        };
+        let selected = named.zip(queue).and_then(|(srq, queue)| {
+            let xrc = queue.xrc.filter(|xrc| Some(xrc.xrcd) == qp.init.xrcd)?;
+            Some(Selected { srq, pd: queue.pd, cq: xrc.cq })
+        });
+        // A receive that is held is for a message that comes again, to the same queue.
+        if !qp.responder.holds_receive {
+            qp.responder.selected = selected;
+        }
+        qp.responder.selected_stale = out.may_be_stale(HandleKind::SharedReceiveQueue, header.imm);
+    }
+
     fn admit_send(&mut self, handle: Qp, total: u32) -> Result<(), Refusal> {
         self.admit_receive(handle)?;
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
@@ -247,9 +291,9 @@ impl Core {
     }
 
     /// The domain in which receives name memory: the shared queue's, where there is one.
-    pub fn receive_domain(&self, qp: &QueuePair) -> crate::handle::Pd {
+    pub fn receive_domain(&self, qp: &QueuePair) -> Pd {
         let shared = qp.init.srq.and_then(|srq| self.srqs.get(srq.0));
-        shared.map_or(qp.init.pd, |queue| queue.pd)
+        shared.map_or(qp.bearer().pd, |queue| queue.pd)
     }
 
     fn admit_access(&self, handle: Qp, out: &Outbox, header: &Header, needs: Access) -> Result<(), Refusal> {
@@ -287,7 +331,7 @@ impl Core {
             Refusal::Nak(syndrome) | Refusal::Receive(_, syndrome) => syndrome,
         };
         qp.responder.begun = None;
-        if qp.init.kind == QpKind::Uc && syndrome != Syndrome::StaleHandle {
+        if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
             return self.drop_message(handle, out, header, &refusal);
         }
         qp.responder.dropping = true;
@@ -322,7 +366,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let Some(wr_id) = qp.responder.give_receive() else { return };
         let completion = received(qp, wr_id, status);
-        let cq = qp.init.recv_cq;
+        let cq = qp.recv_cq();
         self.complete(cq, completion);
     }
 
@@ -436,14 +480,15 @@ impl Core {
         if matches!(header.opcode, Opcode::SendImm | Opcode::WriteImm) {
             completion.imm = Some(header.imm);
         }
-        let cq = qp.init.recv_cq;
+        let cq = qp.recv_cq();
         self.complete(cq, completion);
     }
 
     fn answer_read(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let Header { msn, rkey, va, total, .. } = *header;
-        qp.responder.answers.push_back(Answer::Read { msn, rkey, va, total, sent: 0 });
+        let bearer = qp.bearer();
+        qp.responder.answers.push_back(Answer::Read { msn, rkey, va, total, sent: 0, bearer });
         out.schedule(qp, handle);
     }
 
@@ -525,14 +570,14 @@ impl Core {
 
     fn read_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
-        let bearer = qp.bearer();
-        let Some(Answer::Read { msn, rkey, va, total, sent }) = qp.responder.answers.front_mut() else {
+        let Some(Answer::Read { msn, rkey, va, total, sent, bearer }) = qp.responder.answers.front_mut()
+        else {
             return false;
         };
         let (msn, total, offset) = (*msn, *total, *sent);
         let length = (total - offset).min(MAX_SEGMENT);
         let from = va.wrapping_add(u64::from(offset));
-        let Some(address) = self.regions.remote(bearer, *rkey, from, length, Access::REMOTE_READ) else {
+        let Some(address) = self.regions.remote(*bearer, *rkey, from, length, Access::REMOTE_READ) else {
             // Deregistered since it was asked for.
             qp.responder.fatal = Some((msn, Syndrome::RemoteAccess));
             qp.responder.answers.clear();

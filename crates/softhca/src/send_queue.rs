@@ -19,6 +19,8 @@ pub(crate) struct SendRequest {
     pub signaled: bool,
     pub fence: bool,
     pub solicited: bool,
+    /// The peer's shared receive queue, of an XRC initiator.
+    pub srq_number: u32,
     /// Its bytes, where they are not inline.
     pub sges: Vec<Sge>,
     /// Its bytes, where they are.
@@ -47,6 +49,7 @@ impl SendRequest {
             signaled: self.signaled,
             fence: self.fence,
             solicited: self.solicited,
+            srq_number: self.srq_number,
             payload: inline.map_or(Payload::Sges(&self.sges), |piece| Payload::Inline(piece)),
         }
     }
@@ -159,6 +162,7 @@ impl SendRequest {
             signaled: false,
             fence: false,
             solicited: false,
+            srq_number: 0,
             sges: Vec::new(),
             inline: None,
             length: 0,
@@ -176,6 +180,7 @@ impl SendRequest {
         self.signaled = signaled;
         self.fence = wr.fence;
         self.solicited = wr.solicited;
+        self.srq_number = wr.srq_number;
         self.length = length;
         self.outcome = None;
         self.asked = false;

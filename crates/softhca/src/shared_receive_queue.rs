@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::attr::SrqAttr;
-use crate::handle::Pd;
+use crate::handle::{Cq, Pd, Xrcd};
 use crate::receive_queue::ReceiveQueue;
 
 /// A shared receive queue.
@@ -10,14 +10,24 @@ pub(crate) struct SharedReceiveQueue {
     pub pd: Pd,
     /// As applications know it.
     pub number: u32,
+    pub xrc: Option<Xrc>,
     pub receives: ReceiveQueue,
     /// Below this many receives an event is due; 0: none is asked for.
     limit: u32,
 }
 
+/// What a queue has that XRC targets take receives from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xrc {
+    /// Whose targets may.
+    pub xrcd: Xrcd,
+    /// Where receives complete.
+    pub cq: Cq,
+}
+
 impl SharedReceiveQueue {
-    pub fn new(pd: Pd, number: u32, attr: &SrqAttr) -> Self {
-        Self { pd, number, receives: ReceiveQueue::new(attr.max_wr, attr.max_sge), limit: 0 }
+    pub fn new(pd: Pd, number: u32, xrc: Option<Xrc>, attr: &SrqAttr) -> Self {
+        Self { pd, number, xrc, receives: ReceiveQueue::new(attr.max_wr, attr.max_sge), limit: 0 }
     }
 
     pub fn attributes(&self) -> SrqAttr {

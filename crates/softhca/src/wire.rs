@@ -26,6 +26,7 @@
 //!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
 //!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
 //!   │ SEND, WRITE, READ, atomics ─────▶ │   a SEND may invalidate the memory window of `rkey`
+//!   │ SELECT_SRQ(imm) ────────────────▶ │   XRC: before the first message, and when they go elsewhere
 //!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed;
 //!   │     ATOMIC_RESPONSE               │   a SEND that goes the same way may say it too
 //!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
@@ -46,7 +47,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -128,6 +129,8 @@ numbered! {
         FetchAdd = 38,
         /// SEND that also invalidates the memory window of `rkey`
         SendInvalidate = 48,
+        /// The messages that follow are for shared receive queue `imm` of an XRC target.
+        SelectSrq = 49,
         /// All messages before `msn` are executed.
         Ack = 64,
         /// `msn` was not executed, because of `syndrome`.
@@ -293,7 +296,7 @@ impl Header {
     fn check_lengths(&self) -> Result<(), Malformed> {
         use Opcode::{
             Ack, AtomicResponse, CompareSwap, Datagram, DatagramAck, DatagramImm, Export, FetchAdd, Goodbye,
-            Hello, MapRequest, Nak, Read, ReadResponse, Ready, Resync, ResyncAck, Send, SendImm,
+            Hello, MapRequest, Nak, Read, ReadResponse, Ready, Resync, ResyncAck, SelectSrq, Send, SendImm,
             SendInvalidate, Translate, TranslateAck, Write, WriteImm,
         };
         let fits = match self.opcode {
@@ -307,8 +310,8 @@ impl Header {
             Datagram | DatagramImm => self.length <= MTU && self.offset == 0 && self.total == self.length,
             Hello | Translate => self.length <= MAX_CONTROL,
             Export => self.length as usize == EXPORT_LENGTH,
-            MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | Ack
-            | AtomicResponse => self.length == 0,
+            MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | SelectSrq
+            | Ack | AtomicResponse => self.length == 0,
             Nak => self.length == 0 && self.syndrome.is_some(),
         };
         if fits { Ok(()) } else { Err(Malformed("lengths contradict each other")) }
@@ -418,6 +421,7 @@ pub fn encode_translations(lines: &[Translation], bytes: &mut Vec<u8>) {
         let kind: u32 = match line.kind {
             HandleKind::QueuePair => 0,
             HandleKind::MemoryKey => 1,
+            HandleKind::SharedReceiveQueue => 2,
         };
         bytes.extend_from_slice(&kind.to_le_bytes());
         bytes.extend_from_slice(&line.virtual_handle.to_le_bytes());
@@ -440,6 +444,7 @@ pub fn decode_translations(
         let kind = match u32_at(line, 0) {
             0 => HandleKind::QueuePair,
             1 => HandleKind::MemoryKey,
+            2 => HandleKind::SharedReceiveQueue,
             _ => return Err(Malformed("translation of an unknown kind")),
         };
         Ok(Translation { kind, virtual_handle: u32_at(line, 4), real: u32_at(line, 8) })

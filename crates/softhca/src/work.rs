@@ -29,6 +29,8 @@ pub struct SendWr<'a> {
     pub fence: bool,
     /// Raise a solicited event at the receiver.
     pub solicited: bool,
+    /// Through an XRC initiator: the peer's shared receive queue, as applications know it. Else ignored.
+    pub srq_number: u32,
     /// Where its bytes come from or go to.
     pub payload: Payload<'a>,
 }

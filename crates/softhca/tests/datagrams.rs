@@ -109,7 +109,15 @@ fn inline_and_the_largest_datagrams_arrive() {
         a.post(net, 1, op(ah, &b), &[a.sge(0, size)]);
         let piece = [Sge { lkey: 0, ..a.sge(0, 64) }];
         let payload = Payload::Inline(&piece);
-        let wr = SendWr { wr_id: 2, op: op(ah, &b), signaled: false, fence: false, solicited: true, payload };
+        let wr = SendWr {
+            wr_id: 2,
+            op: op(ah, &b),
+            signaled: false,
+            fence: false,
+            solicited: true,
+            srq_number: 0,
+            payload,
+        };
         a.post_wr(net, &wr).unwrap();
         a.memory.store(0, &[0; 64]);
         net.settle();
@@ -220,7 +228,15 @@ fn send_numbers(net: &mut Net, from: &End, to: &End, ah: Ah, numbers: std::ops::
         let piece = [Sge { lkey: 0, ..from.sge(0, 8) }];
         let payload = Payload::Inline(&piece);
         let op = op(ah, to);
-        let wr = SendWr { wr_id: number, op, signaled: true, fence: false, solicited: false, payload };
+        let wr = SendWr {
+            wr_id: number,
+            op,
+            signaled: true,
+            fence: false,
+            solicited: false,
+            srq_number: 0,
+            payload,
+        };
         from.post_wr(net, &wr).unwrap();
     }
 }

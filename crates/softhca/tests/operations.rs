@@ -66,6 +66,7 @@ fn inline_data_is_copied_at_once() {
             signaled: true,
             fence: false,
             solicited: false,
+            srq_number: 0,
             payload: Payload::Inline(&piece),
         };
         // SAFETY: the piece is readable.
@@ -426,6 +427,7 @@ fn a_fenced_request_waits_for_reads() {
             signaled: true,
             fence: true,
             solicited: false,
+            srq_number: 0,
             payload: Payload::Sges(&sges),
         };
         a.post_wr(net, &wr).unwrap();
@@ -504,6 +506,7 @@ fn armed_queues_raise_one_event() {
                 signaled: false,
                 fence: false,
                 solicited,
+                srq_number: 0,
                 payload: Payload::Sges(&sges),
             };
             a.post_wr(net, &wr).unwrap();

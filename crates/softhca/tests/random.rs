@@ -134,7 +134,7 @@ impl Pair {
             _ => Payload::Sges(&whole),
         };
         let fence = net.random.one_in(5);
-        let wr = SendWr { wr_id: number, op, signaled, fence, solicited: false, payload };
+        let wr = SendWr { wr_id: number, op, signaled, fence, solicited: false, srq_number: 0, payload };
         me.post_wr(net, &wr).unwrap();
         self.record(side, op, kind, length, signaled);
     }

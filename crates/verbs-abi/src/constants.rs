@@ -28,6 +28,7 @@ pub mod device_cap {
     pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
     pub const IBV_DEVICE_N_NOTIFY_CQ: u32 = 1 << 14;
     pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+    pub const IBV_DEVICE_XRC: u32 = 1 << 20;
     pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 }
 
@@ -50,6 +51,8 @@ pub mod qp_type {
     pub const IBV_QPT_RC: u32 = 2;
     pub const IBV_QPT_UC: u32 = 3;
     pub const IBV_QPT_UD: u32 = 4;
+    pub const IBV_QPT_XRC_SEND: u32 = 9;
+    pub const IBV_QPT_XRC_RECV: u32 = 10;
 }
 
 /// `enum ibv_wr_opcode`.
@@ -111,11 +114,12 @@ pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 /// `enum ibv_qp_init_attr_mask`.
 pub mod qp_init_attr {
     pub const IBV_QP_INIT_ATTR_PD: u32 = 1 << 0;
+    pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
     pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
     pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
-/// `enum ibv_qp_create_send_ops_flags`: the ten operations of an RC QP.
+/// `enum ibv_qp_create_send_ops_flags`: the ten operations of an RC QP, and of an XRC initiator.
 pub const IBV_QP_EX_RC_OPERATIONS: u64 = 0x3ff;
 /// Those of a UC QP: SENDs and WRITEs, and what concerns memory windows here.
 pub const IBV_QP_EX_UC_OPERATIONS: u64 = 0x18f;
@@ -129,10 +133,32 @@ pub mod mw_type {
     pub const IBV_MW_TYPE_2: u32 = 2;
 }
 
+/// `enum ibv_qp_open_attr_mask`.
+pub mod qp_open_attr {
+    pub const IBV_QP_OPEN_ATTR_NUM: u32 = 1 << 0;
+    pub const IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+    pub const IBV_QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+    pub const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
+}
+
+/// `enum ibv_xrcd_init_attr_mask`.
+pub mod xrcd_init_attr {
+    pub const IBV_XRCD_INIT_ATTR_FD: u32 = 1 << 0;
+    pub const IBV_XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
+}
+
+/// `enum ibv_srq_type`.
+pub mod srq_type {
+    pub const IBV_SRQT_BASIC: u32 = 0;
+    pub const IBV_SRQT_XRC: u32 = 1;
+}
+
 /// `enum ibv_srq_init_attr_mask`.
 pub mod srq_init_attr {
     pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1 << 0;
     pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+    pub const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+    pub const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
 }
 
 /// `enum ibv_access_flags`.

@@ -7,8 +7,9 @@ use libc::{c_int, c_uint, c_void, pthread_mutex_t};
 use crate::{
     ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr,
     ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input, ibv_recv_wr,
+    ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc,
+    ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 /// A function that this project does not provide, or one that programs never call.
@@ -38,6 +39,9 @@ type AllocTd = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_at
 type DeallocTd = Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>;
 type AllocParentDomain =
     Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>;
+type OpenQp = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>;
+type OpenXrcd = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>;
+type CloseXrcd = Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>;
 type QueryRtValues = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>;
 type CreateCqEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>;
 type CreateQpEx = Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>;
@@ -131,12 +135,12 @@ c_structs! {
         ABI_placeholder2: Absent,
         ibv_create_flow: Absent,
         ABI_placeholder1: Absent,
-        open_qp: Absent,
+        open_qp: OpenQp,
         create_qp_ex: CreateQpEx,
         get_srq_num: GetSrqNum,
         create_srq_ex: CreateSrqEx,
-        open_xrcd: Absent,
-        close_xrcd: Absent,
+        open_xrcd: OpenXrcd,
+        close_xrcd: CloseXrcd,
         _ABI_placeholder3: u64,
         /// Bytes of the table and the context together, as this library knows them.
         sz: usize,

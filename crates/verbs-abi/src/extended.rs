@@ -4,7 +4,7 @@ use libc::{c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
 use crate::{
     ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp,
-    ibv_qp_cap, ibv_sge, ibv_srq, ibv_srq_attr,
+    ibv_qp_cap, ibv_sge, ibv_srq, ibv_srq_attr, ibv_xrcd,
 };
 
 type Post0 = Option<unsafe extern "C" fn(*mut ibv_qp_ex)>;
@@ -120,7 +120,7 @@ c_structs! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut ibv_pd,
-        xrcd: *mut c_void,
+        xrcd: *mut ibv_xrcd,
         create_flags: u32,
         max_tso_header: u16,
         rwq_ind_tbl: *mut c_void,
@@ -140,7 +140,7 @@ c_structs! {
         comp_mask: u32,
         srq_type: u32,
         pd: *mut ibv_pd,
-        xrcd: *mut c_void,
+        xrcd: *mut ibv_xrcd,
         cq: *mut ibv_cq,
         tm_cap: ibv_tm_cap,
     }

@@ -183,6 +183,24 @@ c_structs! {
         events_completed: u32,
     }
 
+    struct ibv_xrcd_init_attr {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+
+    struct ibv_xrcd {
+        context: *mut ibv_context,
+    }
+
+    struct ibv_qp_open_attr {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut ibv_xrcd,
+        qp_context: *mut c_void,
+        qp_type: u32,
+    }
+
     struct ibv_ece {
         vendor_id: u32,
         options: u32,

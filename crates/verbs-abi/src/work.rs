@@ -84,6 +84,7 @@ c_structs! {
         /// Network byte order; or, with `IBV_WR_LOCAL_INV` and `IBV_WR_SEND_WITH_INV`, `invalidate_rkey`.
         imm_data: u32,
         wr: ibv_send_wr_target,
+        /// `qp_type.xrc.remote_srqn`.
         qp_type: u32,
         bind_mw: ibv_wr_bind_mw,
     }

@@ -20,6 +20,7 @@ pub struct TooMany;
 pub struct LookupList {
     queue_pairs: HashMap<u32, u32>,
     keys: HashMap<u32, u32>,
+    shared_receive_queues: HashMap<u32, u32>,
 }
 
 impl LookupList {
@@ -39,10 +40,12 @@ impl LookupList {
     /// # Errors
     /// Past [`MAX_ENTRIES`].
     pub fn learn(&mut self, line: Translation) -> Result<(), TooMany> {
-        let full = self.queue_pairs.len() + self.keys.len() >= MAX_ENTRIES;
+        let used = self.queue_pairs.len() + self.keys.len() + self.shared_receive_queues.len();
+        let full = used >= MAX_ENTRIES;
         let list = match line.kind {
             HandleKind::QueuePair => &mut self.queue_pairs,
             HandleKind::MemoryKey => &mut self.keys,
+            HandleKind::SharedReceiveQueue => &mut self.shared_receive_queues,
         };
         if line.real == line.virtual_handle {
             list.remove(&line.virtual_handle);
@@ -58,12 +61,14 @@ impl LookupList {
     pub fn clear(&mut self) {
         self.queue_pairs.clear();
         self.keys.clear();
+        self.shared_receive_queues.clear();
     }
 
     fn list(&self, kind: HandleKind) -> &HashMap<u32, u32> {
         match kind {
             HandleKind::QueuePair => &self.queue_pairs,
             HandleKind::MemoryKey => &self.keys,
+            HandleKind::SharedReceiveQueue => &self.shared_receive_queues,
         }
     }
 }

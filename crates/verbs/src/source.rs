@@ -11,6 +11,8 @@ pub enum HandleKind {
     QueuePair,
     /// Local and remote keys of memory regions, 32 bits.
     MemoryKey,
+    /// Numbers of shared receive queues that peers name, 24 bits.
+    SharedReceiveQueue,
 }
 
 impl HandleKind {
@@ -18,7 +20,7 @@ impl HandleKind {
     #[must_use]
     pub fn mask(self) -> u32 {
         match self {
-            Self::QueuePair => 0x00ff_ffff,
+            Self::QueuePair | Self::SharedReceiveQueue => 0x00ff_ffff,
             Self::MemoryKey => u32::MAX,
         }
     }

@@ -360,8 +360,8 @@ impl Device {
             let handle = self.links.links[at].qps[turn];
             let Some(qp) = self.core.qps.get(handle.0) else { continue };
             match qp.init.kind {
-                QpKind::Rc => self.core.on_not_ready(handle, qp.sends.head()),
                 QpKind::Uc | QpKind::Ud => self.core.give_up(handle),
+                _ => self.core.on_not_ready(handle, qp.sends.head()),
             }
         }
     }
@@ -544,6 +544,7 @@ impl Device {
         self.epoch = epoch;
         self.sharing.verify();
         self.core.qp_names.reissue(&mut *self.core.source);
+        self.core.srq_names.reissue(&mut *self.core.source);
         self.core.regions.reissue(&mut *self.core.source);
         self.run_local_work();
         let active: Vec<ProcessId> = self.registered.active().collect();

@@ -2,10 +2,11 @@
 //!
 //! * `memory_windows`: memory windows.
 //! * `registration`: regions that change, and such that are nowhere.
-//! * `objects`: domains, regions, completion queues, shared receive queues.
+//! * `objects`: domains, regions, completion queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `datagrams`: address handles, and what is sent to them.
 //! * `links`: links to peers, time, suspension.
+//! * `shared_queues`: shared receive queues, XRC domains.
 //! * `sharing`: memory shared with neighbours.
 
 mod datagrams;
@@ -14,6 +15,7 @@ mod memory_windows;
 mod objects;
 mod queue_pairs;
 mod registration;
+mod shared_queues;
 mod sharing;
 
 use std::time::Duration;
@@ -90,6 +92,8 @@ pub struct Device {
     sharing: Sharing,
     /// The QP number given out last.
     qp_numbers: u16,
+    /// The same of an XRC target's shared receive queue.
+    srq_numbers: u32,
 }
 
 impl Device {
@@ -106,6 +110,7 @@ impl Device {
             suspended: false,
             sharing: Sharing::default(),
             qp_numbers: 0,
+            srq_numbers: 0,
         }
     }
 

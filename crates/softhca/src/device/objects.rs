@@ -171,21 +171,6 @@ impl Device {
         Ok(())
     }
 
-    /// Makes a shared receive queue. At least what `attr` asks for is granted.
-    ///
-    /// # Errors
-    /// `INVALID` for nothing or too much; `NO_MEMORY` past the number of queues.
-    pub fn create_srq(&mut self, pd: Pd, attr: &SrqAttr) -> Result<(Srq, SrqAttr), Errno> {
-        require((1..=self.core.limits.max_srq_wr).contains(&attr.max_wr))?;
-        require(attr.max_sge <= self.core.limits.max_sge)?;
-        require_room(self.core.srqs.len(), self.core.limits.max_srq)?;
-        self.enter_domain(pd)?;
-        let granted = SrqAttr { max_sge: attr.max_sge.max(1), ..*attr };
-        let number = self.core.srqs.next_index() + 1;
-        let srq = Srq(self.core.srqs.insert(SharedReceiveQueue::new(pd, number, &granted)));
-        Ok((srq, granted))
-    }
-
     /// A shared receive queue's number, as applications know it.
     ///
     /// # Errors
@@ -216,20 +201,6 @@ impl Device {
     /// `INVALID` if there is no such queue.
     pub fn query_srq(&self, srq: Srq) -> Result<SrqAttr, Errno> {
         self.core.srqs.get(srq.0).map(SharedReceiveQueue::attributes).ok_or(Errno::INVALID)
-    }
-
-    /// Ends a shared receive queue.
-    ///
-    /// # Errors
-    /// `BUSY` while a queue pair uses it.
-    pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), Errno> {
-        let pd = self.core.srqs.get(srq.0).ok_or(Errno::INVALID)?.pd;
-        if self.core.users_of(srq) > 0 {
-            return Err(Errno::BUSY);
-        }
-        self.core.srqs.remove(srq.0);
-        self.leave_domain(pd);
-        Ok(())
     }
 
     /// Posts a receive for any queue pair of `srq`.

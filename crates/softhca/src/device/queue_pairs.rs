@@ -3,12 +3,12 @@
 use fabric::ProcessId;
 use verbs::Translation;
 
-use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCaps, QpInit, QpState};
+use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCaps, QpInit, QpKind, QpState};
 use crate::device::{Device, require, require_room};
 use crate::errno::Errno;
-use crate::handle::Qp;
+use crate::handle::{Cq, Pd, Qp};
 use crate::limits::Limits;
-use crate::qp::QueuePair;
+use crate::qp::{QueuePair, transition};
 use crate::work::{Posted, SendWr, Sge};
 
 impl Device {
@@ -18,14 +18,14 @@ impl Device {
     /// `INVALID` for objects that are not there or capacities past the limits; `NO_MEMORY` past the
     /// number of queue pairs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<(Qp, u32, QpCaps), Errno> {
-        let caps = granted(&init.caps, init.srq.is_some(), &self.core.limits)?;
+        let caps = granted(init, &self.core.limits)?;
         require_room(self.core.qps.len(), self.core.limits.max_qp)?;
-        let objects_exist = self.core.cqs.get(init.send_cq.0).is_some()
-            && self.core.cqs.get(init.recv_cq.0).is_some()
-            && init.srq.is_none_or(|srq| self.core.srqs.get(srq.0).is_some());
-        require(objects_exist)?;
+        self.check_parts(init)?;
         let qpn = self.free_qpn().ok_or(Errno::NO_MEMORY)?;
-        self.enter_domain(init.pd)?;
+        if init.kind != QpKind::XrcRecv {
+            self.enter_domain(init.pd)?;
+        }
+        self.count_target(init.xrcd, 1);
         self.count_cq_users(init, 1);
         let incarnation = self.core.next_incarnation();
         let qp = Qp(self.core.qps.insert(QueuePair::new(QpInit { caps, ..*init }, qpn, incarnation)));
@@ -34,6 +34,23 @@ impl Device {
             self.links.announce(line, line.real);
         }
         Ok((qp, qpn, caps))
+    }
+
+    /// Whether the objects are there that a queue pair of this kind is made of, and no others.
+    fn check_parts(&self, init: &QpInit) -> Result<(), Errno> {
+        let has = |cq: Cq| self.core.cqs.get(cq.0).is_some();
+        let is_target = init.kind == QpKind::XrcRecv;
+        let sends = if is_target { init.send_cq == Cq::NONE } else { has(init.send_cq) };
+        let receives = if init.kind.receives() { has(init.recv_cq) } else { init.recv_cq == Cq::NONE };
+        let shared = init.srq.is_none_or(|srq| {
+            let queue = self.core.srqs.get(srq.0);
+            init.kind.receives() && queue.is_some_and(|queue| queue.xrc.is_none())
+        });
+        let domain = match init.xrcd {
+            Some(xrcd) => is_target && init.pd == Pd::NONE && self.core.xrcds.get(xrcd.0).is_some(),
+            None => !is_target,
+        };
+        require(sends && receives && shared && domain)
     }
 
     /// A virtual QPN that is free: numbers go round, so that one that was given back rests.
@@ -63,6 +80,7 @@ impl Device {
     /// `UNSUPPORTED` for alternate paths and rate limits.
     pub fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Errno> {
         let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
+        let mask = mask - transition::ignored(entry.init.kind);
         let from = entry.state();
         let to = entry.check(attr, mask, &self.core.limits)?;
         let peer = match mask.contains(QpAttrMask::AV) {
@@ -206,6 +224,7 @@ impl Device {
             self.links.announce(Translation { real: known.virtual_handle, ..known }, known.real);
         }
         self.count_cq_users(&init, -1);
+        self.count_target(init.xrcd, -1);
         self.leave_domain(init.pd);
         Ok(())
     }
@@ -266,8 +285,12 @@ impl Device {
     }
 }
 
-/// The capacities for a queue pair that asks for `wanted`.
-fn granted(wanted: &QpCaps, shared: bool, limits: &Limits) -> Result<QpCaps, Errno> {
+/// The capacities for a queue pair that asks for these.
+fn granted(init: &QpInit, limits: &Limits) -> Result<QpCaps, Errno> {
+    if init.kind == QpKind::XrcRecv {
+        return Ok(QpCaps::default());
+    }
+    let (wanted, shared) = (&init.caps, init.srq.is_some() || !init.kind.receives());
     require(wanted.max_send_wr <= limits.max_qp_wr && wanted.max_inline <= limits.max_inline)?;
     require(wanted.max_send_sge <= limits.max_sge)?;
     require(shared || (wanted.max_recv_wr <= limits.max_qp_wr && wanted.max_recv_sge <= limits.max_sge))?;

@@ -16,8 +16,12 @@ impl Link {
         let hello = own.encode();
         self.tx.frame(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) });
         self.tx.copy(&hello);
-        let lines: Vec<Translation> =
-            core.qp_names.translations().chain(core.regions.translations()).collect();
+        let lines: Vec<Translation> = core
+            .qp_names
+            .translations()
+            .chain(core.srq_names.translations())
+            .chain(core.regions.translations())
+            .collect();
         for lines in lines.chunks(MAX_TRANSLATIONS) {
             self.translate(lines, 0);
         }

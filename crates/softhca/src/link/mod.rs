@@ -362,6 +362,11 @@ impl Link {
                 self.on_map_request(header);
                 Ok(())
             }
+            Opcode::SelectSrq => {
+                self.require_up()?;
+                core.select_srq(self.peer, &self.out, header);
+                Ok(())
+            }
             Opcode::Resync => {
                 self.require_up()?;
                 core.on_resync(self.peer, &mut self.out, header);

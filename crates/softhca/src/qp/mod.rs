@@ -18,7 +18,7 @@
 //! * [`transition`]: the checked table.
 //! * `requester`, `responder`: the two halves of a connection.
 
-mod transition;
+pub(crate) mod transition;
 
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use fabric::ProcessId;
 
 use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
 use crate::errno::Errno;
+use crate::handle::Cq;
 use crate::limits::Limits;
 use crate::memory_window::Bearer;
 use crate::receive_queue::ReceiveQueue;
@@ -92,7 +93,14 @@ impl QueuePair {
     /// As whom its requests, and those of its peer, name memory.
     #[inline]
     pub fn bearer(&self) -> Bearer {
-        Bearer { pd: self.init.pd, incarnation: self.incarnation }
+        let pd = self.responder.selected.map_or(self.init.pd, |selected| selected.pd);
+        Bearer { pd, incarnation: self.incarnation }
+    }
+
+    /// Where its receives complete.
+    #[inline]
+    pub fn recv_cq(&self) -> Cq {
+        self.responder.selected.map_or(self.init.recv_cq, |selected| selected.cq)
     }
 
     /// True in the states in which requests of the peer are executed.

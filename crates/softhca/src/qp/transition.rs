@@ -44,10 +44,29 @@ const DRAINED: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::PKEY_INDEX)
     .union(RUNNING);
 
+/// Attributes that queue pairs of this kind do not have.
+fn unneeded(kind: QpKind) -> QpAttrMask {
+    match kind {
+        QpKind::Rc => NONE,
+        QpKind::Uc | QpKind::Ud => RELIABLE,
+        QpKind::XrcSend => QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
+        QpKind::XrcRecv => QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC,
+    }
+}
+
+/// Attributes that are passed over where they are given. Programs treat both ends of an extended reliable connection as
+/// if they were those of a reliable one, and the kernel lets them.
+pub(crate) fn ignored(kind: QpKind) -> QpAttrMask {
+    match kind {
+        QpKind::XrcSend | QpKind::XrcRecv => unneeded(kind),
+        _ => NONE,
+    }
+}
+
 fn rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
     match kind {
-        QpKind::Rc | QpKind::Uc => connection_rule(kind, from, to),
         QpKind::Ud => datagram_rule(from, to),
+        _ => connection_rule(kind, from, to),
     }
 }
 
@@ -66,7 +85,7 @@ fn connection_rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
         (_, Reset) | (Init | Rtr | Rts | Sqd | Error, Error) => (NONE, NONE),
         _ => return None,
     };
-    let unneeded = if kind == QpKind::Rc { NONE } else { RELIABLE };
+    let unneeded = unneeded(kind);
     Some(Rule { required: required - unneeded, optional: optional - unneeded })
 }
 
@@ -146,7 +165,7 @@ mod tests {
         QpAttr { port: 1, path_mtu: 3, ..QpAttr::default() }
     }
 
-    const KINDS: [QpKind; 3] = [QpKind::Rc, QpKind::Uc, QpKind::Ud];
+    const KINDS: [QpKind; 5] = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::XrcSend, QpKind::XrcRecv];
 
     fn attempt(kind: QpKind, from: QpState, to: QpState, mask: QpAttrMask) -> bool {
         let attr = QpAttr { state: to, ..good() };
@@ -182,7 +201,7 @@ mod tests {
             for (from, to) in STATES.iter().flat_map(|from| STATES.map(|to| (*from, to))) {
                 let required = rule(kind, from, to).map_or(NONE, |rule| rule.required);
                 let is_legal = legal.contains(&(from, to))
-                    || kind != QpKind::Rc && from_failed_sends.contains(&(from, to));
+                    || !kind.is_reliable() && from_failed_sends.contains(&(from, to));
                 assert_eq!(attempt(kind, from, to, required), is_legal, "{kind:?} {from:?} to {to:?}");
             }
         }

@@ -379,8 +379,16 @@ pub fn open(net: &mut Net, node: usize, plan: &Plan) -> End {
     let pd = device.alloc_pd().unwrap();
     let (send_cq, _) = device.create_cq(plan.cq_depth).unwrap();
     let (recv_cq, _) = device.create_cq(plan.cq_depth).unwrap();
-    let init =
-        QpInit { kind: plan.kind, pd, send_cq, recv_cq, srq: plan.srq, caps: plan.caps, sq_sig_all: false };
+    let init = QpInit {
+        kind: plan.kind,
+        pd,
+        send_cq,
+        recv_cq,
+        srq: plan.srq,
+        xrcd: None,
+        caps: plan.caps,
+        sq_sig_all: false,
+    };
     let (qp, qpn, _) = device.create_qp(&init).unwrap();
     let memory = if plan.whole_pages { Memory::pages(plan.memory) } else { Memory::new(plan.memory) };
     let (at, length) = (memory.address(), memory.len() as u64);
@@ -457,6 +465,7 @@ impl End {
             signaled: true,
             fence: false,
             solicited: false,
+            srq_number: 0,
             payload: Payload::Sges(sges),
         };
         self.post_wr(net, &wr)
