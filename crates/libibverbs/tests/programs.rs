@@ -78,6 +78,11 @@ fn extended_reliable_connections_work() {
 }
 
 #[test]
+fn every_status_of_a_completion_that_can_occur_does() {
+    run("statuses", &[]);
+}
+
+#[test]
 fn completion_channels_work() {
     run("events", &[]);
 }

@@ -419,10 +419,17 @@ impl Core {
             return;
         }
         let refusal = match header.opcode {
+            Opcode::WriteImm if self.is_reliable(handle) => {
+                Refusal::Receive(WcStatus::LocalAccess, Syndrome::RemoteAccess)
+            }
             Opcode::Write | Opcode::WriteImm => Refusal::Nak(Syndrome::RemoteAccess),
             _ => Refusal::Receive(WcStatus::LocalProtection, Syndrome::RemoteOperation),
         };
         self.refuse(handle, out, header, refusal);
+    }
+
+    fn is_reliable(&self, handle: Qp) -> bool {
+        self.qps.get(handle.0).is_some_and(|qp| qp.init.kind.is_reliable())
     }
 
     /// True if `handle` still leads this life, and executes requests.

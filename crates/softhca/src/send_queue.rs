@@ -87,6 +87,12 @@ impl SendQueue {
         self.head == self.end
     }
 
+    /// True if the request at `head` is done without the peer.
+    #[inline]
+    pub fn is_local_next(&self) -> bool {
+        self.get(self.head).is_some_and(|request| request.op.is_local())
+    }
+
     /// How many more requests it takes.
     pub fn room(&self) -> usize {
         self.depth as usize - (self.end - self.head) as usize

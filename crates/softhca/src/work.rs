@@ -198,6 +198,8 @@ pub enum WcStatus {
     Flushed = 5,
     /// A memory window could not be bound or invalidated.
     WindowBind = 6,
+    /// The memory that a WRITE with immediate data was arriving in went away under it; of its receive.
+    LocalAccess = 8,
     /// The responder found the request malformed or too long for its receive.
     RemoteInvalidRequest = 9,
     /// A remote key, range or access right is wrong.

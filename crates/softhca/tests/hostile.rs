@@ -25,10 +25,11 @@ fn noisy(policy: Policy, seed: u64) {
         }
         let size = net.random.below(300_000) as usize;
         let (va, rkey) = (b.va(0), b.key);
-        let op = match net.random.below(5) {
+        let op = match net.random.below(6) {
             0 => SendOp::Write { va, rkey },
             1 => SendOp::Read { va, rkey },
             2 => SendOp::WriteImm { va, rkey, imm: 1 },
+            3 => SendOp::SendInvalidate(rkey),
             _ => SendOp::Send,
         };
         // Queue pairs fail here and there; what counts is that devices do not.

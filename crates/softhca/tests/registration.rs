@@ -128,6 +128,33 @@ fn a_null_region_is_no_peers() {
 }
 
 #[test]
+fn a_write_with_immediate_data_whose_memory_goes_away_takes_its_receive_with_it() {
+    let mut seen = Vec::new();
+    for steps in 0..30 {
+        let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, steps);
+        let (a, b) = pair(net, 0, 1, &Plan { memory: 1 << 20, ..Plan::default() });
+        b.receive(net, 1, &[]);
+        let write = SendOp::WriteImm { va: b.va(0), rkey: b.key, imm: 5 };
+        a.post(net, 1, write, &[a.sge(0, 1 << 20)]);
+        for _ in 0..steps {
+            net.step();
+        }
+        net.device(1).dereg_mr(b.mr).unwrap();
+        net.settle();
+        let (sent, received) = (statuses(&a.poll_sends(net)), statuses(&b.poll_receives(net)));
+        let (expected, how) = match received[..] {
+            [WcStatus::Success] => (WcStatus::Success, 0),
+            [WcStatus::Flushed] => (WcStatus::RemoteAccess, 1),
+            [WcStatus::LocalAccess] => (WcStatus::RemoteAccess, 2),
+            _ => panic!("{received:?}"),
+        };
+        assert_eq!(sent, [expected], "after {steps} steps");
+        seen.push(how);
+    }
+    assert!([0, 1, 2].iter().all(|how| seen.contains(how)), "{seen:?}");
+}
+
+#[test]
 fn completions_are_stamped_where_it_is_asked_for() {
     static NOW: AtomicU64 = AtomicU64::new(41);
     fn clock() -> u64 {

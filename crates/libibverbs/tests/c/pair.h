@@ -19,6 +19,9 @@
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
+/* What QPs are connected with. */
+static uint8_t read_depth = 4, retries = 7, rnr_retries = 7;
+
 struct pair {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -54,8 +57,8 @@ static void connect_qp(struct ibv_qp *qp, uint32_t remote)
 				    .ah_attr = {.dlid = port.lid, .port_num = 1}};
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 			     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-				    .max_rd_atomic = 4};
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = retries, .rnr_retry = rnr_retries,
+				    .max_rd_atomic = read_depth};
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 	CHECK(qp->state == IBV_QPS_RTS);

@@ -144,12 +144,11 @@ impl Device {
         if self.suspended {
             return;
         }
-        if self.core.qps.get(qp.0).is_some_and(|entry| !entry.sends.is_empty()) {
-            if self.core.run_local(qp) {
-                self.settle();
-            }
-            self.transmit_of(qp);
+        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else { return };
+        if entry.sends.is_local_next() && self.core.run_local(qp) {
+            self.settle();
         }
+        self.transmit_of(qp);
     }
 
     fn transmit_of(&mut self, qp: Qp) {
