@@ -35,9 +35,17 @@ enum Kind {
     Send,
     Write,
     WriteImm,
-    Read { from: usize },
-    Add { expect: u64 },
-    Swap { expect: u64 },
+    Read {
+        from: usize,
+    },
+    Add {
+        expect: u64,
+    },
+    Swap {
+        expect: u64,
+    },
+    /// A memory window is bound here.
+    Local,
 }
 
 /// What a receive must bring.
@@ -61,6 +69,10 @@ struct Lane {
     receives_done: u64,
     /// The newest key of the peer's memory.
     key: u32,
+    /// The key of a window to it.
+    window: u32,
+    /// The first key of a window of its own, which is bound again and again.
+    own_window: u32,
 }
 
 struct Pair {
@@ -71,14 +83,19 @@ struct Pair {
 
 impl Pair {
     fn new(net: &mut Net, a: usize, b: usize, seed: u64) -> Self {
-        let mut plan = Plan { memory: MEMORY, whole_pages: true, ..Plan::default() };
+        let mr_access = EVERYTHING | Access::MW_BIND;
+        let mut plan = Plan { memory: MEMORY, whole_pages: true, mr_access, ..Plan::default() };
         plan.attr.min_rnr_timer = 1;
         let (a, b) = pair(net, a, b, &plan);
         let ends = [a, b];
         for (at, end) in ends.iter().enumerate() {
             end.memory.store(READABLE, &pattern(seed + at as u64, SLOT));
         }
-        let lanes = [0, 1].map(|at: usize| Lane { key: ends[1 - at].key, ..Lane::default() });
+        let windows = [0, 1].map(|at| open_window(net, &ends[at]));
+        let lanes = [0, 1].map(|at: usize| {
+            let own_window = net.device(ends[at].node).alloc_mw(ends[at].pd, WindowKind::One).unwrap().1;
+            Lane { key: ends[1 - at].key, window: windows[1 - at], own_window, ..Lane::default() }
+        });
         Self { ends, lanes, seed }
     }
 
@@ -101,16 +118,21 @@ impl Pair {
         let lane = &self.lanes[side];
         let (rkey, va) = (lane.key, peer.va(TARGETS + slot));
         let imm = number as u32 ^ 0xabcd;
-        let (op, kind, length) = match net.random.below(8) {
+        let window = if net.random.one_in(3) { lane.window } else { rkey };
+        let (op, kind, length) = match net.random.below(9) {
             0 | 1 => (SendOp::Send, Kind::Send, length),
             2 => (SendOp::SendImm(imm), Kind::Send, length),
-            3 => (SendOp::Write { va, rkey }, Kind::Write, length),
+            3 => (SendOp::Write { va, rkey: window }, Kind::Write, length),
             4 => (SendOp::WriteImm { va, rkey, imm }, Kind::WriteImm, length),
             5 => {
                 let from = net.random.below((SLOT - length) as u64 + 1) as usize;
                 (SendOp::Read { va: peer.va(READABLE + from), rkey }, Kind::Read { from }, length)
             }
             6 => {
+                let key = lane.own_window + number as u32 % 256;
+                (SendOp::Bind(binding(me, key)), Kind::Local, 0)
+            }
+            7 => {
                 let op = SendOp::FetchAdd { va: peer.va(COUNTER), rkey, add: number };
                 (op, Kind::Add { expect: lane.added }, 8)
             }
@@ -206,7 +228,7 @@ impl Pair {
         let (me, peer) = (&self.ends[side].memory, &self.ends[1 - side].memory);
         let slot = (posted.number as usize % SLOTS) * SLOT;
         match posted.kind {
-            Kind::Send => {}
+            Kind::Send | Kind::Local => {}
             Kind::Write | Kind::WriteImm => {
                 let content = self.content(side, posted.number, posted.length);
                 assert!(peer.load(TARGETS + slot, posted.length) == content, "{posted:?}");
@@ -233,6 +255,19 @@ impl Pair {
     fn is_done(&self) -> bool {
         self.lanes.iter().all(|lane| lane.posted.is_empty() && lane.expected.is_empty())
     }
+}
+
+/// A binding to all that `end` has.
+fn binding(end: &End, key: u32) -> Binding {
+    Binding { key, lkey: end.key, access: Access::REMOTE_WRITE, va: end.va(0), length: MEMORY as u64 }
+}
+
+/// Binds a window for the peer of `end`. Returns its key.
+fn open_window(net: &mut Net, end: &End) -> u32 {
+    let (_, key) = net.device(end.node).alloc_mw(end.pd, WindowKind::Two).unwrap();
+    end.post(net, 0, SendOp::Bind(binding(end, key)), &[]);
+    assert_eq!(statuses(&end.poll_sends(net)), [WcStatus::Success]);
+    key
 }
 
 /// What else happens in a run.
