@@ -158,9 +158,9 @@ impl Engine for ProcessEngine {
         live.first = TaskId::of(pid).ok().and_then(Task::open);
         live.record.first = live.first.as_ref().map(Task::id);
         clock.lap("start");
-        live.run_on(&self.records)?;
+        live.begin(&self.records)?;
         clock.lap("link");
-        self.running(&live, clock.stop())
+        Ok(Running { pid, phases: clock.stop() })
     }
 
     fn check(&self, name: &InstanceName) -> Result<Report> {

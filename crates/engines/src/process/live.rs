@@ -174,6 +174,13 @@ impl Live {
         records.save(&self.record)
     }
 
+    /// Brings up the link of an instance that was just started. A short command may have ended by now.
+    pub fn begin(&mut self, records: &Records) -> Result<()> {
+        self.link.mend().doing(|| "mending the link".into())?;
+        self.record.state = State::Running;
+        records.save(&self.record)
+    }
+
     /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
     pub fn restore(&mut self, program: &Path, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
         let mut clock = Stopwatch::start(watch);

@@ -18,6 +18,21 @@ fn a_command_runs_to_its_end_and_its_output_arrives() {
 }
 
 #[test]
+fn a_command_that_has_ended_before_its_start_is_answered_was_started() {
+    let lab = Lab::new();
+    let host = lab.host_with("a", |config| config.init = vec!["/bin/true".into()]);
+    for number in 50..60 {
+        let spec = workload(&format!("brief{number}"), number, &[]);
+        host.call(|engine| {
+            engine.prepare(&spec, 0).unwrap();
+            engine.start(&spec.name).unwrap();
+            assert!(engine.wait(&spec.name, PATIENCE).unwrap());
+            engine.destroy(&spec.name).unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_command_that_does_not_exist_is_told() {
     let lab = Lab::new();
     let host = lab.host("a");
