@@ -154,8 +154,7 @@ impl Follow {
         }
         self.report.phases = self.phases(phases);
         self.report.total_us = micros(self.began.elapsed());
-        let blackout = self.report.phases.iter().filter(|time| is_blackout(time.phase));
-        self.report.blackout_us = blackout.map(|time| time.elapsed_us).sum();
+        self.report.blackout_us = blackout_us(&self.report.phases);
         Event::Moved(Box::new(self.report.clone()))
     }
 
@@ -232,6 +231,14 @@ fn phase_of(phase: progress::Phase) -> Phase {
         progress::Phase::Destroy => Phase::Destroy,
         progress::Phase::RollBack => Phase::RollBack,
     }
+}
+
+/// How long the instance did not run: not at all if nothing was suspended.
+fn blackout_us(phases: &[PhaseTime]) -> u64 {
+    if phases.iter().all(|time| time.phase != Phase::Suspend) {
+        return 0;
+    }
+    phases.iter().filter(|time| is_blackout(time.phase)).map(|time| time.elapsed_us).sum()
 }
 
 fn is_blackout(phase: Phase) -> bool {
@@ -328,5 +335,19 @@ mod tests {
         ];
         assert_eq!(split, expected);
         assert_eq!((report.blackout_us, report.epoch), (51, Epoch(3)));
+    }
+
+    #[test]
+    fn a_move_that_suspended_nothing_has_no_blackout() {
+        let mut follow = Follow::new("a", &record(Stage::Began));
+        let mut heard = follow.listen();
+        let phases = [
+            (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::RollBack, Duration::from_micros(30)),
+        ];
+        let outcome = progress::Outcome::RolledBack { reasons: vec!["no room".into()] };
+        assert!(follow.tell(Progress::Ended { outcome, phases: phases.to_vec() }));
+        let Ok(Event::Moved(report)) = heard.try_recv() else { panic!("no report") };
+        assert_eq!((report.blackout_us, report.total_us > 0), (0, true));
     }
 }

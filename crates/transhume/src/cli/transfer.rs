@@ -213,20 +213,31 @@ fn render(report: &MoveReport) -> String {
             [phase_name(time.phase).to_owned(), milliseconds(time.at_us), milliseconds(time.elapsed_us)]
         })
         .collect();
-    let (network, engine) = (&report.network, &report.engine);
     format!(
-        "\n{} {} → {}, epoch {}: {} in all, blackout {} (network part {}; {} QPs, {} memory regions, {})\n\n{}",
+        "\n{} {} → {}, epoch {}: {} in all{}\n\n{}",
         report.name,
         report.from,
         report.to,
         report.epoch.0,
         milliseconds(report.total_us),
+        blackout(report),
+        table::render(["PHASE", "AT", "TOOK"], &rows),
+    )
+}
+
+/// What the instance's peers saw of the move; nothing, if it was not suspended.
+fn blackout(report: &MoveReport) -> String {
+    let (network, engine) = (&report.network, &report.engine);
+    if report.blackout_us == 0 {
+        return String::new();
+    }
+    format!(
+        ", blackout {} (network part {}; {} QPs, {} memory regions, {})",
         milliseconds(report.blackout_us),
         milliseconds(network.total_us()),
         network.queue_pairs,
         network.memory_regions,
         mebibytes(engine.image_bytes),
-        table::render(["PHASE", "AT", "TOOK"], &rows),
     )
 }
 
