@@ -4,6 +4,7 @@ use api::Failure;
 use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use rpc::wire::split_reason;
+use store::MAX_ENDED_INSTANCES;
 
 /// What is known of an instance that never ran.
 pub const NOT_STARTED: &str = "it was never started";
@@ -15,7 +16,10 @@ pub fn from_reason(reason: &str) -> Failure {
 }
 
 pub fn no_instance(name: &str) -> Failure {
-    Failure::new(format!("there is no instance `{name}`"), "`transhume ps` lists the instances")
+    let help = format!(
+        "`transhume ps` lists the instances; of those that ended the last {MAX_ENDED_INSTANCES} are remembered"
+    );
+    Failure::new(format!("there is no instance `{name}`"), help)
 }
 
 pub fn ended(name: &str) -> Failure {
@@ -102,6 +106,12 @@ pub fn not_moving(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_an_unknown_instance_it_is_said_that_ended_ones_are_forgotten() {
+        let failure = no_instance("e1");
+        assert!(failure.message.contains("`e1`") && failure.help.contains("the last 64 are remembered"));
+    }
 
     #[test]
     fn a_reason_keeps_its_way_out() {

@@ -16,7 +16,8 @@ use crate::output;
 
 /// Writes what an instance's command has written
 ///
-/// Both of its streams come byte for byte; of a long output the last MiB is kept. With `--follow`
+/// Both of its streams come byte for byte; of a long output the last MiB is kept, and each host keeps
+/// that of the last 64 instances that ended there, until its node is restarted. With `--follow`
 /// it waits for a coordinator that goes away, and goes on where it was.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume logs job1\n  transhume logs --follow job1")]

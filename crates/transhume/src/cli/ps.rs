@@ -13,6 +13,8 @@ use crate::{output, table};
 const STATE_WIDTH: usize = 40;
 
 /// Lists the instances
+///
+/// Those that have ended are listed as well, the last 64 of them.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume ps\n  transhume ps --json | jq -r '.[].name'")]
 pub struct Arguments {

@@ -10,7 +10,8 @@ use crate::failure::Result;
 
 /// Waits until an instance's command ends, and ends with its exit code
 ///
-/// It also waits for a coordinator that goes away meanwhile.
+/// It also waits for a coordinator that goes away meanwhile. Of instances that have ended, the last 64 are
+/// remembered.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume wait job1 && echo job1 went well")]
 pub struct Arguments {
