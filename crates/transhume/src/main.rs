@@ -12,8 +12,12 @@ mod table;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
-use failure::Result;
+use failure::{Failure, Result};
+
+/// What a command ends with whose own arguments are wrong.
+const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match cli::Cli::try_parse().map_or_else(|answer| tell(&answer), run) {
@@ -34,12 +38,23 @@ fn run(command: cli::Cli) -> Result<ExitCode> {
 
 /// Says what is wrong with the command line, or the help or the version that it asks for.
 fn tell(answer: &clap::Error) -> Result<ExitCode> {
+    if answer.kind() == ErrorKind::InvalidUtf8 {
+        return Err(not_text());
+    }
     if answer.use_stderr() {
         answer.exit();
     }
     end_with_the_reader();
     output::written(answer.print())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which arguments are not UTF-8.
+fn not_text() -> Failure {
+    let wrong = std::env::args_os().skip(1).filter(|argument| argument.to_str().is_none());
+    let wrong: Vec<_> = wrong.map(|argument| format!("{argument:?}")).collect();
+    let message = format!("not UTF-8 among the arguments: {}", wrong.join(", "));
+    Failure::new(message, "give it in UTF-8, or a file under another name").with_code(WRONG_USAGE)
 }
 
 /// Lets a write to a pipe that nobody reads end the process, as people expect of `transhume ps | head`.

@@ -1,7 +1,9 @@
 //! The command line against a coordinator that answers from a script.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -94,7 +96,7 @@ const MOVED: &str = r#"{"phase":{"phase":"prepare","at_us":0}}
 {"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","restarted":false,"total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
 "#;
 
-const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"restarted":false,"total_us":1,"blackout_us":1,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
+const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"restarted":false,"total_us":1,"blackout_us":0,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
 "#;
 
 #[test]
@@ -385,6 +387,33 @@ fn a_move_shows_its_phases_and_ends_with_a_table() {
     let json = text(&stage.run(&["move", "job", "h2", "--json"]).stdout);
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["blackout_us"], 120_000);
+}
+
+#[test]
+fn a_move_that_suspended_nothing_shows_no_blackout() {
+    let stage = Stage::new("unsuspended");
+    let _requests = stage.coordinator(&[ROLLED_BACK, ROLLED_BACK]);
+    let shown = text(&stage.run(&["move", "job", "h2"]).stdout);
+    assert!(shown.contains("0.0 ms in all\n") && !shown.contains("blackout"), "{shown}");
+    let json = text(&stage.run(&["move", "job", "h2", "--json"]).stdout);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["blackout_us"], 0);
+}
+
+#[test]
+fn an_argument_or_a_directory_that_is_not_text_is_named() {
+    let stage = Stage::new("not-text");
+    let wrong = OsStr::from_bytes(b"caf\xe9");
+    let ended = stage.command(&["run", "--", "echo"]).arg(wrong).output().unwrap();
+    let errors = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(errors.contains(r#"not UTF-8 among the arguments: "caf\xE9""#), "{errors}");
+    let folder = stage.folder.join(wrong);
+    fs::create_dir(&folder).unwrap();
+    let ended =
+        stage.command(&["run", "--", "echo"]).current_dir(&folder).env("PWD", &folder).output().unwrap();
+    let errors = text(&ended.stderr);
+    assert!(errors.contains("the working directory's name") && errors.contains(r"caf\xE9"), "{errors}");
 }
 
 #[test]

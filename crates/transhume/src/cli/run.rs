@@ -13,10 +13,7 @@ use super::lasting;
 use super::logs::Reading;
 use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
-use crate::{interrupt, library, output};
-
-/// What a command ends with whose own arguments are wrong.
-const WRONG_USAGE: u8 = 2;
+use crate::{WRONG_USAGE, interrupt, library, output};
 
 /// Starts a program that can be moved
 ///
@@ -77,13 +74,15 @@ impl Arguments {
             let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
             return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
         }
+        // First, since `PWD` names it too.
+        let directory = directory()?;
         Ok(RunRequest {
             name: self.name,
             host: self.host,
             fabric: FabricId(self.fabric),
             command: self.command,
             environment: library::add_to(environment()?)?,
-            directory: directory()?,
+            directory,
         })
     }
 }
@@ -117,7 +116,9 @@ fn directory() -> Result<String> {
     let help = "go to one that exists: the program starts in it on its host";
     let missing = |error| Failure::new(format!("the working directory is not there: {error}"), help);
     let path = env::current_dir().map_err(missing)?;
-    path.into_os_string().into_string().map_err(|_| not_text("the working directory's name"))
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| not_text(&format!("the working directory's name {path:?}")))
 }
 
 fn environment() -> Result<Vec<(String, String)>> {
