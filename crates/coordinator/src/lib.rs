@@ -118,8 +118,7 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
 
 async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorError> {
     let endpoint = Endpoint::new(Identity::load(&options.pki, COORDINATOR)?)?;
-    std::fs::create_dir_all(&options.state)
-        .map_err(CoordinatorError::io(options.state.display().to_string()))?;
+    private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
     let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
     let listener = TcpListener::bind(options.listen)
         .await

@@ -46,7 +46,7 @@ pub fn start(layout: &Layout, record: &Record, place: Place) -> Result<Identity>
         return Err(Error::AlreadyRunning(describe(place)));
     }
     let state = layout.state(place);
-    fs::create_dir_all(&state).doing(|| format!("cannot make {}", state.display()))?;
+    private::directory(&state).doing(|| format!("cannot make {}", state.display()))?;
     let log = open_log(&layout.log(place))?;
     let errors = log.try_clone().doing(|| "cannot duplicate a descriptor".into())?;
     let mut command = command(layout, record, place);
@@ -125,7 +125,7 @@ fn describe(place: Place) -> String {
 }
 
 fn open_log(path: &Path) -> Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
+    let opened = private::open(path, OpenOptions::new().create(true).append(true));
     opened.doing(|| format!("cannot open {}", path.display()))
 }
 

@@ -25,10 +25,11 @@ pub struct StateFiles {
 }
 
 impl StateFiles {
-    /// The files under `state`, which is made if it does not exist.
+    /// The files under `state`, which is made if it does not exist, and is its owner's alone.
     pub fn open(state: &Path) -> io::Result<Self> {
         let root = state.join("instances");
-        fs::create_dir_all(&root)?;
+        private::directory(state)?;
+        private::tree(&root)?;
         Ok(Self { root })
     }
 
@@ -81,10 +82,8 @@ impl StateFiles {
 
     fn write(&self, vid: Vid, name: &str, bytes: &[u8]) -> io::Result<()> {
         let folder = self.folder(vid);
-        fs::create_dir_all(&folder)?;
-        let fresh = folder.join(format!("{name}.new"));
-        fs::write(&fresh, bytes)?;
-        fs::rename(fresh, folder.join(name))
+        private::directory(&folder)?;
+        private::replace(&folder.join(name), bytes)
     }
 }
 
@@ -94,7 +93,25 @@ fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_blueprint_is_not_for_others_also_one_of_an_earlier_node() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = directory.path().join("instances/9/blueprint");
+        fs::create_dir_all(old.parent().unwrap()).unwrap();
+        fs::write(&old, "SECRET=x").unwrap();
+        let files = StateFiles::open(directory.path()).unwrap();
+        files.write_blueprint(Vid::new(7).unwrap(), b"SECRET=x").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let fresh = directory.path().join("instances/7/blueprint");
+        assert_eq!(
+            [&old, &fresh].map(|file| (mode(file), mode(file.parent().unwrap()))),
+            [(0o600, 0o700); 2]
+        );
+    }
 
     #[test]
     fn what_is_newer_than_the_move_counts() {

@@ -1,5 +1,6 @@
 //! A database file with a version in it, and values in postcard encoding.
 
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use redb::{
@@ -28,6 +29,7 @@ impl File {
         version: u32,
         prepare: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<Self, StoreError> {
+        make_private(path).map_err(|error| StoreError::File { path: path.into(), source: error.into() })?;
         let database = Database::create(path).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.into()),
             other => StoreError::File { path: path.into(), source: other.into() },
@@ -89,6 +91,11 @@ impl File {
             source => StoreError::File { path: self.path.clone(), source },
         }
     }
+}
+
+/// Makes the file at `path` if it is not there, its owner's alone.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    private::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false)).map(drop)
 }
 
 const MALFORMED: &str = "malformed value";

@@ -1,6 +1,8 @@
 //! What is written is found again, also when the writer is killed in the middle.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -193,4 +195,16 @@ fn a_killed_writer_leaves_every_acknowledged_record() {
         written = acknowledged + in_flight;
         assert!(image == image_after(written), "neither {acknowledged} records nor one more");
     }
+}
+
+#[test]
+fn a_store_is_its_owners_alone_also_one_that_was_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    drop(Store::open(&path).unwrap());
+    assert_eq!(mode(), 0o600);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    drop(Store::open(&path).unwrap());
+    assert_eq!(mode(), 0o600);
 }

@@ -47,9 +47,9 @@ impl Record {
 pub struct Records(PathBuf);
 
 impl Records {
-    /// Makes the directory if it is not there.
+    /// Makes the directory if it is not there. It and the records in it are their owner's alone.
     pub fn open(directory: PathBuf) -> Result<Self> {
-        fs::create_dir_all(&directory).doing(|| format!("creating {}", directory.display()))?;
+        private::tree(&directory).doing(|| format!("creating {}", directory.display()))?;
         Ok(Self(directory))
     }
 
@@ -60,9 +60,7 @@ impl Records {
     }
 
     fn replace(&self, path: &Path, record: &Record) -> io::Result<()> {
-        let fresh = path.with_extension("new");
-        fs::write(&fresh, serde_json::to_vec(record)?)?;
-        fs::rename(fresh, path)
+        private::replace(path, &serde_json::to_vec(record)?)
     }
 
     /// Deletes a record; no error if there is none.
