@@ -4,7 +4,7 @@ use api::Failure;
 use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use rpc::wire::split_reason;
-use store::MAX_ENDED_INSTANCES;
+use store::{MAX_ENDED_INSTANCES, StoreError};
 
 /// What is known of an instance that never ran.
 pub const NOT_STARTED: &str = "it was never started";
@@ -13,6 +13,10 @@ pub const NOT_STARTED: &str = "it was never started";
 pub fn from_reason(reason: &str) -> Failure {
     let (what, way_out) = split_reason(reason);
     Failure::new(what, way_out.unwrap_or("try again; the logs of the hosts' nodes say more"))
+}
+
+pub fn of_store(error: &StoreError) -> Failure {
+    Failure::new(format!("the coordinator's store: {error}"), error.way_out())
 }
 
 pub fn no_instance(name: &str) -> Failure {

@@ -47,8 +47,8 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
         Some(name) => connected_host(&inner, name)?,
         None => emptiest_host(&inner)?,
     };
-    let vid =
-        inner.store.allocate_vid().map_err(|error| Failure::new(error.to_string(), "end some instances"))?;
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    let vid = inner.store.allocate_vid().map_err(|error| failure::of_store(&error))?;
     let fabric = request.fabric;
     let spec = spec(request, vid, user)?;
     let name = spec.name.as_str().to_owned();

@@ -76,6 +76,15 @@ pub enum CoordinatorError {
 }
 
 impl CoordinatorError {
+    /// What helps, where the text does not say it.
+    #[must_use]
+    pub fn way_out(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.way_out(),
+            _ => "",
+        }
+    }
+
     fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

@@ -91,6 +91,7 @@ fn begin(inner: &mut Inner, cluster: &Cluster, request: &MoveRequest) -> Result<
     if starting(inner, name).is_some() {
         return Err(failure::still_starting(name, &source));
     }
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let wish = Wish { vid, destination, dry_run: request.dry_run };
     let begun = inner.machine.begin(wish, cluster.now());
     let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;

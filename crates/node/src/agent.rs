@@ -10,7 +10,7 @@ use moves::node::{AlreadyHere, Config, Input, NodeAgent, Operation, Output};
 use moves::protocol::Location;
 use moves::{HostName, MoveId};
 use rpc::Outbox;
-use rpc::wire::{FromNode, Measurement};
+use rpc::wire::{self, FromNode, Measurement};
 use store::{NodeStore, StoreError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -77,6 +77,12 @@ impl Agent {
 
     pub fn entry(&self, vid: Vid) -> Option<Entry> {
         self.lock().machine.entry(vid).cloned()
+    }
+
+    /// Whether there is room for the records of something new; if not, why, with the way out.
+    pub fn ready(&self) -> Result<(), String> {
+        let ready = self.lock().store.ready();
+        ready.map_err(|error| wire::reason(&error.to_string(), error.way_out()))
     }
 
     /// Waits until a record cannot be written; then nothing more may be done.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use broker::directory::{Due, Member};
 use moves::node::Input;
+use moves::protocol::{Directive, Report, ToCoordinator, ToNode};
 use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Outbox, channel};
 use tokio::time::sleep;
@@ -93,7 +94,10 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
                 }
             }
         }
-        FromCoordinator::Moves(message) => node.input(Input::Message(message)),
+        FromCoordinator::Moves(message) => match refusal(node, &message) {
+            Some(refusal) => node.tell_coordinator(&FromNode::Moves(refusal)),
+            None => node.input(Input::Message(message)),
+        },
         FromCoordinator::Moved { vid, host, epoch } => node.directory.note(vid, Place { host, epoch }),
         FromCoordinator::Directory { process, number, answer } => {
             let fabric = node.live(process.vid).map(|live| live.fabric);
@@ -109,4 +113,15 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
             });
         }
     }
+}
+
+/// The refusal of an arrival for whose record there is no room: the record comes before all else.
+fn refusal(node: &Node, message: &ToNode) -> Option<ToCoordinator> {
+    let ToNode::Move { id, vid, directive: Directive::Prepare { .. } } = message else { return None };
+    if node.agent.entry(*vid).is_some() {
+        return None;
+    }
+    let reason = node.agent.ready().err()?;
+    let report = Report::Refused { reasons: vec![node.at_home(&reason)] };
+    Some(ToCoordinator::Move { id: *id, vid: *vid, report })
 }

@@ -204,6 +204,7 @@ impl Node {
     async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8]) -> Result<Answer, String> {
         let blueprint: Blueprint =
             frame::decode(bytes).map_err(|_| "the instance's description cannot be read".to_owned())?;
+        self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         self.enter_instance(vid).map_err(|error| error.to_string())?;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());

@@ -99,6 +99,17 @@ pub enum NodeError {
     Refused(String),
 }
 
+impl NodeError {
+    /// What helps, where the text does not say it.
+    #[must_use]
+    pub fn way_out(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.way_out(),
+            _ => "",
+        }
+    }
+}
+
 /// Runs a node until it fails. Its instances run on, also if the future is dropped.
 pub async fn serve(options: NodeOptions) -> NodeError {
     node::serve(options).await

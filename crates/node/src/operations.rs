@@ -85,6 +85,9 @@ impl Node {
 
     async fn check_source(self: &Arc<Self>, vid: Vid, dry_run: bool) -> Result<Outcome> {
         let name = self.known(vid)?.name;
+        if let Some(refusal) = self.no_room() {
+            return Ok(refusal);
+        }
         let checked = name.clone();
         let Report { blockers, needs } = self.engine(move |engine| engine.check(&checked)).await?;
         if !blockers.is_empty() {
@@ -114,8 +117,21 @@ impl Node {
     /// The refusal, if this host does not have what the instance needs.
     async fn verify(&self, facts: &[u8]) -> Result<Option<Outcome>> {
         let needs: Needs = frame::decode(facts)?;
+        if let Some(refusal) = self.no_room() {
+            return Ok(Some(refusal));
+        }
         let blockers = self.engine(move |engine| engine.verify(&needs)).await?;
         Ok((!blockers.is_empty()).then(|| refused(&blockers)))
+    }
+
+    /// The refusal, if this host has no room for the records of a move.
+    fn no_room(&self) -> Option<Outcome> {
+        self.agent.ready().err().map(|reason| Outcome::Refused { reasons: vec![self.at_home(&reason)] })
+    }
+
+    /// `reason` with this host's name.
+    pub fn at_home(&self, reason: &str) -> String {
+        format!("host {}: {reason}", self.host)
     }
 
     async fn prepare(

@@ -70,6 +70,15 @@ impl Store {
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
+    /// Whether there is room for the records of something new. Those of what is under way have room that is
+    /// kept for them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoRoom`].
+    pub fn ready(&self) -> Result<(), StoreError> {
+        self.file.ready()
+    }
+
     /// What all records so far amount to.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use crate::file::is_full;
+
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -32,11 +34,34 @@ pub enum StoreError {
     #[error("every VID is in use: end some instances first")]
     NoVid,
     /// The file cannot be read or written: no room, no permission, a damaged disk.
-    #[error("cannot read or write {}", path.display())]
+    #[error("cannot read or write {}: {source}", path.display())]
     File {
         /// The store's file.
         path: PathBuf,
         /// What the file system or the database says.
         source: redb::Error,
     },
+    /// There is no room for the records of something new.
+    #[error("no room for new records in {}: {source}", path.display())]
+    NoRoom {
+        /// The store's file.
+        path: PathBuf,
+        /// What the file system says.
+        source: std::io::Error,
+    },
+}
+
+impl StoreError {
+    /// What helps, where the text does not say it.
+    #[must_use]
+    pub fn way_out(&self) -> &'static str {
+        match self {
+            Self::NoRoom { .. } => "make room on its file system, then try again",
+            Self::File { source, .. } if is_full(source) => {
+                "make room on its file system, then start this again: it goes on where it stopped"
+            }
+            Self::File { .. } => "see to its file system, then start this again: it goes on where it stopped",
+            _ => "",
+        }
+    }
 }

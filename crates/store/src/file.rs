@@ -1,7 +1,9 @@
 //! A database file with a version in it, and values in postcard encoding.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
@@ -11,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::StoreError;
+use crate::reserve::Reserve;
 
 /// Single numbers, by name.
 pub(crate) const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -19,7 +22,9 @@ const VERSION: &str = "version";
 
 pub(crate) struct File {
     path: PathBuf,
-    database: Database,
+    /// None after a failed write: what is in it is known when it is opened anew.
+    database: Mutex<Option<Database>>,
+    reserve: Reserve,
 }
 
 impl File {
@@ -27,14 +32,16 @@ impl File {
     pub(crate) fn open(
         path: &Path,
         version: u32,
-        prepare: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
+        prepare: impl Fn(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<Self, StoreError> {
-        make_private(path).map_err(|error| StoreError::File { path: path.into(), source: error.into() })?;
+        let failed = |source| StoreError::File { path: path.into(), source };
+        make_private(path).map_err(|error| failed(error.into()))?;
         let database = Database::create(path).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.into()),
-            other => StoreError::File { path: path.into(), source: other.into() },
+            other => failed(other.into()),
         })?;
-        let file = Self { path: path.into(), database };
+        let reserve = Reserve::new(path.with_extension("reserve"));
+        let file = Self { path: path.into(), database: Mutex::new(Some(database)), reserve };
         file.sync_name()?;
         let found = file.write(|write| {
             let mut numbers = write.open_table(NUMBERS)?;
@@ -46,10 +53,17 @@ impl File {
             Ok(found.unwrap_or(u64::from(version)))
         })?;
         if found == u64::from(version) {
+            // Without room nothing begins, which is said then.
+            let _ = file.ready();
             return Ok(file);
         }
         let found = u32::try_from(found).unwrap_or(u32::MAX);
         Err(StoreError::Version { path: file.path, found, known: version })
+    }
+
+    /// Whether there is room for the records of something new.
+    pub(crate) fn ready(&self) -> Result<(), StoreError> {
+        self.reserve.hold().map_err(|source| StoreError::NoRoom { path: self.path.clone(), source })
     }
 
     /// Makes the file's name durable; the database takes care of its contents.
@@ -60,18 +74,28 @@ impl File {
         synced.map_err(|source| self.failed(source.into()))
     }
 
-    /// One transaction, durable when this returns.
+    /// One transaction, durable when this returns. On a full disk it is made a second time, in the room that
+    /// is kept for that.
     pub(crate) fn write<T>(
         &self,
-        change: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>,
+        change: impl Fn(&WriteTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
         let attempt = || {
-            let write = self.database.begin_write()?;
-            let result = change(&write)?;
-            write.commit()?;
-            Ok(result)
+            self.with(|database| {
+                let write = database.begin_write()?;
+                let result = change(&write)?;
+                write.commit()?;
+                Ok(result)
+            })
         };
-        attempt().map_err(|source| self.failed(source))
+        let written = match attempt() {
+            Err(error) if is_full(&error) => {
+                self.reserve.release();
+                attempt()
+            }
+            written => written,
+        };
+        written.map_err(|source| self.failed(source))
     }
 
     /// Reads one consistent state.
@@ -79,8 +103,20 @@ impl File {
         &self,
         look: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let attempt = || look(&self.database.begin_read()?);
-        attempt().map_err(|source: redb::Error| self.failed(source))
+        self.with(|database| look(&database.begin_read()?)).map_err(|source| self.failed(source))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+        let mut kept = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = match kept.take() {
+            Some(database) => database,
+            None => Database::open(&self.path)?,
+        };
+        let result = work(&database);
+        if !matches!(result, Err(redb::Error::Io(_) | redb::Error::PreviousIo)) {
+            *kept = Some(database);
+        }
+        result
     }
 
     fn failed(&self, source: redb::Error) -> StoreError {
@@ -96,6 +132,12 @@ impl File {
 /// Makes the file at `path` if it is not there, its owner's alone.
 fn make_private(path: &Path) -> std::io::Result<()> {
     private::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false)).map(drop)
+}
+
+/// Whether there is no room on the disk, or no more of it for this user.
+pub(crate) fn is_full(error: &redb::Error) -> bool {
+    let full = |kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    matches!(error, redb::Error::Io(error) if full(error.kind()))
 }
 
 const MALFORMED: &str = "malformed value";

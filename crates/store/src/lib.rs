@@ -10,6 +10,7 @@ mod coordinator;
 mod error;
 mod file;
 mod node;
+mod reserve;
 
 pub use coordinator::{EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
 pub use error::StoreError;

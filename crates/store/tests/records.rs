@@ -1,7 +1,8 @@
 //! What is written is found again, also when the writer is killed in the middle.
 
+use std::ffi::CString;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +11,8 @@ use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
 use moves::{HostName, MoveId};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use store::{MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, NodeStore, Store, StoreError};
 
 /// Where the child of [`a_killed_writer_leaves_every_acknowledged_record`] writes.
@@ -207,4 +210,50 @@ fn a_store_is_its_owners_alone_also_one_that_was_not() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     drop(Store::open(&path).unwrap());
     assert_eq!(mode(), 0o600);
+}
+
+/// A file system of `kibibytes` that only this thread sees.
+fn small_disk(kibibytes: u32) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    // SAFETY: the thread shares nothing with others that would be unshared but its view of the file systems.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    let size = CString::new(format!("size={kibibytes}k")).unwrap();
+    mount("none", folder.path(), "tmpfs", MountFlags::empty(), size.as_c_str()).unwrap();
+    folder
+}
+
+/// Writes a file until there is no room.
+fn fill(path: &Path) {
+    let mut file = fs::File::create(path).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+}
+
+#[test]
+fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
+    let disk = small_disk(4096);
+    let (path, filler) = (disk.path().join("store"), disk.path().join("fill"));
+    let store = NodeStore::open(&path).unwrap();
+    store.ready().unwrap();
+    fill(&filler);
+    let full = store.ready().unwrap_err();
+    assert!(full.to_string().contains("No space left on device") && !full.way_out().is_empty(), "{full}");
+    let entry =
+        Entry { epoch: Epoch(1), role: Role::Ended { exit: Exit::Lost { reason: "x".repeat(60_000) } } };
+    let set = |number| NodeRecord::Set { vid: vid(number), entry: entry.clone() };
+    for number in 1..4 {
+        store.apply(&set(number)).unwrap();
+    }
+    // Not even what was kept is there any more.
+    fill(&disk.path().join("more"));
+    let lost = (4..100).find_map(|number| store.apply(&set(number)).err()).unwrap();
+    assert!(lost.to_string().contains("No space left on device") && !lost.way_out().is_empty(), "{lost}");
+    assert!(store.ready().is_err());
+    fs::remove_file(disk.path().join("more")).unwrap();
+    fs::remove_file(&filler).unwrap();
+    store.ready().unwrap();
+    store.apply(&set(100)).unwrap();
+    drop(store);
+    let found = NodeStore::open(&path).unwrap().load().unwrap();
+    assert!([1, 2, 3, 100].iter().all(|number| found.get(&vid(*number)) == Some(&entry)));
 }

@@ -4,8 +4,11 @@
 mod engine;
 mod library;
 
+use std::fs::{self, File};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -435,4 +438,59 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
     };
     assert!(matches!(report.outcome, Outcome::RolledBack(_)));
     assert_eq!(a.comes_back(), Epoch(0));
+}
+
+/// A small file system in memory.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf) -> Self {
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=16m", "none"]).arg(&path).status();
+        assert!(mounted.unwrap().success());
+        Self(path)
+    }
+
+    /// Leaves no room on it.
+    fn fill(&self) {
+        let mut file = File::create(self.0.join("fill")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.0.join("fill")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_node_whose_disk_is_full_refuses_what_is_new_and_goes_on_when_there_is_room() {
+    let mut cluster = Cluster::start();
+    cluster.stop_node(1);
+    let disk = SmallDisk::mount(cluster.directory.path().join("h2"));
+    cluster.start_node(1);
+    let _library = cluster.run_library("a", "h1");
+    let refused = |cluster: &Cluster, host: &str| {
+        let Event::Moved(report) = cluster.request_move("a", host, false) else { panic!("no report") };
+        let Outcome::RolledBack(why) = report.outcome else { panic!("it was moved") };
+        assert!(why.message.contains("host h2: no room") && why.message.contains("node.redb"), "{why:?}");
+        assert!(why.message.contains("No space left on device") && why.help.contains("make room"), "{why:?}");
+    };
+    disk.fill();
+    for _ in 0..2 {
+        refused(&cluster, "h2");
+        assert_eq!(cluster.instance("a").host, "h1");
+    }
+    disk.make_room();
+    assert_eq!(cluster.move_to("a", "h2").outcome, Outcome::Moved);
+    disk.fill();
+    refused(&cluster, "h3");
+    assert_eq!(cluster.instance("a").state, State::Running);
+    disk.make_room();
+    assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
 }

@@ -38,7 +38,7 @@ impl Arguments {
             pki: self.pki,
             state: self.state,
         };
-        coordinator::run(options).map_err(|error| Failure::new(error.to_string(), ""))?;
+        coordinator::run(options).map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -64,7 +64,7 @@ impl Arguments {
             bridge: self.bridge,
             init: init_command()?,
         };
-        let engine = ProcessEngine::new(config).map_err(failed)?;
+        let engine = ProcessEngine::new(config).map_err(|error| Failure::new(error.to_string(), ""))?;
         node::run(NodeOptions {
             name: self.name,
             listen: self.listen,
@@ -74,7 +74,7 @@ impl Arguments {
             engine: Box::new(engine),
             start_patience: START_PATIENCE,
         })
-        .map_err(failed)?;
+        .map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -97,8 +97,4 @@ fn init_command() -> Result<Vec<OsString>> {
 fn default_criu() -> PathBuf {
     let fetched = Path::new("/var/cache/transhume/criu/criu");
     if fetched.exists() { fetched.to_owned() } else { "criu".into() }
-}
-
-fn failed(error: impl std::error::Error) -> Failure {
-    Failure::new(error.to_string(), "")
 }
