@@ -4,9 +4,11 @@
 //! * [`directory`]: what processes of a fabric tell each other of themselves.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
+//! * [`device_file`]: what programs look for before they believe in a device.
 //! * [`netns`]: the network namespaces in which these sockets are.
 
 pub mod attach;
+pub mod device_file;
 pub mod directory;
 pub mod identity;
 pub mod netns;

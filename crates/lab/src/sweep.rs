@@ -73,7 +73,9 @@ fn remove_files(layout: &Layout) -> Result<()> {
     remove(&layout.images_in_memory())?;
     remove(layout.root())?;
     // Fails while another lab or a coordinator keeps something there, as it should.
-    let _ = fs::remove_dir(RUN);
+    if fs::remove_dir(RUN).is_ok() {
+        fabric::device_file::remove();
+    }
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! The list of devices: one if the process is attached to a node, else none.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Mutex, OnceLock};
 
+use fabric::device_file::NAME;
 use libc::c_int;
 use verbs_abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
 use verbs_abi::ibv_device;
@@ -11,9 +12,6 @@ use verbs_abi::ibv_device;
 use crate::events::lock;
 use crate::process::Process;
 use crate::{attach, debug, object};
-
-/// What programs call the device.
-const NAME: &CStr = c"transhume0";
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
 struct Shown(ibv_device);
@@ -35,14 +33,15 @@ fn describe() -> Shown {
     device.node_type = IBV_NODE_CA;
     device.transport_type = IBV_TRANSPORT_IB;
     set_text(&mut device.name, NAME);
-    set_text(&mut device.dev_name, c"uverbs0");
-    set_text(&mut device.dev_path, c"/sys/class/infiniband_verbs/uverbs0");
-    set_text(&mut device.ibdev_path, c"/sys/class/infiniband/transhume0");
+    set_text(&mut device.dev_name, NAME);
+    set_text(&mut device.dev_path, &format!("/sys/class/infiniband_verbs/{NAME}"));
+    set_text(&mut device.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
     Shown(device)
 }
 
-fn set_text(field: &mut [c_char], text: &CStr) {
-    for (to, from) in field.iter_mut().zip(text.to_bytes_with_nul()) {
+/// `field` holds zeroes, and more than `text`.
+fn set_text(field: &mut [c_char], text: &str) {
+    for (to, from) in field.iter_mut().zip(text.bytes()) {
         *to = from.cast_signed();
     }
 }
@@ -78,8 +77,9 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
     unsafe { libc::free(list.cast()) };
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_device_name(_: *mut ibv_device) -> *const c_char {
-    NAME.as_ptr()
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the contract of verbs: a live device; only an address is computed.
+    unsafe { (&raw const (*device).name).cast() }
 }
 
 /// The kernel knows no such device, so it has no index.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use broker::{Broker, InstanceId, Observer, Roster};
 use engines::Engine;
-use fabric::Vid;
 use fabric::attach::NotStarted;
+use fabric::{Vid, device_file};
 use moves::HostName;
 use moves::journal::Exit;
 use moves::node::{Input, Output};
@@ -72,6 +72,9 @@ struct Begun {
 }
 
 async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
+    if let Err(error) = device_file::make() {
+        tracing::warn!("programs that look for the RDMA device in /dev/infiniband will not find it: {error}");
+    }
     let listener = listen(options.listen).await?;
     let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
     let join = options.join;
