@@ -1,6 +1,7 @@
 //! Memory of the device. This device is the program, so it is memory like any other.
 
-use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use libc::{c_int, c_uint, c_void};
 use softhca::{Access, Errno};
@@ -12,12 +13,14 @@ use crate::{errno, object};
 /// The most that one allocation may have. There can be many.
 pub(crate) const LARGEST: usize = 256 * 1024;
 
+/// The words of an allocation. They are shared with whoever has registered them.
+pub(crate) type DeviceMemory = Arc<[AtomicU64]>;
+
 /// What a program's `ibv_dm` lies in.
 #[repr(C)]
 struct Dm {
     base: ibv_dm,
-    /// Shared with whoever has registered it.
-    words: Box<[UnsafeCell<u64>]>,
+    words: DeviceMemory,
 }
 
 starts_with!(Dm, ibv_dm);
@@ -52,7 +55,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     if attr.length == 0 || attr.length > LARGEST {
         return errno::object(Err(if attr.length == 0 { Errno::INVALID } else { Errno::NO_MEMORY }));
     }
-    let words = (0..attr.length.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+    let words = (0..attr.length.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
     let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_in as _), Some(copy_out as _));
     object::give(Dm {
         base: ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 },
@@ -61,7 +64,11 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: `alloc_dm` gave it, and the program gives it back once nothing is registered any more.
+    // SAFETY: the contract of verbs.
+    if Arc::strong_count(&unsafe { Dm::of(dm) }.words) > 1 {
+        return libc::EBUSY;
+    }
+    // SAFETY: `alloc_dm` gave it, and the program gives it back.
     unsafe { object::take::<Dm, _>(dm) };
     0
 }
@@ -75,16 +82,17 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the contract of verbs.
-    let place = unsafe { Dm::of(dm) }.at(offset, length);
+    let dm = unsafe { Dm::of(dm) };
+    let place = dm.at(offset, length);
     let access = memory::access(access).and_then(|access| match access.contains(Access::ZERO_BASED) {
         true => Ok(access),
         false => Err(Errno::INVALID),
     });
     errno::object(place.and_then(|place| {
         let access = access?;
-        // SAFETY: the memory stays until it is freed, which the program does after `ibv_dereg_mr`.
+        // SAFETY: the region keeps the memory.
         unsafe {
-            memory::give(pd, std::ptr::null_mut(), length, |state, pd| {
+            memory::give(pd, std::ptr::null_mut(), length, Some(Arc::clone(&dm.words)), |state, pd| {
                 state.device.reg_mr(pd, place as u64, length as u64, 0, access)
             })
         }

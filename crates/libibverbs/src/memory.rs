@@ -6,6 +6,7 @@ use verbs_abi::constants::access::IBV_ACCESS_OPTIONAL_RANGE;
 use verbs_abi::{ibv_mr, ibv_pd};
 
 use crate::context::Context;
+use crate::device_memory::DeviceMemory;
 use crate::domain::Pd;
 use crate::process::{Held, State};
 use crate::{errno, object};
@@ -15,6 +16,8 @@ use crate::{errno, object};
 pub(crate) struct Mr {
     base: ibv_mr,
     pub(crate) handle: softhca::Mr,
+    /// Device memory that it is in, and keeps.
+    within: Option<DeviceMemory>,
 }
 
 starts_with!(Mr, ibv_mr);
@@ -52,14 +55,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     errno::object(access.and_then(|access| {
         // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
         unsafe {
-            give(pd, addr, length, |state, pd| {
+            give(pd, addr, length, None, |state, pd| {
                 state.device.reg_mr(pd, addr as u64, length as u64, iova, access)
             })
         }
     }))
 }
 
-/// Gives the program a region that `make` makes in `pd`.
+/// Gives the program a region that `make` makes in `pd`, `within` device memory if it is.
 ///
 /// # Safety
 /// `pd` is a PD of this library.
@@ -67,6 +70,7 @@ pub(crate) unsafe fn give(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
+    within: Option<DeviceMemory>,
     make: impl FnOnce(&mut State, softhca::Pd) -> Result<(softhca::Mr, Keys), Errno>,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: the caller's promise.
@@ -78,7 +82,7 @@ pub(crate) unsafe fn give(
         state.objects.mrs.insert(handle, Held(context));
         domain.enter();
         let base = ibv_mr { context, pd, addr, length, handle: handle.0, lkey, rkey };
-        Ok(object::give(Mr { base, handle }))
+        Ok(object::give(Mr { base, handle, within }))
     })
 }
 

@@ -60,7 +60,7 @@ static void device_memory(void)
 	CHECK(write_from(part(&pair, 0, 8), mr, 8) == IBV_WC_SUCCESS);
 	char text[20] = "";
 	CHECK(!ibv_memcpy_from_dm(text, dm, 72, 8) && !strcmp(text, "written"));
-	CHECK(!ibv_dereg_mr(mr) && !ibv_free_dm(dm));
+	CHECK(ibv_free_dm(dm) == EBUSY && !ibv_dereg_mr(mr) && !ibv_free_dm(dm));
 	attr.length = 1 << 30;
 	CHECK(!ibv_alloc_dm(pair.context, &attr) && errno == ENOMEM);
 }
