@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
 use fabric::directory::{Answer, Request};
@@ -20,6 +20,7 @@ use crate::instance::{InstanceId, NotAdmitted, Outgoing, Seat};
 use crate::link;
 use crate::namespace::{Namespace, is_first_process};
 use crate::output::Chunk;
+use crate::pace::{self, Pace};
 use crate::report::SuspendedProcess;
 
 /// How long a process may take to say who it is.
@@ -42,11 +43,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: AsyncFd<OwnedFd>) {
     let mut strangers = JoinSet::new();
     let mut complained = false;
+    let complaints = Arc::new(Mutex::new(pace::complaints()));
     loop {
         while strangers.try_join_next().is_some() {}
         match next(&listener).await {
             Ok(socket) if strangers.len() < MAX_STRANGERS => {
-                strangers.spawn(serve(shared.clone(), instance, socket));
+                strangers.spawn(serve(shared.clone(), instance, socket, complaints.clone()));
                 // Others have their turn although somebody may be connecting in a loop.
                 yield_now().await;
             }
@@ -80,13 +82,18 @@ fn why_refused(refused: &io::Result<OwnedFd>) -> String {
 }
 
 /// Hears who a process is, and leaves one that is let in to a task of its own.
-async fn serve(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd) {
-    if let Err(error) = greet(&shared, instance, socket).await {
+async fn serve(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd, complaints: Arc<Mutex<Pace>>) {
+    if let Err(error) = greet(&shared, instance, socket, &complaints).await {
         debug!("instance {instance}: a process is cut off: {error}");
     }
 }
 
-async fn greet(shared: &Arc<Shared>, instance: InstanceId, socket: OwnedFd) -> io::Result<()> {
+async fn greet(
+    shared: &Arc<Shared>,
+    instance: InstanceId,
+    socket: OwnedFd,
+    complaints: &Mutex<Pace>,
+) -> io::Result<()> {
     let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
     let socket = watch(socket)?;
     let hello = timeout(HELLO_LIMIT, receive(&socket)).await??;
@@ -105,7 +112,9 @@ async fn greet(shared: &Arc<Shared>, instance: InstanceId, socket: OwnedFd) -> i
         }
         Err(NotAdmitted::Later) => Ok(()),
         Err(NotAdmitted::Refused(reason)) => {
-            warn!("instance {instance}: process {pid} is refused: {reason}");
+            if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+                warn!("instance {instance}: process {pid} is refused: {reason}");
+            }
             send(&socket, &ToProcess::Refused { reason }, &[]).await
         }
     }

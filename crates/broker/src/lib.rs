@@ -26,7 +26,7 @@ mod link;
 pub mod local;
 mod namespace;
 mod output;
-mod pace;
+pub mod pace;
 mod peers;
 mod report;
 

@@ -4,14 +4,20 @@ use std::time::{Duration, Instant};
 
 /// Lets `burst` things through at once, and one more each `interval`.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     burst: u32,
     interval: Duration,
     left: u32,
     counted: Instant,
 }
 
+/// What is said of each of very many strangers: a few times at once, and then once a minute.
+pub fn complaints() -> Pace {
+    Pace::new(5, Duration::from_secs(60), Instant::now())
+}
+
 impl Pace {
+    /// A pace whose burst is whole `now`.
     pub fn new(burst: u32, interval: Duration, now: Instant) -> Self {
         Self { burst, interval, left: burst, counted: now }
     }
@@ -33,6 +39,14 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_is_told_a_few_times() {
+        let mut pace = complaints();
+        let now = Instant::now();
+        assert_eq!((0..4000).filter(|_| pace.take(now)).count(), 5);
+        assert!(pace.take(now + Duration::from_secs(61)));
+    }
 
     #[test]
     fn a_burst_and_then_one_for_each_interval() {

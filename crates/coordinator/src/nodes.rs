@@ -1,21 +1,22 @@
 //! The nodes' connections.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use broker::pace::{self, Pace};
 use fabric::Vid;
 use moves::HostName;
 use moves::coordinator::Input;
 use moves::journal::Exit;
 use moves::protocol::ToCoordinator;
 use rpc::channel::{self, Inbox};
+use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Endpoint, Pending};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, NodeLink};
@@ -24,30 +25,39 @@ use crate::directory;
 /// How long a node may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most connections that have not yet said who they are.
-const MAX_STRANGERS: usize = 256;
-
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// Accepts nodes for as long as it is polled.
 pub async fn accept(cluster: Arc<Cluster>, endpoint: Endpoint, listener: TcpListener) {
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let lobby = Lobby::new();
+    let complaints = Arc::new(Mutex::new(pace::complaints()));
     loop {
-        let Ok(permit) = strangers.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((tcp, address)) => {
-                let (cluster, endpoint) = (cluster.clone(), endpoint.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = converse(&cluster, &endpoint, tcp, permit).await {
-                        tracing::info!("the node at {address} is cut off: {error}");
-                    }
-                });
+                if let Some(permit) = lobby.enter(address.ip(), is_host(&cluster, address.ip())) {
+                    let (cluster, endpoint, complaints) =
+                        (cluster.clone(), endpoint.clone(), complaints.clone());
+                    tokio::spawn(async move {
+                        if let Err(error) = converse(&cluster, &endpoint, tcp, permit).await {
+                            cut_off(address, &error, &complaints);
+                        }
+                    });
+                    continue;
+                }
             }
-            Err(error) => {
-                tracing::warn!("no connection accepted: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            Err(error) => tracing::warn!("no connection accepted: {error}"),
         }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn is_host(cluster: &Cluster, address: IpAddr) -> bool {
+    cluster.lock().hosts.values().any(|host| host.ip() == address)
+}
+
+fn cut_off(address: SocketAddr, error: &io::Error, complaints: &Mutex<Pace>) {
+    if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+        tracing::info!("the node at {address} is cut off: {error}");
     }
 }
 

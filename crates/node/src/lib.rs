@@ -15,7 +15,6 @@
 //! * [`operations`]: what the state machine can ask for, with engine and broker.
 //! * [`control`]: the connection to the coordinator.
 //! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
-//! * [`lobby`]: how many connections may come that have not yet said who they are.
 //! * [`state`], [`directory`]: what the node keeps in files, and in memory.
 //!
 //! The node may be killed at any time: instances are not its children and run on, what it must
@@ -29,7 +28,6 @@ mod images;
 mod instances;
 mod links;
 mod listener;
-mod lobby;
 mod node;
 mod operations;
 mod peers;

@@ -14,13 +14,13 @@ use broker::{LinkRequest, Peers, RemoteLink};
 use fabric::attach::LinkRefusal;
 use fabric::directory::Request;
 use moves::HostName;
+use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::{FromNode, LinkAnswer, LinkQuestion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use crate::directory::Place;
-use crate::lobby::{Lobby, PAUSE};
 use crate::node::Node;
 
 /// How long the other end may take to connect to the data port and to say its nonce.
@@ -191,7 +191,7 @@ impl Node {
         loop {
             match listener.accept().await {
                 Ok((socket, address)) => {
-                    if let Some(permit) = lobby.enter(address, &self.directory) {
+                    if let Some(permit) = lobby.enter(address.ip(), self.directory.is_host(address.ip())) {
                         tokio::spawn(self.clone().take_data(socket, permit));
                         continue;
                     }

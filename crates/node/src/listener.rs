@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moves::HostName;
+use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
 use rpc::{call, frame};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::lobby::{Lobby, PAUSE};
 use crate::node::Node;
 
 /// How long a node may take to say what its connection is for.
@@ -23,7 +23,7 @@ impl Node {
         loop {
             match listener.accept().await {
                 Ok((tcp, address)) => {
-                    if let Some(permit) = lobby.enter(address, &self.directory) {
+                    if let Some(permit) = lobby.enter(address.ip(), self.directory.is_host(address.ip())) {
                         tokio::spawn(self.clone().serve(tcp, address, permit));
                         continue;
                     }

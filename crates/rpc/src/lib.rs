@@ -8,12 +8,14 @@
 //! * [`tls`]: connections whose other end is known by name.
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
+//! * [`lobby`]: room for connections that have not yet said who they are.
 //! * [`call`]: questions and their answers over a channel.
 //! * [`wire`]: the messages.
 
 pub mod call;
 pub mod channel;
 pub mod frame;
+pub mod lobby;
 pub mod pki;
 pub mod tls;
 pub mod wire;
