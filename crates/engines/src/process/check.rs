@@ -30,6 +30,8 @@ use crate::report::{Blocker, FileKind, OpenFile};
 pub struct Findings<'a> {
     /// The instance's link.
     network: &'a Network,
+    /// The first process, which is in the namespaces of the node that started it.
+    first: i32,
     /// The tree.
     members: HashSet<i32>,
     /// Each reason once, in the order found.
@@ -42,7 +44,8 @@ pub struct Findings<'a> {
 pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
     let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
     let members = tree.iter().copied().collect();
-    let mut findings = Findings { network, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
+    let mut findings =
+        Findings { network, first, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
     for &pid in &tree {
         // A process that ends meanwhile pins nothing.
         let _ended = findings

@@ -50,3 +50,14 @@ fn libraries_are_needed_with_their_build() {
     assert!(library.unwrap().build_id.is_some());
     assert!(found.needs.memory > 100 << 10);
 }
+
+#[test]
+fn a_node_in_another_mount_namespace_is_told_from_a_sandbox() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    // SAFETY: this test's thread goes on with a copy of what it sees of the file systems.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    let found = report(&host, &["count", "1000000"]).blockers;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].what.contains("the node runs in another mnt namespace"), "{found:?}");
+}

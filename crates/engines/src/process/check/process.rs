@@ -28,7 +28,17 @@ impl Findings<'_> {
         }
         for kind in SHARED {
             let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
-            if theirs != fs::read_link(format!("/proc/self/ns/{kind}"))? {
+            let first = fs::read_link(format!("/proc/{}/ns/{kind}", self.first))?;
+            if first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
+                let what = format!(
+                    "the node runs in another {kind} namespace than the one that started the instance"
+                );
+                self.block(
+                    what,
+                    "start the node where it was started before: not by a service with a PrivateTmp, say",
+                );
+            }
+            if theirs != first {
                 let what = format!("{} has a {kind} namespace of its own", named(pid));
                 self.block(what, "start it without unshare or a sandbox of its own");
             }
