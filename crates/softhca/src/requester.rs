@@ -339,8 +339,13 @@ impl Core {
     pub fn give_up(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if qp.requests() && !qp.init.kind.is_reliable() {
-            let end = qp.sends.end();
-            return self.drop_requests(handle, end);
+            let end = qp.sends.first_local();
+            if end > qp.sends.head() {
+                self.drop_requests(handle, end);
+            }
+            // What comes after it is given up next time.
+            self.run_local(handle);
+            return;
         }
         if qp.requests() && !qp.sends.is_empty() {
             let head = qp.sends.head();

@@ -93,6 +93,12 @@ impl SendQueue {
         self.get(self.head).is_some_and(|request| request.op.is_local())
     }
 
+    /// The first request that is done without the peer, or the end of the queue.
+    pub fn first_local(&self) -> u64 {
+        let is_local = |msn: &u64| self.get(*msn).is_some_and(|request| request.op.is_local());
+        (self.head..self.end).find(is_local).unwrap_or(self.end)
+    }
+
     /// How many more requests it takes.
     pub fn room(&self) -> usize {
         self.depth as usize - (self.end - self.head) as usize

@@ -269,6 +269,47 @@ fn queues_made_while_the_link_is_up_are_found() {
 }
 
 #[test]
+fn noise_ends_links_not_devices() {
+    for policy in Policy::ALL {
+        let net = &mut Net::new(2, policy, Medium::Pipe, 3);
+        let (mut a, mut b) = connected(net);
+        for round in 0..200 {
+            if round % 20 == 0 {
+                (a, b) = connected(net);
+            }
+            for cutter in net.pipes.values() {
+                cutter.disturb(30);
+            }
+            let queue = &b.queues[net.random.below(2) as usize];
+            let number = queue.number;
+            let _ = net.device(1).post_srq_recv(queue.srq, round, &[b.sge(0, 1000)]);
+            let wr = SendWr {
+                wr_id: round,
+                op: SendOp::SendImm(1),
+                signaled: true,
+                fence: false,
+                solicited: false,
+                srq_number: number,
+                payload: Payload::Sges(&[a.sge(0, 1000)]),
+            };
+            // Queue pairs fail here and there; what counts is that devices do not.
+            let _ = a.post_wr(net, &wr);
+            for _ in 0..10 {
+                net.step();
+                net.now += std::time::Duration::from_millis(3);
+            }
+            let _ = (a.poll_sends(net), b.poll(net, 0), b.poll(net, 1));
+        }
+        net.cut();
+        let (a, b) = connected(net);
+        b.receive(net, 0, 1, &[b.sge(0, 8)]);
+        post(net, &a, 1, SendOp::Send, &[a.sge(0, 8)], b.queues[0].number);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+    }
+}
+
+#[test]
 fn what_is_in_use_stays() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 5);
     let (a, b) = connected(net);

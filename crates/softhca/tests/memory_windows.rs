@@ -258,6 +258,27 @@ fn windows_survive_moves() {
 }
 
 #[test]
+fn what_an_unreliable_connection_gives_up_does_not_take_bindings_with_it() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 5);
+    let (_, b) = pair(net, 0, 1, &Plan { kind: QpKind::Uc, ..plan() });
+    net.nodes[0].gone = true;
+    let (_, first) = window(net, &b, WindowKind::Two);
+    b.post(net, 1, SendOp::Send, &[b.sge(0, 8)]);
+    b.post(net, 2, SendOp::Bind(binding(&b, first, READ_WRITE)), &[]);
+    b.post(net, 3, SendOp::Send, &[b.sge(0, 8)]);
+    let mut ended = Vec::new();
+    net.run(
+        |net| {
+            ended.extend(b.poll_sends(net));
+            ended.len() == 3
+        },
+        1000,
+    );
+    assert_eq!(statuses(&ended), [WcStatus::Success; 3]);
+    assert_eq!(net.device(1).dereg_mr(b.mr), Err(Errno::BUSY), "it is bound");
+}
+
+#[test]
 fn binding_needs_no_link() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 5);
     let (_, b) = pair(net, 0, 1, &plan());

@@ -136,8 +136,11 @@ pub(crate) fn check(
 }
 
 /// What a queue pair may let its peer do.
-const PEER_ACCESS: Access =
-    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+const PEER_ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
 
 fn values_fit(attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> bool {
     let fits = |bit: QpAttrMask, good: bool| !mask.contains(bit) || good;
