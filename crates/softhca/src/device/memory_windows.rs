@@ -30,7 +30,15 @@ impl Device {
     }
 
     /// Tells peers of handles that have changed.
+    #[inline]
     pub(super) fn tell_news(&mut self) {
+        if !self.core.news.is_empty() {
+            self.tell_all_news();
+        }
+    }
+
+    #[cold]
+    fn tell_all_news(&mut self) {
         for (line, previous) in self.core.news.drain(..) {
             self.links.announce(line, previous);
         }
