@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// A version node and its symbols, each with the Rust function behind it.
-type Node<'a> = (&'a str, Vec<(&'a str, String)>);
+/// A version node and its symbols.
+type Node<'a> = (&'a str, Vec<&'a str>);
 
 fn main() {
     if let Err(error) = generate() {
@@ -44,24 +44,17 @@ fn parse(list: &str) -> Result<Vec<Node<'_>>, String> {
     for line in list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             Some(node) => nodes.push((node, Vec::new())),
-            None => nodes.last_mut().ok_or("the list does not begin with a node")?.1.push(symbol(line)),
+            None => nodes.last_mut().ok_or("the list does not begin with a node")?.1.push(line),
         }
     }
     Ok(nodes)
 }
 
-fn symbol(line: &str) -> (&str, String) {
-    match line.split_once('=') {
-        Some((name, stub)) => (name.trim(), format!("crate::stubs::{}", stub.trim())),
-        None => (line, format!("crate::c::{line}")),
-    }
-}
-
 /// One `global_asm!` block: a jump for each function.
 fn assembly(nodes: &[Node<'_>]) -> String {
     let mut text = String::from("std::arch::global_asm!(\n    \".text\",\n");
-    let symbols = || nodes.iter().flat_map(|(_, symbols)| symbols);
-    for (name, _) in symbols() {
+    let names = || nodes.iter().flat_map(|(_, names)| names);
+    for name in names() {
         for line in [
             format!(".globl {name}"),
             format!(".type {name}, @function"),
@@ -71,8 +64,8 @@ fn assembly(nodes: &[Node<'_>]) -> String {
             writeln!(text, "    \"{line}\",").unwrap();
         }
     }
-    for (name, path) in symbols() {
-        writeln!(text, "    f_{name} = sym {path},").unwrap();
+    for name in names() {
+        writeln!(text, "    f_{name} = sym crate::c::{name},").unwrap();
     }
     text + ");\n"
 }
@@ -81,8 +74,8 @@ fn assembly(nodes: &[Node<'_>]) -> String {
 fn version_map(nodes: &[Node<'_>]) -> String {
     let mut text = String::new();
     let mut before = String::new();
-    for (node, symbols) in nodes {
-        let names = symbols.iter().fold(String::new(), |text, (name, _)| text + "    " + name + ";\n");
+    for (node, names) in nodes {
+        let names = names.iter().fold(String::new(), |text, name| text + "    " + name + ";\n");
         writeln!(text, "RDMACM_{node} {{\n  global:\n{names}}}{before};").unwrap();
         before = format!(" RDMACM_{node}");
     }

@@ -79,6 +79,10 @@ const LONGEST: Duration = Duration::from_secs(4);
 /// How long an answer is waited for in all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(64);
 
+/// For how long a service at which nobody listens is asked for again: programs that listen anew for each connection
+/// are away in between.
+pub const ABSENCE: Duration = Duration::from_secs(1);
+
 /// How long is waited for the answer to a `Disconnect`: whoever ends has no use for the answer.
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 
@@ -108,6 +112,8 @@ pub(crate) struct Connection {
     /// The last answer of a passive side, for a request that comes again.
     answer: Option<Body>,
     insisted: Option<Insisted>,
+    /// Until when nobody may listen.
+    absent_until: Duration,
     linger_until: Option<Duration>,
 }
 
@@ -133,6 +139,7 @@ impl Connection {
     pub fn active(peer: Peer, datagram: bool, request: Body, now: Duration, wishes: &mut Wishes) -> Self {
         let mut connection = Self::new(peer, 0, datagram, None, State::Requesting);
         connection.insist(request, PATIENCE, now, wishes);
+        connection.absent_until = now + ABSENCE;
         connection
     }
 
@@ -151,6 +158,7 @@ impl Connection {
             orphan: false,
             answer: None,
             insisted: None,
+            absent_until: Duration::ZERO,
             linger_until: None,
         }
     }
@@ -254,6 +262,8 @@ impl Connection {
             }
             (State::Established, Body::Reply(_)) if self.listener.is_none() => wishes.say(Body::Ready),
             (State::Accepted, Body::Ready) => self.notice_ready(wishes),
+            (State::Requesting, Body::Reject { reason: Reason::INVALID_SERVICE, .. })
+                if now < self.absent_until => {}
             (
                 State::Requesting | State::Replied | State::Requested | State::Accepted,
                 Body::Reject { reason, private },

@@ -24,7 +24,7 @@ mod manager;
 pub mod service;
 pub mod wire;
 
-pub use connection::{Event, Incoming};
+pub use connection::{ABSENCE, Event, Incoming};
 pub use manager::{ConnectionId, Limits, ListenerId, Manager, Output};
 pub use service::Service;
 pub use wire::{Offer, Reason};

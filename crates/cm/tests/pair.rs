@@ -176,12 +176,15 @@ fn lost_and_repeated_datagrams_change_nothing() {
 fn nobody_listening_and_a_program_that_says_no_are_told_apart() {
     let mut world = World::new(|_| Fate::Arrives);
     world.connect(7);
-    world.settle();
+    world.pass(Duration::from_millis(900));
     let nobody = Event::Rejected { reason: Reason::INVALID_SERVICE, private: Vec::new() };
+    assert!(world.told[0].is_empty(), "somebody may be about to listen");
+    world.pass(Duration::from_secs(2));
     assert!(world.told(0, &nobody));
-    world.listen(1);
     world.connect(7);
     world.settle();
+    world.listen(1);
+    world.pass(Duration::from_secs(1));
     let there = world.requested();
     assert!(world.managers[1].reject(there, b"no".to_vec(), world.now));
     world.settle();

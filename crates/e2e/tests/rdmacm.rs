@@ -91,6 +91,44 @@ fn perftest_connects_through_the_connection_manager() -> Result<()> {
     Ok(())
 }
 
+/// Runs rstream or riostream with `options` on both sides.
+fn stream(program: &str, options: &[&str]) -> Result<()> {
+    let options = [&["-S", "100000", "-I", "20", "-C", "10"], options].concat();
+    exchange(program, &options, &[&options[..], &["-s", FIRST]].concat())
+}
+
+#[test]
+fn rstream_waits_in_calls_and_in_polls_and_verifies() -> Result<()> {
+    [&["-T", "b", "-T", "v"], &["-T", "n", "-T", "v"], &["-T", "a", "-T", "r"]]
+        .iter()
+        .try_for_each(|options| stream("rstream", *options))
+}
+
+#[test]
+fn riostream_writes_to_mapped_memory() -> Result<()> {
+    stream("riostream", &["-T", "v"])
+}
+
+#[test]
+fn rcopy_copies_a_file() -> Result<()> {
+    let _alone = e2e::alone();
+    let pair = Pair::new(Place::TwoHosts)?;
+    let file = |name| std::env::temp_dir().join(format!("transhume-rcopy-{name}-{}", std::process::id()));
+    let (from, to) = (file("from"), file("to"));
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    std::fs::write(&from, &bytes)?;
+    let _server = Program::start(&mut command(&pair.first, "rcopy")?)?;
+    let copied = client(&pair, "rcopy", &[&from.display().to_string(), &format!("{FIRST}:{}", to.display())]);
+    let got = std::fs::read(&to);
+    for file in [from, to] {
+        // The second is missing if nothing was copied.
+        let _ = std::fs::remove_file(file);
+    }
+    copied?;
+    ensure!(got? == bytes, "the copy differs");
+    Ok(())
+}
+
 /// Both ends move while the client's connection is used, and while others are made.
 #[test]
 fn connections_and_listeners_move() -> Result<()> {
@@ -116,4 +154,28 @@ fn connections_and_listeners_move() -> Result<()> {
         other.end(LIMIT)?.success().with_context(|| format!("while {name} went to {host}"))?;
     }
     client.end(2 * LIMIT)?.success().map(drop)
+}
+
+/// A stream of verified bytes whose ends take turns in moving.
+#[test]
+fn rsockets_move() -> Result<()> {
+    /// Enough to last for longer than the moves.
+    const OPTIONS: [&str; 8] = ["-S", "10000", "-I", "2000", "-C", "100", "-T", "v"];
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let run = |name: &str, host: &str, more: &[&str]| {
+        let run = ["run", "--name", name, "--host", host, "--", "rstream"];
+        Program::start(&mut lab.command(&[&run[..], &OPTIONS, more].concat()))
+    };
+    let server = run("server", "h1", &[])?;
+    let address = lab.settled("server")?.address;
+    let client = run("client", "h2", &["-s", &address])?;
+    lab.settled("client")?;
+    for (name, host) in
+        [("client", "h3"), ("server", "h3"), ("client", "h1"), ("server", "h2"), ("client", "h2")]
+    {
+        lab.move_to(name, host).with_context(|| format!("{name} to {host}"))?;
+    }
+    client.end(2 * LIMIT)?.success()?;
+    server.end(LIMIT)?.success().map(drop)
 }

@@ -41,7 +41,7 @@ impl Id {
     }
 
     /// Binds to `local`, and makes its port this identifier's own.
-    fn bind(&mut self, local: SocketAddr) -> Result<()> {
+    pub(crate) fn bind(&mut self, local: SocketAddr) -> Result<()> {
         if lock(&self.core.state).local.is_some() {
             return Err(INVALID);
         }
@@ -89,6 +89,17 @@ impl Id {
         destination: SocketAddr,
         limit: Duration,
     ) -> Result<()> {
+        self.begin_resolving(source, destination, limit)?;
+        self.complete()
+    }
+
+    /// Finds out how `destination` is reached; an event says when that is known.
+    pub(crate) fn begin_resolving(
+        &mut self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        limit: Duration,
+    ) -> Result<()> {
         let manager = Manager::get()?;
         match source {
             Some(source) if lock(&self.core.state).local.is_none() && source.port() != 0 => {
@@ -110,7 +121,7 @@ impl Id {
             let service = self.service(destination.ip(), destination.port());
             manager.look_up(&self.core, service, Purpose::Resolve, Some(limit))?;
         }
-        self.complete()
+        Ok(())
     }
 
     /// Where a request to `destination` comes from. The port of one who was not bound is nobody else's in this process
@@ -126,12 +137,18 @@ impl Id {
     }
 
     fn resolve_route(&mut self) -> Result<()> {
+        self.begin_routing()?;
+        self.complete()
+    }
+
+    /// Shows the route; an event says that it is there.
+    pub(crate) fn begin_routing(&mut self) -> Result<()> {
         if lock(&self.core.state).remote.is_none() {
             return Err(INVALID);
         }
         self.show_path();
         self.core.push(Happening::RouteResolved);
-        self.complete()
+        Ok(())
     }
 
     pub(crate) fn listen(&mut self, backlog: c_int) -> Result<()> {

@@ -9,3 +9,4 @@ pub(crate) use crate::multicast::*;
 pub(crate) use crate::option::*;
 pub(crate) use crate::qp::*;
 pub(crate) use crate::route::*;
+pub(crate) use crate::rsocket::*;

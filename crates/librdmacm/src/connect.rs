@@ -93,7 +93,7 @@ impl Id {
 
     /// # Safety
     /// The private data of `param` is readable.
-    unsafe fn accept(&mut self, param: Option<&rdma_conn_param>) -> Result<()> {
+    pub(crate) unsafe fn accept(&mut self, param: Option<&rdma_conn_param>) -> Result<()> {
         let manager = Manager::get()?;
         let connection = {
             let mut state = lock(&self.core.state);

@@ -14,6 +14,7 @@
 //!
 //! * [`id`], [`channel`], [`event`]: what a program holds. [`bind`], [`connect`], [`endpoint`], [`multicast`], [`qp`]:
 //!   what it can do with it. [`addrinfo`], [`option`]: the rest of the interface.
+//! * [`rsocket`]: sockets over connections.
 //! * [`manager`]: the state machine of [`cm`], its thread and its timers. [`messenger`]: its queue pair.
 //!   [`directory`]: who listens where.
 //! * [`verbs`], [`device`]: libibverbs, by its public functions.
@@ -48,7 +49,7 @@ mod multicast;
 mod option;
 mod qp;
 mod route;
-mod stubs;
+mod rsocket;
 mod sync;
 mod verbs;
 

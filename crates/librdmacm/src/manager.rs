@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::Duration;
 
-use cm::{ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
+use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
 
 use crate::clock::{Clock, LOOK};
 use crate::device::Device;
@@ -37,7 +37,12 @@ struct Lookup {
     service: Service,
     purpose: Purpose,
     deadline: Duration,
+    /// Until when nobody may listen.
+    absent_until: Duration,
 }
+
+/// Before the directory is asked again for somebody who is absent.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What the manager's lock guards.
 pub(crate) struct Inner {
@@ -47,6 +52,8 @@ pub(crate) struct Inner {
     connections: HashMap<ConnectionId, Arc<Core>>,
     listeners: HashMap<ListenerId, Arc<Core>>,
     lookups: HashMap<u64, Lookup>,
+    /// Lookups that are made again at these times.
+    again: Vec<(Duration, Lookup)>,
     watches: HashMap<u64, Peer>,
     /// When the thread means to wake.
     wakes_at: Option<Duration>,
@@ -103,6 +110,7 @@ impl Manager {
             connections: HashMap::new(),
             listeners: HashMap::new(),
             lookups: HashMap::new(),
+            again: Vec::new(),
             watches: HashMap::new(),
             wakes_at: None,
         };
@@ -142,7 +150,9 @@ impl Manager {
         self.with(|inner, now| {
             let number = self.directory.look(&service.key(self.device.lid))?;
             let deadline = now + limit.unwrap_or(LOOKUP);
-            inner.lookups.insert(number, Lookup { core: core.clone(), service, purpose, deadline });
+            let absent_until = now + ABSENCE;
+            let lookup = Lookup { core: core.clone(), service, purpose, deadline, absent_until };
+            inner.lookups.insert(number, lookup);
             Ok(())
         })
     }
@@ -165,6 +175,7 @@ impl Manager {
                 inner.lookups.remove(&number);
                 self.directory.forget(number);
             }
+            inner.again.retain(|(_, lookup)| !Arc::ptr_eq(&lookup.core, core));
             let mut state = lock(&core.state);
             if let Some(listener) = state.listener.take() {
                 inner.cm.stop_listening(listener);
@@ -199,6 +210,7 @@ impl Manager {
         }
         inner.cm.expire(now);
         inner.expire_lookups(self.directory, now);
+        inner.look_again(self, now);
         inner.perform(self, now);
         inner.wakes_at = inner.deadline();
         inner.wakes_at.map(|at| at.saturating_sub(now).min(LOOK))
@@ -208,7 +220,8 @@ impl Manager {
 impl Inner {
     fn deadline(&self) -> Option<Duration> {
         let lookups = self.lookups.values().map(|lookup| lookup.deadline).min();
-        lookups.into_iter().chain(self.cm.deadline()).min()
+        let again = self.again.iter().map(|(at, _)| *at).min();
+        lookups.into_iter().chain(again).chain(self.cm.deadline()).min()
     }
 
     /// Does what the state machine wants, until it wants no more.
@@ -288,8 +301,13 @@ impl Inner {
         }
     }
 
-    fn found(&mut self, Lookup { core, service, purpose, .. }: Lookup, entries: &[Entry], now: Duration) {
+    fn found(&mut self, lookup: Lookup, entries: &[Entry], now: Duration) {
         let peer = entries.first().and_then(peer_of);
+        if peer.is_none() && matches!(lookup.purpose, Purpose::Connect(_)) && now < lookup.absent_until {
+            self.again.push((now + PAUSE, lookup));
+            return;
+        }
+        let Lookup { core, service, purpose, .. } = lookup;
         lock(&core.state).peer = peer;
         match (purpose, peer) {
             (Purpose::Resolve, _) => core.push(Happening::AddressResolved),
@@ -312,6 +330,18 @@ impl Inner {
                 self.connections.insert(connection, core.clone());
             }
             None => core.push(Happening::Unreachable(-libc::ENOMEM)),
+        }
+    }
+
+    /// Asks the directory again for those who were absent.
+    fn look_again(&mut self, manager: &Manager, now: Duration) {
+        let (due, later): (Vec<_>, _) = self.again.drain(..).partition(|(at, _)| *at <= now);
+        self.again = later;
+        for (_, lookup) in due {
+            match manager.directory.look(&lookup.service.key(manager.device.lid)) {
+                Ok(number) => drop(self.lookups.insert(number, lookup)),
+                Err(errno) => failed(&lookup, errno),
+            }
         }
     }
 

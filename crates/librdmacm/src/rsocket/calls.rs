@@ -1,0 +1,175 @@
+//! Sockets come, are bound, listen, connect, accept, and go.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{c_int, sockaddr, socklen_t};
+
+use crate::address;
+use crate::errno::{Errno, INVALID, Result, number, status};
+
+use super::socket::{Phase, Socket, Wait};
+use super::{enter, find, remove};
+
+/// How long closing waits for what was written to arrive.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Writes an address to where a program wants it; one that does not fit is cut, as for other sockets.
+///
+/// # Safety
+/// Both are NULL, or `length` says how much can be written to `address`.
+pub(super) unsafe fn tell(
+    from: Option<SocketAddr>,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Result<()> {
+    if address.is_null() || length.is_null() {
+        return Ok(());
+    }
+    let (storage, size) = address::store(from.ok_or(Errno(libc::ENOTCONN))?);
+    // SAFETY: the caller's promise; the storage is larger than any address.
+    unsafe {
+        let room = (*length).min(size) as usize;
+        std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), address.cast(), room);
+        *length = size;
+    }
+    Ok(())
+}
+
+fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        return Err(Errno(libc::EAFNOSUPPORT));
+    }
+    match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+            let socket = Socket::new()?;
+            socket.now().nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+            Ok(enter(socket))
+        }
+        (libc::SOCK_STREAM, _) => Err(Errno(libc::EPROTONOSUPPORT)),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
+
+fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
+    let waits = {
+        let mut inner = socket.now();
+        match inner.phase {
+            Phase::Fresh => inner.connect(to)?,
+            Phase::Connected => return Err(Errno(libc::EISCONN)),
+            Phase::Resolving | Phase::Routing | Phase::Connecting => return Err(Errno(libc::EALREADY)),
+            Phase::Accepting | Phase::Listening | Phase::Over => return Err(INVALID),
+        }
+        !inner.nonblocking
+    };
+    if !waits {
+        return Err(Errno(libc::EINPROGRESS));
+    }
+    socket.until(Wait::Always, None, |inner| match inner.phase {
+        Phase::Connected => Some(Ok(())),
+        Phase::Over => Some(Err(Errno(inner.error))),
+        _ => None,
+    })
+}
+
+/// Ends what is sent; with `reads`, also what is read.
+fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
+    let mut inner = socket.now();
+    if !matches!(inner.phase, Phase::Connected | Phase::Accepting | Phase::Over) {
+        return Err(Errno(libc::ENOTCONN));
+    }
+    inner.reads_no_more |= reads;
+    let first = writes && !inner.writes_no_more;
+    inner.writes_no_more |= writes;
+    drop(inner);
+    if !first {
+        return Ok(());
+    }
+    socket.until(Wait::Always, Some(LINGER), |inner| {
+        let hung_up = inner.has_hung_up() || inner.phase == Phase::Over;
+        let ended =
+            inner.phase == Phase::Connected && inner.stream.as_mut().is_some_and(|stream| stream.end());
+        (hung_up || ended).then_some(Ok(()))
+    })
+}
+
+fn close(socket: &Socket) {
+    if shut(socket, true, true).is_ok() {
+        // What has not arrived by then is lost.
+        let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
+            let flushed = inner.stream.as_ref().is_none_or(|stream| stream.is_flushed());
+            (flushed || inner.has_hung_up()).then_some(Ok(()))
+        });
+    }
+}
+
+pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    number(open(domain, kind, protocol))
+}
+
+pub(crate) unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
+    // SAFETY: the contract of sockets: a whole address.
+    let address = unsafe { address::read(to) };
+    status(find(socket).and_then(|socket| socket.now().id()?.bind(address?)))
+}
+
+pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
+    let listen = |socket: Arc<Socket>| {
+        let mut inner = socket.now();
+        if inner.phase != Phase::Listening {
+            inner.id()?.listen(backlog)?;
+            inner.phase = Phase::Listening;
+        }
+        Ok(())
+    };
+    status(find(socket).and_then(listen))
+}
+
+pub(crate) unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    let accepted = find(socket).and_then(|socket| socket.accept()).and_then(|accepted| {
+        let remote = accepted.now().addresses()?.1;
+        // SAFETY: the contract of sockets: NULL, or as much room as the length says.
+        unsafe { tell(remote, from, length)? };
+        Ok(enter(accepted))
+    });
+    number(accepted)
+}
+
+pub(crate) unsafe extern "C" fn rconnect(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
+    // SAFETY: the contract of sockets: a whole address.
+    let to = unsafe { address::read(to) };
+    status(find(socket).and_then(|socket| connect(&socket, to?)))
+}
+
+pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
+    let (reads, writes) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => return status(Err(INVALID)),
+    };
+    status(find(socket).and_then(|socket| shut(&socket, reads, writes)))
+}
+
+pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
+    status(remove(socket).map(|socket| close(&socket)))
+}
+
+pub(crate) unsafe extern "C" fn rgetsockname(
+    socket: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the contract of sockets: as much room as the length says.
+    status(find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.0, address, length) }))
+}
+
+pub(crate) unsafe extern "C" fn rgetpeername(
+    socket: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: as above.
+    status(find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.1, address, length) }))
+}

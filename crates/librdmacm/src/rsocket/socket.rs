@@ -1,0 +1,408 @@
+//! One socket.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+use verbs_abi::cm_event::*;
+use verbs_abi::port_space::RDMA_PS_TCP;
+use verbs_abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
+
+use crate::bind;
+use crate::channel::ChannelObject;
+use crate::errno::{Errno, INVALID, Result};
+use crate::event;
+use crate::id::Id;
+use crate::manager::Manager;
+use crate::qp;
+use crate::sync::{self, lock};
+use crate::verbs::{kind, zeroed};
+
+use super::stream::{AGREEMENT, Stream};
+
+/// How long the other side's address may take to be found.
+const RESOLVE: Duration = Duration::from_secs(20);
+
+/// How often a socket is looked at before its thread sleeps.
+const SPINS: u32 = 200;
+
+/// Whether a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Never,
+    /// Unless the program has made the socket non-blocking.
+    AsSet,
+    Always,
+}
+
+impl Wait {
+    /// What `flags` of a transfer ask for.
+    pub(super) fn of(flags: c_int) -> Self {
+        if flags & libc::MSG_DONTWAIT == 0 { Self::AsSet } else { Self::Never }
+    }
+}
+
+/// Where a socket stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Fresh,
+    Resolving,
+    Routing,
+    Connecting,
+    Accepting,
+    Connected,
+    Listening,
+    Over,
+}
+
+/// An identifier of our own, with its channel.
+struct Owned {
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+}
+
+// SAFETY: used under the socket's lock.
+unsafe impl Send for Owned {}
+
+impl Owned {
+    fn id(&mut self) -> &mut Id {
+        // SAFETY: the identifier is live until this is dropped, and nobody else has it.
+        unsafe { Id::of(self.id) }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        qp::destroy(self.id());
+        // SAFETY: nobody uses the two again.
+        unsafe {
+            bind::destroy(self.id);
+            ChannelObject::destroy(self.channel);
+        }
+    }
+}
+
+/// What the lock guards.
+pub(super) struct Inner {
+    pub(super) phase: Phase,
+    /// Dropped before the identifier's channel, after its queue pair: see [`Inner::drop`].
+    pub(super) stream: Option<Stream>,
+    owned: Option<Owned>,
+    pub(super) nonblocking: bool,
+    /// `SO_ERROR`.
+    pub(super) error: c_int,
+    pub(super) reads_no_more: bool,
+    pub(super) writes_no_more: bool,
+    /// The connection has ended.
+    hung_up: bool,
+    pub(super) options: HashMap<(c_int, c_int), Vec<u8>>,
+    /// A thread sleeps on the descriptors, for all.
+    sleeping: bool,
+}
+
+/// See the module.
+pub(super) struct Socket {
+    number: RawFd,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+/// A non-blocking channel.
+fn channel() -> Result<(*mut rdma_event_channel, RawFd)> {
+    let channel = ChannelObject::create()?;
+    // SAFETY: the channel was just made.
+    let fd = unsafe { (*channel).fd };
+    sync::set_nonblocking(fd).map(|()| (channel, fd))
+}
+
+impl Socket {
+    /// A socket of a stream that is not bound.
+    pub(super) fn new() -> Result<Self> {
+        Manager::get()?;
+        let (channel, number) = channel()?;
+        let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP, kind::RC)?;
+        Ok(Self::of(Owned { id, channel }, number, Phase::Fresh, None))
+    }
+
+    fn of(owned: Owned, number: RawFd, phase: Phase, stream: Option<Stream>) -> Self {
+        let inner = Inner {
+            phase,
+            stream,
+            owned: Some(owned),
+            nonblocking: false,
+            error: 0,
+            reads_no_more: false,
+            writes_no_more: false,
+            hung_up: false,
+            options: HashMap::new(),
+            sleeping: false,
+        };
+        Self { number, inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    /// The program's number for it.
+    pub(super) fn number(&self) -> RawFd {
+        self.number
+    }
+
+    /// Its state, as of now.
+    pub(super) fn now(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = lock(&self.inner);
+        inner.advance();
+        inner
+    }
+
+    /// Waits until `ready` has a result.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none now and the socket, or this call, does not wait; `ETIMEDOUT` after `limit`.
+    pub(super) fn until<T>(
+        &self,
+        wait: Wait,
+        limit: Option<Duration>,
+        mut ready: impl FnMut(&mut Inner) -> Option<Result<T>>,
+    ) -> Result<T> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut inner = lock(&self.inner);
+        let mut spins = SPINS;
+        loop {
+            inner.advance();
+            if let Some(result) = ready(&mut inner) {
+                return result;
+            }
+            if wait == Wait::Never || wait == Wait::AsSet && inner.nonblocking {
+                return Err(Errno(libc::EAGAIN));
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+            if spins > 0 {
+                spins -= 1;
+                drop(inner);
+                inner = lock(&self.inner);
+                continue;
+            }
+            if inner.sleeping {
+                inner = self.wait_for_other(inner);
+                continue;
+            }
+            let descriptors = inner.arm(self.number);
+            inner.advance();
+            // What came before it was armed gives no sign.
+            if let Some(result) = ready(&mut inner) {
+                return result;
+            }
+            inner = self.sleep(inner, &descriptors, deadline);
+        }
+    }
+
+    /// Waits for the thread that sleeps, but not for long: it may have left with what it came for.
+    fn wait_for_other<'a>(&self, inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        const TURN: Duration = Duration::from_millis(100);
+        self.changed.wait_timeout(inner, TURN).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Sleeps on the descriptors until something may have happened, for all threads.
+    fn sleep<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        descriptors: &[RawFd],
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, Inner> {
+        inner.sleeping = true;
+        drop(inner);
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        sync::wait_readable(descriptors, left);
+        let mut inner = lock(&self.inner);
+        inner.sleeping = false;
+        self.changed.notify_all();
+        inner
+    }
+
+    /// Takes the next connection of a listening socket.
+    pub(super) fn accept(&self) -> Result<Self> {
+        self.until(Wait::AsSet, None, |inner| match inner.phase {
+            Phase::Listening => inner.accept().transpose(),
+            _ => Some(Err(INVALID)),
+        })
+    }
+}
+
+impl Inner {
+    /// The identifier.
+    ///
+    /// # Errors
+    /// `EBADF` if the socket is closed.
+    pub(super) fn id(&mut self) -> Result<&mut Id> {
+        self.owned.as_mut().map(Owned::id).ok_or(Errno(libc::EBADF))
+    }
+
+    /// Where it is bound, and whom it speaks with.
+    pub(super) fn addresses(&mut self) -> Result<(Option<SocketAddr>, Option<SocketAddr>)> {
+        let state = lock(&self.id()?.core.state);
+        Ok((state.local, state.remote))
+    }
+
+    /// Begins to connect.
+    pub(super) fn connect(&mut self, to: SocketAddr) -> Result<()> {
+        self.id()?.begin_resolving(None, to, RESOLVE)?;
+        self.phase = Phase::Resolving;
+        Ok(())
+    }
+
+    /// Arms what makes the descriptors readable that are returned.
+    pub(super) fn arm(&mut self, number: RawFd) -> Vec<RawFd> {
+        let mut descriptors = vec![number];
+        if let Some(stream) = &mut self.stream {
+            stream.arm();
+            descriptors.push(stream.fd());
+        }
+        descriptors
+    }
+
+    /// Takes note of what has happened.
+    pub(super) fn advance(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.progress();
+        }
+        if self.phase == Phase::Listening {
+            return;
+        }
+        let Some(channel) = self.owned.as_ref().map(|owned| owned.channel) else { return };
+        // SAFETY: the channel is our own, and so are its events.
+        while let Ok(event) = unsafe { event::next(channel) } {
+            // SAFETY: the event was just made; it is not used after it is acknowledged.
+            let result = unsafe {
+                let result = self.happened(&*event);
+                event::acknowledge(event);
+                result
+            };
+            if let Err(errno) = result {
+                self.fail(errno);
+            }
+        }
+    }
+
+    fn happened(&mut self, event: &rdma_cm_event) -> Result<()> {
+        match (self.phase, event.event) {
+            (Phase::Resolving, RDMA_CM_EVENT_ADDR_RESOLVED) => {
+                self.id()?.begin_routing()?;
+                self.phase = Phase::Routing;
+            }
+            (Phase::Routing, RDMA_CM_EVENT_ROUTE_RESOLVED) => {
+                let stream = Stream::new(&Manager::get()?.device, self.id()?);
+                self.stream = Some(stream?);
+                // SAFETY: what the parameters point at is static.
+                unsafe { self.id()?.connect(Some(&agreement()))? };
+                self.phase = Phase::Connecting;
+            }
+            (Phase::Connecting, RDMA_CM_EVENT_ESTABLISHED) => {
+                check_agreement(event)?;
+                self.phase = Phase::Connected;
+            }
+            (Phase::Accepting, RDMA_CM_EVENT_ESTABLISHED) => self.phase = Phase::Connected,
+            (_, RDMA_CM_EVENT_REJECTED) => return Err(Errno(libc::ECONNREFUSED)),
+            (_, RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_UNREACHABLE) => {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+            (_, RDMA_CM_EVENT_CONNECT_ERROR) => return Err(Errno(libc::ECONNABORTED)),
+            (_, RDMA_CM_EVENT_DISCONNECTED) => self.hung_up = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.phase = Phase::Over;
+        self.error = errno.0;
+    }
+
+    fn accept(&mut self) -> Result<Option<Socket>> {
+        let listening = self.owned.as_ref().map(|owned| owned.channel).ok_or(Errno(libc::EBADF))?;
+        // SAFETY: the channel is our own.
+        let event = match unsafe { event::next(listening) } {
+            Ok(event) => event,
+            Err(Errno(libc::EAGAIN)) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        // SAFETY: the event was just made; it is not used after it is acknowledged.
+        unsafe {
+            let asked = (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST;
+            let accepted = asked.then(|| (accept((*event).id), check_agreement(&*event)));
+            event::acknowledge(event);
+            match accepted {
+                // Who is no socket of ours, or is gone by now, is not for the program.
+                Some((Ok(socket), Ok(()))) => Ok(Some(socket)),
+                _ => Ok(None),
+            }
+        }
+    }
+
+    /// Whether reads find data, the end, or an error.
+    pub(super) fn is_readable(&self) -> bool {
+        self.reads_no_more
+            || self.phase == Phase::Over
+            || self.hung_up && self.phase == Phase::Connected
+            || self.stream.as_ref().is_some_and(|stream| stream.has_data() || stream.ended || stream.broken)
+    }
+
+    /// Whether writes find room or an error.
+    pub(super) fn is_writable(&self) -> bool {
+        self.phase == Phase::Over
+            || self.hung_up
+            || self.phase == Phase::Connected
+                && self.stream.as_ref().is_some_and(|stream| stream.has_room() || stream.broken)
+    }
+
+    /// Whether there is data to be read yet.
+    pub(super) fn has_data(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::has_data)
+    }
+
+    /// Whether nothing more comes or goes.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.hung_up || self.stream.as_ref().is_some_and(|stream| stream.broken)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The queue pair goes before the completion queue that it uses.
+        drop(self.owned.take());
+    }
+}
+
+/// What both sides must agree on, as parameters of a connection. All requests wait for receives as long as it takes.
+fn agreement() -> rdma_conn_param {
+    // SAFETY: null pointers and zeroes are values of the structure.
+    let mut param: rdma_conn_param = unsafe { zeroed() };
+    param.private_data = AGREEMENT.as_ptr().cast();
+    param.private_data_len = AGREEMENT.len() as u8;
+    param.retry_count = 7;
+    param.rnr_retry_count = 7;
+    param
+}
+
+fn check_agreement(event: &rdma_cm_event) -> Result<()> {
+    // SAFETY: events about connections have connection parameters, whose private data is as long as they say.
+    let private = unsafe {
+        let param = event.param.conn;
+        std::slice::from_raw_parts(param.private_data.cast::<u8>(), usize::from(param.private_data_len))
+    };
+    if private.starts_with(&AGREEMENT) { Ok(()) } else { Err(Errno(libc::EPROTO)) }
+}
+
+/// A socket for a connection that somebody asks for.
+fn accept(id: *mut rdma_cm_id) -> Result<Socket> {
+    let (channel, number) = channel()?;
+    let mut owned = Owned { id, channel };
+    bind::migrate(owned.id(), channel)?;
+    let mut stream = Stream::new(&Manager::get()?.device, owned.id())?;
+    stream.progress();
+    // SAFETY: what the parameters point at is static.
+    unsafe { owned.id().accept(Some(&agreement()))? };
+    Ok(Socket::of(owned, number, Phase::Accepting, Some(stream)))
+}

@@ -1,0 +1,472 @@
+//! The bytes of a connected socket: SENDs of up to a slot's size, each with a word of control beside it.
+//!
+//! Each side has as many receives as slots. A SEND of data takes a credit, which comes back when the program has read
+//! what it brought; the last few receives are for words without data, which take none.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use verbs_abi as abi;
+use verbs_abi::constants::access::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
+use verbs_abi::constants::{send_flags, wr_opcode};
+
+use crate::device::Device;
+use crate::errno::{Errno, Result, done, made};
+use crate::id::Id;
+use crate::qp;
+use crate::sync;
+use crate::verbs::{Verbs, kind, zeroed};
+
+/// Slots each way, those of them that data may use, and their size.
+const SLOTS: usize = 64;
+const RESERVED: usize = 16;
+const SLOT: usize = 16 * 1024;
+
+/// Work requests without a slot that may be under way besides.
+const WORDS: usize = 64;
+
+/// `wr_id` of sends has this bit; below is the slot, or [`SLOTS`] for none.
+const SEND: u64 = 1 << 32;
+
+/// What a SEND is, in the upper bits of its word; credits are below.
+const DATA: u32 = 0;
+const CREDITS: u32 = 1 << 28;
+const END: u32 = 2 << 28;
+const MAPPING: u32 = 3 << 28;
+const KIND: u32 = 0xf << 28;
+
+/// What both sides must agree on, passed when they connect: "rsk" and a version, slots for data, their size in KiB.
+pub(crate) static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, (SLOTS - RESERVED) as u8, (SLOT / 1024) as u8];
+
+/// A part of the peer's memory that [`Stream::write_to`] may write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// Bytes of a mapping in a message.
+const MAPPING_BYTES: usize = 28;
+
+/// The most mappings that a peer may announce.
+const MAX_MAPPINGS: usize = 1024;
+
+impl Mapping {
+    fn to_bytes(self) -> [u8; MAPPING_BYTES] {
+        let mut bytes = [0; MAPPING_BYTES];
+        bytes[..8].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.length.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.address.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.key.to_be_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let key = u32::from_be_bytes(bytes.get(24..MAPPING_BYTES)?.try_into().ok()?);
+        Some(Self { offset: word(0)?, length: word(8)?, address: word(16)?, key })
+    }
+}
+
+/// Data that the program has not read yet.
+struct Arrived {
+    slot: usize,
+    from: usize,
+    to: usize,
+}
+
+/// See the module.
+pub(crate) struct Stream {
+    verbs: &'static Verbs,
+    pd: *mut abi::ibv_pd,
+    channel: *mut abi::ibv_comp_channel,
+    cq: *mut abi::ibv_cq,
+    qp: *mut abi::ibv_qp,
+    mr: *mut abi::ibv_mr,
+    /// Slots for receives, then slots for sends.
+    memory: Box<[u8]>,
+    free: Vec<usize>,
+    /// Work requests without a slot under way.
+    words: usize,
+    /// SENDs of data that the peer has receives for.
+    credits: usize,
+    /// Receives that the peer has not been told of.
+    owed: u32,
+    arrived: VecDeque<Arrived>,
+    /// The peer sends no more.
+    pub(crate) ended: bool,
+    /// Nothing gets through any more.
+    pub(crate) broken: bool,
+    mappings: Vec<Mapping>,
+    regions: Vec<(*mut abi::ibv_mr, usize, usize)>,
+}
+
+// SAFETY: its pointers are used under the socket's lock; the functions of verbs may be called from any thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// A stream over a new queue pair of `id`, with its receives posted.
+    pub(crate) fn new(device: &Device, id: &mut Id) -> Result<Self> {
+        let verbs = device.verbs;
+        let mut memory = vec![0; 2 * SLOTS * SLOT].into_boxed_slice();
+        let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
+        // SAFETY: the memory lives as long as the region.
+        let mr =
+            made(unsafe { (verbs.ibv_reg_mr)(device.pd, memory.as_mut_ptr().cast(), memory.len(), access) })?;
+        let mut stream = Self {
+            verbs,
+            pd: device.pd,
+            channel: ptr::null_mut(),
+            cq: ptr::null_mut(),
+            qp: ptr::null_mut(),
+            mr,
+            memory,
+            free: (0..SLOTS).collect(),
+            words: 0,
+            credits: SLOTS - RESERVED,
+            owed: 0,
+            arrived: VecDeque::new(),
+            ended: false,
+            broken: false,
+            mappings: Vec::new(),
+            regions: Vec::new(),
+        };
+        stream.create(device, id)?;
+        for slot in 0..SLOTS {
+            stream.post_receive(slot)?;
+        }
+        Ok(stream)
+    }
+
+    fn create(&mut self, device: &Device, id: &mut Id) -> Result<()> {
+        // SAFETY: the device is open; null pointers and zeroes are values of the structure.
+        let mut attr: abi::ibv_qp_init_attr = unsafe {
+            self.channel = made((self.verbs.ibv_create_comp_channel)(device.context))?;
+            sync::set_nonblocking((*self.channel).fd)?;
+            let entries = (3 * SLOTS + WORDS) as i32;
+            let cq = (self.verbs.ibv_create_cq)(device.context, entries, ptr::null_mut(), self.channel, 0);
+            self.cq = made(cq)?;
+            zeroed()
+        };
+        attr.send_cq = self.cq;
+        attr.recv_cq = self.cq;
+        attr.qp_type = kind::RC;
+        attr.cap.max_send_wr = (2 * SLOTS + WORDS) as u32;
+        attr.cap.max_recv_wr = SLOTS as u32;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        qp::create_classic(id, ptr::null_mut(), &mut attr)?;
+        self.qp = id.c.qp;
+        Ok(())
+    }
+
+    /// Readable, once armed, when something may have come.
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: the channel is live.
+        unsafe { (*self.channel).fd }
+    }
+
+    /// Whether [`Self::read`] would find data.
+    pub(crate) fn has_data(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Whether [`Self::write`] would take data.
+    pub(crate) fn has_room(&self) -> bool {
+        self.credits > 0 && !self.free.is_empty()
+    }
+
+    /// Whether all that was written has arrived, or never will.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.broken || self.free.len() == SLOTS && self.words == 0
+    }
+
+    /// Takes what is there, at most as much as fits; leaves it there if it `peeks`.
+    pub(crate) fn read(&mut self, into: &mut [u8], peeks: bool) -> usize {
+        let mut done = 0;
+        let mut at = 0;
+        while done < into.len()
+            && let Some(arrived) = self.arrived.get_mut(at)
+        {
+            let count = (arrived.to - arrived.from).min(into.len() - done);
+            let start = arrived.slot * SLOT + arrived.from;
+            into[done..done + count].copy_from_slice(&self.memory[start..start + count]);
+            done += count;
+            if peeks {
+                at += 1;
+                continue;
+            }
+            arrived.from += count;
+            if arrived.from == arrived.to {
+                let slot = arrived.slot;
+                self.arrived.pop_front();
+                self.give_back(slot);
+            }
+        }
+        done
+    }
+
+    fn give_back(&mut self, slot: usize) {
+        if self.post_receive(slot).is_err() {
+            self.broken = true;
+        }
+        self.owed += 1;
+        if self.owed as usize >= (SLOTS - RESERVED) / 2 && self.words < WORDS {
+            self.say(CREDITS, SLOTS, 0);
+        }
+    }
+
+    /// Sends as much as there is room for.
+    pub(crate) fn write(&mut self, from: &[u8]) -> usize {
+        let mut done = 0;
+        while done < from.len() && self.has_room() && !self.broken {
+            let part = &from[done..(done + SLOT).min(from.len())];
+            let Some(slot) = self.fill(part) else { break };
+            self.credits -= 1;
+            self.say(DATA, slot, part.len());
+            done += part.len();
+        }
+        done
+    }
+
+    /// Copies into a free slot.
+    fn fill(&mut self, part: &[u8]) -> Option<usize> {
+        let slot = self.free.pop()?;
+        let start = (SLOTS + slot) * SLOT;
+        self.memory[start..start + part.len()].copy_from_slice(part);
+        Some(slot)
+    }
+
+    /// Says that no more comes; `false` if that has to wait.
+    pub(crate) fn end(&mut self) -> bool {
+        let may = self.words < WORDS;
+        if may {
+            self.say(END, SLOTS, 0);
+        }
+        may
+    }
+
+    /// Posts a SEND with a word, and with what is in `slot` if that is one.
+    fn say(&mut self, kind: u32, slot: usize, length: usize) {
+        let word = kind | self.owed;
+        self.owed = 0;
+        self.words += usize::from(slot == SLOTS);
+        let failed = self.post_send(wr_opcode::IBV_WR_SEND_WITH_IMM, word, slot, length, (0, 0));
+        self.broken |= failed.is_err();
+    }
+
+    fn post_send(
+        &mut self,
+        opcode: u32,
+        word: u32,
+        slot: usize,
+        length: usize,
+        (address, rkey): (u64, u32),
+    ) -> Result<()> {
+        // SAFETY: null pointers and zeroes are values of the structure; the slot, if it is one, lies in the memory.
+        let (mut request, at): (abi::ibv_send_wr, _) = unsafe {
+            let at = if slot < SLOTS { (SLOTS + slot) * SLOT } else { 0 };
+            (zeroed(), self.memory.as_ptr().add(at))
+        };
+        let mut sge = self.sge(at, length);
+        request.wr_id = SEND | slot as u64;
+        request.sg_list = &raw mut sge;
+        request.num_sge = i32::from(slot < SLOTS);
+        request.opcode = opcode;
+        request.send_flags = send_flags::IBV_SEND_SIGNALED;
+        request.imm_data = word.to_be();
+        request.wr.rdma = abi::ibv_wr_rdma { remote_addr: address, rkey };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live; the request is read before the call returns.
+        unsafe {
+            let post = (*(*self.qp).context).ops.post_send.ok_or(Errno(libc::ENOSYS))?;
+            done(post(self.qp, &raw mut request, &raw mut bad))
+        }
+    }
+
+    fn post_receive(&mut self, slot: usize) -> Result<()> {
+        // SAFETY: the slot lies in the memory.
+        let at = unsafe { self.memory.as_mut_ptr().add(slot * SLOT) };
+        let mut sge = self.sge(at, SLOT);
+        let mut request =
+            abi::ibv_recv_wr { wr_id: slot as u64, next: ptr::null_mut(), sg_list: &raw mut sge, num_sge: 1 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live; the request is read before the call returns.
+        unsafe {
+            let post = (*(*self.qp).context).ops.post_recv.ok_or(Errno(libc::ENOSYS))?;
+            done(post(self.qp, &raw mut request, &raw mut bad))
+        }
+    }
+
+    fn sge(&self, at: *const u8, length: usize) -> abi::ibv_sge {
+        // SAFETY: the region is live.
+        let lkey = unsafe { (*self.mr).lkey };
+        abi::ibv_sge { addr: at as u64, length: u32::try_from(length).unwrap_or(0), lkey }
+    }
+
+    /// Takes what has completed.
+    pub(crate) fn progress(&mut self) {
+        const BATCH: usize = 16;
+        loop {
+            // SAFETY: all-zero bytes are a value of the structure.
+            let mut completions: [abi::ibv_wc; BATCH] = unsafe { zeroed() };
+            // SAFETY: the queue is live, and as many completions can be written.
+            let got = unsafe {
+                let Some(poll) = (*(*self.cq).context).ops.poll_cq else { return };
+                poll(self.cq, BATCH as i32, completions.as_mut_ptr())
+            };
+            let got = usize::try_from(got).unwrap_or(0).min(BATCH);
+            completions[..got].iter().for_each(|completion| self.complete(completion));
+            if got < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Makes the descriptor readable when more comes, and takes what came before that.
+    pub(crate) fn arm(&mut self) {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: channel and queue are live, and both pointers can be written.
+        unsafe {
+            while (self.verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (self.verbs.ibv_ack_cq_events)(self.cq, 1);
+            }
+            if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
+                arm(self.cq, 0);
+            }
+        }
+        self.progress();
+    }
+
+    fn complete(&mut self, completion: &abi::ibv_wc) {
+        let slot = (completion.wr_id & !SEND) as usize;
+        self.broken |= completion.status != 0;
+        match (completion.wr_id & SEND != 0, slot < SLOTS) {
+            (true, true) => self.free.push(slot),
+            (true, false) => self.words = self.words.saturating_sub(1),
+            (false, _) if completion.status == 0 => {
+                self.received(slot, completion.byte_len as usize, u32::from_be(completion.imm_data));
+            }
+            (false, _) => {}
+        }
+    }
+
+    fn received(&mut self, slot: usize, length: usize, word: u32) {
+        self.credits = (self.credits + (word & !KIND) as usize).min(SLOTS - RESERVED);
+        match word & KIND {
+            DATA if length > 0 && length <= SLOT => {
+                self.arrived.push_back(Arrived { slot, from: 0, to: length });
+                return;
+            }
+            END => self.ended = true,
+            MAPPING => self.learn(slot, length),
+            _ => {}
+        }
+        self.broken |= self.post_receive(slot).is_err();
+    }
+
+    fn learn(&mut self, slot: usize, length: usize) {
+        let bytes = &self.memory[slot * SLOT..slot * SLOT + length.min(SLOT)];
+        if let Some(mapping) = Mapping::from_bytes(bytes) {
+            self.mappings.retain(|known| known.offset != mapping.offset);
+            if mapping.length > 0 && self.mappings.len() < MAX_MAPPINGS {
+                self.mappings.push(mapping);
+            }
+        }
+    }
+
+    /// Lets the peer write to memory of the program from now on, at `offset`.
+    pub(crate) fn map(&mut self, at: *mut u8, length: usize, offset: u64, writable: bool) -> Result<()> {
+        let access =
+            if writable { IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_LOCAL_WRITE };
+        let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
+        // SAFETY: the contract of `riomap`: the memory stays until it is unmapped.
+        let mr = made(unsafe { (self.verbs.ibv_reg_mr)(self.pd, at.cast(), length, access.cast_signed()) });
+        let mr = match mr {
+            Ok(mr) => mr,
+            Err(errno) => {
+                self.free.push(slot);
+                return Err(errno);
+            }
+        };
+        self.regions.push((mr, at.addr(), length));
+        // SAFETY: the region is live.
+        let key = unsafe { (*mr).rkey };
+        let length = if writable { length as u64 } else { 0 };
+        self.announce(slot, Mapping { offset, length, address: at.addr() as u64, key });
+        Ok(())
+    }
+
+    fn announce(&mut self, slot: usize, mapping: Mapping) {
+        let start = (SLOTS + slot) * SLOT;
+        self.memory[start..start + MAPPING_BYTES].copy_from_slice(&mapping.to_bytes());
+        self.say(MAPPING, slot, MAPPING_BYTES);
+    }
+
+    /// The peer must not write there any more.
+    pub(crate) fn unmap(&mut self, at: usize, length: usize) -> Result<()> {
+        let found = self.regions.iter().position(|(_, address, size)| (*address, *size) == (at, length));
+        let (mr, ..) = self.regions.swap_remove(found.ok_or(Errno(libc::EINVAL))?);
+        // SAFETY: the region is live, and not used again.
+        done(unsafe { (self.verbs.ibv_dereg_mr)(mr) })
+    }
+
+    /// Writes to what the peer has mapped at `offset`, as much as there is room for.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has mapped nothing there.
+    pub(crate) fn write_to(&mut self, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut written = 0;
+        while written < from.len() && !self.free.is_empty() && !self.broken {
+            let at = offset + written as u64;
+            let holds = |mapping: &&Mapping| at >= mapping.offset && at - mapping.offset < mapping.length;
+            let mapping = *self.mappings.iter().find(holds).ok_or(Errno(libc::EINVAL))?;
+            let left = usize::try_from(mapping.length - (at - mapping.offset)).unwrap_or(usize::MAX);
+            let part = &from[written..(written + SLOT.min(left)).min(from.len())];
+            let Some(slot) = self.fill(part) else { break };
+            let place = (mapping.address + (at - mapping.offset), mapping.key);
+            let posted = self.post_send(wr_opcode::IBV_WR_RDMA_WRITE, 0, slot, part.len(), place);
+            self.broken |= posted.is_err();
+            written += part.len();
+        }
+        Ok(written)
+    }
+
+    /// Whether [`Self::write_to`] would take data.
+    pub(crate) fn can_write_to(&self) -> bool {
+        !self.free.is_empty()
+    }
+}
+
+impl Drop for Stream {
+    /// The queue pair has been destroyed with its identifier.
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the objects any more; the memory is freed after its region.
+        unsafe {
+            if !self.cq.is_null() {
+                (self.verbs.ibv_destroy_cq)(self.cq);
+            }
+            if !self.channel.is_null() {
+                (self.verbs.ibv_destroy_comp_channel)(self.channel);
+            }
+            for (mr, ..) in self.regions.drain(..).chain([(self.mr, 0, 0)]) {
+                (self.verbs.ibv_dereg_mr)(mr);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_survive_their_bytes() {
+        let mapping = Mapping { offset: 1 << 40, length: 5, address: u64::MAX, key: 7 };
+        assert_eq!(Mapping::from_bytes(&mapping.to_bytes()), Some(mapping));
+        assert_eq!(Mapping::from_bytes(&[0; MAPPING_BYTES - 1]), None);
+    }
+}

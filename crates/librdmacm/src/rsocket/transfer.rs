@@ -1,0 +1,253 @@
+//! Bytes in and out.
+
+use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
+
+use crate::errno::{Errno, INVALID, Result, status};
+
+use super::calls::tell;
+use super::find;
+use super::socket::{Inner, Phase, Socket, Wait};
+
+/// A count, or -1 and `errno`.
+fn count(result: Result<usize>) -> ssize_t {
+    match result {
+        Ok(count) => count.cast_signed(),
+        Err(errno) => status(Err(errno)) as ssize_t,
+    }
+}
+
+/// Whether there is anything to read or write on, as far as the connection goes.
+fn connected(inner: &Inner) -> Option<Result<()>> {
+    match inner.phase {
+        Phase::Connected => Some(Ok(())),
+        Phase::Accepting => None,
+        Phase::Over if inner.error != 0 => Some(Err(Errno(inner.error))),
+        _ => Some(Err(Errno(libc::ENOTCONN))),
+    }
+}
+
+fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<usize>> {
+    if let Some(stream) = &mut inner.stream
+        && stream.has_data()
+        && !inner.reads_no_more
+    {
+        return Some(Ok(stream.read(into, peeks)));
+    }
+    if into.is_empty() || inner.reads_no_more {
+        return Some(Ok(0));
+    }
+    let ended = inner.stream.as_ref().is_some_and(|stream| stream.ended);
+    match connected(inner)? {
+        Err(errno) => Some(Err(errno)),
+        Ok(()) if ended || inner.has_hung_up() => Some(Ok(0)),
+        Ok(()) => None,
+    }
+}
+
+pub(super) fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize> {
+    let (wait, peeks) = (Wait::of(flags), flags & libc::MSG_PEEK != 0);
+    let mut done = 0;
+    loop {
+        let got = socket.until(wait, None, |inner| read_some(inner, &mut into[done..], peeks));
+        match got {
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+            Ok(0) => return Ok(done),
+            Ok(got) => done += got,
+        }
+        if done == into.len() || peeks || flags & libc::MSG_WAITALL == 0 {
+            return Ok(done);
+        }
+    }
+}
+
+fn write_some(
+    inner: &mut Inner,
+    write: &mut impl FnMut(&mut super::stream::Stream) -> Option<Result<usize>>,
+) -> Option<Result<usize>> {
+    if inner.writes_no_more {
+        return Some(Err(Errno(libc::EPIPE)));
+    }
+    match connected(inner)? {
+        Err(errno) => Some(Err(errno)),
+        Ok(()) if inner.has_hung_up() => Some(Err(Errno(libc::ECONNRESET))),
+        Ok(()) => write(inner.stream.as_mut()?),
+    }
+}
+
+/// Sends all, or what fits if the socket does not wait.
+pub(super) fn send(socket: &Socket, from: &[u8], flags: c_int) -> Result<usize> {
+    write_all(socket, from.len(), flags, |stream, done| {
+        stream.has_room().then(|| Ok(stream.write(&from[done..])))
+    })
+}
+
+/// Calls `write` with what is done so far until all is.
+pub(super) fn write_all(
+    socket: &Socket,
+    length: usize,
+    flags: c_int,
+    mut write: impl FnMut(&mut super::stream::Stream, usize) -> Option<Result<usize>>,
+) -> Result<usize> {
+    let wait = Wait::of(flags);
+    let mut done = 0;
+    while done < length {
+        let wrote = socket.until(wait, None, |inner| write_some(inner, &mut |stream| write(stream, done)));
+        match wrote {
+            Ok(wrote) => done += wrote,
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// # Safety
+/// `at` can be written for `length` bytes.
+unsafe fn writable<'a>(at: *mut c_void, length: usize) -> &'a mut [u8] {
+    // SAFETY: the caller's promise; no bytes need no place.
+    if length == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(at.cast(), length) } }
+}
+
+/// # Safety
+/// `at` can be read for `length` bytes.
+pub(super) unsafe fn readable<'a>(at: *const c_void, length: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise; no bytes need no place.
+    if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at.cast(), length) } }
+}
+
+/// Does `step` with each part until one is not done in full.
+///
+/// # Safety
+/// `parts` are as many as `number` says.
+unsafe fn each(
+    parts: *const iovec,
+    number: usize,
+    mut step: impl FnMut(&iovec) -> Result<usize>,
+) -> Result<usize> {
+    let mut total = 0;
+    for at in 0..number {
+        // SAFETY: the caller's promise.
+        let part = unsafe { &*parts.add(at) };
+        match step(part) {
+            Ok(done) => {
+                total += done;
+                if done < part.iov_len {
+                    break;
+                }
+            }
+            Err(errno) if total == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(total)
+}
+
+pub(crate) unsafe extern "C" fn rrecv(
+    socket: c_int,
+    at: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the contract of sockets: memory as long as stated.
+    count(find(socket).and_then(|socket| receive(&socket, unsafe { writable(at, length) }, flags)))
+}
+
+pub(crate) unsafe extern "C" fn rrecvfrom(
+    socket: c_int,
+    at: *mut c_void,
+    length: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_length: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the contract of sockets: memory as long as stated.
+    count(find(socket).and_then(|socket| unsafe {
+        let got = receive(&socket, writable(at, length), flags)?;
+        tell(socket.now().addresses()?.1, from, from_length)?;
+        Ok(got)
+    }))
+}
+
+/// Later parts are filled with what is there without waiting.
+unsafe fn scatter(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+    let mut flags = flags;
+    // SAFETY: the contract of sockets: parts as many, and as long, as stated.
+    unsafe {
+        each(parts, number, |part| {
+            let got = receive(socket, writable(part.iov_base, part.iov_len), flags);
+            flags |= libc::MSG_DONTWAIT;
+            got
+        })
+    }
+}
+
+pub(crate) unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the contract of sockets.
+    let Some(message) = (unsafe { message.as_ref() }) else { return count(Err(INVALID)) };
+    // SAFETY: as above.
+    count(
+        find(socket)
+            .and_then(|socket| unsafe { scatter(&socket, message.msg_iov, message.msg_iovlen, flags) }),
+    )
+}
+
+pub(crate) unsafe extern "C" fn rread(socket: c_int, at: *mut c_void, length: usize) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { rrecv(socket, at, length, 0) }
+}
+
+pub(crate) unsafe extern "C" fn rreadv(socket: c_int, parts: *const iovec, number: c_int) -> ssize_t {
+    let Ok(number) = usize::try_from(number) else { return count(Err(INVALID)) };
+    // SAFETY: as above.
+    count(find(socket).and_then(|socket| unsafe { scatter(&socket, parts, number, 0) }))
+}
+
+pub(crate) unsafe extern "C" fn rsend(
+    socket: c_int,
+    at: *const c_void,
+    length: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as above.
+    count(find(socket).and_then(|socket| send(&socket, unsafe { readable(at, length) }, flags)))
+}
+
+/// On a stream the address is of no account.
+pub(crate) unsafe extern "C" fn rsendto(
+    socket: c_int,
+    at: *const c_void,
+    length: usize,
+    flags: c_int,
+    _: *const sockaddr,
+    _: socklen_t,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { rsend(socket, at, length, flags) }
+}
+
+unsafe fn gather(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+    // SAFETY: the contract of sockets: parts as many, and as long, as stated.
+    unsafe { each(parts, number, |part| send(socket, readable(part.iov_base, part.iov_len), flags)) }
+}
+
+pub(crate) unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the contract of sockets.
+    let Some(message) = (unsafe { message.as_ref() }) else { return count(Err(INVALID)) };
+    // SAFETY: as above.
+    count(
+        find(socket)
+            .and_then(|socket| unsafe { gather(&socket, message.msg_iov, message.msg_iovlen, flags) }),
+    )
+}
+
+pub(crate) unsafe extern "C" fn rwrite(socket: c_int, at: *const c_void, length: usize) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { rsend(socket, at, length, 0) }
+}
+
+pub(crate) unsafe extern "C" fn rwritev(socket: c_int, parts: *const iovec, number: c_int) -> ssize_t {
+    let Ok(number) = usize::try_from(number) else { return count(Err(INVALID)) };
+    // SAFETY: as above.
+    count(find(socket).and_then(|socket| unsafe { gather(&socket, parts, number, 0) }))
+}
