@@ -3,6 +3,7 @@
 //! A handle without an entry is its own translation, so an honest device that keeps its handles
 //! costs its peers nothing. The entries are a peer's choice, hence the standard, keyed hash.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::names::Translation;
@@ -18,9 +19,41 @@ pub struct TooMany;
 /// Virtual to real handles of one peer.
 #[derive(Debug, Default)]
 pub struct LookupList {
-    queue_pairs: HashMap<u32, u32>,
-    keys: HashMap<u32, u32>,
-    shared_receive_queues: HashMap<u32, u32>,
+    queue_pairs: List,
+    keys: List,
+    shared_receive_queues: List,
+}
+
+/// Handles of one kind.
+#[derive(Debug, Default)]
+struct List {
+    real: HashMap<u32, u32>,
+    /// The handle that was looked up last, and its translation: programs use one for long, and the hash takes longer
+    /// than all else that is done to a short message.
+    recent: Cell<Option<(u32, u32)>>,
+}
+
+impl List {
+    #[inline]
+    fn get(&self, virtual_handle: u32) -> u32 {
+        match self.recent.get() {
+            _ if self.real.is_empty() => virtual_handle,
+            Some((known, real)) if known == virtual_handle => real,
+            _ => self.find(virtual_handle),
+        }
+    }
+
+    fn find(&self, virtual_handle: u32) -> u32 {
+        let real = self.real.get(&virtual_handle).copied().unwrap_or(virtual_handle);
+        self.recent.set(Some((virtual_handle, real)));
+        real
+    }
+
+    /// The list, to be changed.
+    fn change(&mut self) -> &mut HashMap<u32, u32> {
+        self.recent.set(None);
+        &mut self.real
+    }
 }
 
 impl LookupList {
@@ -28,11 +61,11 @@ impl LookupList {
     #[must_use]
     #[inline]
     pub fn real(&self, kind: HandleKind, virtual_handle: u32) -> u32 {
-        let list = self.list(kind);
-        if list.is_empty() {
-            return virtual_handle;
+        match kind {
+            HandleKind::QueuePair => self.queue_pairs.get(virtual_handle),
+            HandleKind::MemoryKey => self.keys.get(virtual_handle),
+            HandleKind::SharedReceiveQueue => self.shared_receive_queues.get(virtual_handle),
         }
-        list.get(&virtual_handle).copied().unwrap_or(virtual_handle)
     }
 
     /// Learns one line; one that says "unchanged" withdraws an earlier one.
@@ -40,12 +73,12 @@ impl LookupList {
     /// # Errors
     /// Past [`MAX_ENTRIES`].
     pub fn learn(&mut self, line: Translation) -> Result<(), TooMany> {
-        let used = self.queue_pairs.len() + self.keys.len() + self.shared_receive_queues.len();
-        let full = used >= MAX_ENTRIES;
+        let lists = [&self.queue_pairs, &self.keys, &self.shared_receive_queues];
+        let full = lists.iter().map(|list| list.real.len()).sum::<usize>() >= MAX_ENTRIES;
         let list = match line.kind {
-            HandleKind::QueuePair => &mut self.queue_pairs,
-            HandleKind::MemoryKey => &mut self.keys,
-            HandleKind::SharedReceiveQueue => &mut self.shared_receive_queues,
+            HandleKind::QueuePair => self.queue_pairs.change(),
+            HandleKind::MemoryKey => self.keys.change(),
+            HandleKind::SharedReceiveQueue => self.shared_receive_queues.change(),
         };
         if line.real == line.virtual_handle {
             list.remove(&line.virtual_handle);
@@ -59,17 +92,9 @@ impl LookupList {
 
     /// Forgets everything: a peer that says hello says all that differs.
     pub fn clear(&mut self) {
-        self.queue_pairs.clear();
-        self.keys.clear();
-        self.shared_receive_queues.clear();
-    }
-
-    fn list(&self, kind: HandleKind) -> &HashMap<u32, u32> {
-        match kind {
-            HandleKind::QueuePair => &self.queue_pairs,
-            HandleKind::MemoryKey => &self.keys,
-            HandleKind::SharedReceiveQueue => &self.shared_receive_queues,
-        }
+        self.queue_pairs.change().clear();
+        self.keys.change().clear();
+        self.shared_receive_queues.change().clear();
     }
 }
 
@@ -88,6 +113,8 @@ mod tests {
         list.learn(line(5, 9)).unwrap();
         assert_eq!(list.real(HandleKind::MemoryKey, 5), 9);
         assert_eq!(list.real(HandleKind::QueuePair, 5), 5);
+        list.learn(line(5, 10)).unwrap();
+        assert_eq!(list.real(HandleKind::MemoryKey, 5), 10, "what was looked up before is forgotten");
         list.learn(line(5, 5)).unwrap();
         assert_eq!(list.real(HandleKind::MemoryKey, 5), 5);
     }

@@ -20,6 +20,8 @@ struct Registration {
 #[derive(Debug, Default)]
 pub struct RegisteredList {
     peers: BTreeMap<ProcessId, Registration>,
+    /// The peer that was marked active last; it still is.
+    recent: Option<ProcessId>,
 }
 
 impl RegisteredList {
@@ -30,6 +32,7 @@ impl RegisteredList {
 
     /// A QP that was connected to `peer` is gone; with the last one the peer is unregistered.
     pub fn disconnect(&mut self, peer: ProcessId) {
+        self.recent = None;
         if let Some(registration) = self.peers.get_mut(&peer) {
             registration.connections = registration.connections.saturating_sub(1);
             if registration.connections == 0 {
@@ -39,14 +42,23 @@ impl RegisteredList {
     }
 
     /// Traffic has gone from or to `peer`.
+    #[inline]
     pub fn mark_active(&mut self, peer: ProcessId) {
+        if self.recent != Some(peer) {
+            self.activate(peer);
+        }
+    }
+
+    fn activate(&mut self, peer: ProcessId) {
         if let Some(registration) = self.peers.get_mut(&peer) {
             registration.active = true;
+            self.recent = Some(peer);
         }
     }
 
     /// `peer` says that it has moved `epoch` times. False if that is old news.
     pub fn note_epoch(&mut self, peer: ProcessId, epoch: Epoch) -> bool {
+        self.recent = None;
         let Some(registration) = self.peers.get_mut(&peer) else { return true };
         if epoch > registration.epoch {
             *registration = Registration { active: false, epoch, ..*registration };
