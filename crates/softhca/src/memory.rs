@@ -66,6 +66,23 @@ pub(crate) unsafe fn load(addr: u64, length: usize, bytes: &mut Vec<u8>) {
     }
 }
 
+/// Copies the `length` bytes at `from` to memory of our own.
+///
+/// # Safety
+/// Both ranges are mapped, `to` writable, and they do not overlap.
+#[inline]
+pub(crate) unsafe fn fetch(to: *mut u8, from: u64, length: usize) {
+    let from = ptr::with_exposed_provenance::<u8>(from as usize);
+    // SAFETY: the caller vouches for both ranges.
+    unsafe {
+        if length == 8 {
+            to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+        } else {
+            ptr::copy_nonoverlapping(from, to, length);
+        }
+    }
+}
+
 /// Stores `swap` if the word at `addr` is `compare`; returns what was there.
 ///
 /// # Safety

@@ -9,7 +9,7 @@ use crate::work::Sge;
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     requests: VecDeque<Posted>,
-    /// The elements of all requests, one after the other.
+    /// The elements of all requests but for their first ones, one after the other.
     sges: VecDeque<Sge>,
     depth: u32,
     max_sge: u32,
@@ -18,6 +18,8 @@ pub(crate) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     wr_id: u64,
+    /// Mostly there is no other.
+    first: Sge,
     sges: u32,
 }
 
@@ -61,6 +63,7 @@ impl ReceiveQueue {
         fits
     }
 
+    #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
         if sges.len() > self.max_sge as usize {
             return Err(Errno::INVALID);
@@ -68,8 +71,11 @@ impl ReceiveQueue {
         if self.len() >= self.depth {
             return Err(Errno::NO_MEMORY);
         }
-        self.sges.extend(sges);
-        self.requests.push_back(Posted { wr_id, sges: sges.len() as u32 });
+        let first = sges.first().copied().unwrap_or_default();
+        if sges.len() > 1 {
+            self.sges.extend(&sges[1..]);
+        }
+        self.requests.push_back(Posted { wr_id, first, sges: sges.len() as u32 });
         Ok(())
     }
 
@@ -78,8 +84,22 @@ impl ReceiveQueue {
         let Some(posted) = self.requests.pop_front() else { return false };
         to.wr_id = posted.wr_id;
         to.sges.clear();
-        // Mostly there is one: a `drain` takes longer to set up.
-        to.sges.extend((0..posted.sges).filter_map(|_| self.sges.pop_front()));
+        if posted.sges > 0 {
+            to.sges.push(posted.first);
+            to.sges.extend((1..posted.sges).filter_map(|_| self.sges.pop_front()));
+        }
         true
+    }
+
+    /// The oldest receive, if it has exactly one element: its `wr_id`, and the element.
+    #[inline]
+    pub fn front(&self) -> Option<(u64, Sge)> {
+        self.requests.front().filter(|posted| posted.sges == 1).map(|posted| (posted.wr_id, posted.first))
+    }
+
+    /// Drops what [`Self::front`] has shown.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        self.requests.pop_front();
     }
 }

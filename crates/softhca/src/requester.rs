@@ -65,7 +65,20 @@ impl Requester {
         self.interrupted && !self.resync_sent
     }
 
-    fn finish_message(&mut self) {
+    /// True if nothing of the queue, which ends before message `end`, waits for its turn, so that the next one has it.
+    #[inline]
+    pub fn is_idle(&self, end: u64) -> bool {
+        self.next == end && self.offset == 0 && !self.interrupted && self.pause.is_over()
+    }
+
+    /// True if a fenced request may not start yet.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    #[inline]
+    pub fn finish_message(&mut self) {
         self.next += 1;
         self.offset = 0;
         self.sent = self.sent.max(self.next);
@@ -100,6 +113,12 @@ impl Core {
     pub fn has_requests(&self, handle: Qp) -> bool {
         let qp = self.qps.get(handle.0).filter(|qp| qp.requests());
         qp.is_some_and(|qp| !qp.sends.is_empty())
+    }
+
+    /// True if `handle` has something to ask of its peer that has not been transmitted.
+    #[inline]
+    pub fn has_more_requests(&self, handle: Qp) -> bool {
+        self.qps.get(handle.0).is_some_and(|qp| qp.requests() && qp.requester.next < qp.sends.end())
     }
 
     /// Stages the next frame of requests of `handle`. False if there is none for now.

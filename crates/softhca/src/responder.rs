@@ -91,6 +91,12 @@ impl Responder {
         self.answers.clear();
     }
 
+    /// True if the next message is `msn`, and nothing else has begun.
+    #[inline]
+    pub fn awaits(&self, msn: u64) -> bool {
+        msn == self.expected && self.begun.is_none() && !self.dropping && !self.holds_receive
+    }
+
     /// Gives up the receive that it holds. Returns its `wr_id`.
     pub fn give_receive(&mut self) -> Option<u64> {
         std::mem::take(&mut self.holds_receive).then_some(self.receive.wr_id)

@@ -175,7 +175,7 @@ impl SendOp {
 /// What became of a send work request when it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Its bytes are where they belong.
+    /// Its bytes are where they belong, or on their way.
     Done,
     /// It waits for [`crate::Device::flush_doorbell`].
     Queued,

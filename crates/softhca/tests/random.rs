@@ -282,6 +282,7 @@ struct Trouble {
 fn disturb(net: &mut Net, pairs: &mut [Pair], trouble: Trouble) {
     if trouble.cuts && net.random.one_in(40) {
         net.cut();
+        net.replace_a_ring();
     }
     if trouble.moves && net.random.one_in(60) {
         let at = net.random.below(net.nodes.len() as u64) as usize;
@@ -396,6 +397,7 @@ fn undisturbed() {
 #[test]
 fn links_break_anywhere() {
     seeds(Medium::Pipe, Trouble { cuts: true, moves: false, shares: false }, 12);
+    seeds(Medium::Shm, Trouble { cuts: true, moves: false, shares: false }, 6);
 }
 
 #[test]
@@ -414,4 +416,5 @@ fn neighbours_that_share_memory_move() {
 #[test]
 fn links_break_while_processes_move() {
     seeds(Medium::Pipe, Trouble { cuts: true, moves: true, shares: false }, 12);
+    seeds(Medium::Shm, Trouble { cuts: true, moves: true, shares: true }, 4);
 }

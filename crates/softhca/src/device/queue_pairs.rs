@@ -243,7 +243,22 @@ impl Device {
             return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.
+        if unsafe { self.send_express(qp, wr) } {
+            return Ok(Posted::Done);
+        }
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.queue_send(qp, wr) }.map(|()| Posted::Queued)
+    }
+
+    /// Puts a short SEND that need not wait for anything straight into the ring. False if it has to be queued.
+    ///
+    /// # Safety
+    /// Inline pieces are readable.
+    #[inline]
+    unsafe fn send_express(&mut self, qp: Qp, wr: &SendWr<'_>) -> bool {
+        let Some(at) = self.core.qps.get(qp.0).and_then(|entry| entry.link) else { return false };
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.links.links[at].send_express(&mut self.core, qp, wr) }
     }
 
     /// # Safety

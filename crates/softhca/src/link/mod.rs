@@ -12,11 +12,12 @@
 //!
 //! * [`tx`], [`rx`]: frames out and in.
 //! * [`outbox`]: what is to be said, and the peer's handles.
-//! * [`datagrams`]: those on their way.
+//! * [`datagrams`]: those on their way. * `express`: short messages made and read in the ring itself.
 //! * `greeting`: the first frames, and news about handles. * `exchange`: memory shared with neighbours.
 
 pub(crate) mod datagrams;
 mod exchange;
+mod express;
 mod greeting;
 pub(crate) mod outbox;
 pub(crate) mod rx;
@@ -253,6 +254,9 @@ impl Link {
     pub fn receive(&mut self, core: &mut Core, budget: &mut usize) -> Result<bool, LinkLoss> {
         let mut received = false;
         while *budget > 0 && !self.out.is_overfull() {
+            if self.receive_express(core, budget, &mut received)? {
+                break;
+            }
             let Some(stream) = self.stream.as_mut() else { break };
             let (bytes, more) = match self.rx.read(core, &mut self.out, &mut **stream) {
                 Ok((0, _)) => return Err(LinkLoss::Broken(io::ErrorKind::UnexpectedEof)),
@@ -406,7 +410,7 @@ impl Link {
                 return Ok(());
             }
         }
-        if core.has_requests(handle) {
+        if core.has_more_requests(handle) {
             self.schedule(core, handle);
         }
         Ok(())

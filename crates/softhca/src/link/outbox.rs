@@ -101,6 +101,30 @@ impl Outbox {
         std::mem::take(&mut self.datagram_ack)
     }
 
+    /// Something of `handle` has carried the acknowledgement that it owed.
+    #[inline]
+    pub fn carried_ack(&mut self, handle: Qp) {
+        if let Some(at) = self.acks.iter().rposition(|owing| *owing == handle) {
+            self.acks.swap_remove(at);
+        }
+        if self.acks.is_empty() && !self.datagram_ack {
+            self.unacknowledged_messages = 0;
+            self.unacknowledged_bytes = 0;
+        }
+    }
+
+    /// True if nothing but acknowledgements waits.
+    #[inline]
+    pub fn lets_pass(&self) -> bool {
+        self.ready.is_empty() && self.controls.is_empty()
+    }
+
+    /// True if the peer may mean something else by some handle than we do.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.unconfirmed.is_empty()
+    }
+
     /// True if there is something that should not wait for company.
     #[inline]
     pub fn is_urgent(&self) -> bool {

@@ -77,6 +77,12 @@ impl Rx {
         &self.buffer[self.start..self.end]
     }
 
+    /// True if there is no frame, nor a part of one.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end && self.incoming.is_none()
+    }
+
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {

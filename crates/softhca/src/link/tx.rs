@@ -18,7 +18,7 @@ use crate::stream::Stream;
 use crate::wire::Header;
 
 /// Payloads up to this many bytes are copied.
-const COPIED: u32 = 1024;
+pub(crate) const COPIED: u32 = 1024;
 
 /// The `msn` of answers.
 pub(crate) const ANSWER: u64 = u64::MAX;

@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use libc::iovec;
 
 pub use gate::Gate;
-pub use shm::{create_shm_pair, shm_stream};
+pub use shm::{Shm, create_shm_pair, shm_stream};
 pub use tcp::tcp_stream;
 
 pub(crate) use shm::loopback;
@@ -75,6 +75,11 @@ pub unsafe trait Stream: Send {
 
     /// Takes the announcement back.
     fn awake(&mut self) {}
+
+    /// The rings that this stream consists of, if it does.
+    fn shared_memory(&mut self) -> Option<&mut Shm> {
+        None
+    }
 
     /// The peer as one with whom memory can be shared, if it is on this host.
     fn neighbour(&self) -> Option<&dyn Neighbour> {

@@ -172,9 +172,30 @@ impl Writer {
             left -= size;
         }
         self.publish(count, next_line(position));
+        Ok((count, self.wakes_reader()))
+    }
+
+    /// Where `count` bytes of a chunk have room now. [`Self::commit`] shows them.
+    #[inline]
+    pub fn reserve(&mut self, count: usize) -> io::Result<Option<*mut u8>> {
+        if self.room() < count {
+            self.look()?;
+        }
+        Ok((self.room() >= count).then(|| self.place.at(self.written + LENGTH as u64)))
+    }
+
+    /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. True if the reader sleeps.
+    #[inline]
+    pub fn commit(&mut self, count: usize) -> bool {
+        self.publish(count, next_line(self.written + (LENGTH + count) as u64));
+        self.wakes_reader()
+    }
+
+    /// True if the reader sleeps, and it is for the caller to wake it.
+    #[inline]
+    fn wakes_reader(&self) -> bool {
         let sleeps = &self.place.control().reader_sleeps.0;
-        let wake = sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0;
-        Ok((count, wake))
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Shows a chunk of `count` bytes; the one after it will be at `next`.
@@ -245,12 +266,34 @@ impl Reader {
         if count == 0 {
             return if closed { Ok((0, false)) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
+        Ok((count, self.release()))
+    }
+
+    /// The bytes of the chunk in front: where they are, and how many. They may change at any time.
+    #[inline]
+    pub fn front(&mut self) -> io::Result<Option<(*const u8, usize)>> {
+        Ok(self.begin_chunk()?.then(|| (self.place.at(self.read).cast_const(), self.left)))
+    }
+
+    /// Done with `count` bytes of the front. [`Self::release`] gives them to the writer.
+    #[inline]
+    pub fn consume(&mut self, count: usize) {
+        let count = count.min(self.left);
+        self.read += count as u64;
+        self.left -= count;
+        if self.left == 0 {
+            self.read = next_line(self.read);
+        }
+    }
+
+    /// The writer may have all lines that are done with. True if it waits for room.
+    #[inline]
+    pub fn release(&self) -> bool {
         let done = self.read / LINE as u64 * LINE as u64;
         self.place.control().read.bytes.store(done, Ordering::Release);
         fence_fast_side(self.registered);
         let waits = &self.place.control().writer_waits.0;
-        let wake = waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0;
-        Ok((count, wake))
+        waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Copies what is there into `vector`. Returns the bytes.
@@ -265,16 +308,13 @@ impl Reader {
             // SAFETY: `left` bytes are in the ring behind `read`; the caller vouches for the destination.
             unsafe { self.place.at(self.read).copy_to_nonoverlapping(to.add(filled), size) };
             filled += size;
-            self.read += size as u64;
-            self.left -= size;
-            if self.left == 0 {
-                self.read = next_line(self.read);
-            }
+            self.consume(size);
         }
         Ok(filled)
     }
 
     /// True if bytes of a chunk are there.
+    #[inline]
     fn begin_chunk(&mut self) -> io::Result<bool> {
         if self.left > 0 {
             return Ok(true);

@@ -199,7 +199,9 @@ impl Drop for Mapping {
 }
 
 /// One end of a link through shared memory.
-struct Shm {
+///
+/// Beside what every [`Stream`] does, short messages are made and read in place.
+pub struct Shm {
     writer: Writer,
     reader: Reader,
     /// Wakes us.
@@ -218,6 +220,40 @@ struct Shm {
 }
 
 impl Shm {
+    /// Where a write of `count` bytes has room now, or `None`. [`Self::commit`] makes it.
+    #[inline]
+    pub(crate) fn reserve(&mut self, count: usize) -> io::Result<Option<*mut u8>> {
+        self.writer.reserve(count)
+    }
+
+    /// The bytes that were reserved have been stored.
+    #[inline]
+    pub(crate) fn commit(&mut self, count: usize) {
+        if self.writer.commit(count) {
+            self.wake_peer();
+        }
+    }
+
+    /// What the oldest write has left: where it is, and how many bytes. The peer may change them at any time.
+    #[inline]
+    pub(crate) fn front(&mut self) -> io::Result<Option<(*const u8, usize)>> {
+        self.reader.front()
+    }
+
+    /// Done with `count` bytes of the front, which stay until [`Self::release`].
+    #[inline]
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+    }
+
+    /// Gives what is done with back to the peer.
+    #[inline]
+    pub(crate) fn release(&self) {
+        if self.reader.release() {
+            self.wake_peer();
+        }
+    }
+
     fn wake_peer(&self) {
         let one: u64 = 1;
         // SAFETY: eight live bytes. An eventfd that is full wakes as well.
@@ -280,6 +316,10 @@ unsafe impl Stream for Shm {
         self.waiting = wants_to_write;
         let nothing_to_read = self.reader.sleep();
         nothing_to_read && (!wants_to_write || self.writer.wait())
+    }
+
+    fn shared_memory(&mut self) -> Option<&mut Shm> {
+        Some(self)
     }
 
     fn neighbour(&self) -> Option<&dyn Neighbour> {

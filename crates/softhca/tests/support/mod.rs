@@ -222,6 +222,20 @@ impl Net {
         }
     }
 
+    /// Loses the link of two neighbours, with all that is in its rings, to a new one.
+    pub fn replace_a_ring(&mut self) {
+        let mut pairs: Vec<_> = self.shared.keys().copied().collect();
+        if pairs.is_empty() {
+            return;
+        }
+        pairs.sort_unstable();
+        let (a, b) = pairs[self.random.below(pairs.len() as u64) as usize];
+        let at = |id| self.nodes.iter().position(|node| node.id == id && !node.suspended && !node.gone);
+        if let (Some(a), Some(b)) = (at(a), at(b)) {
+            self.join(a, b);
+        }
+    }
+
     /// One round of everything. Returns whether anything happened, and the next deadline.
     pub fn step(&mut self) -> (bool, Option<Duration>) {
         self.broker();

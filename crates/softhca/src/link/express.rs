@@ -1,0 +1,220 @@
+//! Short messages on one host: made in the ring, and read from it.
+//!
+//! Most of what a short SEND costs are the stations between the program's memory and the ring: the staging of a frame, the
+//! buffer of those that arrive, the receive that is taken from its queue before the message goes into it. A SEND that finds
+//! nothing before it, and a receive of one element ready at the other end, passes none of them:
+//!
+//! ```text
+//!  post_send ─▶ send queue (until acknowledged) ─▶ ring ─▶ posted receive, completion queue
+//!          └─── header and bytes, stored once ───▶    └──── header copied out and checked, bytes stored once
+//! ```
+//!
+//! Whatever is not so plain declines before anything has changed, and goes the long way, from the same place in the ring.
+
+use crate::attr::{Access, QpKind, QpState};
+use crate::core::{Core, received};
+use crate::handle::Qp;
+use crate::link::outbox::Outbox;
+use crate::link::tx::COPIED;
+use crate::link::{Link, LinkLoss, State};
+use crate::memory;
+use crate::qp::QueuePair;
+use crate::region::Regions;
+use crate::requester::addressed;
+use crate::wire::{HEADER, Header, Opcode, flag};
+use crate::work::{Payload, SendOp, SendWr, Sge, WcStatus};
+
+impl Link {
+    /// Sends `wr` of queue pair `handle` if it is a short SEND and nothing is before it. False if it has to be queued.
+    ///
+    /// # Safety
+    /// Inline pieces are readable.
+    #[inline]
+    pub unsafe fn send_express(&mut self, core: &mut Core, handle: Qp, wr: &SendWr<'_>) -> bool {
+        let (opcode, imm) = match wr.op {
+            SendOp::Send => (Opcode::Send, 0),
+            SendOp::SendImm(imm) => (Opcode::SendImm, imm),
+            _ => return false,
+        };
+        let is_free = self.state == State::Up && !self.blocked && self.tx.is_empty() && self.out.lets_pass();
+        let ring = self.stream.as_mut().filter(|_| is_free).and_then(|stream| stream.shared_memory());
+        let Some(ring) = ring else { return false };
+        let Some(qp) = core.qps.get_mut(handle.0) else { return false };
+        let Some(length) = short_length(qp, wr, &core.regions) else { return false };
+        let Ok(Some(to)) = ring.reserve(HEADER + length as usize) else { return false };
+        let signaled = wr.signaled || qp.init.sq_sig_all;
+        let msn = qp.sends.end();
+        // SAFETY: the caller's promise is passed on.
+        if unsafe { qp.sends.push(wr, signaled, length) }.is_err() {
+            return false;
+        }
+        let mut header =
+            Header { msn, imm, length, total: length, ..addressed(qp, &self.out.lookup, opcode) };
+        if wr.solicited {
+            header.flags |= flag::SOLICITED;
+        }
+        if std::mem::take(&mut qp.responder.ack_due) {
+            header.flags |= flag::ACKNOWLEDGES;
+            header.va = qp.responder.expected;
+            self.out.carried_ack(handle);
+            core.acks_sent += 1;
+        }
+        qp.requester.finish_message();
+        // SAFETY: so many bytes have just been reserved; `short_length` has found the pieces.
+        unsafe {
+            to.cast::<[u8; HEADER]>().write(header.encode());
+            gather(qp, wr, &core.regions, to.add(HEADER));
+        }
+        ring.commit(HEADER + length as usize);
+        true
+    }
+
+    /// Takes in what can be taken straight from the ring. True if nothing else is there; false if what is in front
+    /// has to go the long way.
+    #[inline]
+    pub fn receive_express(
+        &mut self,
+        core: &mut Core,
+        budget: &mut usize,
+        received: &mut bool,
+    ) -> Result<bool, LinkLoss> {
+        let Self { stream, rx, out, tx, peer, state, .. } = self;
+        let stream = stream.as_mut().filter(|_| *state == State::Up && rx.is_empty());
+        let Some(ring) = stream.and_then(|stream| stream.shared_memory()) else { return Ok(false) };
+        let mut taken = 0;
+        let is_drained = loop {
+            if taken >= *budget || out.is_overfull() {
+                break true;
+            }
+            let Some((bytes, left)) = ring.front()? else { break taken > 0 };
+            if left < HEADER {
+                break false;
+            }
+            // SAFETY: so many bytes are in the ring. They are copied once, and the copy is what counts.
+            let header = Header::decode(&unsafe { bytes.cast::<[u8; HEADER]>().read() })?;
+            let size = HEADER + header.length as usize;
+            let is_plain = matches!(header.opcode, Opcode::Send | Opcode::SendImm | Opcode::Ack);
+            if !is_plain || size > left {
+                break false;
+            }
+            let handle = core.qp_names.by_real(header.dst_qpn).map(Qp);
+            let handle = handle.filter(|qp| core.qps.get(qp.0).is_some_and(|qp| qp.peer == Some(*peer)));
+            let Some(handle) = handle else { break false };
+            let acknowledged = match header.opcode {
+                Opcode::Ack => Some(header.msn),
+                _ => (header.flags & flag::ACKNOWLEDGES != 0).then_some(header.va),
+            };
+            if let Some(msn) = acknowledged {
+                tx.copy_out(handle, msn);
+                core.on_ack(handle, &Header { opcode: Opcode::Ack, msn, ..header })?;
+                if core.has_more_requests(handle)
+                    && let Some(qp) = core.qps.get_mut(handle.0)
+                {
+                    out.schedule(qp, handle);
+                }
+            }
+            // SAFETY: the ring holds the header and as many bytes behind it as it says.
+            let is_taken = header.opcode == Opcode::Ack
+                || unsafe { core.take_short(handle, out, &header, bytes.add(HEADER)) };
+            if !is_taken {
+                break false;
+            }
+            ring.consume(size);
+            taken += size;
+        };
+        if taken > 0 {
+            ring.release();
+            *received = true;
+            *budget = budget.saturating_sub(taken);
+        }
+        Ok(is_drained)
+    }
+}
+
+/// True for queue pairs whose SENDs need nothing but a receive.
+#[inline]
+fn is_plain(qp: &QueuePair) -> bool {
+    matches!(qp.init.kind, QpKind::Rc | QpKind::Uc)
+}
+
+/// The bytes of `wr`, if it may be sent now, is short, and its memory is there.
+#[inline]
+fn short_length(qp: &QueuePair, wr: &SendWr<'_>, regions: &Regions) -> Option<u32> {
+    let is_its_turn = is_plain(qp) && qp.state() == QpState::Rts && qp.requester.is_idle(qp.sends.end());
+    if !is_its_turn || (wr.fence && qp.requester.is_fenced()) {
+        return None;
+    }
+    let length = match wr.payload {
+        Payload::Sges([piece]) => piece.length,
+        _ => wr.check(&qp.init.caps).ok()?,
+    };
+    if length > COPIED {
+        return None;
+    }
+    let is_there = |piece: &Sge| regions.local(qp.init.pd, piece, Access::empty()).is_some();
+    match wr.payload {
+        Payload::Sges(pieces) => pieces.iter().all(is_there).then_some(length),
+        Payload::Inline(_) => Some(length),
+    }
+}
+
+/// Copies the bytes of `wr` to `to`.
+///
+/// # Safety
+/// [`short_length`] has found the memory of `wr`, inline pieces are readable, and `to` has room.
+#[inline]
+unsafe fn gather(qp: &QueuePair, wr: &SendWr<'_>, regions: &Regions, mut to: *mut u8) {
+    let is_inline = matches!(wr.payload, Payload::Inline(_));
+    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+    for piece in pieces {
+        let registered = || regions.local(qp.init.pd, piece, Access::empty());
+        let Some(from) = (if is_inline { Some(piece.addr) } else { registered() }) else { continue };
+        // SAFETY: the caller's promise: both ranges are there, and the ring is no application's memory.
+        unsafe {
+            memory::fetch(to, from, piece.length as usize);
+            to = to.add(piece.length as usize);
+        }
+    }
+}
+
+impl Core {
+    /// Executes a SEND whose bytes stand at `payload`, if a receive of one element waits for it. False if it has to
+    /// be executed the long way; nothing has changed then.
+    ///
+    /// # Safety
+    /// `header.length` bytes at `payload` can be read.
+    #[inline]
+    unsafe fn take_short(
+        &mut self,
+        handle: Qp,
+        out: &mut Outbox,
+        header: &Header,
+        payload: *const u8,
+    ) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let is_expected = qp.attr.remote_qpn == header.src_qpn && qp.responder.awaits(header.msn);
+        // In RTR the first message is an event.
+        let executes = qp.executes() && qp.state() != QpState::Rtr && !out.has_news();
+        let is_whole = is_plain(qp) && header.length == header.total && header.flags & flag::ASKED_AGAIN == 0;
+        if !(is_expected && executes && is_whole && qp.init.srq.is_none()) {
+            return false;
+        }
+        let Some((wr_id, sge)) = qp.receives.front().filter(|(_, sge)| sge.length >= header.length) else {
+            return false;
+        };
+        let piece = Sge { length: header.length, ..sge };
+        let Some(to) = self.regions.local(qp.init.pd, &piece, Access::LOCAL_WRITE) else { return false };
+        // SAFETY: the region was just found to hold so many bytes, writable; the caller vouches for the source.
+        unsafe { memory::copy(to, payload.expose_provenance() as u64, header.length as usize) };
+        qp.receives.drop_front();
+        qp.responder.expected += 1;
+        out.acknowledge(qp, handle, header.total);
+        let mut completion = received(qp, wr_id, WcStatus::Success);
+        completion.byte_len = header.total;
+        completion.solicited = header.flags & flag::SOLICITED != 0;
+        completion.imm = (header.opcode == Opcode::SendImm).then_some(header.imm);
+        let cq = qp.init.recv_cq;
+        self.complete(cq, completion);
+        true
+    }
+}
