@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use e2e::perftest::PORT;
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
@@ -27,13 +27,33 @@ pub struct Comparison {
     pub peer: &'static str,
     /// What they measure.
     pub quantity: Quantity,
+    /// Queue pairs of ours; the peer has one connection.
+    pub queue_pairs: u64,
+}
+
+impl Comparison {
+    const fn new(ours: &'static str, peer: &'static str, quantity: Quantity) -> Self {
+        Self { ours, peer, quantity, queue_pairs: 1 }
+    }
+
+    const fn rate(ours: &'static str, peer: &'static str, queue_pairs: u64) -> Self {
+        Self { ours, peer, quantity: Quantity::Rate, queue_pairs }
+    }
 }
 
 /// What is compared.
 pub const COMPARISONS: [Comparison; 3] = [
-    Comparison { ours: "ib_send_lat", peer: "tag_lat", quantity: Quantity::Latency },
-    Comparison { ours: "ib_write_lat", peer: "ucp_put_lat", quantity: Quantity::Latency },
-    Comparison { ours: "ib_write_bw", peer: "ucp_put_bw", quantity: Quantity::Bandwidth },
+    Comparison::new("ib_send_lat", "tag_lat", Quantity::Latency),
+    Comparison::new("ib_write_lat", "ucp_put_lat", Quantity::Latency),
+    Comparison::new("ib_write_bw", "ucp_put_bw", Quantity::Bandwidth),
+];
+
+/// How many messages of 8 bytes are compared.
+pub const RATES: [Comparison; 4] = [
+    Comparison::rate("ib_send_bw", "tag_bw", 1),
+    Comparison::rate("ib_send_bw", "tag_bw", 16),
+    Comparison::rate("ib_write_bw", "ucp_put_bw", 1),
+    Comparison::rate("ib_write_bw", "ucp_put_bw", 16),
 ];
 
 /// Where the two ends are.
@@ -93,12 +113,17 @@ impl Bench {
     /// If a program fails.
     pub fn ours(&mut self, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
         self.runs += 1;
-        let (size, iterations) = (size.to_string(), iterations(comparison.quantity, path, size).to_string());
-        let program = [comparison.ours, "-F", "-s", &size, "-n", &iterations];
+        let iterations = iterations(comparison.quantity, path, size) / comparison.queue_pairs;
+        let (size, iterations) = (size.to_string(), iterations.to_string());
+        let queue_pairs = comparison.queue_pairs.to_string();
+        let mut program = vec![comparison.ours, "-F", "-s", &size, "-n", &iterations];
+        if comparison.queue_pairs > 1 {
+            program.extend(["-q", &queue_pairs]);
+        }
         let (server, client) = (format!("server{}", self.runs), format!("client{}", self.runs));
         let (server, address) = self.lab.serve(&server, "h1", &program, PORT)?;
         let mut command = self.lab.command(&["run", "--name", &client, "--host", path.client(), "--"]);
-        let client = run(command.args(program).arg(address), LIMIT)?;
+        let client = run(command.args(&program).arg(address), LIMIT)?;
         server.end(LIMIT)?.success()?;
         of_perftest(&client.lines, comparison.quantity)
     }
@@ -121,6 +146,27 @@ impl Bench {
         of_ucx(&client.lines, comparison.quantity)
     }
 
+    /// How much of a core, in percent, a program with an open device takes that waits for a peer.
+    ///
+    /// # Errors
+    /// If it cannot be started or measured.
+    pub fn idle(&mut self) -> Result<f64> {
+        /// Nanoseconds on a processor, of all threads, over the seconds of the second pause.
+        const SCRIPT: &str = "ib_send_bw >/dev/null & p=$!; sleep 1; \
+            used() { awk '{ s += $1 } END { printf \"%.0f\", s }' /proc/$p/task/*/schedstat; }; \
+            before=$(used); sleep 4; after=$(used); kill $p; echo idle $before $after";
+        const SECONDS: f64 = 4.0;
+        self.runs += 1;
+        let name = format!("idle{}", self.runs);
+        let arguments = ["run", "--name", &name, "--host", "h1", "--", "sh", "-c", SCRIPT];
+        let ended = run(&mut self.lab.command(&arguments), LIMIT)?;
+        let line = ended.lines.iter().find_map(|line| line.strip_prefix("idle "));
+        let used: Vec<f64> =
+            line.context("no figure")?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let [before, after] = used[..] else { bail!("no figures in {used:?}") };
+        Ok((after - before) / (SECONDS * 1e9) * 100.0)
+    }
+
     fn ucx(&self, host: &str, path: Path) -> Result<Command> {
         let host: Place = host.parse()?;
         // UCX looks for devices in /sys, of which `ip netns exec` shows it the host's.
@@ -141,6 +187,8 @@ fn iterations(quantity: Quantity, path: Path, size: u64) -> u64 {
         (Quantity::Latency, Path::TwoHosts) => (20_000, 256 << 20),
         (Quantity::Bandwidth, Path::OneHost) => (10_000_000, 32 << 30),
         (Quantity::Bandwidth, Path::TwoHosts) => (50_000, 1 << 30),
+        (Quantity::Rate, Path::OneHost) => (5_000_000, 32 << 30),
+        (Quantity::Rate, Path::TwoHosts) => (1_000_000, 1 << 30),
     };
     few.min(bytes_in_all / size).max(100)
 }

@@ -1,5 +1,5 @@
 //! The figure in the output of perftest or of UCX: the median latency of one way in microseconds,
-//! or the average bandwidth in MiB/s.
+//! the average bandwidth in MiB/s, or millions of messages a second.
 
 use anyhow::{Context as _, Result};
 
@@ -10,6 +10,8 @@ pub enum Quantity {
     Latency,
     /// One direction, the average.
     Bandwidth,
+    /// Messages in one direction, the average.
+    Rate,
 }
 
 impl Quantity {
@@ -19,6 +21,7 @@ impl Quantity {
         match self {
             Self::Latency => "us",
             Self::Bandwidth => "MiB/s",
+            Self::Rate => "M/s",
         }
     }
 }
@@ -31,6 +34,7 @@ pub fn of_perftest(lines: &[String], quantity: Quantity) -> Result<f64> {
     let column = match quantity {
         Quantity::Latency => "t_typical[usec]",
         Quantity::Bandwidth => "BW average[MB/sec]",
+        Quantity::Rate => "MsgRate[Mpps]",
     };
     let headings = |line: &&String| line.contains(column);
     let heading = lines.iter().find(headings).with_context(|| format!("no column {column} in {lines:?}"))?;
@@ -62,18 +66,17 @@ fn columns(heading: &str) -> Vec<String> {
 /// # Errors
 /// If it is not there.
 pub fn of_ucx(lines: &[String], quantity: Quantity) -> Result<f64> {
-    let column = match quantity {
-        Quantity::Latency => "50.0_percentile_lat",
-        Quantity::Bandwidth => "overall_bw",
+    let (column, scale) = match quantity {
+        Quantity::Latency => ("50.0_percentile_lat", 1.0),
+        Quantity::Bandwidth => ("overall_bw", 1.0),
+        Quantity::Rate => ("overall_mr", 1e6),
     };
     let heading = lines.iter().position(|line| line.contains(column));
     let heading = heading.with_context(|| format!("no column {column} in {lines:?}"))?;
     let at = lines[heading].split(',').position(|name| name.trim() == column).context("no such column")?;
     let row = lines.get(heading + 1).with_context(|| format!("no result in {lines:?}"))?;
-    row.split(',')
-        .nth(at)
-        .and_then(|word| word.trim().parse().ok())
-        .with_context(|| format!("no {column} in {row}"))
+    let figure: Option<f64> = row.split(',').nth(at).and_then(|word| word.trim().parse().ok());
+    figure.map(|figure| figure / scale).with_context(|| format!("no {column} in {row}"))
 }
 
 #[cfg(test)]
@@ -97,6 +100,7 @@ mod tests {
              11000.50           10999.25		   0.175988",
         );
         assert!((of_perftest(&bandwidth, Quantity::Bandwidth).unwrap() - 10999.25).abs() < 1e-9);
+        assert!((of_perftest(&bandwidth, Quantity::Rate).unwrap() - 0.175_988).abs() < 1e-9);
     }
 
     #[test]
@@ -107,6 +111,7 @@ mod tests {
         );
         assert!((of_ucx(&output, Quantity::Latency).unwrap() - 0.03).abs() < 1e-9);
         assert!((of_ucx(&output, Quantity::Bandwidth).unwrap() - 855.5).abs() < 1e-9);
+        assert!((of_ucx(&output, Quantity::Rate).unwrap() - 0.013_671).abs() < 1e-9);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! * [`report`]: medians, and the line at the end.
 //! * [`figure`]: the figure in the output of perftest or of UCX.
 //! * [`exchange`]: one run of perftest or UCX in a lab.
+//! * [`handles`]: what virtual handles cost.
 //! * [`plain`]: what plain CRIU takes for the same program as a move.
 
 pub mod exchange;
 pub mod figure;
+pub mod handles;
 pub mod plain;
 pub mod report;

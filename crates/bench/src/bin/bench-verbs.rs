@@ -1,7 +1,9 @@
 //! `make bench-verbs`: the user-space device against UCX on the same paths.
 
 use anyhow::Result;
-use bench::exchange::{Bench, COMPARISONS, Comparison, Path};
+use bench::exchange::{Bench, COMPARISONS, Comparison, Path, RATES};
+use bench::figure::Quantity;
+use bench::handles;
 use bench::report::{self, Row};
 use clap::Parser;
 
@@ -16,6 +18,9 @@ struct Options {
     sizes: Vec<u64>,
 }
 
+/// Bytes of a message whose rate is measured.
+const RATE_SIZE: u64 = 8;
+
 fn main() -> Result<()> {
     let options = Options::parse();
     let mut bench = Bench::new()?;
@@ -23,14 +28,25 @@ fn main() -> Result<()> {
     for path in [Path::OneHost, Path::TwoHosts] {
         for comparison in &COMPARISONS {
             for size in &options.sizes {
-                let row = compare(&mut bench, comparison, path, *size, options.runs)?;
-                println!("{}", row.in_words());
-                rows.push(row);
+                add(&mut rows, compare(&mut bench, comparison, path, *size, options.runs)?);
             }
         }
+        for comparison in &RATES {
+            add(&mut rows, compare(&mut bench, comparison, path, RATE_SIZE, options.runs)?);
+        }
     }
+    for row in handles::rows(options.runs)? {
+        add(&mut rows, row);
+    }
+    let idle = (0..options.runs).map(|_| bench.idle()).collect::<Result<Vec<_>>>()?;
+    add(&mut rows, Row::alone("an idle program with a device".into(), &idle, "% CPU"));
     report::print("verbs", &rows)?;
     Ok(())
+}
+
+fn add(rows: &mut Vec<Row>, row: Row) {
+    println!("{}", row.in_words());
+    rows.push(row);
 }
 
 fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, runs: u16) -> Result<Row> {
@@ -39,7 +55,11 @@ fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, ru
         ours.push(bench.ours(comparison, path, size)?);
         peer.push(bench.peer(comparison, path, size)?);
     }
-    let name = format!("{}, {}, {size} B", comparison.ours, path.name());
+    let queue_pairs = match (comparison.quantity, comparison.queue_pairs) {
+        (Quantity::Rate, count) => format!(", {count} QP"),
+        _ => String::new(),
+    };
+    let name = format!("{}, {}, {size} B{queue_pairs}", comparison.ours, path.name());
     let peer_name = format!("ucx {} over {}", comparison.peer, path.transports());
     Ok(Row::compared(name, &ours, (&peer_name, &peer), comparison.quantity.unit()))
 }
