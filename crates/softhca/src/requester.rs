@@ -118,7 +118,8 @@ impl Core {
     /// True if `handle` has something to ask of its peer that has not been transmitted.
     #[inline]
     pub fn has_more_requests(&self, handle: Qp) -> bool {
-        self.qps.get(handle.0).is_some_and(|qp| qp.requests() && qp.requester.next < qp.sends.end())
+        let is_behind = |qp: &QueuePair| qp.requester.next < qp.sends.end() || qp.requester.owes_resync();
+        self.qps.get(handle.0).is_some_and(|qp| qp.requests() && is_behind(qp))
     }
 
     /// Stages the next frame of requests of `handle`. False if there is none for now.
