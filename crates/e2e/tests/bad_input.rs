@@ -64,7 +64,7 @@ fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
     let missing =
         Program::start(Command::new(&program).args(["ps", "--socket", "/nonexistent/socket"]))?.end(LIMIT);
     fs::remove_dir_all(&folder)?;
-    refused(&alone?, &["library", "make build"])?;
+    refused(&alone?, &["libibverbs.so.1", "make build"])?;
     refused(&missing?, &["/nonexistent/socket", "transhume coordinator"])
 }
 

@@ -8,6 +8,7 @@ mod library;
 use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use broker::local::{LocalFabric, LocalInstance};
@@ -87,14 +88,21 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Moves until `rounds` moves have interrupted traffic.
 fn move_under_traffic(fabric: &LocalFabric, instances: &[LocalInstance; 2], rounds: usize) {
     let (mut interrupted, began) = (0, Instant::now());
+    let mut pause = Duration::from_millis(1);
     for round in 0.. {
         assert!(began.elapsed() < LIMIT, "there was no traffic to interrupt");
         let instance = &instances[round % 2];
         let report = fabric.suspend(instance).unwrap();
-        interrupted += usize::from(report.processes.iter().any(|process| !process.active_peers.is_empty()));
+        let had_traffic = report.processes.iter().any(|process| !process.active_peers.is_empty());
         fabric.resume(instance, (round / 2) % 2).unwrap();
+        interrupted += usize::from(had_traffic);
         if interrupted == rounds {
             return;
+        }
+        if !had_traffic {
+            // Programs come to nothing between moves that follow each other more quickly than links are made.
+            thread::sleep(pause);
+            pause *= 2;
         }
     }
 }
