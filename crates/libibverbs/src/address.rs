@@ -1,11 +1,9 @@
-//! Address handles and multicast: for datagrams.
+//! Address handles: where datagrams go.
 
 use libc::c_int;
 use softhca::Errno;
 use verbs_abi::constants::wc_flags::IBV_WC_GRH;
-use verbs_abi::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
-};
+use verbs_abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
 
 use crate::context::Context;
 use crate::convert::address_from_c;
@@ -111,14 +109,6 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
         unsafe { object::take::<Ah, _>(ah) };
         Ok(())
     }))
-}
-
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    libc::EOPNOTSUPP
 }
 
 /// Ethernet addresses are for RoCE ports.

@@ -12,6 +12,7 @@ pub(crate) use crate::fork::*;
 pub(crate) use crate::import::*;
 pub(crate) use crate::memory::*;
 pub(crate) use crate::memory_change::*;
+pub(crate) use crate::multicast::*;
 pub(crate) use crate::qp::*;
 pub(crate) use crate::query::*;
 pub(crate) use crate::rates::*;

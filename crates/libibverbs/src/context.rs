@@ -11,13 +11,14 @@ use verbs_abi::{
 };
 
 use crate::cq::Cq;
+use crate::directory::Directory;
 use crate::events::{Acks, EventQueue};
 use crate::process::{Held, Process, State};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{
-    cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, object, post, qp, query,
-    srq, xrc,
+    cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, multicast, object, post,
+    qp, query, srq, xrc,
 };
 
 /// What a program's `ibv_context` lies in.
@@ -104,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     // SAFETY: the contract of verbs.
     let opened = unsafe { Context::of(context) };
     let released = opened.process.with(|state| {
-        release(state, context);
+        release(state, &opened.process.directory, context);
         Ok(())
     });
     // SAFETY: `open` made it with `Box`, and nothing refers to it any more.
@@ -116,12 +117,16 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
 }
 
 /// Destroys the device's objects of `context`; dependants first.
-fn release(state: &mut State, context: *mut ibv_context) {
+fn release(state: &mut State, directory: &Directory, context: *mut ibv_context) {
     let State { device, objects, .. } = state;
-    // SAFETY: objects leave the tables before they are freed, so these are live.
-    objects
-        .qps
-        .retain(|qp, Held(it)| unsafe { (**it).context != context } || device.destroy_qp(*qp).is_err());
+    objects.qps.retain(|qp, Held(it)| {
+        // SAFETY: objects leave the tables before they are freed, so these are live.
+        let stays = unsafe { (**it).context != context };
+        if !stays {
+            multicast::detach_all(device, directory, *qp);
+        }
+        stays || device.destroy_qp(*qp).is_err()
+    });
     let qps = &objects.qps;
     objects.opened_again.retain(|qp, _| qps.contains_key(qp));
     // SAFETY: as above.

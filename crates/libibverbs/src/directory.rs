@@ -4,6 +4,8 @@
 //! Whoever asks chooses a number, and gets the answer with it from the library's thread. What is not answered is
 //! asked again after a move, and when the coordinator was away; so is what is published. A request may wait for as
 //! long as the coordinator is away: who does not want to wait any longer forgets it.
+//!
+//! The library itself keeps the members of multicast groups there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
@@ -12,6 +14,7 @@ use std::sync::Mutex;
 use fabric::directory::{Answer, Entry, MAX_KEY, MAX_VALUE, Request};
 use fabric::{ProcessId, Vid};
 use libc::c_int;
+use softhca::GroupId;
 
 use crate::devices;
 use crate::events::lock;
@@ -22,6 +25,12 @@ const MAX_UNDER_WAY: usize = 256;
 
 /// The most requests that wait for an answer.
 const MAX_UNANSWERED: usize = 1 << 14;
+
+/// Begins the keys of multicast groups.
+const GROUP: &[u8] = b"group";
+
+/// Numbers from here on are those of the library itself.
+const OWN: u64 = 1 << 63;
 
 /// A value that was found.
 #[repr(C)]
@@ -68,6 +77,14 @@ struct Inner {
     published: BTreeMap<Published, bool>,
     /// What is said once more, to nobody's surprise.
     again: Vec<Request>,
+    /// Multicast groups whose members were asked for, by number.
+    groups: BTreeMap<u64, GroupId>,
+    /// The number, less [`OWN`], that the library used last.
+    last: u64,
+}
+
+fn key_of(group: &GroupId) -> Vec<u8> {
+    [GROUP, group].concat()
 }
 
 impl Directory {
@@ -85,10 +102,50 @@ impl Directory {
         }
         if let Request::Withdraw { key, value } = &request {
             inner.published.remove(&(key.clone(), value.clone()));
+            // Its answer would make it published again.
+            let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
+            inner.unanswered.retain(|_, other| !same(other));
         }
         inner.unanswered.insert(number, request);
         inner.waiting.push_back(number);
         0
+    }
+
+    fn ask_for_library(&self, request: Request) -> u64 {
+        let number = {
+            let mut inner = lock(&self.0);
+            inner.last += 1;
+            OWN | inner.last
+        };
+        // The limits hold for these; where too much waits already, the group is asked for again, or stays unknown.
+        self.ask(number, request);
+        number
+    }
+
+    /// Makes this process a member of a multicast group.
+    pub(crate) fn join(&self, group: &GroupId) {
+        self.ask_for_library(Request::Publish { key: key_of(group), value: Vec::new(), exclusive: false });
+    }
+
+    /// Ends the membership.
+    pub(crate) fn leave(&self, group: &GroupId) {
+        self.ask_for_library(Request::Withdraw { key: key_of(group), value: Vec::new() });
+    }
+
+    /// Asks for the members of a multicast group.
+    pub(crate) fn ask_for_members(&self, group: GroupId) {
+        let number = self.ask_for_library(Request::Look { key: key_of(&group) });
+        lock(&self.0).groups.insert(number, group);
+    }
+
+    /// The group that request `number` was about, and its members if `answer` names them.
+    pub(crate) fn members(&self, number: u64, answer: &Answer) -> Option<(GroupId, Option<Vec<ProcessId>>)> {
+        let group = lock(&self.0).groups.remove(&number)?;
+        let members = match answer {
+            Answer::Found(entries) => Some(entries.iter().map(|entry| entry.process).collect()),
+            _ => None,
+        };
+        Some((group, members))
     }
 
     fn forget(&self, number: u64) {
@@ -132,10 +189,18 @@ impl Directory {
         let mut inner = lock(&self.0);
         inner.under_way.remove(&number);
         let request = inner.unanswered.remove(&number)?;
-        if let (Request::Publish { key, value, exclusive }, Answer::Done) = (request, answer) {
-            inner.published.insert((key, value), exclusive);
+        match (request, answer) {
+            (Request::Publish { key, value, exclusive }, Answer::Done) => {
+                inner.published.insert((key, value), exclusive);
+            }
+            // Who has joined a group is not told of an answer.
+            (request @ Request::Publish { .. }, Answer::Busy) if number >= OWN => {
+                inner.unanswered.insert(number, request);
+                inner.waiting.push_back(number);
+            }
+            _ => {}
         }
-        inner.listener
+        inner.listener.filter(|_| number < OWN)
     }
 
     /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
@@ -268,6 +333,27 @@ mod tests {
         directory.answered(2, &Answer::Found(Vec::new()));
         directory.say_again();
         assert_eq!(directory.take_outgoing().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn members_of_groups_come_from_the_directory() {
+        let (directory, group) = (Directory::default(), [0xff; 16]);
+        directory.join(&group);
+        directory.ask_for_members(group);
+        let [(join, _), (look, _)] = directory.take_outgoing().try_into().unwrap();
+        directory.answered(join, &Answer::Busy);
+        assert_eq!(directory.take_outgoing()[0].0, join, "it is said again");
+        directory.answered(join, &Answer::Done);
+        let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
+        let found = Answer::Found(vec![Entry { process, value: Vec::new() }]);
+        assert_eq!(directory.members(look, &found), Some((group, Some(vec![process]))));
+        assert_eq!(directory.members(look, &found), None);
+        directory.leave(&group);
+        directory.take_outgoing();
+        directory.say_again();
+        assert!(
+            directory.take_outgoing().iter().all(|(_, request)| !matches!(request, Request::Publish { .. }))
+        );
     }
 
     #[test]

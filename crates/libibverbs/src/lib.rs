@@ -57,6 +57,7 @@ mod import;
 mod memory;
 mod memory_change;
 mod memory_window;
+mod multicast;
 mod post;
 mod process;
 mod qp;

@@ -245,6 +245,16 @@ impl Process {
         }
     }
 
+    /// Has the thread ask who the members of multicast groups are.
+    fn ask_for_members(&self, state: &mut State) {
+        let mut groups = Vec::new();
+        state.device.take_group_requests(&mut groups);
+        for group in groups {
+            self.directory.ask_for_members(group);
+            self.wake.signal();
+        }
+    }
+
     fn deliver_news(&self, state: &mut State) {
         let mut events = std::mem::take(&mut state.events);
         state.device.take_events(&mut events);
@@ -256,6 +266,7 @@ impl Process {
             deliver_event(&state.objects, event);
         }
         state.events = events;
+        self.ask_for_members(state);
         let before = state.wanted_links.len();
         state.device.take_link_requests(&mut state.wanted_links);
         if state.wanted_links.len() > before {

@@ -106,6 +106,9 @@ fn set_limits(attr: &mut ibv_device_attr, limits: &Limits) {
     attr.max_mw = int(limits.max_mw);
     attr.max_pd = int(limits.max_pd);
     attr.max_ah = int(limits.max_ah);
+    attr.max_mcast_grp = int(limits.max_groups);
+    attr.max_mcast_qp_attach = int(limits.max_qp);
+    attr.max_total_mcast_qp_attach = int(limits.max_qp.saturating_mul(limits.max_groups));
     attr.max_qp_rd_atom = limits.max_rd_atomic.into();
     attr.max_qp_init_rd_atom = limits.max_rd_atomic.into();
     attr.max_res_rd_atom = int(limits.max_qp.saturating_mul(limits.max_rd_atomic.into()));

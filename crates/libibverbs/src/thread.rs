@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
+use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, seqpacket};
 use softhca::{Progress, Stream, Waitable, stream};
 
@@ -362,10 +363,21 @@ impl Runtime {
             }
             ToProcess::Nudge { peer } => self.nudge(peer),
             ToProcess::Suspend => self.suspend(),
-            ToProcess::Directory { number, answer } => self.process.directory.answered(number, &answer),
+            ToProcess::Directory { number, answer } => {
+                self.learn_members(number, &answer);
+                self.process.directory.answered(number, &answer);
+            }
             ToProcess::DirectoryBack => self.process.directory.say_again(),
             ToProcess::Welcome { .. } | ToProcess::Refused { .. } | ToProcess::Farewell => {}
         }
+    }
+
+    /// Tells the device who the members of a multicast group are, if that is what `answer` is about.
+    fn learn_members(&self, number: u64, answer: &Answer) {
+        let Some((group, members)) = self.process.directory.members(number, answer) else { return };
+        let mut state = self.process.lock_first();
+        state.device.learn_members(group, members);
+        self.process.deliver(&mut state);
     }
 
     fn link_up(&mut self, peer: ProcessId, epoch: Epoch, transport: Transport, descriptors: Vec<OwnedFd>) {

@@ -3,16 +3,23 @@
 use fabric::{FabricId, Vid};
 
 use crate::attr::AddressVector;
+use crate::groups::GroupId;
 use crate::handle::Pd;
 
 /// An address handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressHandle {
     pub pd: Pd,
-    /// The instance that it leads to.
-    pub vid: Vid,
+    pub to: Address,
     /// Datagrams carry a global route.
     pub has_route: bool,
+}
+
+/// Whom an address handle leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Address {
+    Instance(Vid),
+    Group(GroupId),
 }
 
 impl AddressVector {
@@ -21,4 +28,14 @@ impl AddressVector {
         let by_gid = self.global.and_then(|route| Vid::from_gid(route.dgid, fabric));
         by_gid.or_else(|| Vid::new(self.dlid))
     }
+
+    /// The multicast group at this address.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        self.global.map(|route| route.dgid).filter(is_group)
+    }
+}
+
+/// True for the GID of a multicast group.
+pub(crate) fn is_group(gid: &GroupId) -> bool {
+    gid[0] == 0xff
 }

@@ -7,6 +7,7 @@ use crate::address::AddressHandle;
 use crate::attr::{QpKind, QpState};
 use crate::completion_queue::{CompletionQueue, Pushed};
 use crate::event::{AsyncEvent, Event};
+use crate::groups::Groups;
 use crate::handle::{Cq, Qp, Srq};
 use crate::limits::Limits;
 use crate::link::tx::Tx;
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     pub srqs: Slab<SharedReceiveQueue>,
     pub qps: Slab<QueuePair>,
     pub addresses: Slab<AddressHandle>,
+    pub groups: Groups,
     pub qp_names: Names,
     /// Of those that XRC targets take receives from.
     pub srq_names: Names,
@@ -73,6 +75,7 @@ impl Core {
             srqs: Slab::new(),
             qps: Slab::new(),
             addresses: Slab::new(),
+            groups: Groups::default(),
             qp_names: Names::new(HandleKind::QueuePair),
             srq_names: Names::new(HandleKind::SharedReceiveQueue),
             xrcds: Slab::new(),

@@ -1,24 +1,38 @@
 //! The two ends of a datagram: how its sender's queue pair lets it go, and its receiver's takes it in.
 //! In between it belongs to the link ([`crate::link::datagrams`]).
 
-use fabric::{ProcessId, Vid};
+use fabric::ProcessId;
 
+use crate::address::Address;
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::Core;
+use crate::groups::GroupId;
 use crate::handle::Qp;
 use crate::limits::MTU;
 use crate::memory;
 use crate::qp::QueuePair;
 use crate::requester::check_locally;
 use crate::scatter;
-use crate::wire::{Header, Opcode, flag};
+use crate::wire::{GROUP_ID, Header, Opcode, flag};
 use crate::work::{SendOp, Sge, Wc, WcOpcode, WcStatus};
 
 /// Bytes at the start of every receive that are kept for a global route header.
 const GRH: u32 = 40;
 
+type RouteHeader = [u8; GRH as usize];
+
 /// A Q_Key with this bit stands for that of the sending queue pair.
 const OWN_QKEY: u32 = 1 << 31;
+
+/// Who gets a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// Nobody can have that address.
+    Nobody,
+    Process(ProcessId),
+    /// All that receive from this group.
+    Group(GroupId),
+}
 
 /// What became of a datagram at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +44,8 @@ pub(crate) enum Delivery {
 }
 
 impl Core {
-    /// The datagram that `handle` sends next, without its bytes and its number, and to whom, if anybody can be there.
-    pub fn next_datagram(&mut self, handle: Qp) -> Option<(Option<ProcessId>, Header)> {
+    /// The datagram that `handle` sends next, without its bytes and its number, and to whom.
+    pub fn next_datagram(&mut self, handle: Qp) -> Option<(Destination, Header)> {
         let qp = self.qps.get(handle.0).filter(|qp| qp.state() == QpState::Rts)?;
         let msn = qp.sends.head();
         let request = qp.sends.get(msn)?;
@@ -42,18 +56,29 @@ impl Core {
             return None;
         }
         let address = self.addresses.get(ah.0).filter(|address| address.pd == qp.init.pd);
-        let route = if address.is_some_and(|address| address.has_route) { flag::ROUTED } else { 0 };
+        let to = match address.map(|address| address.to) {
+            Some(Address::Instance(vid)) => {
+                ProcessId::of_qpn(vid, qpn).map_or(Destination::Nobody, Destination::Process)
+            }
+            Some(Address::Group(group)) => Destination::Group(group),
+            None => Destination::Nobody,
+        };
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let is_group = matches!(to, Destination::Group(_));
+        let length = request.length + if is_group { GROUP_ID } else { 0 };
         let header = Header {
-            flags: route | if request.solicited { flag::SOLICITED } else { 0 },
+            flags: flag(address.is_some_and(|address| address.has_route), flag::ROUTED)
+                | flag(is_group, flag::GROUP)
+                | flag(request.solicited, flag::SOLICITED),
             dst_qpn: qpn,
             src_qpn: qp.qpn,
             rkey: if qkey & OWN_QKEY != 0 { qp.attr.qkey } else { qkey },
             imm: imm.unwrap_or(0),
-            length: request.length,
-            total: request.length,
+            length,
+            total: length,
             ..Header::new(if imm.is_some() { Opcode::DatagramImm } else { Opcode::Datagram })
         };
-        Some((address.and_then(|address| ProcessId::of_qpn(address.vid, qpn)), header))
+        Some((to, header))
     }
 
     /// Appends the bytes of the datagram that [`Self::next_datagram`] found to `bytes`.
@@ -81,26 +106,53 @@ impl Core {
 
     /// Receives `bytes`, which `peer` has sent under `header`.
     pub fn deliver_datagram(&mut self, peer: ProcessId, header: &Header, bytes: &[u8]) -> Delivery {
-        let Some(handle) = self.receiver_of(header) else { return Delivery::Over };
+        if header.flags & flag::GROUP != 0 {
+            self.deliver_to_group(peer, header, bytes);
+            return Delivery::Over;
+        }
+        let receiver = self.qp_names.by_virtual(header.dst_qpn).map(Qp);
+        let Some(handle) = receiver.filter(|handle| self.takes(*handle, header)) else {
+            return Delivery::Over;
+        };
         if !self.hold_receive(handle) {
             let is_dry = self.qps.get(handle.0).is_some_and(|qp| qp.is_dry);
             return if is_dry { Delivery::Over } else { Delivery::Waits };
         }
-        let status = self.place_datagram(handle, peer.vid, header, bytes);
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Delivery::Over };
+        let own_gid = self.process.vid.gid(self.fabric);
+        self.receive_datagram(handle, peer, header, own_gid, bytes);
+        Delivery::Over
+    }
+
+    /// Gives a copy to each queue pair that receives from the group and has a receive posted. The others lose it: a group
+    /// does not wait for one of its members.
+    fn deliver_to_group(&mut self, peer: ProcessId, header: &Header, bytes: &[u8]) {
+        let Some((group, bytes)) = bytes.split_first_chunk::<{ GROUP_ID as usize }>() else { return };
+        for handle in self.groups.receivers(*group) {
+            if self.takes(handle, header) && self.hold_receive(handle) {
+                self.receive_datagram(handle, peer, header, *group, bytes);
+            }
+        }
+    }
+
+    /// Puts `bytes`, sent to the GID `to`, into the receive that `handle` holds, and completes it.
+    fn receive_datagram(&mut self, handle: Qp, peer: ProcessId, header: &Header, to: [u8; 16], bytes: &[u8]) {
+        let route = (header.flags & flag::ROUTED != 0)
+            .then(|| route_header(peer.vid.gid(self.fabric), to, bytes.len()));
+        let status = self.place_datagram(handle, route.as_ref(), bytes);
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
         qp.is_dry = false;
-        let Some(wr_id) = qp.responder.give_receive() else { return Delivery::Over };
+        let Some(wr_id) = qp.responder.give_receive() else { return };
         let completion = Wc {
             wr_id,
             status,
             opcode: WcOpcode::Receive,
-            byte_len: GRH + header.length,
+            byte_len: GRH + bytes.len() as u32,
             imm: (header.opcode == Opcode::DatagramImm).then_some(header.imm),
             qpn: qp.qpn,
             src_qp: header.src_qpn,
             slid: peer.vid.lid(),
             solicited: status != WcStatus::Success || header.flags & flag::SOLICITED != 0,
-            has_route: header.flags & flag::ROUTED != 0,
+            has_route: route.is_some(),
             ..Wc::default()
         };
         let cq = qp.init.recv_cq;
@@ -108,33 +160,28 @@ impl Core {
         if status != WcStatus::Success {
             self.fail(handle);
         }
-        Delivery::Over
     }
 
     /// Datagrams for the receiver of `header` are dropped from now on, until it posts a receive.
     pub fn run_dry(&mut self, header: &Header) {
-        let receiver = self.receiver_of(header);
-        if let Some(qp) = receiver.and_then(|handle| self.qps.get_mut(handle.0)) {
+        let receiver = self.qp_names.by_virtual(header.dst_qpn);
+        if let Some(qp) = receiver.and_then(|index| self.qps.get_mut(index)) {
             qp.is_dry = true;
         }
     }
 
-    fn receiver_of(&self, header: &Header) -> Option<Qp> {
-        let index = self.qp_names.by_virtual(header.dst_qpn)?;
-        let qp = self.qps.get(index)?;
-        let takes = qp.init.kind == QpKind::Ud && qp.executes() && qp.attr.qkey == header.rkey;
-        takes.then_some(Qp(index))
+    fn takes(&self, handle: Qp, header: &Header) -> bool {
+        let qp = self.qps.get(handle.0);
+        qp.is_some_and(|qp| qp.init.kind == QpKind::Ud && qp.executes() && qp.attr.qkey == header.rkey)
     }
 
     /// Puts a datagram into the receive that `handle` holds.
-    fn place_datagram(&self, handle: Qp, from: Vid, header: &Header, bytes: &[u8]) -> WcStatus {
+    fn place_datagram(&self, handle: Qp, route: Option<&RouteHeader>, bytes: &[u8]) -> WcStatus {
         let Some(qp) = self.qps.get(handle.0) else { return WcStatus::LocalQpOperation };
-        if u64::from(GRH + header.length) > qp.responder.receive.room() {
+        if u64::from(GRH) + bytes.len() as u64 > qp.responder.receive.room() {
             return WcStatus::LocalLength;
         }
-        let has_route = header.flags & flag::ROUTED != 0;
-        let route = self.route_header(from, header.length);
-        let is_there = (!has_route || self.scatter_into_receive(qp, 0, &route))
+        let is_there = route.is_none_or(|route| self.scatter_into_receive(qp, 0, route))
             && self.scatter_into_receive(qp, GRH, bytes);
         if is_there { WcStatus::Success } else { WcStatus::LocalProtection }
     }
@@ -153,21 +200,21 @@ impl Core {
         };
         scatter::pieces(&qp.responder.receive.sges, offset, length).all(&mut store)
     }
+}
 
-    /// The global route header of a datagram of `length` bytes that came from `from` (InfiniBand, section 8.3).
-    fn route_header(&self, from: Vid, length: u32) -> [u8; GRH as usize] {
-        const IP_VERSION_6: u8 = 0x60;
-        const NEXT_IS_TRANSPORT: u8 = 0x1b;
-        /// Base and datagram headers, and the checksum.
-        const AROUND_PAYLOAD: u32 = 12 + 8 + 4;
-        let mut route = [0; GRH as usize];
-        let payload = (length + AROUND_PAYLOAD) as u16;
-        route[0] = IP_VERSION_6;
-        route[4..6].copy_from_slice(&payload.to_be_bytes());
-        route[6] = NEXT_IS_TRANSPORT;
-        route[7] = u8::MAX;
-        route[8..24].copy_from_slice(&from.gid(self.fabric));
-        route[24..40].copy_from_slice(&self.process.vid.gid(self.fabric));
-        route
-    }
+/// The global route header of a datagram of `length` bytes (InfiniBand, section 8.3).
+fn route_header(from: [u8; 16], to: [u8; 16], length: usize) -> RouteHeader {
+    const IP_VERSION_6: u8 = 0x60;
+    const NEXT_IS_TRANSPORT: u8 = 0x1b;
+    /// Base and datagram headers, and the checksum.
+    const AROUND_PAYLOAD: usize = 12 + 8 + 4;
+    let mut route = [0; GRH as usize];
+    let payload = (length + AROUND_PAYLOAD) as u16;
+    route[0] = IP_VERSION_6;
+    route[4..6].copy_from_slice(&payload.to_be_bytes());
+    route[6] = NEXT_IS_TRANSPORT;
+    route[7] = u8::MAX;
+    route[8..24].copy_from_slice(&from);
+    route[24..40].copy_from_slice(&to);
+    route
 }

@@ -30,6 +30,7 @@ mod datagram;
 pub mod device;
 pub mod errno;
 pub mod event;
+mod groups;
 pub mod handle;
 pub mod limits;
 mod link;
@@ -57,6 +58,7 @@ pub use attr::{
 pub use device::{Config, Counts, Device, Progress, Rereg, Suspended};
 pub use errno::Errno;
 pub use event::{AsyncEvent, Event};
+pub use groups::GroupId;
 pub use handle::{Ah, Cq, Keys, Mr, Mw, Pd, Qp, Srq, Xrcd};
 pub use limits::Limits;
 pub use link::LinkLoss;

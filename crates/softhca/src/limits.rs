@@ -38,6 +38,8 @@ pub struct Limits {
     pub max_message: u32,
     /// Address handles.
     pub max_ah: u32,
+    /// Multicast groups from which a process receives.
+    pub max_groups: u32,
     /// Peer processes that one process can talk to.
     pub max_peers: u32,
 }
@@ -61,6 +63,7 @@ impl Default for Limits {
             max_rd_atomic: 16,
             max_message: 1 << 30,
             max_ah: 1 << 20,
+            max_groups: 1024,
             max_peers: 16 * 1024,
         }
     }

@@ -61,6 +61,9 @@ pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
 /// Translations in one frame.
 pub const MAX_TRANSLATIONS: usize = 512;
 
+/// Bytes of a multicast group's GID.
+pub const GROUP_ID: u32 = 16;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"thrm");
 const HELLO_LENGTH: usize = 32;
 const TRANSLATION_LENGTH: usize = 12;
@@ -170,8 +173,10 @@ pub mod flag {
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
     pub const ROUTED: u8 = 8;
+    /// This DATAGRAM is for the receivers of a multicast group, whose GID its payload begins with.
+    pub const GROUP: u8 = 16;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED;
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP;
 }
 
 /// A frame's header.
@@ -307,7 +312,11 @@ impl Header {
             }
             CompareSwap | FetchAdd => self.length == 16 && self.offset == 0 && self.total == 16,
             Read => self.length == 0 && self.offset == 0,
-            Datagram | DatagramImm => self.length <= MTU && self.offset == 0 && self.total == self.length,
+            Datagram | DatagramImm => {
+                let before = if self.flags & flag::GROUP != 0 { GROUP_ID } else { 0 };
+                let data = self.length.checked_sub(before);
+                data.is_some_and(|data| data <= MTU) && self.offset == 0 && self.total == self.length
+            }
             Hello | Translate => self.length <= MAX_CONTROL,
             Export => self.length as usize == EXPORT_LENGTH,
             MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | SelectSrq

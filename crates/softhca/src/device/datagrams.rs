@@ -1,11 +1,14 @@
 //! Address handles, and datagrams from queue pairs to links.
 
-use crate::address::AddressHandle;
+use crate::address::{Address, AddressHandle};
 use crate::attr::{AddressVector, QpKind};
+use crate::datagram::Destination;
 use crate::device::{Device, require, require_room};
 use crate::errno::Errno;
+use crate::groups::GroupId;
 use crate::handle::{Ah, Pd, Qp};
 use crate::link::State;
+use crate::wire::Header;
 
 impl Device {
     /// Makes an address handle.
@@ -14,10 +17,11 @@ impl Device {
     /// `INVALID` for an address that no instance of the fabric can have; `NO_MEMORY` past the device's limit.
     pub fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, Errno> {
         require(address.port == 1)?;
-        let vid = address.instance(self.core.fabric).ok_or(Errno::INVALID)?;
+        let instance = || address.instance(self.core.fabric).map(Address::Instance);
+        let to = address.group().map(Address::Group).or_else(instance).ok_or(Errno::INVALID)?;
         require_room(self.core.addresses.len(), self.core.limits.max_ah)?;
         self.enter_domain(pd)?;
-        let handle = AddressHandle { pd, vid, has_route: address.global.is_some() };
+        let handle = AddressHandle { pd, to, has_route: address.global.is_some() };
         Ok(Ah(self.core.addresses.insert(handle)))
     }
 
@@ -34,8 +38,14 @@ impl Device {
     /// Hands what is posted on the datagram queue pair `qp` to its links, until one has no room.
     pub(super) fn send_datagrams(&mut self, qp: Qp) {
         let mut busy: Option<usize> = None;
-        while let Some((peer, header)) = self.core.next_datagram(qp) {
+        while let Some((to, header)) = self.core.next_datagram(qp) {
             let most = self.core.limits.max_peers;
+            let peer = match to {
+                Destination::Nobody => None,
+                Destination::Process(peer) => Some(peer),
+                Destination::Group(group) if self.send_to_group(qp, group, &header) => continue,
+                Destination::Group(_) => break,
+            };
             let at = peer.and_then(|peer| self.links.reach(peer, most));
             if let Some(at) = at {
                 if busy.is_some_and(|before| before != at) {
@@ -52,6 +62,28 @@ impl Device {
             self.core.finish_datagram(qp);
         }
         self.push_datagrams(busy);
+    }
+
+    /// Sends a copy to each process with receivers. False if some link has no room, or if they are not known yet.
+    fn send_to_group(&mut self, qp: Qp, group: GroupId, header: &Header) -> bool {
+        let most = self.core.limits.max_peers;
+        let Some(members) = self.core.groups.members(group, qp) else { return false };
+        let links: Vec<usize> = members.iter().filter_map(|peer| self.links.reach(*peer, most)).collect();
+        if let Some(full) = links.iter().find(|at| !self.links.links[**at].datagrams.has_room()) {
+            self.links.links[*full].datagrams.wait_for_room(qp);
+            self.push_datagrams(Some(*full));
+            return false;
+        }
+        for at in links {
+            let datagrams = &mut self.links.links[at].datagrams;
+            datagrams.send(*header, |bytes| {
+                bytes.extend_from_slice(&group);
+                self.core.gather_datagram(qp, bytes);
+            });
+            self.push_datagrams(Some(at));
+        }
+        self.core.finish_datagram(qp);
+        true
     }
 
     /// All datagram queue pairs go on with what was posted on them meanwhile.

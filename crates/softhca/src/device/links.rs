@@ -413,6 +413,9 @@ impl Device {
             false
         });
         self.core.waiting.append(&mut waiting);
+        if let Some(deadline) = self.core.groups.tick(now, &mut self.core.unblocked) {
+            note(deadline);
+        }
         for at in 0..self.links.links.len() {
             let link = &mut self.links.links[at];
             if link.stream.is_some() {
@@ -520,6 +523,7 @@ impl Device {
         }
         self.links.requests.clear();
         self.sharing.pause();
+        self.core.groups.freeze(now);
         for &handle in &self.core.waiting {
             if let Some(qp) = self.core.qps.get_mut(handle.0) {
                 qp.requester.pause.freeze(now);

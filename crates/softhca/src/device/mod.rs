@@ -4,12 +4,13 @@
 //! * `registration`: regions that change, and such that are nowhere.
 //! * `objects`: domains, regions, completion queues.
 //! * `queue_pairs`: queue pairs and posting.
-//! * `datagrams`: address handles, and what is sent to them.
+//! * `datagrams`: address handles, and what is sent to them. `groups`: multicast.
 //! * `links`: links to peers, time, suspension.
 //! * `shared_queues`: shared receive queues, XRC domains.
 //! * `sharing`: memory shared with neighbours.
 
 mod datagrams;
+mod groups;
 mod links;
 mod memory_windows;
 mod objects;
@@ -134,11 +135,12 @@ impl Device {
         self.core.waiting.len()
     }
 
-    /// True if [`Self::take_events`] or [`Self::take_link_requests`] would find something.
+    /// True if [`Self::take_events`], [`Self::take_link_requests`] or [`Self::take_group_requests`] would find
+    /// something.
     #[must_use]
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.core.events.is_empty() || self.links.has_requests()
+        !self.core.events.is_empty() || self.links.has_requests() || self.core.groups.has_wanted()
     }
 
     /// Events since the last call.

@@ -212,10 +212,13 @@ impl Device {
     /// Ends a queue pair; what it had queued is forgotten without completions.
     ///
     /// # Errors
-    /// `INVALID` if there is no such queue pair.
+    /// `INVALID` if there is no such queue pair; `BUSY` while it receives from a multicast group.
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), Errno> {
         let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
         let (init, qpn) = (entry.init, entry.qpn);
+        if !self.core.groups.of(qp).is_empty() {
+            return Err(Errno::BUSY);
+        }
         self.send_acks(qp);
         self.disconnect(qp);
         self.forget_completions(qp);

@@ -1,0 +1,140 @@
+//! Multicast groups: which queue pairs of this process receive, and which processes do.
+//!
+//! The device does not know the members of a group: it asks its user for them, and asks again when somebody sends and
+//! what it knows is older than [`FRESH`]. Datagrams for a group of which nothing is known wait for the answer, for
+//! [`PATIENCE`] at most.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fabric::ProcessId;
+
+use crate::handle::Qp;
+use crate::timer::Pause;
+
+/// A group's GID, in network order.
+pub type GroupId = [u8; 16];
+
+const FRESH: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Group {
+    /// Queue pairs of this process that receive.
+    receivers: Vec<Qp>,
+    /// Processes that have receivers, this one perhaps among them. `None`: not known.
+    members: Option<Vec<ProcessId>>,
+    /// What is known is fresh, or what is not known is waited for.
+    pause: Pause,
+    is_asked: bool,
+    /// Queue pairs with datagrams that wait for the answer.
+    waiting: Vec<Qp>,
+}
+
+/// The groups that this process receives from or sends to.
+#[derive(Default)]
+pub(crate) struct Groups {
+    groups: HashMap<GroupId, Group>,
+    /// Groups of which the members are to be found out.
+    wanted: Vec<GroupId>,
+}
+
+impl Groups {
+    /// How many groups have receivers.
+    pub fn attached(&self) -> usize {
+        self.groups.values().filter(|group| !group.receivers.is_empty()).count()
+    }
+
+    /// `qp` receives. Returns whether it is the first of the process.
+    pub fn attach(&mut self, id: GroupId, qp: Qp) -> bool {
+        let receivers = &mut self.groups.entry(id).or_default().receivers;
+        if !receivers.contains(&qp) {
+            receivers.push(qp);
+            return receivers.len() == 1;
+        }
+        false
+    }
+
+    /// `qp` receives no more. Returns whether it was the last of the process; `None` if it did not receive.
+    pub fn detach(&mut self, id: GroupId, qp: Qp) -> Option<bool> {
+        let receivers = &mut self.groups.get_mut(&id)?.receivers;
+        let at = receivers.iter().position(|receiver| *receiver == qp)?;
+        receivers.swap_remove(at);
+        Some(receivers.is_empty())
+    }
+
+    /// The groups from which `qp` receives.
+    pub fn of(&self, qp: Qp) -> Vec<GroupId> {
+        let groups = self.groups.iter();
+        groups.filter(|(_, group)| group.receivers.contains(&qp)).map(|(id, _)| *id).collect()
+    }
+
+    /// Queue pairs of this process that receive.
+    pub fn receivers(&self, id: GroupId) -> Vec<Qp> {
+        self.groups.get(&id).map(|group| group.receivers.clone()).unwrap_or_default()
+    }
+
+    /// Processes with receivers, for a datagram of `sender`, which waits if they are not known.
+    pub fn members(&mut self, id: GroupId, sender: Qp) -> Option<&[ProcessId]> {
+        let group = self.groups.entry(id).or_default();
+        if !group.is_asked && (group.members.is_none() || group.pause.is_over()) {
+            group.is_asked = true;
+            self.wanted.push(id);
+        }
+        if group.members.is_none() {
+            if group.waiting.is_empty() {
+                group.pause = Pause::Noted(PATIENCE);
+            }
+            if !group.waiting.contains(&sender) {
+                group.waiting.push(sender);
+            }
+        }
+        group.members.as_deref()
+    }
+
+    /// Groups of which the members are to be found out.
+    pub fn take_wanted(&mut self, into: &mut Vec<GroupId>) {
+        into.append(&mut self.wanted);
+    }
+
+    pub fn has_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Learns the members of a group. Those that have waited for it go on, and are added to `unblocked`. `None`: they
+    /// could not be found out, and are asked for again when somebody sends.
+    pub fn learn(&mut self, id: GroupId, members: Option<Vec<ProcessId>>, unblocked: &mut Vec<Qp>) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.is_asked = false;
+        if members.is_none() {
+            return;
+        }
+        group.members = members;
+        group.pause = Pause::Noted(FRESH);
+        unblocked.append(&mut group.waiting);
+    }
+
+    /// Ends pauses whose time has come. Returns when the next one ends.
+    pub fn tick(&mut self, now: Duration, unblocked: &mut Vec<Qp>) -> Option<Duration> {
+        let mut next: Option<Duration> = None;
+        for group in self.groups.values_mut().filter(|group| !group.pause.is_over()) {
+            match group.pause.tick(now) {
+                Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
+                None if group.members.is_none() => {
+                    // Nobody answers: as far as is known, nobody receives.
+                    group.members = Some(Vec::new());
+                    unblocked.append(&mut group.waiting);
+                }
+                None => {}
+            }
+        }
+        next
+    }
+
+    /// Keeps what is left of pauses for another clock.
+    pub fn freeze(&mut self, now: Duration) {
+        for group in self.groups.values_mut() {
+            group.pause.freeze(now);
+        }
+    }
+}
