@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use fabric::{FabricId, ProcessId};
@@ -275,11 +276,34 @@ impl Process {
     }
 }
 
-/// A program may exit as soon as it has its last message: its peer still gets the acknowledgement.
+/// How long a program that ends waits for its last datagrams to be taken.
+const LAST_DATAGRAMS: Duration = Duration::from_secs(1);
+
+/// How long for the lock: the thread that ends may hold it itself.
+const LAST_LOCK: Duration = Duration::from_millis(10);
+
+/// Sends what would go with the process: acknowledgements that peers wait for, and datagrams, which the program takes
+/// for sent.
 extern "C" fn send_the_last() {
     let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
-    if let Some(mut state) = process.and_then(|process| process.state.try_lock()) {
-        state.device.progress(crate::thread::now());
+    let Some(process) = process else { return };
+    let begun = Instant::now();
+    loop {
+        let limit = match process.state.try_lock() {
+            Some(mut state) => {
+                state.device.progress(crate::thread::now());
+                process.attend(&mut state);
+                if !state.device.has_datagrams() {
+                    return;
+                }
+                LAST_DATAGRAMS
+            }
+            None => LAST_LOCK,
+        };
+        if begun.elapsed() >= limit {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) 
     (storage, length as libc::socklen_t)
 }
 
-/// The address from which this instance would send to `destination`.
+/// The address from which this instance would send to `destination`. Multicast needs no route.
 ///
 /// # Errors
 /// `ENETUNREACH` and the like: there is no way.
@@ -79,8 +79,16 @@ pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
     let socket = UdpSocket::bind(any).map_err(failed)?;
     // Nothing is sent; the port only has to be one.
     let port = destination.port().max(1);
-    socket.connect(SocketAddr::new(destination.ip(), port)).map_err(failed)?;
-    Ok(socket.local_addr().map_err(failed)?.ip())
+    match socket.connect(SocketAddr::new(destination.ip(), port)) {
+        Err(_) if destination.ip().is_multicast() => {
+            let fits = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4() == destination.is_ipv4();
+            own()?.into_iter().find(fits).ok_or(Errno(libc::ENETUNREACH))
+        }
+        connected => {
+            connected.map_err(failed)?;
+            Ok(socket.local_addr().map_err(failed)?.ip())
+        }
+    }
 }
 
 /// All addresses of this instance.

@@ -35,6 +35,12 @@ impl Device {
         Ok(())
     }
 
+    /// True while datagrams that have completed are not known to have been taken.
+    #[must_use]
+    pub fn has_datagrams(&self) -> bool {
+        self.links.links.iter().any(|link| link.datagrams.is_waiting())
+    }
+
     /// Hands what is posted on the datagram queue pair `qp` to its links, until one has no room.
     pub(super) fn send_datagrams(&mut self, qp: Qp) {
         let mut busy: Option<usize> = None;
