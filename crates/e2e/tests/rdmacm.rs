@@ -48,6 +48,24 @@ fn rping_validates_its_data() -> Result<()> {
 }
 
 #[test]
+fn mckey_reaches_a_group() -> Result<()> {
+    const GROUP: [&str; 4] = ["-m", "239.1.2.3", "-C", "1"];
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        let pair = Pair::new(place)?;
+        let mut receiver = Program::start(command(&pair.first, "mckey")?.args(GROUP))?;
+        let deadline = Instant::now() + PATIENCE;
+        while receiver.is_running()? {
+            ensure!(Instant::now() < deadline, "nothing arrives, {place:?}");
+            let mut sender = command(&pair.second, "mckey")?;
+            Program::start(sender.args(GROUP).arg("-s"))?.end(LIMIT)?.success()?;
+        }
+        receiver.end(LIMIT)?.success()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn ucmatose_makes_many_connections() -> Result<()> {
     exchange("ucmatose", &["-c", "50"], &["-s", FIRST, "-c", "50"])
 }

@@ -74,13 +74,19 @@ impl Groups {
         self.groups.get(&id).map(|group| group.receivers.clone()).unwrap_or_default()
     }
 
-    /// Processes with receivers, for a datagram of `sender`, which waits if they are not known.
-    pub fn members(&mut self, id: GroupId, sender: Qp) -> Option<&[ProcessId]> {
+    /// Somebody is going to send. Some programs send, and then end, without a wait: the members had better be known.
+    pub fn prepare(&mut self, id: GroupId) {
         let group = self.groups.entry(id).or_default();
-        if !group.is_asked && (group.members.is_none() || group.pause.is_over()) {
+        if !group.is_asked && group.pause.is_over() {
             group.is_asked = true;
             self.wanted.push(id);
         }
+    }
+
+    /// Processes with receivers, for a datagram of `sender`, which waits if they are not known.
+    pub fn members(&mut self, id: GroupId, sender: Qp) -> Option<&[ProcessId]> {
+        self.prepare(id);
+        let group = self.groups.entry(id).or_default();
         if group.members.is_none() {
             if group.waiting.is_empty() {
                 group.pause = Pause::Noted(PATIENCE);

@@ -21,6 +21,9 @@ impl Device {
         let to = address.group().map(Address::Group).or_else(instance).ok_or(Errno::INVALID)?;
         require_room(self.core.addresses.len(), self.core.limits.max_ah)?;
         self.enter_domain(pd)?;
+        if let Address::Group(group) = to {
+            self.core.groups.prepare(group);
+        }
         let handle = AddressHandle { pd, to, has_route: address.global.is_some() };
         Ok(Ah(self.core.addresses.insert(handle)))
     }
