@@ -29,13 +29,14 @@ impl ClientError {
     /// Whether the coordinator has gone away, so that another one may answer the same request later.
     #[must_use]
     pub fn is_loss(&self) -> bool {
-        let is_broken =
-            |error: &io::Error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-        match self {
-            Self::NotRunning(_) | Self::Closed => true,
-            Self::Io(error) => is_broken(error),
-            Self::NotAllowed(_) | Self::Line(_) => false,
-        }
+        matches!(self, Self::NotRunning(_) | Self::Closed) || self.is_break()
+    }
+
+    /// Whether the coordinator was there, and ended before it had taken the request.
+    #[must_use]
+    pub fn is_break(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
     }
 }
 
@@ -141,6 +142,15 @@ mod tests {
         assert!(matches!(answered_by("end", ""), Err(ClientError::Closed)));
         assert!(matches!(answered_by("middle", "\"do"), Err(ClientError::Closed)));
         assert!(matches!(answered_by("noise", "hello\n"), Err(ClientError::Line(_))));
+    }
+
+    #[test]
+    fn a_coordinator_that_ends_at_once_is_a_loss() {
+        for kind in [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset] {
+            let error = ClientError::from(io::Error::from(kind));
+            assert!(error.is_break() && error.is_loss());
+        }
+        assert!(!ClientError::Closed.is_break());
     }
 
     #[test]

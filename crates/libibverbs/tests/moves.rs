@@ -85,10 +85,12 @@ fn wait_for_listener(instance: &LocalInstance) {
 /// How long a program may take to start, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Between moves that found no traffic.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Moves until `rounds` moves have interrupted traffic.
 fn move_under_traffic(fabric: &LocalFabric, instances: &[LocalInstance; 2], rounds: usize) {
     let (mut interrupted, began) = (0, Instant::now());
-    let mut pause = Duration::from_millis(1);
     for round in 0.. {
         assert!(began.elapsed() < LIMIT, "there was no traffic to interrupt");
         let instance = &instances[round % 2];
@@ -101,8 +103,7 @@ fn move_under_traffic(fabric: &LocalFabric, instances: &[LocalInstance; 2], roun
         }
         if !had_traffic {
             // Programs come to nothing between moves that follow each other more quickly than links are made.
-            thread::sleep(pause);
-            pause *= 2;
+            thread::sleep(PAUSE);
         }
     }
 }

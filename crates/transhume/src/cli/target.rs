@@ -80,7 +80,10 @@ impl Target {
     /// As [`Self::ask`], and also waits for a coordinator that goes away before it has answered.
     pub fn ask_lasting(&self, request: &Request, errand: &str) -> Result<Event> {
         let socket = self.socket();
-        let client = self.send(request)?;
+        let client = match Client::send(&socket, request) {
+            Err(error) if error.is_break() => lasting::send_again(&socket, request, errand)?,
+            sent => sent.map_err(|error| self.explain(error))?,
+        };
         succeeded(lasting::last_event_of(client, &socket, request, errand)?)
     }
 
