@@ -94,7 +94,7 @@ pub trait Engine: Send + Sync {
     fn image_directory(&self, name: &InstanceName) -> Result<PathBuf>;
 
     /// Destination: restores the instance from its images up to the point where nothing but the
-    /// last step is missing, and holds it there. Held, it dies with this process.
+    /// last step is missing, and holds it there. Held, it dies with this process. Nothing is done if it is held.
     ///
     /// # Errors
     /// With the engine's reason in one sentence. The images are kept for another try.
@@ -105,12 +105,13 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the instance may have run and is no more. With any other
-    /// error nothing that it did has been seen outside: it is gone here, its images are kept, and
+    /// error nothing that it did has been seen outside: it is held still or gone here, its images are kept, and
     /// [`Engine::restore`] may be called again.
     fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running>;
 
     /// Source, once the move is rolled back: brings the link up and lets the stopped instance run.
-    /// The images are deleted.
+    /// The images are deleted. One that runs on already is no error, nor is a record that cannot be written: it must
+    /// not stand still for that.
     ///
     /// # Errors
     /// If a process of the instance is gone.

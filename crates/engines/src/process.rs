@@ -130,8 +130,11 @@ impl Engine for ProcessEngine {
             self.remove(name)?;
         }
         let images = images::make_room(&self.config.images, name, memory)?;
-        let live = Live::prepare(spec.clone(), &images, &self.config.bridge)?;
-        self.records.save(&live.record)?;
+        let mut live = Live::prepare(spec.clone(), &images, &self.config.bridge)?;
+        if let Err(error) = self.records.save(&live.record) {
+            live.remove()?;
+            return Err(error);
+        }
         match lock(&self.instances).entry(name.clone()) {
             Entry::Vacant(place) => {
                 place.insert(Arc::new(Mutex::new(live)));
@@ -158,7 +161,10 @@ impl Engine for ProcessEngine {
         live.first = TaskId::of(pid).ok().and_then(Task::open);
         live.record.first = live.first.as_ref().map(Task::id);
         clock.lap("start");
-        live.begin(&self.records)?;
+        if let Err(error) = live.begin(&self.records) {
+            live.drop_held();
+            return Err(error);
+        }
         clock.lap("link");
         Ok(Running { pid, phases: clock.stop() })
     }
@@ -212,6 +218,9 @@ impl Engine for ProcessEngine {
     fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
+        if live.record.state == State::Held {
+            return Ok(Phases::default());
+        }
         live.must_be(State::Prepared)?;
         live.restore(&self.config.criu, &self.records, watch)
     }
@@ -220,17 +229,20 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Held)?;
-        let phases = live.release(&self.config.bridge, &self.records, watch)?;
-        live.drop_images()?;
-        self.running(&live, phases)
+        let running = live.release(&self.config.bridge, &self.records, watch)?;
+        // It runs: images that cannot be deleted now are deleted with the instance.
+        let _left = live.drop_images();
+        Ok(running)
     }
 
     fn resume(&self, name: &InstanceName) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        live.must_be(State::Stopped)?;
         let mut clock = Stopwatch::start(&Watch::QUIET);
-        live.run_on(&self.records)?;
+        if live.record.state != State::Running {
+            live.must_be(State::Stopped)?;
+            live.run_on(&self.records)?;
+        }
         clock.lap("resume");
         live.drop_images()?;
         self.running(&live, clock.stop())

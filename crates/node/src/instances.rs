@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use broker::{Carried, Config, InstanceId, Namespace};
 use engines::{InstanceName, State};
-use fabric::{FabricId, Vid};
+use fabric::{Epoch, FabricId, Vid};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
+use moves::protocol::ToCoordinator;
 use rpc::frame;
-use rpc::wire::{self, Answer, Blueprint, Question};
+use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -202,9 +203,7 @@ impl Node {
     }
 
     async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8]) -> Result<Answer, String> {
-        let blueprint: Blueprint =
-            frame::decode(bytes).map_err(|_| "the instance's description cannot be read".to_owned())?;
-        self.agent.ready().map_err(|reason| self.at_home(&reason))?;
+        let blueprint = self.acceptable(bytes).inspect_err(|_| self.never_starts(vid))?;
         self.enter_instance(vid).map_err(|error| error.to_string())?;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
@@ -219,6 +218,19 @@ impl Node {
         };
         self.starts().remove(&vid);
         answer
+    }
+
+    /// The description of an instance for whose records there is room.
+    fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
+        let blueprint = frame::decode(bytes).map_err(|_| "the instance's description cannot be read")?;
+        self.agent.ready().map_err(|reason| self.at_home(&reason))?;
+        Ok(blueprint)
+    }
+
+    /// Tells the coordinator that an instance of which nothing is noted here has ended. It hears that before the answer.
+    fn never_starts(&self, vid: Vid) {
+        let (epoch, exit) = (Epoch::default(), Exit::NotStarted);
+        self.tell_coordinator(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));
     }
 
     /// What the instance's first process says of the command. One that says nothing in time has started it, or says
@@ -243,7 +255,7 @@ impl Node {
             .map_err(|error| format!("the node's state directory: {error}"))?;
         self.engine(move |engine| engine.prepare(&blueprint.spec, 0)).await.map_err(in_words)?;
         self.add_to_broker(vid, live).await.map_err(in_words)?;
-        let listening = self.broker.resume(live.id(vid), fabric::Epoch::default()).await;
+        let listening = self.broker.resume(live.id(vid), Epoch::default()).await;
         listening.map_err(|error| format!("the instance's socket: {error}"))?;
         let name = live.name.clone();
         let running = self.engine(move |engine| engine.start(&name)).await.map_err(in_words)?;

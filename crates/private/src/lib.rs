@@ -62,8 +62,12 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = open(&fresh, OpenOptions::new().write(true).create(true).truncate(true))?;
-    file.write_all(contents)?;
-    fs::rename(fresh, path)
+    let replaced = file.write_all(contents).and_then(|()| fs::rename(&fresh, path));
+    if replaced.is_err() {
+        // Half of it would only take room.
+        let _left = fs::remove_file(&fresh);
+    }
+    replaced
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::{Config, images, sockets};
-use crate::engine::{Phases, State, Watch};
+use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
 use crate::stopwatch::Stopwatch;
@@ -86,8 +86,12 @@ impl Live {
             _ => return Ok(()),
         };
         self.record.criu = Some(criu.id());
+        if let Err(error) = records.save(&self.record) {
+            self.record.criu = None;
+            return Err(error);
+        }
         self.criu = Some(criu);
-        records.save(&self.record)
+        Ok(())
     }
 
     fn arm_dump(&self, config: &Config) -> Result<Criu> {
@@ -171,7 +175,9 @@ impl Live {
             wake(&tree, &self.record.paused);
         }
         self.record.state = State::Running;
-        records.save(&self.record)
+        // That there is no room for a record holds nothing up: whoever finds an older one sees that the tree runs.
+        let _older = records.save(&self.record);
+        Ok(())
     }
 
     /// Brings up the link of an instance that was just started. A short command may have ended by now.
@@ -234,32 +240,37 @@ impl Live {
         Ok(())
     }
 
-    /// Lets the held tree go, with its link.
+    /// Lets the held tree go, with its link, and returns its first process. If that cannot be noted before, the tree
+    /// stays held.
     ///
     /// Up to CRIU's hook `pre-resume` the link is cut and nobody listens for the tree, so one that does
     /// not get there is killed, and its images are kept for another try: in another namespace, since what
     /// its connections had to say when they were closed still waits in this one. At that hook each thread has
     /// what it goes on with, and would go on if CRIU died. From there on nothing is tried again: the tree
     /// runs, or it is lost.
-    pub fn release(&mut self, bridge: &str, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
+    pub fn release(&mut self, bridge: &str, records: &Records, watch: &Watch<'_>) -> Result<Running> {
         let mut clock = Stopwatch::start(watch);
-        self.record.releasing = true;
-        records.save(&self.record)?;
+        let running = Record { state: State::Running, ..self.record.clone() };
+        // Once the tree is complete there may be no more room.
+        let running = records.stage(&running)?;
+        records.save(&Record { releasing: true, ..self.record.clone() })?;
         let complete = self.complete().and_then(|()| self.link.mend().doing(|| "mending the link".into()));
-        self.record.releasing = false;
         if let Err(error) = complete {
             self.drop_held();
-            records.save(&self.record)?;
             (self.namespace, self.link) = place(&self.record.spec, bridge)?;
+            // Whoever finds the older record sees that its first process is gone.
+            let _older = records.save(&self.record);
             return Err(error);
         }
-        self.record.state = State::Running;
-        records.save(&self.record)?;
         clock.lap("complete");
+        self.record.state = State::Running;
+        // The older record says that it may run.
+        let _older = running.commit();
         let let_go = self.let_go();
         clock.lap("resume");
-        match self.first() {
-            Ok(_) => Ok(clock.stop()),
+        let first = self.first().map(|first| first.id().pid);
+        match first {
+            Ok(pid) => Ok(Running { pid, phases: clock.stop() }),
             Err(_) => Err(self.lost(let_go)),
         }
     }
@@ -351,7 +362,8 @@ impl Live {
             State::Running => live.run_on(records)?,
             _ => {}
         }
-        records.save(&live.record)?;
+        // Of the older record the same would become again.
+        let _older = records.save(&live.record);
         Ok(live)
     }
 }

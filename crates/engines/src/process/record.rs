@@ -43,6 +43,9 @@ impl Record {
     pub const VERSION: u32 = 1;
 }
 
+/// How the file of a staged record ends.
+const NEXT: &str = "next";
+
 /// The directory of all records.
 pub struct Records(PathBuf);
 
@@ -59,6 +62,14 @@ impl Records {
         self.replace(&path, record).doing(|| format!("writing {}", path.display()))
     }
 
+    /// Writes the record that shall take the place of the present one later, when there may be no more room.
+    pub fn stage(&self, record: &Record) -> Result<Staged> {
+        let path = self.path(&record.spec.name);
+        let staged = Staged { next: path.with_extension(NEXT), path };
+        self.replace(&staged.next, record).doing(|| format!("writing {}", staged.next.display()))?;
+        Ok(staged)
+    }
+
     fn replace(&self, path: &Path, record: &Record) -> io::Result<()> {
         private::replace(path, &serde_json::to_vec(record)?)
     }
@@ -66,7 +77,10 @@ impl Records {
     /// Deletes a record; no error if there is none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
         let path = self.path(name);
-        absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))
+        for path in [path.with_extension(NEXT), path] {
+            absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// All records. One that cannot be read is an error: it may name processes that run.
@@ -79,6 +93,19 @@ impl Records {
 
     fn path(&self, name: &InstanceName) -> PathBuf {
         self.0.join(format!("{name}.json"))
+    }
+}
+
+/// A record that is written already, and not yet in its place.
+pub struct Staged {
+    next: PathBuf,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Puts it in its place, which needs no room.
+    pub fn commit(self) -> Result<()> {
+        fs::rename(&self.next, &self.path).doing(|| format!("replacing {}", self.path.display()))
     }
 }
 

@@ -11,7 +11,7 @@ use engines::{Error, InstanceSpec, State, Watch};
 use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};
 
 /// An instance that counts and is suspended on `from`, with its images at `to`.
-fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
+pub fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
     let (mut node, mut output) = (from.start(spec), Output::default());
     node.read(&mut output, |output| output.lines() > 20);
     node.suspend(&mut output);
@@ -23,7 +23,7 @@ fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
 }
 
 /// The instance runs, and has lost nothing.
-fn runs(listener: OwnedFd, output: &mut Output) -> Node {
+pub fn runs(listener: OwnedFd, output: &mut Output) -> Node {
     let mut node = Node::accept(&listener);
     let before = output.lines();
     node.read(output, |output| output.lines() > before + 20);

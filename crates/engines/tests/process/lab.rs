@@ -1,6 +1,7 @@
 //! Hosts made of network namespaces, and a node that only listens to its instance's first process.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -91,6 +92,16 @@ pub struct TinyDisk(PathBuf);
 impl TinyDisk {
     pub fn path(&self) -> PathBuf {
         self.0.clone()
+    }
+
+    /// Leaves no room on it.
+    pub fn fill(&self) {
+        let mut file = File::create(self.0.join("fill")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    pub fn make_room(&self) {
+        fs::remove_file(self.0.join("fill")).unwrap();
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod blockers;
 mod faults;
+mod full_disk;
 mod kills;
 mod lab;
 mod moves;

@@ -46,6 +46,8 @@ pub struct FakeEngine {
     armed: Mutex<HashSet<InstanceName>>,
     pub fail_prepare: AtomicBool,
     pub fail_restore: AtomicBool,
+    /// It stays held.
+    pub fail_release: AtomicBool,
     /// Instances do not start as long as it is locked.
     pub start_gate: Mutex<()>,
     /// How long a restore takes, and a removal.
@@ -65,6 +67,7 @@ impl FakeEngine {
             armed: Mutex::default(),
             fail_prepare: AtomicBool::new(false),
             fail_restore: AtomicBool::new(false),
+            fail_release: AtomicBool::new(false),
             start_gate: Mutex::new(()),
             delay: Mutex::default(),
         })
@@ -171,6 +174,9 @@ impl Engine for Handle {
                 reason: "the test says so".into(),
             });
         }
+        if self.0.here.lock().unwrap().get(name).is_some_and(|(_, state)| *state == State::Held) {
+            return Ok(Phases::default());
+        }
         self.0.take_time();
         assert_eq!(fs::read(self.0.images(name).join("pages.img")).unwrap(), CONTENT);
         assert!(self.0.images(name).join("empty.img").exists());
@@ -179,6 +185,9 @@ impl Engine for Handle {
     }
 
     fn release(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Running> {
+        if self.0.fail_release.swap(false, Ordering::SeqCst) {
+            return Err(Error::Unusable("the test says so".into()));
+        }
         self.0.change(name, State::Held, State::Running)
     }
 

@@ -128,7 +128,7 @@ impl Cluster {
         }
     }
 
-    fn run(&self, name: &str, host: &str) -> Instance {
+    fn request_run(&self, name: &str, host: &str) -> Event {
         let request = RunRequest {
             name: Some(name.into()),
             host: Some(host.into()),
@@ -137,7 +137,11 @@ impl Cluster {
             environment: Vec::new(),
             directory: "/".into(),
         };
-        match self.ask(&Request::Run(request)) {
+        self.ask(&Request::Run(request))
+    }
+
+    fn run(&self, name: &str, host: &str) -> Instance {
+        match self.request_run(name, host) {
             Event::Started(instance) => instance,
             other => panic!("not started: {other:?}"),
         }
@@ -237,6 +241,17 @@ fn a_move_that_fails_leaves_the_instance_where_it_was() {
     assert_eq!(a.comes_back(), Epoch(1));
     assert_linked(&a, &b);
     assert!(!cluster.engines[0].has("a"));
+}
+
+#[test]
+fn a_held_copy_that_cannot_be_let_go_yet_is_let_go_later() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let b = cluster.run_library("b", "h2");
+    cluster.engines[2].fail_release.store(true, Ordering::SeqCst);
+    assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
+    assert_eq!(a.comes_back(), Epoch(1));
+    assert_linked(&a, &b);
 }
 
 #[test]
@@ -493,4 +508,20 @@ fn a_node_whose_disk_is_full_refuses_what_is_new_and_goes_on_when_there_is_room(
     assert_eq!(cluster.instance("a").state, State::Running);
     disk.make_room();
     assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
+}
+
+#[test]
+fn a_run_for_which_a_host_has_no_room_leaves_no_instance() {
+    let mut cluster = Cluster::start();
+    cluster.stop_node(1);
+    let disk = SmallDisk::mount(cluster.directory.path().join("h2"));
+    cluster.start_node(1);
+    disk.fill();
+    let Event::Failed(why) = cluster.request_run("a", "h2") else { panic!("it runs") };
+    assert!(why.message.contains("host h2: no room") && why.help.contains("make room"), "{why}");
+    assert_eq!(cluster.ask(&Request::List), Event::Instances(Vec::new()));
+    let Event::Failed(why) = cluster.ask(&Request::Wait { name: "a".into() }) else { panic!("it ended") };
+    assert!(why.message.contains("there is no instance"), "{why}");
+    disk.make_room();
+    assert_eq!(cluster.run("a", "h2").state, State::Running);
 }
