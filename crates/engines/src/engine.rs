@@ -94,7 +94,8 @@ pub trait Engine: Send + Sync {
     fn image_directory(&self, name: &InstanceName) -> Result<PathBuf>;
 
     /// Destination: restores the instance from its images up to the point where nothing but the
-    /// last step is missing, and holds it there. Held, it dies with this process. Nothing is done if it is held.
+    /// last step is missing, and holds it there. Held, it dies with this process. If it is held already, nothing
+    /// is done, in no phases.
     ///
     /// # Errors
     /// With the engine's reason in one sentence. The images are kept for another try.

@@ -227,7 +227,8 @@ impl Node {
         Ok(blueprint)
     }
 
-    /// Tells the coordinator that an instance of which nothing is noted here has ended. It hears that before the answer.
+    /// Tells the coordinator that an instance of which nothing is noted here has ended. It hears that before
+    /// the answer.
     fn never_starts(&self, vid: Vid) {
         let (epoch, exit) = (Epoch::default(), Exit::NotStarted);
         self.tell_coordinator(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));

@@ -280,9 +280,12 @@ impl Node {
         let (name, cancelled) = (live.name.clone(), cancel.clone());
         let restored =
             self.engine(move |engine| engine.restore(&name, &watch(&|| cancelled.is_cancelled()))).await;
-        restored.map_err(|error| self.in_words(error))?;
+        let phases = restored.map_err(|error| self.in_words(error))?;
         self.set_state(vid, State::Held);
-        self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
+        // A copy that could not be let go and is held still was restored before.
+        if !phases.0.is_empty() {
+            self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
+        }
         self.add_to_broker(vid, &live).await?;
         Ok(Outcome::Done)
     }
