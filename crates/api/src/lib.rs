@@ -96,6 +96,11 @@ pub enum Event {
         /// Where it ends, for [`Request::Logs`].
         position: Position,
     },
+    /// Output that comes before the next is not kept any more: the client took nothing for too long.
+    Dropped {
+        /// In how many pieces the command wrote it.
+        pieces: u64,
+    },
     /// The last answer to [`Request::Logs`] without `follow`, and to [`Request::Kill`].
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
@@ -123,7 +128,8 @@ impl Event {
             | Self::Phase { .. }
             | Self::Transferred { .. }
             | Self::Waiting { .. }
-            | Self::Output { .. } => false,
+            | Self::Output { .. }
+            | Self::Dropped { .. } => false,
             Self::Started(_)
             | Self::Instances(_)
             | Self::Hosts(_)

@@ -64,6 +64,9 @@ pub struct RunRequest {
     pub environment: Vec<(String, String)>,
     /// The command's working directory: an absolute path that exists on every host.
     pub directory: String,
+    /// Whether its output will be asked for at once, with `follow`: none is lost before that.
+    #[serde(default)]
+    pub followed: bool,
 }
 
 /// A move to be made.

@@ -10,20 +10,23 @@ use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use crate::directory::Due;
 use crate::instance::{
     Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
 };
 use crate::namespace::Namespace;
-use crate::output::Chunk;
+use crate::output::{Chunk, Follower};
 use crate::peers::{LinkRequest, Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{connection, link};
 
 /// How long a process may stay away once its instance runs again; after that it counts as ended.
 const REATTACH_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether a follower that lags has been silent for too long.
+const FOLLOWERS_CHECK: Duration = Duration::from_secs(1);
 
 /// The most links that the processes of an instance may be waiting for at a time.
 const MAX_WAITING_LINKS: usize = 1 << 14;
@@ -143,6 +146,29 @@ impl Broker {
             carried.output.end() > from || carried.exit.is_some()
         };
         let _ = self.shared.until(id, arrived).await;
+    }
+
+    /// A follower will come: until then, for up to [`Output::PATIENCE`](crate::Output::PATIENCE), the command waits
+    /// rather than that its output is dropped.
+    pub fn expect_follower(&self, id: InstanceId) {
+        self.shared.with(id, |instance| instance.carried.output.expect_follower(Instant::now()));
+    }
+
+    /// `follower` has had all output before position `next`, and what comes then is kept for it: the command waits
+    /// when it lags, for up to [`Output::PATIENCE`](crate::Output::PATIENCE) after its last word.
+    pub fn follow(&self, id: InstanceId, follower: Follower, next: u64) {
+        self.shared.with(id, |instance| {
+            instance.carried.output.follow(follower, next, Instant::now());
+            instance.changed.notify_waiters();
+        });
+    }
+
+    /// `follower` reads no more.
+    pub fn unfollow(&self, id: InstanceId, follower: Follower) {
+        self.shared.with(id, |instance| {
+            instance.carried.output.unfollow(follower);
+            instance.changed.notify_waiters();
+        });
     }
 
     /// Listens for the processes of a suspended instance, which has made `epoch` moves. One that is listened
@@ -380,6 +406,16 @@ impl Shared {
         });
     }
 
+    /// Waits while a follower of the output lags. An instance that is to be moved does not wait: what its first
+    /// process has sent goes along.
+    pub async fn room_for_output(&self, id: InstanceId) {
+        let room = |instance: &mut Instance| {
+            let listening = matches!(instance.phase, Phase::Listening(_));
+            !listening || instance.carried.output.has_room(Instant::now())
+        };
+        while timeout(FOLLOWERS_CHECK, self.until(id, room)).await.is_err() {}
+    }
+
     pub fn exited(&self, id: InstanceId, code: i32) {
         self.with(id, |instance| {
             instance.carried.exit = Some(code);
@@ -422,6 +458,7 @@ fn tell_all_to_suspend(instance: &mut Instance) {
     for member in instance.members.values() {
         let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
     }
+    instance.changed.notify_waiters();
 }
 
 fn resume_report(back: &Back) -> ResumeReport {

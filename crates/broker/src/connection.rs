@@ -176,10 +176,13 @@ async fn hear(
     seat: Seat,
     socket: &AsyncFd<OwnedFd>,
 ) -> io::Result<()> {
-    while let Some(message) = receive(socket).await? {
+    loop {
+        if seat == Seat::Init {
+            shared.room_for_output(instance).await;
+        }
+        let Some(message) = receive(socket).await? else { return Ok(()) };
         handle(shared, instance, seat, message)?;
     }
-    Ok(())
 }
 
 fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNode) -> io::Result<()> {

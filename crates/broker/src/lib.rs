@@ -33,6 +33,6 @@ mod report;
 pub use broker::{Broker, Config, UnknownInstance};
 pub use instance::{Carried, InstanceId, Roster};
 pub use namespace::Namespace;
-pub use output::{Chunk, Output};
+pub use output::{Chunk, Follower, Output};
 pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

@@ -1,4 +1,5 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
@@ -12,28 +13,80 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
+/// Who reads along with a command. Each has a number of its own, from 1 on.
+pub type Follower = u64;
+
+/// Stands for the first follower until it comes.
+const EXPECTED: Follower = 0;
+
+/// How far a follower has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    /// The first chunk that it has not had.
+    next: u64,
+    /// When it was heard of last. Where the output is taken over, that is then.
+    #[serde(skip, default = "Instant::now")]
+    heard: Instant,
+}
+
 /// The last part of what a command has written, up to [`Output::LIMIT`] bytes. Chunks are counted from the
-/// command's start, so that a reader can go on where it was, also on another host.
+/// command's start, so that a reader can go on where it was, also on another host. What a follower has not had is
+/// kept for it: the command waits instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     chunks: VecDeque<Chunk>,
     dropped: u64,
     size: usize,
+    followers: BTreeMap<Follower, Place>,
 }
 
 impl Output {
-    /// The most bytes that are kept.
+    /// The most bytes that are kept, but for what is on its way already when a follower lags.
     pub const LIMIT: usize = 1024 * 1024;
 
-    /// Keeps `chunk`, and forgets the oldest ones that are too much then.
+    /// How long a follower that does not ask for more makes the command wait.
+    pub const PATIENCE: Duration = Duration::from_secs(40);
+
+    /// Keeps `chunk`, and forgets the oldest ones that are too much then. What a follower has not had is forgotten
+    /// only past twice the limit.
     pub fn push(&mut self, chunk: Chunk) {
         self.size += chunk.bytes.len();
         self.chunks.push_back(chunk);
-        while self.size > Self::LIMIT || self.chunks.len() > Self::LIMIT / 16 {
+        while self.exceeds(1) && (self.oldest_is_had() || self.exceeds(2)) {
             let Some(oldest) = self.chunks.pop_front() else { return };
             self.size -= oldest.bytes.len();
             self.dropped += 1;
         }
+    }
+
+    /// Whether the command may write more: not while the oldest chunk would have to go that a follower has not had.
+    pub fn has_room(&mut self, now: Instant) -> bool {
+        self.followers.retain(|_, place| now.saturating_duration_since(place.heard) < Self::PATIENCE);
+        self.size < Self::LIMIT && self.chunks.len() < Self::LIMIT / 16 || self.oldest_is_had()
+    }
+
+    /// A follower will come, and read from the begin on.
+    pub fn expect_follower(&mut self, now: Instant) {
+        self.followers.insert(EXPECTED, Place { next: 0, heard: now });
+    }
+
+    /// `follower` has had everything before position `next`.
+    pub fn follow(&mut self, follower: Follower, next: u64, now: Instant) {
+        self.followers.remove(&EXPECTED);
+        self.followers.insert(follower, Place { next, heard: now });
+    }
+
+    /// `follower` reads no more.
+    pub fn unfollow(&mut self, follower: Follower) {
+        self.followers.remove(&follower);
+    }
+
+    fn exceeds(&self, limits: usize) -> bool {
+        self.size > limits * Self::LIMIT || self.chunks.len() > limits * Self::LIMIT / 16
+    }
+
+    fn oldest_is_had(&self) -> bool {
+        self.followers.values().all(|place| place.next > self.dropped)
     }
 
     /// The position after the last chunk.
@@ -98,5 +151,58 @@ mod tests {
         let (found, next) = output.read(0, usize::MAX);
         assert_eq!(found.len() * 16 * 1024, Output::LIMIT);
         assert_eq!(next, 200);
+    }
+
+    fn full() -> Output {
+        let mut output = Output::default();
+        output.follow(1, 0, Instant::now());
+        while output.has_room(Instant::now()) {
+            output.push(chunk(&[0; 16 * 1024]));
+        }
+        output
+    }
+
+    #[test]
+    fn what_a_follower_has_not_had_is_kept() {
+        let mut output = full();
+        assert_eq!(output.read(0, usize::MAX).0.len() * 16 * 1024, Output::LIMIT);
+        output.push(chunk(b"on its way"));
+        assert_eq!((output.read(0, usize::MAX).0.len() as u64, output.dropped), (output.end(), 0));
+        output.follow(1, 1, Instant::now());
+        assert!(output.has_room(Instant::now()));
+        output.push(chunk(&[0; 16 * 1024]));
+        assert!(!output.has_room(Instant::now()));
+        assert_eq!(output.dropped, 1);
+    }
+
+    #[test]
+    fn a_follower_that_is_gone_or_silent_or_does_not_come_is_not_waited_for() {
+        let now = Instant::now();
+        let mut output = full();
+        output.unfollow(1);
+        assert!(output.has_room(now));
+        output.follow(2, 0, now);
+        assert!(!output.has_room(now));
+        assert!(output.has_room(now + Output::PATIENCE));
+        output.expect_follower(now);
+        assert!(!output.has_room(now));
+        assert!(output.has_room(now + Output::PATIENCE));
+    }
+
+    #[test]
+    fn the_follower_that_was_expected_lags_no_more_when_it_has_come() {
+        let mut output = full();
+        output.expect_follower(Instant::now());
+        output.follow(1, 1, Instant::now());
+        assert!(output.has_room(Instant::now()));
+    }
+
+    #[test]
+    fn no_more_than_twice_the_limit_is_kept() {
+        let mut output = full();
+        for _ in 0..200 {
+            output.push(chunk(&[0; 16 * 1024]));
+        }
+        assert_eq!(output.size, 2 * Output::LIMIT);
     }
 }

@@ -225,6 +225,88 @@ fn output_and_exit_code_arrive_before_the_farewell() {
     assert_eq!((chunks[0].bytes.as_slice(), next, exit), (b"hello".as_slice(), 1, Some(3)));
 }
 
+/// Writes numbered pieces until none is taken for a while; how many there were in all.
+fn write_until_held(init: &Process, mut written: u64) -> u64 {
+    let takes = |milliseconds| {
+        let mut poll = libc::pollfd { fd: init.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one live pollfd is passed.
+        unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
+    };
+    while takes(300) {
+        assert!(written < 1000, "the command is not held up");
+        let mut bytes = vec![0; 16 * 1024];
+        bytes[..8].copy_from_slice(&written.to_le_bytes());
+        init.say(&ToNode::Output { stream: OutputStream::Stdout, bytes });
+        written += 1;
+    }
+    written
+}
+
+/// Reads all that there is from position `next` on, which must be whole; where it ends.
+fn read_on(broker: &broker::Broker, id: broker::InstanceId, mut next: u64) -> u64 {
+    loop {
+        let (chunks, end, _) = broker.output(id, next, 64 * 1024).unwrap();
+        for (number, chunk) in (next..).zip(&chunks) {
+            assert_eq!(chunk.bytes[..8], number.to_le_bytes());
+        }
+        if chunks.is_empty() {
+            return next;
+        }
+        assert_eq!(end, next + chunks.len() as u64);
+        next = end;
+        broker.follow(id, 1, next);
+    }
+}
+
+fn read_until(broker: &broker::Broker, id: broker::InstanceId, mut next: u64, end: u64) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while next < end {
+        assert!(Instant::now() < deadline, "{next} of {end} pieces came");
+        next = read_on(broker, id, next);
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_command_waits_for_a_follower_that_lags_until_it_is_gone() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let instance = fabric.add_instance(0).unwrap();
+    let broker = fabric.broker(0).unwrap();
+    let init = Process::attach(&instance, Role::Init, None);
+    broker.expect_follower(instance.id());
+    let written = write_until_held(&init, 0);
+    read_until(broker, instance.id(), 0, written);
+    let more = write_until_held(&init, written);
+    read_until(broker, instance.id(), written, more);
+    write_until_held(&init, more);
+    broker.unfollow(instance.id(), 1);
+    init.say(&ToNode::Exited { code: 3 });
+    assert_eq!(init.hear().0, ToProcess::Farewell);
+}
+
+#[test]
+fn an_instance_moves_while_a_follower_lags_and_nothing_is_lost() {
+    let fabric = LocalFabric::new(2).unwrap();
+    let instance = fabric.add_instance(0).unwrap();
+    fabric.broker(0).unwrap().follow(instance.id(), 1, 0);
+    let init = Process::attach(&instance, Role::Init, None);
+    let written = write_until_held(&init, 0);
+    let id = thread::scope(|scope| {
+        let letting_go = scope.spawn(|| init.let_go());
+        fabric.suspend(&instance).unwrap();
+        letting_go.join().unwrap()
+    });
+    let init = thread::scope(|scope| {
+        let back = scope.spawn(|| Process::attach(&instance, Role::Init, Some(id)));
+        fabric.resume(&instance, 1).unwrap();
+        back.join().unwrap()
+    });
+    let broker = fabric.broker(1).unwrap();
+    let more = write_until_held(&init, written);
+    assert!(more > written, "the socket takes some");
+    read_until(broker, instance.id(), 0, more);
+}
+
 #[test]
 fn strangers_and_speakers_for_others_are_cut_off() {
     let fabric = LocalFabric::new(1).unwrap();

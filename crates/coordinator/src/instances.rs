@@ -26,8 +26,9 @@ const NETWORK: (u8, u8) = (10, 77);
 
 /// Starts an instance, and returns the last event for the user.
 pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<Event, Failure> {
+    let followed = request.followed;
     let (vid, host, spec) = enter(cluster, request, user)?;
-    let question = Question::Start { vid, blueprint: spec };
+    let question = Question::Start { vid, blueprint: spec, followed };
     let started = cluster.ask(&host, question, START_LIMIT).await;
     let mut inner = cluster.lock();
     cluster.is_started(&mut inner, vid);

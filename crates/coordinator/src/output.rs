@@ -1,10 +1,11 @@
 //! What an instance's command has written, wherever it is.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::{Bytes, Event, Failure, Position};
-use broker::Chunk;
+use broker::{Chunk, Follower};
 use fabric::Vid;
 use moves::HostName;
 use moves::journal::Exit;
@@ -23,7 +24,8 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The most bytes of output in one event: as text it takes up to six times as many.
 const EVENT_LIMIT: usize = 64 * 1024;
 
-/// Sends what the instance's command has written behind `after`, and with `follow` goes on until it ends.
+/// Sends what the instance's command has written behind `after`, and with `follow` goes on until it ends. The
+/// command waits for a client that follows, for as long as that takes something now and then.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -35,17 +37,52 @@ pub async fn logs(
     client: &mut Client,
 ) -> io::Result<()> {
     let found = after.or_else(|| Some(Position { vid: find(&cluster.lock(), name)?, next: 0 }));
-    let Some(mut position) = found else {
+    let Some(position) = found else {
         return client.say(&Event::Failed(failure::no_instance(name))).await;
     };
+    let follower = follow.then(new_follower);
+    let outcome = copy(cluster, name, (follower, after.is_some()), position, client).await;
+    if let Some(follower) = follower {
+        unfollow(cluster, position.vid, follower).await;
+    }
+    outcome
+}
+
+/// A number that no other follower has. Those of a former coordinator are gone with it.
+fn new_follower() -> Follower {
+    static FOLLOWERS: AtomicU64 = AtomicU64::new(1);
+    FOLLOWERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A host that cannot be told finds out by itself.
+async fn unfollow(cluster: &Cluster, vid: Vid, follower: Follower) {
+    let place = place(&cluster.lock(), vid);
+    if let Some(Place { host, exit: None }) = place {
+        let _ = cluster.ask(&host, Question::Unfollow { vid, follower }, ANSWER_LIMIT).await;
+    }
+}
+
+async fn copy(
+    cluster: &Cluster,
+    name: &str,
+    (follower, mut gapless): (Option<Follower>, bool),
+    mut position: Position,
+    client: &mut Client,
+) -> io::Result<()> {
+    let follow = follower.is_some();
     loop {
         let place = place(&cluster.lock(), position.vid);
         let Some(Place { host, exit }) = place else {
             return client.say(&Event::Failed(failure::no_instance(name))).await;
         };
-        let answer = ask(cluster, &host, position, follow && exit.is_none()).await;
+        let answer = ask(cluster, &host, position, follower.filter(|_| exit.is_none())).await;
         let last = match answer {
             Ok(Read { chunks, next, .. }) if !chunks.is_empty() => {
+                let pieces = next.saturating_sub(chunks.len() as u64 + position.next);
+                if gapless && pieces > 0 {
+                    client.say(&Event::Dropped { pieces }).await?;
+                }
+                gapless = true;
                 for event in events(chunks, Position { next, ..position }) {
                     client.say(&event).await?;
                 }
@@ -98,9 +135,14 @@ struct Read {
     exit: Option<i32>,
 }
 
-async fn ask(cluster: &Cluster, host: &HostName, from: Position, wait: bool) -> Result<Read, Failure> {
-    let question = Question::Output { vid: from.vid, from: from.next, wait };
-    let limit = if wait { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
+async fn ask(
+    cluster: &Cluster,
+    host: &HostName,
+    from: Position,
+    follower: Option<Follower>,
+) -> Result<Read, Failure> {
+    let question = Question::Output { vid: from.vid, from: from.next, follower };
+    let limit = if follower.is_some() { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
     match cluster.ask(host, question, limit).await? {
         Answer::Output { chunks, next, exit } => Ok(Read { chunks, next, exit }),
         Answer::Done | Answer::NotStarted(_) => Err(failure::host_silent(host)),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use broker::{Carried, Config, InstanceId, Namespace};
+use broker::{Carried, Config, Follower, InstanceId, Namespace};
 use engines::{InstanceName, State};
 use fabric::{Epoch, FabricId, Vid};
 use moves::entry::Role;
@@ -21,8 +21,8 @@ use crate::node::{Node, Start};
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// The most bytes of output in one answer.
-const OUTPUT_LIMIT: usize = 256 * 1024;
+/// The most bytes of output in one answer: a follower that takes it slowly is still heard of in time.
+const OUTPUT_LIMIT: usize = 64 * 1024;
 
 /// How many instances' output is kept after their end.
 const MAX_ENDED: usize = 64;
@@ -196,20 +196,26 @@ impl Node {
 
     pub async fn answer(self: &Arc<Self>, question: Question) -> Result<Answer, String> {
         match question {
-            Question::Start { vid, blueprint } => self.start(vid, &blueprint).await,
-            Question::Output { vid, from, wait } => self.output(vid, from, wait).await,
+            Question::Start { vid, blueprint, followed } => self.start(vid, &blueprint, followed).await,
+            Question::Output { vid, from, follower } => self.output(vid, from, follower).await,
+            Question::Unfollow { vid, follower } => {
+                if let Some(live) = self.live(vid) {
+                    self.broker.unfollow(live.id(vid), follower);
+                }
+                Ok(Answer::Done)
+            }
             Question::Kill { vid } => self.kill(vid).await,
         }
     }
 
-    async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8]) -> Result<Answer, String> {
+    async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8], followed: bool) -> Result<Answer, String> {
         let blueprint = self.acceptable(bytes).inspect_err(|_| self.never_starts(vid))?;
         self.enter_instance(vid).map_err(|error| error.to_string())?;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
         let (waiter, word) = oneshot::channel();
         self.starts().insert(vid, waiter);
-        let answer = match self.start_entered(vid, &live, blueprint, bytes).await {
+        let answer = match self.start_entered(vid, &live, blueprint, bytes, followed).await {
             Ok(()) => Ok(self.hear_start(word).await),
             Err(reason) => {
                 self.input(Input::Exited { vid, exit: Exit::NotStarted });
@@ -249,6 +255,7 @@ impl Node {
         live: &Live,
         blueprint: Blueprint,
         bytes: &[u8],
+        followed: bool,
     ) -> Result<(), String> {
         let in_words = |error: engines::Error| error.to_string();
         self.files
@@ -256,6 +263,9 @@ impl Node {
             .map_err(|error| format!("the node's state directory: {error}"))?;
         self.engine(move |engine| engine.prepare(&blueprint.spec, 0)).await.map_err(in_words)?;
         self.add_to_broker(vid, live).await.map_err(in_words)?;
+        if followed {
+            self.broker.expect_follower(live.id(vid));
+        }
         let listening = self.broker.resume(live.id(vid), Epoch::default()).await;
         listening.map_err(|error| format!("the instance's socket: {error}"))?;
         let name = live.name.clone();
@@ -284,9 +294,10 @@ impl Node {
         Ok(Answer::Done)
     }
 
-    async fn output(&self, vid: Vid, from: u64, wait: bool) -> Result<Answer, String> {
+    async fn output(&self, vid: Vid, from: u64, follower: Option<Follower>) -> Result<Answer, String> {
         let Some(live) = self.live(vid) else { return self.output_of_ended(vid, from) };
-        if wait {
+        if let Some(follower) = follower {
+            self.broker.follow(live.id(vid), follower, from);
             let arrival = self.broker.output_after(live.id(vid), from);
             // No output in time is an answer as well.
             let _ = timeout(Question::OUTPUT_PATIENCE, arrival).await;

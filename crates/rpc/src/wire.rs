@@ -20,7 +20,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use broker::{Carried, Chunk, LinkRequest};
+use broker::{Carried, Chunk, Follower, LinkRequest};
 use engines::{Image, InstanceSpec};
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::{Epoch, FabricId, ProcessId, Vid, directory};
@@ -29,7 +29,7 @@ use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -150,15 +150,25 @@ pub enum Question {
         vid: Vid,
         /// Its [`Blueprint`].
         blueprint: Vec<u8>,
+        /// Whether somebody will follow its output from the begin.
+        followed: bool,
     },
-    /// What a command has written. The answer waits for up to [`OUTPUT_PATIENCE`](Self::OUTPUT_PATIENCE) until there is some.
+    /// What a command has written. For a follower the answer waits for up to [`OUTPUT_PATIENCE`](Self::OUTPUT_PATIENCE)
+    /// until there is some.
     Output {
         /// Which instance.
         vid: Vid,
         /// From which chunk on.
         from: u64,
-        /// Whether to wait.
-        wait: bool,
+        /// Who has had everything before, and follows on: the answer waits, and so does the command if this lags.
+        follower: Option<Follower>,
+    },
+    /// Somebody follows no more.
+    Unfollow {
+        /// Whose output.
+        vid: Vid,
+        /// Who.
+        follower: Follower,
     },
     /// End an instance.
     Kill {

@@ -200,6 +200,16 @@ fn output_passes_byte_for_byte() {
 }
 
 #[test]
+fn output_that_was_dropped_is_said_and_is_a_failure() {
+    let stage = Stage::new("dropped");
+    let output = "{\"dropped\":{\"pieces\":9}}\n{\"exited\":{\"code\":0}}\n";
+    let _requests = stage.coordinator(&[STARTED, output]);
+    let ended = stage.run(&["run", "--", "prog"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("9 pieces of `job`'s output are missing"), "{ended:?}");
+}
+
+#[test]
 fn run_goes_on_where_it_was_when_the_coordinator_is_back() {
     let stage = Stage::new("back");
     let first = r#"{"output":{"stream":"Stdout","text":"one\n","position":{"vid":258,"next":4}}}

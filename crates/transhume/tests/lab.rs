@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -214,6 +214,37 @@ fn a_command_that_cannot_be_started_leaves_no_instance() {
     assert_eq!(lab.ok(&["ps", "--json"]).trim(), "[]");
     assert_eq!(lab.run(&["run", "--", "sh", "-c", "exit 127"]).status.code(), Some(127));
     assert!(lab.ok(&["ps"]).contains("exited (127)"));
+}
+
+/// Whether `output` is what `seq` writes up to `last`.
+fn is_sequence(output: impl BufRead, last: usize) -> bool {
+    output.lines().map(Result::unwrap).eq((1..=last).map(|number| number.to_string()))
+}
+
+#[test]
+fn a_command_waits_for_who_reads_its_output_and_nothing_is_lost() {
+    let Some(lab) = Named::new("tlag") else { return };
+    lab.ok(&["lab", "up", "--hosts", "2"]);
+    let run = lab.run(&["run", "--", "seq", "600000"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(is_sequence(&run.stdout[..], 600_000), "{} bytes", run.stdout.len());
+
+    let spawn = |arguments: &[&str]| lab.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut paused = spawn(&["run", "--name", "paused", "--host", "h1", "--", "seq", "600000"]);
+    lab.wait_until("the instance", |lab| lab.ok(&["ps"]).contains("paused"));
+    lab.ok(&["move", "paused", "h2"]);
+    assert!(lab.ok(&["ps"]).contains("running"), "it waits for its reader");
+    assert!(is_sequence(BufReader::new(paused.stdout.take().unwrap()), 600_000));
+    assert!(paused.wait().unwrap().success());
+
+    let mut leaving = spawn(&["run", "--name", "left", "--", "seq", "600000"]);
+    let mut first = [0; 1];
+    leaving.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    leaving.kill().unwrap();
+    leaving.wait().unwrap();
+    let left = Instant::now();
+    lab.ok(&["wait", "left"]);
+    assert!(left.elapsed() < Duration::from_secs(20), "nobody is there to wait for");
 }
 
 #[test]

@@ -136,6 +136,7 @@ impl Cluster {
             command: vec!["true".into()],
             environment: Vec::new(),
             directory: "/".into(),
+            followed: false,
         };
         self.ask(&Request::Run(request))
     }

@@ -11,14 +11,15 @@ use fabric::attach::OutputStream;
 use super::lasting;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output;
 
 /// Writes what an instance's command has written
 ///
 /// Both of its streams come byte for byte; of a long output the last MiB is kept, and each host keeps
 /// that of the last 64 instances that ended there, until its node is restarted. With `--follow`
-/// it waits for a coordinator that goes away, and goes on where it was.
+/// it waits for a coordinator that goes away, and goes on where it was; a command that writes faster
+/// than its output is read here waits, but not for a reader that takes nothing for 30 seconds.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume logs job1\n  transhume logs --follow job1")]
 pub struct Arguments {
@@ -31,7 +32,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let reading = Reading { name: &self.name, follow: self.follow, after: None };
+        let reading = Reading { name: &self.name, follow: self.follow, after: None, dropped: 0 };
         let events = target.send(&reading.request())?;
         reading.copy(&target.socket(), events).map_err(|failure| target.suggest(failure, &self.name))
     }
@@ -45,9 +46,19 @@ pub struct Reading<'a> {
     pub follow: bool,
     /// Where to go on.
     pub after: Option<Position>,
+    /// Pieces of output that were dropped behind that.
+    pub dropped: u64,
 }
 
 impl Reading<'_> {
+    fn incomplete(&self) -> Failure {
+        let why = "they were not taken within 30 seconds, or while the coordinator was away";
+        Failure::new(
+            format!("{} pieces of `{}`'s output are missing: {why}", self.dropped, self.name),
+            "read without long pauses, or let the command write to a file",
+        )
+    }
+
     /// Asks for what comes next.
     pub fn request(&self) -> Request {
         Request::Logs { name: self.name.to_owned(), follow: self.follow, after: self.after }
@@ -61,6 +72,11 @@ impl Reading<'_> {
                     write(stream, &bytes.0)?;
                     self.after = Some(position);
                 }
+                Ok(Event::Dropped { pieces }) => {
+                    self.dropped += pieces;
+                    eprintln!("{}", self.incomplete());
+                }
+                Ok(Event::Exited { code: 0 }) if self.dropped > 0 => return Err(self.incomplete()),
                 Ok(Event::Exited { code }) => return Ok(exit_code(code)),
                 Ok(Event::Done) => return Ok(ExitCode::SUCCESS),
                 Ok(Event::Failed(failure)) => return Err(failure.into()),

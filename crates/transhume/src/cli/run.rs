@@ -83,6 +83,7 @@ impl Arguments {
             command: self.command,
             environment: library::add_to(environment()?)?,
             directory,
+            followed: !(self.detach || self.json),
         })
     }
 }
@@ -93,7 +94,7 @@ fn attend(target: &Target, instance: &Instance) -> Result<ExitCode> {
     let socket = target.socket();
     interrupt::on_first(move || end(&socket, &name))?;
     let start = Position { vid: instance.vid, next: 0 };
-    let reading = Reading { name: &instance.name, follow: true, after: Some(start) };
+    let reading = Reading { name: &instance.name, follow: true, after: Some(start), dropped: 0 };
     let socket = target.socket();
     let events = match Client::send(&socket, &reading.request()) {
         Err(error) if error.is_loss() => reading.again(&socket)?,

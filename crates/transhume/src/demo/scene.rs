@@ -113,6 +113,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
         command: vec!["/bin/sh".into(), "-c".into(), script],
         environment: library::add_to(vec![("PATH".into(), env::var("PATH").unwrap_or_default())])?,
         directory: "/".into(),
+        followed: false,
     };
     match Client::ask(socket, &Request::Run(request))? {
         Event::Started(instance) => Ok(instance.address),
