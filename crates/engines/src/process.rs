@@ -82,8 +82,11 @@ impl ProcessEngine {
     /// An engine that knows of no instance yet: see [`Engine::recover`].
     ///
     /// # Errors
-    /// If the state directory cannot be made.
+    /// If the state directory or one for images cannot be made, or others have power over it.
     pub fn new(config: Config) -> Result<Self> {
+        for directory in &config.images {
+            images::room_in(directory)?;
+        }
         let records = Records::open(config.state.clone())?;
         let descriptors = launch::descriptor_limit();
         Ok(Self { config, descriptors, records, host: OnceLock::new(), instances: Mutex::default() })

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use api::{Client, Event, Request};
 
+use crate::error::Doing;
 use crate::layout::{self, Layout, MAX_HOSTS, RUN};
 use crate::partition::{self, Cut};
 use crate::record::{Lock, Record};
@@ -221,6 +222,8 @@ impl Lab {
         tell(Progress::Networks);
         let record = Record::new(spec.hosts, &spec.program)?;
         record.write(layout)?;
+        let images = layout.images_in_memory();
+        private::directory(&images).doing(|| format!("cannot make {}", images.display()))?;
         let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
         network::make(layout, &lab.record)?;
         daemons::make_keys(layout, &lab.record)?;

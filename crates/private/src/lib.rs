@@ -1,29 +1,82 @@
 //! Files and directories that only their owner may read: what daemons remember of instances has the
 //! environment of their programs in it, and with it passwords and keys.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{self, Path};
 
 const DIRECTORY: u32 = 0o700;
+const PARENT: u32 = 0o755;
+const STICKY: u32 = 0o1000;
 const FILE: u32 = 0o600;
 
 /// Makes the directory at `path` its owner's alone, and makes it if it is not there. Directories above it
 /// are made as others are.
 ///
 /// # Errors
-/// If it cannot be made, or is another user's.
+/// If it cannot be made, is or is linked to by another user's, or if another user could put another
+/// in its place.
 pub fn directory(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+    let path = path::absolute(path)?;
+    for parent in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+        make(parent, PARENT)?;
+        require_trusted(parent)?;
     }
-    match DirBuilder::new().mode(DIRECTORY).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
-            fs::set_permissions(path, Permissions::from_mode(DIRECTORY))
-        }
-        made => made,
+    make(&path, DIRECTORY)?;
+    let opened = File::open(&path)?;
+    require_own(&path, &fs::symlink_metadata(&path)?)?;
+    require_own(&path, &opened.metadata()?)?;
+    opened.set_permissions(Permissions::from_mode(DIRECTORY))
+}
+
+/// Makes a directory with `mode`, if nothing is there.
+fn make(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if !path.is_dir() => Err(error),
+        _ => Ok(()),
     }
+}
+
+fn require_own(path: &Path, found: &Metadata) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() == own {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{} belongs to user {}, and not to user {own} as it must: remove it, or name another directory",
+        path.display(),
+        found.uid(),
+    )))
+}
+
+/// Whoever may change a directory can replace what lies in it, unless that is another's in a sticky one.
+fn require_trusted(parent: &Path) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let (link, found) = (fs::symlink_metadata(parent)?, fs::metadata(parent)?);
+    if let Some(user) = [link.uid(), found.uid()].into_iter().find(|user| *user != 0 && *user != own) {
+        return Err(refused(format!(
+            "{} belongs to user {user}, who could replace what lies in it: remove it, or name another directory",
+            parent.display()
+        )));
+    }
+    if others_can_write(&found) && found.mode() & STICKY == 0 {
+        return Err(refused(format!(
+            "other users can replace what lies in {0}: `chmod go-w {0}`, or name another directory",
+            parent.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A group with its user's number is that user's alone.
+fn others_can_write(directory: &Metadata) -> bool {
+    let shared_group = directory.gid() != directory.uid();
+    directory.mode() & 0o002 != 0 || (shared_group && directory.mode() & 0o020 != 0)
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 /// Makes the directory at `path`, and all directories and files below it, their owner's alone. Links are
@@ -72,6 +125,8 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, lchown, symlink};
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -102,10 +157,75 @@ mod tests {
             fs::write(file, "").unwrap();
             set_mode(file, 0o644);
         }
-        std::os::unix::fs::symlink(&outside, state.join("link")).unwrap();
+        symlink(&outside, state.join("link")).unwrap();
         set_mode(&state, 0o755);
         tree(&state).unwrap();
         assert_eq!([mode(&state), mode(&state.join("deep"))], [0o700; 2]);
         assert_eq!((mode(&state.join("deep/file")), mode(&outside)), (0o600, 0o644));
+    }
+
+    /// Who owns nothing else here.
+    const NOBODY: u32 = 65534;
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    fn refusal(path: &Path) -> String {
+        let error = directory(path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn another_users_directory_is_refused_also_by_root_and_left_as_it_is() {
+        if !is_root() {
+            eprintln!("skipped: only root can give a directory away");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let foreign = folder.path().join("images");
+        fs::create_dir(&foreign).unwrap();
+        set_mode(&foreign, 0o755);
+        chown(&foreign, Some(NOBODY), Some(NOBODY)).unwrap();
+        let why = refusal(&foreign);
+        assert!(why.contains("images belongs to user 65534, and not to user 0") && why.contains("remove it"));
+        assert!(refusal(&foreign.join("h1")).contains("images belongs to user 65534, who could replace"));
+        assert_eq!(mode(&foreign), 0o755);
+        assert!(!foreign.join("h1").exists());
+    }
+
+    #[test]
+    fn links_are_followed_if_they_and_their_ends_are_ones_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (end, link) = (folder.path().join("end"), folder.path().join("link"));
+        directory(&end).unwrap();
+        symlink(&end, &link).unwrap();
+        directory(&link).unwrap();
+        if is_root() {
+            lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
+            assert!(refusal(&link).contains("belongs to user 65534"));
+            assert!(refusal(&link.join("h1")).contains("belongs to user 65534"));
+        }
+    }
+
+    #[test]
+    fn a_parent_in_which_all_can_write_must_be_sticky() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        set_mode(&open, 0o777);
+        assert!(refusal(&open.join("state")).contains("`chmod go-w "));
+        assert!(!open.join("state").exists());
+        set_mode(&open, 0o1777);
+        directory(&open.join("state")).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_directory_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(directory(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 }

@@ -124,6 +124,17 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     assert!(lab.error(&["lab", "status"]).contains("there is no lab"));
 }
 
+/// Whoever owns the folder of images could exchange the memory of instances.
+#[test]
+fn a_folder_of_images_that_another_user_has_made_is_refused() {
+    let Some(lab) = Named::new("tforeign") else { return };
+    let folder = "/dev/shm/transhume-lab-tforeign";
+    fs::create_dir(folder).unwrap();
+    std::os::unix::fs::chown(folder, Some(65534), Some(65534)).unwrap();
+    let error = lab.error(&["lab", "up", "--hosts", "1"]);
+    assert!(error.contains(folder) && error.contains("belongs to user 65534"), "{error}");
+}
+
 #[test]
 fn a_killed_or_cut_node_is_seen_as_down_until_it_is_back() {
     let Some(lab) = Named::new("tkill") else { return };

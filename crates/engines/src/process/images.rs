@@ -34,10 +34,11 @@ pub fn make_room(directories: &[PathBuf], name: &InstanceName, memory: u64) -> R
     )))
 }
 
-/// Free bytes of the file system under a directory, which is made if it is not there.
+/// Free bytes of the file system under a directory, which is made if it is not there. It is its owner's
+/// alone: whoever could rename what lies in it could exchange an instance's memory.
 pub fn room_in(directory: &Path) -> Result<u64> {
     let free = || {
-        fs::create_dir_all(directory)?;
+        private::directory(directory)?;
         free_bytes(directory)
     };
     free().doing(|| format!("looking for room in {}", directory.display()))
