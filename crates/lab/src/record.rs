@@ -1,7 +1,8 @@
 //! What a lab is made of, written before anything of it is made.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,7 +74,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Makes the lab's folder and locks it.
+    /// Makes the lab's folder, which others cannot open and so cannot lock, and locks it.
     ///
     /// # Errors
     /// [`Error::AlreadyUp`] if the folder is there.
@@ -81,7 +82,7 @@ impl Lock {
         let root = layout.root();
         let parent = root.parent().unwrap_or(root);
         fs::create_dir_all(parent).doing(|| format!("cannot make {}", parent.display()))?;
-        match fs::create_dir(root) {
+        match DirBuilder::new().mode(0o700).create(root) {
             Ok(()) => Self::take(name, layout),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Err(Error::AlreadyUp { name: name.to_string() })

@@ -72,6 +72,7 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
 fn remove_files(layout: &Layout) -> Result<()> {
     remove(&layout.images_in_memory())?;
     remove(layout.root())?;
+    private::lock::remove(Path::new(fabric::DUMP_LOCK));
     // Fails while another lab or a coordinator keeps something there, as it should.
     if fs::remove_dir(RUN).is_ok() {
         fabric::device_file::remove();

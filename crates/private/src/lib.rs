@@ -1,6 +1,8 @@
 //! Files and directories that only their owner may read: what daemons remember of instances has the
 //! environment of their programs in it, and with it passwords and keys.
 
+pub mod lock;
+
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -133,6 +134,15 @@ fn a_folder_of_images_that_another_user_has_made_is_refused() {
     std::os::unix::fs::chown(folder, Some(65534), Some(65534)).unwrap();
     let error = lab.error(&["lab", "up", "--hosts", "1"]);
     assert!(error.contains(folder) && error.contains("belongs to user 65534"), "{error}");
+}
+
+/// A lock on what others can open, others can hold for as long as they like.
+#[test]
+fn other_users_cannot_hold_up_changes_of_a_lab() {
+    let Some(lab) = Named::new("tlock") else { return };
+    lab.ok(&["lab", "up", "--hosts", "1"]);
+    let folder = fs::metadata("/run/transhume/lab-tlock").unwrap();
+    assert_eq!((folder.uid(), folder.mode() & 0o777), (0, 0o700));
 }
 
 #[test]

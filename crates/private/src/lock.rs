@@ -1,0 +1,77 @@
+//! Locks that only their owner can take: a lock on what others may open, others may hold for ever.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Locks the directory at `path`, which is made if it is not there; `None` while another holds the lock.
+/// It is given back when the file is dropped, or its process ends.
+///
+/// # Errors
+/// Those of [`crate::directory`], and of locking.
+pub fn try_take(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        crate::directory(path)?;
+        let lock = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            lock => lock?,
+        };
+        match lock.try_lock() {
+            Ok(()) if is_still(&lock, path) => return Ok(Some(lock)),
+            // It was removed meanwhile.
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Removes the directory at `path`, unless another holds its lock or anything is in it.
+pub fn remove(path: &Path) {
+    if !path.exists() {
+        return;
+    }
+    // Who holds the lock, or takes it later, removes the directory in turn.
+    if let Ok(Some(_lock)) = try_take(path) {
+        let _ = fs::remove_dir(path);
+    }
+}
+
+/// Whether `lock` is what others find at `path`.
+fn is_still(lock: &File, path: &Path) -> bool {
+    let same = |(one, other): (Metadata, Metadata)| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    lock.metadata().ok().zip(fs::metadata(path).ok()).is_some_and(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn one_has_the_lock_at_a_time_and_others_cannot_open_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turn");
+        let first = try_take(&path).unwrap().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(try_take(&path).unwrap().is_none());
+        remove(&path);
+        assert!(path.exists());
+        drop(first);
+        remove(&path);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_nobodys_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turn");
+        let lock = try_take(&path).unwrap().unwrap();
+        assert!(is_still(&lock, &path));
+        fs::remove_dir(&path).unwrap();
+        assert!(!is_still(&lock, &path));
+        assert!(try_take(&path).unwrap().is_some());
+    }
+}
