@@ -36,6 +36,14 @@ pub enum Error {
         /// The lab's name.
         name: String,
     },
+    /// The lab is not to be removed while it runs.
+    #[error(
+        "lab `{name}` is running: name another with `--lab`, or remove it with `transhume lab down --lab {name}`"
+    )]
+    Alive {
+        /// The lab's name.
+        name: String,
+    },
     /// Another command is changing the lab.
     #[error("another command is changing lab `{name}`: try again when it has ended")]
     Busy {

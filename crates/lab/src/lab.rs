@@ -112,10 +112,21 @@ impl Lab {
     pub fn down(name: &LabName) -> Result<()> {
         require_root()?;
         let layout = Layout::of(name);
-        let _lock = match Lock::take(name, &layout) {
-            Err(Error::NoSuchLab { .. }) => None,
-            lock => Some(lock?),
-        };
+        let _lock = Lock::take_if_there(name, &layout)?;
+        sweep::sweep(&layout)
+    }
+
+    /// As [`Self::down`], of a lab that a crash has left.
+    ///
+    /// # Errors
+    /// [`Error::Alive`] if any of its processes runs, and as [`Self::down`].
+    pub fn clear_dead(name: &LabName) -> Result<()> {
+        require_root()?;
+        let layout = Layout::of(name);
+        let _lock = Lock::take_if_there(name, &layout)?;
+        if sweep::marks(&layout).processes().next().is_some() {
+            return Err(Error::Alive { name: name.to_string() });
+        }
         sweep::sweep(&layout)
     }
 

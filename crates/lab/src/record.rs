@@ -108,4 +108,15 @@ impl Lock {
         }
         Ok(Self { _folder: folder })
     }
+
+    /// As [`Self::take`]; `None` if the lab is not there.
+    ///
+    /// # Errors
+    /// [`Error::Busy`].
+    pub fn take_if_there(name: &LabName, layout: &Layout) -> Result<Option<Self>> {
+        match Self::take(name, layout) {
+            Err(Error::NoSuchLab { .. }) => Ok(None),
+            lock => lock.map(Some),
+        }
+    }
 }

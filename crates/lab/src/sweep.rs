@@ -29,15 +29,19 @@ pub fn sweep(layout: &Layout) -> Result<()> {
     remove_files(layout)
 }
 
+/// What makes a process one of the lab's, as far as it was made.
+pub fn marks(layout: &Layout) -> Marks {
+    let record = Record::read(layout);
+    let namespaces = network::namespaces(layout);
+    let files: Vec<PathBuf> = namespaces.iter().map(|name| network::namespace_file(name)).collect();
+    Marks::new(record.as_ref().map(|record| record.id.as_str()), files.iter().map(PathBuf::as_path))
+}
+
 /// Ends the lab's processes and waits for their end. Looks again until none is found, since one
 /// may have started another before it was killed.
 fn end_processes(layout: &Layout) -> Result<()> {
     let deadline = Instant::now() + END_LIMIT;
-    let record = Record::read(layout);
-    let namespaces = network::namespaces(layout);
-    let files: Vec<PathBuf> = namespaces.iter().map(|name| network::namespace_file(name)).collect();
-    let marks =
-        Marks::new(record.as_ref().map(|record| record.id.as_str()), files.iter().map(PathBuf::as_path));
+    let marks = marks(layout);
     loop {
         let found: Vec<Handle> = marks.processes().filter_map(|found| found.open()).collect();
         if found.is_empty() {

@@ -85,7 +85,7 @@ impl Cli {
             Command::Init(arguments) => arguments.run(),
             Command::Pki(arguments) => arguments.run(),
             Command::Lab(arguments) => arguments.run(target),
-            Command::Demo(arguments) => arguments.run(),
+            Command::Demo(arguments) => arguments.run(target),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
             Command::Echo(arguments) => arguments.run(),

@@ -146,6 +146,17 @@ fn other_users_cannot_hold_up_changes_of_a_lab() {
 }
 
 #[test]
+fn a_demo_does_not_remove_a_lab_that_runs() {
+    let Some(lab) = Named::new("tdemo") else { return };
+    lab.ok(&["lab", "up", "--hosts", "1"]);
+    assert_eq!(
+        lab.error(&["demo"]),
+        "transhume: lab `tdemo` is running: name another with `--lab`, or remove it with `transhume lab down --lab tdemo`\n"
+    );
+    assert!(lab.is_registered(1));
+}
+
+#[test]
 fn a_killed_or_cut_node_is_seen_as_down_until_it_is_back() {
     let Some(lab) = Named::new("tkill") else { return };
     lab.ok(&["lab", "up", "--hosts", "2"]);

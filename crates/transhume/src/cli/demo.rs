@@ -9,13 +9,14 @@ use clap::Args;
 use lab::process::Identity;
 use lab::{Lab, LabName};
 
+use super::target::Target;
 use crate::demo::{self, Options};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 
 /// Shows a move: RDMA traffic goes on while one of its ends travels around three hosts
 ///
-/// Makes a lab of three hosts. Debian's own ib_write_bw and verbs-check, which verifies every byte
+/// Makes a lab of three hosts, `demo` or the one that `--lab` names. Debian's own ib_write_bw and verbs-check, which verifies every byte
 /// and completion, run between an instance on h1 and one on h2. The first moves to h3, to h2 (where
 /// the path becomes shared memory) and back to h1. At the end stands how long each move was felt,
 /// by a prober outside and by the workload. Exit status 0 says that nothing was lost, doubled,
@@ -37,21 +38,21 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    pub fn run(self) -> Result<ExitCode> {
-        let lab: LabName = demo::LAB.parse()?;
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let lab = target.demo_lab()?;
         if self.inner {
             let live = !self.json && io::stdout().is_terminal();
             return demo::run(&Options { lab, rounds: self.rounds, json: self.json, live });
         }
-        Lab::down(&lab)?;
-        let ended = self.supervise();
+        Lab::clear_dead(&lab)?;
+        let ended = self.supervise(&lab);
         Lab::down(&lab)?;
         ended
     }
 
     /// Runs the demo in a process of its own, so that the lab is removed however that ends.
-    fn supervise(&self) -> Result<ExitCode> {
-        let mut child = self.start()?;
+    fn supervise(&self, lab: &LabName) -> Result<ExitCode> {
+        let mut child = self.start(lab)?;
         let demo = i32::try_from(child.id()).ok().and_then(Identity::of);
         interrupt::on_first(move || {
             if let Some(demo) = demo.and_then(Identity::open) {
@@ -70,9 +71,9 @@ impl Arguments {
     }
 
     /// In a process group of its own, so that Ctrl-C reaches the supervisor alone.
-    fn start(&self) -> io::Result<Child> {
+    fn start(&self, lab: &LabName) -> io::Result<Child> {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["demo", "--inner", "--rounds", &self.rounds.to_string()]);
+        command.args(["demo", "--inner", "--lab", lab.as_str(), "--rounds", &self.rounds.to_string()]);
         if self.json {
             command.arg("--json");
         }

@@ -59,6 +59,14 @@ impl Target {
         }
     }
 
+    /// The lab of the demo: the one named, or its own.
+    pub fn demo_lab(&self) -> Result<LabName> {
+        match &self.lab {
+            Some(lab) => Ok(lab.clone()),
+            None => Ok(crate::demo::LAB.parse()?),
+        }
+    }
+
     /// The lab to remove: the one named, or the default one. Another one must be named, also the only one.
     pub fn lab_to_remove(&self) -> Result<LabName> {
         match &self.lab {
