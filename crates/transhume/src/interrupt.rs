@@ -1,22 +1,44 @@
 //! What Ctrl-C and SIGTERM do to a command that waits.
 
+use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+/// So long after the first signal others are the same: `timeout` signals its child, and then its whole group.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// Calls `action` on another thread at the first signal; the second ends the process, with the
 /// code that a shell gives for it.
 pub fn on_first(action: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
-        let mut arriving = signals.forever();
-        if arriving.next().is_some() {
-            thread::spawn(action);
-        }
-        if let Some(second) = arriving.next() {
+        let mut arriving = signals.forever().map(|signal| (Instant::now(), signal));
+        let Some((first, _)) = arriving.next() else { return };
+        thread::spawn(action);
+        if let Some(second) = second(first, arriving) {
             process::exit(128 + second);
         }
     });
     Ok(())
+}
+
+/// The next signal that is not the one of `first` again.
+fn second(first: Instant, mut arriving: impl Iterator<Item = (Instant, i32)>) -> Option<i32> {
+    arriving.find(|(at, _)| at.duration_since(first) >= MOMENT).map(|(_, signal)| signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_twice_at_once_is_one() {
+        let first = Instant::now();
+        let after = |ms, signal| (first + Duration::from_millis(ms), signal);
+        assert_eq!(second(first, [after(0, SIGINT), after(400, SIGTERM)].into_iter()), None);
+        let later = [after(1, SIGINT), after(600, SIGTERM), after(700, SIGINT)];
+        assert_eq!(second(first, later.into_iter()), Some(SIGTERM));
+    }
 }
