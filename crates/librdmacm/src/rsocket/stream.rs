@@ -421,13 +421,14 @@ impl Stream {
     pub(crate) fn write_to(&mut self, offset: u64, from: &[u8]) -> Result<usize> {
         let mut written = 0;
         while written < from.len() && !self.free.is_empty() && !self.broken {
-            let at = offset + written as u64;
+            let at = offset.checked_add(written as u64).ok_or(Errno(libc::EINVAL))?;
             let holds = |mapping: &&Mapping| at >= mapping.offset && at - mapping.offset < mapping.length;
             let mapping = *self.mappings.iter().find(holds).ok_or(Errno(libc::EINVAL))?;
             let left = usize::try_from(mapping.length - (at - mapping.offset)).unwrap_or(usize::MAX);
             let part = &from[written..(written + SLOT.min(left)).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
-            let place = (mapping.address + (at - mapping.offset), mapping.key);
+            // The peer names any address; one that is none fails the WRITE.
+            let place = (mapping.address.wrapping_add(at - mapping.offset), mapping.key);
             let posted = self.post_send(wr_opcode::IBV_WR_RDMA_WRITE, 0, slot, part.len(), place);
             self.broken |= posted.is_err();
             written += part.len();

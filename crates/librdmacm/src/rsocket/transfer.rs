@@ -170,6 +170,9 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
 }
 
 /// Later parts are filled with what is there without waiting.
+///
+/// # Safety
+/// There are `number` parts, each as long as it says.
 unsafe fn scatter(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
     let mut flags = flags;
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
@@ -226,6 +229,8 @@ pub(crate) unsafe extern "C" fn rsendto(
     unsafe { rsend(socket, at, length, flags) }
 }
 
+/// # Safety
+/// There are `number` parts, each as long as it says.
 unsafe fn gather(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
     unsafe { each(parts, number, |part| send(socket, readable(part.iov_base, part.iov_len), flags)) }
