@@ -47,9 +47,9 @@ impl Output {
     /// How long a follower that does not ask for more makes the command wait.
     pub const PATIENCE: Duration = Duration::from_secs(40);
 
-    /// How many times the limit is kept where a follower lags. Only what comes while an instance is being suspended, when
-    /// nothing waits, comes to so much.
-    const MOST: usize = 16;
+    /// How many times the limit is kept where a follower lags: what is on its way when it begins to, and what comes until
+    /// an instance's first process has heard that it is being suspended.
+    const MOST: usize = 4;
 
     /// Keeps `chunk`, and forgets the oldest ones that are too much then. What a follower has not had is forgotten
     /// only past [`Self::MOST`] times the limit.

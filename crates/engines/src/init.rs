@@ -99,17 +99,17 @@ impl Init {
         Ok(())
     }
 
-    /// Takes output from the pipes as long as the node takes it from us.
+    /// Takes a packet of output from the pipes, if the node takes it from us. One at a time: the node's word to suspend
+    /// must not wait behind a command that writes without end.
     fn carry_output(&mut self) {
-        while self.node.has_room() {
-            if let Some(output) = self.child.read_output() {
-                self.node.send(&output);
-            } else if let Some(end) = self.child.end().filter(|_| !self.told_end) {
-                self.told_end = true;
-                self.node.send(end);
-            } else {
-                return;
-            }
+        if !self.node.has_room() {
+            return;
+        }
+        if let Some(output) = self.child.read_output() {
+            self.node.send(&output);
+        } else if let Some(end) = self.child.end().filter(|_| !self.told_end) {
+            self.told_end = true;
+            self.node.send(end);
         }
     }
 

@@ -96,46 +96,25 @@ impl Directory {
         if !request.is_within_limits() {
             return libc::EINVAL;
         }
-        let mut inner = lock(&self.0);
-        if inner.unanswered.len() >= MAX_UNANSWERED {
-            return libc::EAGAIN;
-        }
-        if let Request::Withdraw { key, value } = &request {
-            inner.published.remove(&(key.clone(), value.clone()));
-            // Its answer would make it published again.
-            let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
-            inner.unanswered.retain(|_, other| !same(other));
-        }
-        inner.unanswered.insert(number, request);
-        inner.waiting.push_back(number);
-        0
-    }
-
-    fn ask_for_library(&self, request: Request) -> u64 {
-        let number = {
-            let mut inner = lock(&self.0);
-            inner.last += 1;
-            OWN | inner.last
-        };
-        // The limits hold for these; where too much waits already, the group is asked for again, or stays unknown.
-        self.ask(number, request);
-        number
+        lock(&self.0).queue(number, request)
     }
 
     /// Makes this process a member of a multicast group.
     pub(crate) fn join(&self, group: &GroupId) {
-        self.ask_for_library(Request::Publish { key: key_of(group), value: Vec::new(), exclusive: false });
+        lock(&self.0).queue_own(Request::Publish { key: key_of(group), value: Vec::new(), exclusive: false });
     }
 
     /// Ends the membership.
     pub(crate) fn leave(&self, group: &GroupId) {
-        self.ask_for_library(Request::Withdraw { key: key_of(group), value: Vec::new() });
+        lock(&self.0).queue_own(Request::Withdraw { key: key_of(group), value: Vec::new() });
     }
 
-    /// Asks for the members of a multicast group.
-    pub(crate) fn ask_for_members(&self, group: GroupId) {
-        let number = self.ask_for_library(Request::Look { key: key_of(&group) });
-        lock(&self.0).groups.insert(number, group);
+    /// Asks for the members of a multicast group. False if too much is asked already.
+    pub(crate) fn ask_for_members(&self, group: GroupId) -> bool {
+        let mut inner = lock(&self.0);
+        let asked = inner.queue_own(Request::Look { key: key_of(&group) });
+        // Under the same lock: the answer may come at once.
+        asked.map(|number| inner.groups.insert(number, group)).is_some()
     }
 
     /// The group that request `number` was about, and its members if `answer` names them.
@@ -214,6 +193,30 @@ impl Directory {
             exclusive: *exclusive,
         };
         inner.again = inner.published.iter().map(publish).collect();
+    }
+}
+
+impl Inner {
+    fn queue(&mut self, number: u64, request: Request) -> c_int {
+        if self.unanswered.len() >= MAX_UNANSWERED {
+            return libc::EAGAIN;
+        }
+        if let Request::Withdraw { key, value } = &request {
+            self.published.remove(&(key.clone(), value.clone()));
+            // Its answer would make it published again.
+            let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
+            self.unanswered.retain(|_, other| !same(other));
+        }
+        self.unanswered.insert(number, request);
+        self.waiting.push_back(number);
+        0
+    }
+
+    /// Queues a request of the library itself. Returns its number; `None` if too much is asked already.
+    fn queue_own(&mut self, request: Request) -> Option<u64> {
+        self.last += 1;
+        let number = OWN | self.last;
+        (self.queue(number, request) == 0).then_some(number)
     }
 }
 

@@ -251,7 +251,9 @@ impl Process {
         let mut groups = Vec::new();
         state.device.take_group_requests(&mut groups);
         for group in groups {
-            self.directory.ask_for_members(group);
+            if !self.directory.ask_for_members(group) {
+                state.device.learn_members(group, None);
+            }
             self.wake.signal();
         }
     }
