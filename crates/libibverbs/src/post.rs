@@ -8,6 +8,7 @@ use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
 use crate::address::Ah;
+use crate::process::State;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{errno, memory_window};
@@ -26,16 +27,22 @@ pub(crate) unsafe extern "C" fn post_send(
     let posted = qp.process.lock().and_then(|mut state| {
         // SAFETY: the contract of verbs.
         let (queued, posted) = unsafe { post_sends(&mut state.device, qp, &mut next) };
-        if queued {
-            state.device.flush_doorbell(qp.handle);
-        }
-        if queued || state.device.has_news() {
-            qp.process.attend(&mut state);
-        }
+        ring(qp, &mut state, queued);
         posted
     });
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
+}
+
+/// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
+#[inline]
+pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
+    if queued {
+        state.device.flush_doorbell(qp.handle);
+    }
+    if queued || state.device.has_news() {
+        qp.process.attend(state);
+    }
 }
 
 /// Posts each request of a list until one is refused, which is then left in `next`. Also says whether any waits for the

@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use libc::{c_int, c_void};
-use softhca::{Errno, Payload, QpKind, SendOp, SendWr, Sge};
+use softhca::{Errno, Payload, Posted, QpKind, SendOp, SendWr, Sge};
 use verbs_abi::constants::send_flags;
 use verbs_abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
 use crate::address::Ah;
+use crate::post::ring;
 use crate::qp::Qp;
 use crate::{errno, memory_window};
 
@@ -196,22 +197,23 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
     batch.mistake.map_or(Ok(()), Err)?;
-    qp.process.with(|state| {
-        if state.device.send_room(qp.handle) < batch.requests.len() {
-            return Err(Errno::NO_MEMORY);
-        }
-        let mut posted = Ok(());
-        for request in &batch.requests {
-            // SAFETY: inline elements lie in the batch since `settle`.
-            let outcome = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
-            posted = outcome.map(drop);
-            if posted.is_err() {
+    let mut state = qp.process.lock()?;
+    if state.device.send_room(qp.handle) < batch.requests.len() {
+        return Err(Errno::NO_MEMORY);
+    }
+    let (mut queued, mut posted) = (false, Ok(()));
+    for request in &batch.requests {
+        // SAFETY: inline elements lie in the batch since `settle`.
+        match unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) } {
+            Ok(done) => queued |= done == Posted::Queued,
+            Err(errno) => {
+                posted = Err(errno);
                 break;
             }
         }
-        state.device.flush_doorbell(qp.handle);
-        posted
-    })
+    }
+    ring(qp, &mut state, queued);
+    posted
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
