@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use api::{Outcome, Phase};
 use e2e::check::Check;
 use e2e::fault::{Cast, Fault, SmallDisk, Who};
@@ -131,7 +131,9 @@ fn a_disk_that_fills_up_under_a_move_rolls_it_back() -> Result<()> {
         follow_to(&mut moving, Phase::Suspend)?;
         disk.fill()?;
         let outcome = outcome(&mut moving)?;
-        ensure!(matches!(outcome, Outcome::RolledBack(_)), "the image found room: {outcome:?}");
+        let Outcome::RolledBack(why) = &outcome else { bail!("the image found room: {outcome:?}") };
+        let named = why.message.contains("h2") && why.message.contains("no room");
+        ensure!(named && why.help.contains("choose another host"), "the reason is not given: {why:?}");
         ensure!(lab.settled(CLIENT)?.host == "h1", "the instance is not where it was");
         check.progress().context("after the full disk")?;
     }

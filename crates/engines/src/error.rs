@@ -26,6 +26,9 @@ pub enum Error {
     /// The engine cannot work on this host.
     #[error("{0}")]
     Unusable(String),
+    /// The images of an instance do not fit: whose, and where.
+    #[error("there is no room for {0}")]
+    NoRoom(String),
     /// CRIU refused; its log is kept.
     #[error("CRIU could not {doing} `{name}`: {reason}")]
     Criu {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use engines::Image;
 use fabric::Vid;
 use moves::node::Input;
 use moves::{HostName, MoveId};
-use rpc::wire::{Manifest, Opening, Received};
+use rpc::wire::{self, Manifest, Opening, Received};
 use rpc::{Stream, frame};
 use tokio::fs::{File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -121,7 +122,7 @@ impl Node {
         Ok(stream)
     }
 
-    /// Sends images, and returns their size when the destination has verified them.
+    /// Sends images, and returns their size when the destination has verified them; otherwise why not, in words.
     pub async fn send_images(
         self: &Arc<Self>,
         vid: Vid,
@@ -129,35 +130,56 @@ impl Node {
         carried: Carried,
         images: Vec<Image>,
         directory: &Path,
-    ) -> io::Result<u64> {
+    ) -> Result<u64, String> {
         let total = images.iter().map(|image| image.size).sum();
         let progress = |bytes| self.input(Input::Progress { vid, bytes, total });
         let sending = async {
-            let mut stream = self.image_stream(vid, id, &destination).await?;
-            send(&mut stream, carried, images, directory, progress).await
+            let stream = self.image_stream(vid, id, &destination).await?;
+            send(stream, carried, images, directory, progress).await
         };
-        let in_words = |error: io::Error| {
-            io::Error::new(
-                error.kind(),
-                format!(
-                    "host {destination} did not take the images ({error}): see that its node runs, or choose another"
-                ),
-            )
-        };
-        sending.await.map_err(in_words)?;
-        Ok(total)
+        match sending.await {
+            Ok(Received::Whole { .. }) => Ok(total),
+            Ok(Received::Refused { reason }) => Err(reason),
+            Err(error) => {
+                let what = format!("host {destination} did not take the images ({error})");
+                Err(wire::reason(&what, "see that its node runs, or choose another"))
+            }
+        }
     }
 }
 
+/// Sends images until the destination answers, which it does before their end if it cannot take them.
 async fn send(
-    stream: &mut Stream,
+    stream: Stream,
     carried: Carried,
     images: Vec<Image>,
     directory: &Path,
     progress: impl Fn(u64),
-) -> io::Result<()> {
+) -> io::Result<Received> {
+    let (mut back, mut forth) = tokio::io::split(stream);
     let manifest = Manifest { carried, images };
-    in_time(frame::send(stream, &manifest)).await?;
+    let mut answer = pin!(frame::receive(&mut back));
+    let digest = tokio::select! {
+        biased;
+        early = &mut answer => return early,
+        sent = send_all(&mut forth, &manifest, directory, progress) => sent?,
+    };
+    match in_time(answer).await? {
+        Received::Whole { digest: arrived } if arrived != digest => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"))
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// Sends the manifest and its images, and returns their digest.
+async fn send_all(
+    stream: &mut WriteHalf<Stream>,
+    manifest: &Manifest,
+    directory: &Path,
+    progress: impl Fn(u64),
+) -> io::Result<[u8; 32]> {
+    in_time(frame::send(stream, manifest)).await?;
     let mut digest = Hasher::new();
     let mut part = vec![0; PART];
     let mut sent = 0;
@@ -177,11 +199,7 @@ async fn send(
         }
     }
     in_time(stream.flush()).await?;
-    let received: Received = in_time(frame::receive(stream)).await?;
-    if received.digest != *digest.finalize().as_bytes() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"));
-    }
-    Ok(())
+    Ok(*digest.finalize().as_bytes())
 }
 
 /// What `step` comes to, if the destination lets it go forward: the instance is stopped meanwhile.
@@ -212,8 +230,15 @@ pub async fn receive(stream: &mut Stream, directory: &Path) -> io::Result<Carrie
         }
         file.flush().await?;
     }
-    frame::send(stream, &Received { digest: *digest.finalize().as_bytes() }).await?;
+    frame::send(stream, &Received::Whole { digest: *digest.finalize().as_bytes() }).await?;
     Ok(manifest.carried)
+}
+
+/// Tells the source why its images are not taken. What is on its way is read until it has heard that: closed
+/// with bytes unread, the connection would be reset, and the answer lost.
+pub async fn refuse(stream: &mut Stream, reason: String) -> io::Result<()> {
+    in_time(frame::send(stream, &Received::Refused { reason })).await?;
+    in_time(tokio::io::copy(stream, &mut tokio::io::sink())).await.map(drop)
 }
 
 fn part_of(left: u64) -> usize {

@@ -257,7 +257,7 @@ impl Node {
         bytes: &[u8],
         followed: bool,
     ) -> Result<(), String> {
-        let in_words = |error: engines::Error| error.to_string();
+        let in_words = |error: engines::Error| self.engine_failed(&error);
         self.files
             .write_blueprint(vid, bytes)
             .map_err(|error| format!("the node's state directory: {error}"))?;

@@ -230,8 +230,16 @@ impl Node {
         let directory = self.engine(move |engine| engine.image_directory(&name)).await?;
         let receiving = async {
             let mut stream = self.receptions.stream(id).await.ok_or("no images are expected")?;
-            let received = images::receive(&mut stream, &directory).await;
-            let carried = received.map_err(|error| self.images_missing(vid, &error))?;
+            let carried = match images::receive(&mut stream, &directory).await {
+                Ok(carried) => carried,
+                Err(error) => {
+                    let Reason(reason) = self.images_missing(vid, &error);
+                    if let Err(error) = images::refuse(&mut stream, reason.clone()).await {
+                        tracing::debug!("the source of instance {vid} does not hear why: {error}");
+                    }
+                    return Err(Reason(reason));
+                }
+            };
             self.files.write_carried(vid, &carried)?;
             Ok(())
         };
@@ -257,18 +265,33 @@ impl Node {
         Reason(wire::reason(&what, &way_out))
     }
 
-    /// What has gone wrong in the engine. What CRIU says of it comes last: it is meant for those who know CRIU.
+    /// What has gone wrong in the engine.
     fn in_words(&self, error: engines::Error) -> Reason {
-        let engines::Error::Criu { doing, reason, .. } = error else { return error.into() };
-        let what = match doing {
-            "dump" => {
-                format!("its processes could not be dumped on host {} (CRIU says: {reason})", self.host)
+        Reason(self.engine_failed(&error))
+    }
+
+    /// What has gone wrong in the engine, with its way out. What CRIU says of it comes last: it is meant for those
+    /// who know CRIU.
+    pub fn engine_failed(&self, error: &engines::Error) -> String {
+        let host = &self.host;
+        let what = match error {
+            engines::Error::NoRoom(_) => {
+                return wire::reason(
+                    &self.at_home(&error.to_string()),
+                    "free some there, or choose another host",
+                );
             }
-            _ => format!("it could not be restored on host {} (CRIU says: {reason})", self.host),
+            engines::Error::Criu { doing: "dump", reason, .. } => {
+                format!("its processes could not be dumped on host {host} (CRIU says: {reason})")
+            }
+            engines::Error::Criu { reason, .. } => {
+                format!("it could not be restored on host {host} (CRIU says: {reason})")
+            }
+            _ => return error.to_string(),
         };
         let way_out = "move it again; if that fails too, what CRIU names must be closed or ended first, \
                        or another host chosen";
-        Reason(wire::reason(&what, way_out))
+        wire::reason(&what, way_out)
     }
 
     async fn restore(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {

@@ -29,7 +29,7 @@ use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -296,9 +296,17 @@ pub struct Manifest {
     pub images: Vec<Image>,
 }
 
-/// The destination's answer when it has verified the images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Received {
-    /// Of all files, one after the other.
-    pub digest: [u8; 32],
+/// The destination's answer to images: at their end, or as soon as it cannot take them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Received {
+    /// It has them.
+    Whole {
+        /// Of all files, one after the other.
+        digest: [u8; 32],
+    },
+    /// It cannot take them, and reads no more than it must.
+    Refused {
+        /// Why, as [`reason`] makes it.
+        reason: String,
+    },
 }

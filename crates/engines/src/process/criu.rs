@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::images;
 use super::rpc::{self, Request, Response};
 use super::task::TaskId;
 use crate::engine::Watch;
@@ -252,6 +253,9 @@ impl Criu {
     /// What CRIU's end means, once it has ended.
     fn failure(&mut self) -> Error {
         self.end_within(UNDO);
+        if let Some(images) = self.log.parent().filter(|images| images::is_full(images)) {
+            return Error::NoRoom(format!("the images of `{}` in {}", self.name, images.display()));
+        }
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let reason = reason_in(&log).unwrap_or_else(|| match self.child.try_wait() {
             Ok(Some(status)) => format!("it ended early ({status})"),

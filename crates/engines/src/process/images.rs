@@ -27,11 +27,7 @@ pub fn make_room(directories: &[PathBuf], name: &InstanceName, memory: u64) -> R
         }
     }
     let places: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
-    Err(Error::Unusable(format!(
-        "there is no room for {} MiB of images of `{name}` in {}: free some there",
-        wanted >> 20,
-        places.join(" or "),
-    )))
+    Err(Error::NoRoom(format!("{} MiB of images of `{name}` in {}", wanted >> 20, places.join(" or "))))
 }
 
 /// Free bytes of the file system under a directory, which is made if it is not there. It is its owner's
@@ -42,6 +38,12 @@ pub fn room_in(directory: &Path) -> Result<u64> {
         free_bytes(directory)
     };
     free().doing(|| format!("looking for room in {}", directory.display()))
+}
+
+/// Whether the file system under a directory is so full that not even a log can be written there.
+pub fn is_full(directory: &Path) -> bool {
+    const LOG: u64 = 64 << 10;
+    free_bytes(directory).is_ok_and(|free| free < LOG)
 }
 
 fn free_bytes(directory: &Path) -> io::Result<u64> {
