@@ -3,6 +3,7 @@
 //!
 //! * [`artifacts`]: where the built programs and the library are.
 //! * [`program`]: a program that runs in bounded time and is gone when its test ends.
+//! * [`signal`]: a file for which a program waits.
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
 //! * [`perftest`]: Debian's perftest, each program with each option that it has.
 //! * [`check`]: the checking workload between two places.
@@ -15,6 +16,7 @@ pub mod fault;
 pub mod pair;
 pub mod perftest;
 pub mod program;
+pub mod signal;
 pub mod testlab;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

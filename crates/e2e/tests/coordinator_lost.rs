@@ -1,43 +1,24 @@
-//! Commands that wait, while the coordinator is killed and started again.
+//! Commands that wait, while the coordinator or a node is killed and started again.
 
 use std::fs;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use api::{Instance, MoveReport, State};
 use e2e::program::Program;
+use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use lab::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A file that the instance waits for, removed at the end.
-struct Signal(PathBuf);
-
-impl Signal {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("th-e2e-{}-{name}", std::process::id())))
-    }
-
-    fn give(&self) -> Result<()> {
-        Ok(fs::write(&self.0, "")?)
-    }
-}
-
-impl Drop for Signal {
-    fn drop(&mut self) {
-        let _gone = fs::remove_file(&self.0);
-    }
-}
 
 #[test]
 fn an_attached_run_goes_on_with_output_and_exit_code() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(1)?;
     let signal = Signal::new("run");
-    let path = signal.0.display();
+    let path = signal.path().display();
     let script = format!(
         "for i in $(seq 300); do echo $i; sleep 0.01; done; while [ ! -e {path} ]; do sleep 0.1; done; exit 7"
     );
@@ -60,13 +41,34 @@ fn an_attached_run_goes_on_with_output_and_exit_code() -> Result<()> {
 }
 
 #[test]
+fn output_that_was_lost_with_a_node_is_told() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let signal = Signal::new("lost");
+    let path = signal.path().display();
+    let script = format!("seq 100; while [ ! -e {path} ]; do sleep 0.1; done; echo RESULT");
+    let mut run = Program::start(&mut lab.command(&["run", "--name", "job", "--", "sh", "-c", &script]))?;
+    run.wait_for(LIMIT, |line| (line == "100").then_some(()))?;
+    lab.lab.kill("h1".parse()?)?;
+    lab.lab.start("h1".parse()?)?;
+    signal.give()?;
+    let ended = run.end(LIMIT)?;
+    ensure!(ended.lines.last().is_some_and(|line| line == "RESULT"), "what came later is lost: {ended:?}");
+    ensure!(ended.status.code() == Some(1) && ended.errors.contains("output is missing"), "{ended:?}");
+    let logs = lab.transhume(&["logs", "job"])?;
+    ensure!(logs.lines == ["RESULT"], "{logs:?}");
+    ensure!(logs.status.code() == Some(1) && logs.errors.contains("was restarted"), "{logs:?}");
+    Ok(())
+}
+
+#[test]
 fn output_comes_byte_for_byte() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(1)?;
     let source = Signal::new("bytes");
     let bytes: Vec<u8> = (0..100_000_u32).map(|number| (number * 7 / 3) as u8).collect();
-    fs::write(&source.0, &bytes)?;
-    let path = source.0.display().to_string();
+    fs::write(source.path(), &bytes)?;
+    let path = source.path().display().to_string();
     let written = lab.command(&["run", "--name", "job", "--", "cat", &path]).output()?;
     ensure!(written.status.success() && written.stdout == bytes, "other bytes came");
     let kept = lab.command(&["logs", "job"]).output()?;

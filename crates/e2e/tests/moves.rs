@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{Outcome, Phase};
 use e2e::perftest::PORT;
 use e2e::program::Program;
+use e2e::signal::Signal;
 use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
 
 /// Moves in a row. `TRANSHUME_E2E_MOVES` sets another number.
@@ -52,6 +53,28 @@ fn moves_in_a_row_lose_nothing() -> Result<()> {
         blackouts[blackouts.len() / 2] / 1000,
         blackouts[blackouts.len() - 1] / 1000,
     );
+    Ok(())
+}
+
+#[test]
+fn connections_that_are_made_during_moves_are_made() -> Result<()> {
+    const PORT: u16 = 9100;
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/connections.py");
+    let stop = Signal::new("connections");
+    let command = ["/usr/bin/python3", script, "serve", &PORT.to_string()];
+    let (_server, address) = lab.serve(SERVER, "h1", &command, PORT)?;
+    let mut asking = lab.lab.command("h3".parse()?, "/usr/bin/python3")?;
+    asking.args([script, "ask", &address, &PORT.to_string()]).arg(stop.path());
+    let mut asking = Program::start(&mut asking)?;
+    for host in ["h2", "h1", "h2", "h1"] {
+        asking.take_lines();
+        asking.wait_for(LIMIT, |line| (line == "connected").then_some(()))?;
+        lab.move_to(SERVER, host)?;
+    }
+    stop.give()?;
+    asking.end(LIMIT)?.success()?;
     Ok(())
 }
 

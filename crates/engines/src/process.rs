@@ -175,9 +175,19 @@ impl Engine for ProcessEngine {
     fn check(&self, name: &InstanceName) -> Result<Report> {
         let host = self.host()?;
         let instance = self.find(name)?;
-        let live = lock(&instance);
+        let mut live = lock(&instance);
         live.must_be(State::Running)?;
-        let (blockers, files, memory) = check::inspect(live.first()?.id().pid, &live.record.spec.network)?;
+        let (mut blockers, files, memory) =
+            check::inspect(live.first()?.id().pid, &live.record.spec.network)?;
+        match live.place_images(&self.config.images, memory) {
+            Err(error @ Error::NoRoom(_)) => {
+                blockers.push(Blocker {
+                    what: format!("at the source {error}"),
+                    remedy: "free some there".into(),
+                });
+            }
+            placed => placed?,
+        }
         Ok(Report { blockers, needs: Needs { files, memory, host } })
     }
 

@@ -16,9 +16,19 @@ use crate::instance::InstanceName;
 /// What images take beside the memory's pages, in bytes: tables, and pages that come in meanwhile.
 const MARGIN: u64 = 16 << 20;
 
+/// The room that images take of an instance with so many bytes of memory.
+fn size_of(memory: u64) -> u64 {
+    memory + memory / 8 + MARGIN
+}
+
+/// Whether the images of an instance with so many bytes of memory fit into `images`, which is empty.
+pub fn fit(images: &Path, memory: u64) -> Result<bool> {
+    Ok(room_in(images)? >= size_of(memory))
+}
+
 /// Makes an empty directory for the instance's images where `memory` bytes fit.
 pub fn make_room(directories: &[PathBuf], name: &InstanceName, memory: u64) -> Result<PathBuf> {
-    let wanted = memory + memory / 8 + MARGIN;
+    let wanted = size_of(memory);
     for directory in directories {
         if room_in(directory)? >= wanted {
             let images = directory.join(name.as_str());

@@ -1,8 +1,9 @@
 //! An instance's link: a veth pair from `eth0` in its namespace to a port of the host's bridge.
 //!
-//! "Cut" is the port disabled: nothing reaches the instance's kernel, so it acknowledges nothing for
-//! sockets that are on their way, and nothing leaves it. Unlike a link that is down, it takes
-//! microseconds and leaves `eth0` with its carrier and its routes.
+//! "Cut" is the host's end off the bridge: nothing reaches the instance's kernel, so it acknowledges nothing for
+//! sockets that are on their way and answers for no address that is elsewhere still, and nothing leaves it. Unlike a
+//! link that is down, it leaves `eth0` with its carrier and its routes. A port that is only disabled would not do: the
+//! bridge enables it at any event of its carrier, which the kernel may tell up to a second late.
 
 use std::ffi::CString;
 use std::fs;
@@ -23,6 +24,14 @@ const INSIDE: &str = "eth0";
 /// How long the kernel may take to see the carrier of a new link.
 const CARRIER: Duration = Duration::from_secs(1);
 
+/// The MAC of the host's end. A bridge without a MAC of its own takes its ports' lowest one: never this.
+fn host_mac(network: &Network) -> [u8; 6] {
+    let [_, rest @ ..] = network.mac;
+    let mut mac = [0xfe; 6];
+    mac[1..].copy_from_slice(&rest);
+    mac
+}
+
 /// The name of the host's end.
 fn host_end(network: &Network) -> String {
     let [_, _, a, b, c, d] = network.mac;
@@ -32,6 +41,8 @@ fn host_end(network: &Network) -> String {
 /// A link that exists.
 pub struct Link {
     network: Network,
+    /// The host's bridge.
+    bridge: String,
     /// A packet socket in the instance's namespace.
     announcer: OwnedFd,
     /// `eth0`'s index there.
@@ -43,34 +54,30 @@ impl Link {
     pub fn create(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<Self> {
         let near = host_end(network);
         netlink::delete_link(&near)?;
-        let bridge = index_of(bridge)?;
+        index_of(bridge)?;
         let Network { mac, mtu, .. } = *network;
-        netlink::add_veth(&netlink::Veth { near: &near, far: INSIDE, namespace, mac, mtu })?;
+        let near_mac = host_mac(network);
+        netlink::add_veth(&netlink::Veth { near: &near, near_mac, far: INSIDE, namespace, mac, mtu })?;
         netlink::set_up(&near)?;
-        let link = netns::enter(namespace, || {
+        netns::enter(namespace, || {
             without_ipv6();
             netlink::set_up("lo")?;
             netlink::set_up(INSIDE)?;
-            let link = Self::here(network)?;
+            let link = Self::here(network, bridge)?;
             link.wait_for_carrier()?;
-            Ok::<_, io::Error>(link)
-        })??;
-        netlink::set_bridge(&near, bridge)?;
-        // The bridge enables a port by itself when it sees its carrier, and only then.
-        link.set_forwarding(true)?;
-        link.cut()?;
-        // Only now: an address that is elsewhere still must not answer from here.
-        netns::enter(namespace, || netlink::add_address(link.inside, network.address, network.prefix))??;
-        Ok(link)
+            netlink::add_address(link.inside, network.address, network.prefix)?;
+            Ok(link)
+        })?
     }
 
     /// The link of an instance that is here already.
-    pub fn find(namespace: BorrowedFd<'_>, network: &Network) -> io::Result<Self> {
-        netns::enter(namespace, || Self::here(network))?
+    pub fn find(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<Self> {
+        netns::enter(namespace, || Self::here(network, bridge))?
     }
 
-    fn here(network: &Network) -> io::Result<Self> {
-        Ok(Self { network: *network, announcer: packet_socket()?, inside: index_of(INSIDE)? })
+    fn here(network: &Network, bridge: &str) -> io::Result<Self> {
+        let (announcer, inside) = (packet_socket()?, index_of(INSIDE)?);
+        Ok(Self { network: *network, bridge: bridge.to_owned(), announcer, inside })
     }
 
     /// Deletes the link; no error if it is not there.
@@ -80,12 +87,14 @@ impl Link {
 
     /// Cuts the link.
     pub fn cut(&self) -> io::Result<()> {
-        self.set_forwarding(false)
+        netlink::set_bridge(&host_end(&self.network), None)
     }
 
     /// Mends the link and tells the neighbours where the address is now.
     pub fn mend(&self) -> io::Result<()> {
-        self.set_forwarding(true)?;
+        let near = host_end(&self.network);
+        netlink::set_bridge(&near, Some(index_of(&self.bridge)?))?;
+        forward(index_of(&near)?)?;
         self.forget_neighbours()?;
         self.announce()
     }
@@ -96,19 +105,6 @@ impl Link {
         let flags = flags_of(self.announcer.as_fd())?;
         set_flags(self.announcer.as_fd(), flags | libc::IFF_NOARP)?;
         set_flags(self.announcer.as_fd(), flags & !libc::IFF_NOARP)
-    }
-
-    fn set_forwarding(&self, forwarding: bool) -> io::Result<()> {
-        let index = index_of(&host_end(&self.network))?;
-        let end = Instant::now() + CARRIER;
-        loop {
-            match netlink::set_forwarding(index, forwarding) {
-                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && Instant::now() < end => {
-                    thread::sleep(Duration::from_micros(100));
-                }
-                other => return other,
-            }
-        }
     }
 
     /// Before the carrier is seen, the kernel drops what is sent.
@@ -144,6 +140,19 @@ impl Link {
             )
         };
         if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Waits until the bridge's port `index` forwards: the bridge enables it when it sees its carrier.
+fn forward(index: u32) -> io::Result<()> {
+    let end = Instant::now() + CARRIER;
+    loop {
+        match netlink::set_forwarding(index) {
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && Instant::now() < end => {
+                thread::sleep(Duration::from_micros(100));
+            }
+            other => return other,
+        }
     }
 }
 
@@ -218,6 +227,7 @@ mod tests {
         let mac = [2, 0, 0xaa, 0xbb, 0xcc, 0x0d];
         let network = Network { mac, address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
         assert_eq!(host_end(&network), "thaabbcc0d");
+        assert_eq!(host_mac(&network), [0xfe, 0, 0xaa, 0xbb, 0xcc, 0x0d]);
     }
 
     #[test]

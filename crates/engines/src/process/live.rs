@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fabric::netns;
@@ -72,6 +72,16 @@ impl Live {
         let alive = self.first.as_ref().filter(|task| !task.ended_within(Duration::ZERO));
         let name = &self.record.spec.name;
         alive.ok_or_else(|| Error::State { name: name.clone(), is: "ended", must: "alive" })
+    }
+
+    /// Chooses another directory for the images if those of so many bytes of memory do not fit where they were to be: it was
+    /// chosen before the instance had any memory.
+    pub fn place_images(&mut self, directories: &[PathBuf], memory: u64) -> Result<()> {
+        if self.is_armed() || images::fit(&self.record.images, memory)? {
+            return Ok(());
+        }
+        let place = images::make_room(directories, &self.record.spec.name, memory)?;
+        images::delete(&std::mem::replace(&mut self.record.images, place))
     }
 
     /// Starts CRIU for what comes next, up to the point where it would touch the instance or needs
@@ -350,7 +360,7 @@ impl Live {
             (State::Running | State::Stopped | State::Ended, _) => State::Ended,
         };
         let (namespace, link) = match (&first, state) {
-            (Some(task), State::Running | State::Stopped) => place_of(task, &record.spec)?,
+            (Some(task), State::Running | State::Stopped) => place_of(task, &record.spec, bridge)?,
             _ => place(&record.spec, bridge)?,
         };
         record.first = first.as_ref().map(Task::id);
@@ -385,10 +395,10 @@ fn place(spec: &InstanceSpec, bridge: &str) -> Result<(OwnedFd, Link)> {
     Ok((namespace, link))
 }
 
-fn place_of(task: &Task, spec: &InstanceSpec) -> Result<(OwnedFd, Link)> {
+fn place_of(task: &Task, spec: &InstanceSpec, bridge: &str) -> Result<(OwnedFd, Link)> {
     let path = format!("/proc/{}/ns/net", task.id().pid);
     let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
-    let link = Link::find(namespace.as_fd(), &spec.network);
+    let link = Link::find(namespace.as_fd(), &spec.network, bridge);
     Ok((namespace, link.doing(|| format!("finding the link of `{}`", spec.name))?))
 }
 

@@ -21,14 +21,14 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFLA_BRPORT_STATE: u16 = 1;
-/// Not `BR_STATE_BLOCKING`: without a spanning tree the bridge lets such a port forward again at once.
-const BR_STATE_DISABLED: u8 = 0;
 const BR_STATE_FORWARDING: u8 = 3;
 
 /// A veth pair to be made.
 pub struct Veth<'a> {
     /// The end in the calling thread's namespace.
     pub near: &'a str,
+    /// Its MAC.
+    pub near_mac: [u8; 6],
     /// The other end.
     pub far: &'a str,
     /// Where the other end is.
@@ -53,6 +53,7 @@ pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
     info.bytes(IFLA_INFO_DATA, &data.0);
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, veth.near);
+    link.bytes(IFLA_ADDRESS, &veth.near_mac);
     link.number(IFLA_MTU, veth.mtu);
     link.bytes(IFLA_LINKINFO, &info.0);
     request(libc::RTM_NEWLINK, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &link.0)
@@ -66,18 +67,18 @@ pub fn set_up(name: &str) -> io::Result<()> {
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
-/// Makes the link `name` a port of the bridge with this index.
-pub fn set_bridge(name: &str, bridge: u32) -> io::Result<()> {
+/// Makes the link `name` a port of the bridge with this index, or of none.
+pub fn set_bridge(name: &str, bridge: Option<u32>) -> io::Result<()> {
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, name);
-    link.number(IFLA_MASTER, bridge);
+    link.number(IFLA_MASTER, bridge.unwrap_or(0));
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
-/// Lets the bridge port with this index forward frames, or not.
-pub fn set_forwarding(index: u32, forwarding: bool) -> io::Result<()> {
+/// Lets the bridge port with this index forward frames.
+pub fn set_forwarding(index: u32) -> io::Result<()> {
     let mut port = Attributes::default();
-    port.bytes(IFLA_BRPORT_STATE, &[if forwarding { BR_STATE_FORWARDING } else { BR_STATE_DISABLED }]);
+    port.bytes(IFLA_BRPORT_STATE, &[BR_STATE_FORWARDING]);
     let mut link = Attributes(link_header(index, 0, 0).to_vec());
     link.0[0] = libc::AF_BRIDGE as u8;
     link.bytes(IFLA_PROTINFO | libc::NLA_F_NESTED as u16, &port.0);
