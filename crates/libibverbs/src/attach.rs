@@ -13,10 +13,10 @@ use fabric::{Epoch, FabricId, ProcessId, seqpacket};
 use softhca::{Config, Device, Limits};
 use verbs::{HandleSource, Policy};
 
-use crate::events::EventFd;
 use crate::fork;
 use crate::process::Process;
 use crate::thread::{self as runtime, Runtime};
+use waiting::EventFd;
 
 /// How long to wait between attempts while nobody listens: the instance is about to be frozen, or
 /// has just been thawed.

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
-use crate::events::lock;
+use waiting::lock;
 
 /// No thread has this identity.
 const NOBODY: usize = 0;

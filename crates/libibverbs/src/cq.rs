@@ -11,9 +11,9 @@ use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 
 use crate::channel::Channel;
 use crate::context::Context;
-use crate::events::Acks;
 use crate::process::{Held, Process};
 use crate::{errno, object, thread};
+use waiting::Acks;
 
 /// Polls in vain after which a spinning program lets others run: it may be its peer that waits for this processor,
 /// since no hardware does the peer's part.

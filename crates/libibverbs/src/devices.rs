@@ -9,9 +9,9 @@ use libc::c_int;
 use verbs_abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
 use verbs_abi::ibv_device;
 
-use crate::events::lock;
 use crate::process::Process;
 use crate::{attach, debug, object};
+use waiting::lock;
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
 struct Shown(ibv_device);

@@ -17,8 +17,8 @@ use libc::c_int;
 use softhca::GroupId;
 
 use crate::devices;
-use crate::events::lock;
 use crate::process::Process;
+use waiting::lock;
 
 /// The most requests that are on their way, watches aside: the node need not queue more for us.
 const MAX_UNDER_WAY: usize = 256;

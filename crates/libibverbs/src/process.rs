@@ -14,8 +14,8 @@ use crate::biased::{BiasedLock, Guard};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::directory::Directory;
-use crate::events::EventFd;
 use crate::{debug, xrc};
+use waiting::EventFd;
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
 pub(crate) struct Held<T>(pub(crate) *mut T);

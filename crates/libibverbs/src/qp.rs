@@ -22,12 +22,12 @@ use crate::context::Context;
 use crate::convert::{attr_from_c, attr_to_c, caps_from_c, caps_to_c};
 use crate::cq::Cq;
 use crate::domain::Pd;
-use crate::events::Acks;
 use crate::process::{Held, Process};
 use crate::srq::Srq;
 use crate::wr::{self, Batch};
 use crate::xrc::Xrcd;
 use crate::{errno, object};
+use waiting::Acks;
 
 /// What a program's `ibv_qp` lies in, extended or not.
 #[repr(C)]

@@ -12,10 +12,10 @@ use verbs_abi::{ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, i
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::domain::Pd;
-use crate::events::Acks;
 use crate::process::{Held, Process};
 use crate::xrc::Xrcd;
 use crate::{errno, object};
+use waiting::Acks;
 
 /// `enum ibv_srq_attr_mask`.
 const MAX_WR: u32 = 1;

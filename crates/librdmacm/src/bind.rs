@@ -16,7 +16,7 @@ use crate::happening::Happening;
 use crate::id::{Id, random, type_of};
 use crate::manager::{Manager, Purpose};
 use crate::multicast;
-use crate::sync::lock;
+use waiting::lock;
 
 /// Ports that are given to those who do not care, and how many are tried.
 const EPHEMERAL: std::ops::Range<u32> = 32_768..61_000;

@@ -8,7 +8,7 @@ use verbs_abi::rdma_event_channel;
 use crate::errno::Result;
 use crate::happening::Happening;
 use crate::id::Core;
-use crate::sync::{EventFd, lock};
+use waiting::{EventFd, lock};
 
 /// Something that happened to an identifier.
 pub(crate) struct Queued {

@@ -12,7 +12,7 @@ use crate::event::{self, private_size};
 use crate::id::Id;
 use crate::manager::{Manager, Purpose};
 use crate::qp;
-use crate::sync::lock;
+use waiting::lock;
 
 /// Times that a request is said again, and a receive waited for, by who does not say: for ever.
 const RETRIES: u8 = 7;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use libc::c_int;
 
 use crate::errno::{Errno, Result, done};
-use crate::sync::{EventFd, lock};
 use crate::verbs::{Found, Verbs};
+use waiting::{EventFd, lock};
 
 /// How long a call waits that returns only with the answer: the coordinator may be away for a moment.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
 //! The conventions of this library: most functions return 0, or -1 with `errno` set.
 
-use std::ptr;
+use std::{io, ptr};
 
 use libc::c_int;
 
@@ -9,6 +9,12 @@ use libc::c_int;
 pub(crate) struct Errno(pub(crate) c_int);
 
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
 
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 

@@ -18,8 +18,8 @@ use crate::manager::Manager;
 use crate::messenger::route_to;
 use crate::multicast;
 use crate::qp;
-use crate::sync::lock;
 use crate::verbs::zeroed;
+use waiting::lock;
 
 /// What a program may send along with a message, and its peer sees: always as much, filled with zeroes.
 pub(crate) mod private_size {
@@ -196,7 +196,7 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
         let core = queued.core.clone();
         match present(queued) {
             Some(event) => return Ok(Box::into_raw(Box::new(event)).cast()),
-            None => core.acks.acknowledge(),
+            None => core.acks.acknowledge(1),
         }
     }
 }
@@ -206,7 +206,7 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
 pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: the caller's promise.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
-    event.core.acks.acknowledge();
+    event.core.acks.acknowledge(1);
 }
 
 /// Gives the next event of a channel; waits for it unless the descriptor is non-blocking.

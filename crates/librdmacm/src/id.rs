@@ -13,8 +13,8 @@ use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, 
 use crate::channel::{Channel, ChannelObject, Queued};
 use crate::errno::{INVALID, Result};
 use crate::happening::Happening;
-use crate::sync::{Acks, lock};
 use crate::verbs::{kind, zeroed};
+use waiting::{Acks, lock};
 
 /// The part of an identifier that others refer to, also when the program has destroyed it. Its state is locked after
 /// the manager, and before channels.

@@ -50,7 +50,6 @@ mod option;
 mod qp;
 mod route;
 mod rsocket;
-mod sync;
 mod verbs;
 
 #[cfg(not(test))]

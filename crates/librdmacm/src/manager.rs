@@ -19,7 +19,7 @@ use crate::errno::{Errno, Result};
 use crate::happening::Happening;
 use crate::id::Core;
 use crate::messenger::Messenger;
-use crate::sync::{self, EventFd, lock};
+use waiting::{EventFd, lock};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -389,7 +389,7 @@ fn start(manager: &'static Manager) -> Result<()> {
 extern "C" fn run(manager: &'static Manager) {
     loop {
         let timeout = manager.turn();
-        sync::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
+        waiting::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
         manager.wake.take();
     }
 }

@@ -11,7 +11,6 @@ use verbs_abi as abi;
 
 use crate::device::{Device, PORT};
 use crate::errno::{Errno, Result, done, made};
-use crate::sync;
 use crate::verbs::{Verbs, kind, mask, state, zeroed};
 
 /// Receives that are posted, and sends that may be under way.
@@ -70,7 +69,7 @@ impl Messenger {
             (mr, channel, made(cq)?)
         };
         // SAFETY: the channel is live.
-        sync::set_nonblocking(unsafe { (*channel).fd })?;
+        waiting::set_nonblocking(unsafe { (*channel).fd })?;
         let mut messenger = Self {
             verbs,
             pd: device.pd,

@@ -11,7 +11,7 @@ use crate::happening::Happening;
 use crate::id::Id;
 use crate::manager::Manager;
 use crate::messenger;
-use crate::sync::lock;
+use waiting::lock;
 
 /// The signatures of IPv4 and IPv6 in a group's GID, before the partition key.
 const SIGNATURE_V4: [u8; 2] = [0x40, 0x1b];

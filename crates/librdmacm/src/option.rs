@@ -8,7 +8,7 @@ use verbs_abi::{ibv_context, rdma_cm_id};
 use crate::errno::{Errno, INVALID, Result, made, object, status};
 use crate::id::Id;
 use crate::manager::Manager;
-use crate::sync::lock;
+use waiting::lock;
 
 /// `RDMA_OPTION_ID` and its options: type of service, reuse of addresses, one family alone, time-out of acknowledgements.
 const LEVEL_ID: c_int = 0;

@@ -19,8 +19,8 @@ use crate::errno::{Errno, INVALID, Result, done, made, status};
 use crate::id::Id;
 use crate::manager::Manager;
 use crate::messenger::route_to;
-use crate::sync::lock;
 use crate::verbs::{kind, mask, state, zeroed};
+use waiting::lock;
 
 /// Acknowledgement time-out of a queue pair, as an exponent: about a second.
 const TIMEOUT: u8 = 18;

@@ -6,7 +6,7 @@ use crate::address;
 use crate::device::PORT;
 use crate::id::Id;
 use crate::manager::Manager;
-use crate::sync::lock;
+use waiting::lock;
 
 /// `ibv_sa_path_rec`'s fields that never differ: the full-membership key, 4096 bytes, and "exactly".
 const PKEY: u16 = 0xffff;

@@ -30,8 +30,8 @@ pub(crate) use poll::*;
 pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
-use crate::sync::lock;
 use socket::Socket;
+use waiting::lock;
 
 static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
 

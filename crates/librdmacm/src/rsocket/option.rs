@@ -45,7 +45,7 @@ fn set(socket: &Socket, level: c_int, option: c_int, value: &[u8]) -> Result<()>
     }
     let mut inner = socket.now();
     if (level, option) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-        crate::sync::lock(&inner.id()?.core.state).only_family = value.iter().any(|byte| *byte != 0);
+        waiting::lock(&inner.id()?.core.state).only_family = value.iter().any(|byte| *byte != 0);
     }
     inner.options.insert((level, option), value.to_vec());
     Ok(())

@@ -18,8 +18,8 @@ use crate::event;
 use crate::id::Id;
 use crate::manager::Manager;
 use crate::qp;
-use crate::sync::{self, lock};
 use crate::verbs::{kind, zeroed};
+use waiting::lock;
 
 use super::stream::{AGREEMENT, Stream};
 
@@ -115,7 +115,8 @@ fn channel() -> Result<(*mut rdma_event_channel, RawFd)> {
     let channel = ChannelObject::create()?;
     // SAFETY: the channel was just made.
     let fd = unsafe { (*channel).fd };
-    sync::set_nonblocking(fd).map(|()| (channel, fd))
+    waiting::set_nonblocking(fd)?;
+    Ok((channel, fd))
 }
 
 impl Socket {
@@ -215,7 +216,7 @@ impl Socket {
         inner.sleeping = true;
         drop(inner);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        sync::wait_readable(descriptors, left);
+        waiting::wait_readable(descriptors, left);
         let mut inner = lock(&self.inner);
         inner.sleeping = false;
         self.changed.notify_all();

@@ -15,7 +15,6 @@ use crate::device::Device;
 use crate::errno::{Errno, Result, done, made};
 use crate::id::Id;
 use crate::qp;
-use crate::sync;
 use crate::verbs::{Verbs, kind, zeroed};
 
 /// Slots each way, those of them that data may use, and their size.
@@ -145,7 +144,7 @@ impl Stream {
         // SAFETY: the device is open; null pointers and zeroes are values of the structure.
         let mut attr: abi::ibv_qp_init_attr = unsafe {
             self.channel = made((self.verbs.ibv_create_comp_channel)(device.context))?;
-            sync::set_nonblocking((*self.channel).fd)?;
+            waiting::set_nonblocking((*self.channel).fd)?;
             let entries = (3 * SLOTS + WORDS) as i32;
             let cq = (self.verbs.ibv_create_cq)(device.context, entries, ptr::null_mut(), self.channel, 0);
             self.cq = made(cq)?;

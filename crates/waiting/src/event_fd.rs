@@ -1,0 +1,56 @@
+//! Descriptors that become readable.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// An eventfd. It reaches nothing outside the process, so that it is carried by a checkpoint.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// `flags`: those of `eventfd`; always close-on-exec.
+    ///
+    /// # Errors
+    /// Those of `eventfd`.
+    pub fn new(flags: libc::c_int) -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours alone.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// For polling.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Adds one. The counter holds more than can ever be queued, so that this does not wait.
+    pub fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes are passed.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Takes one (all, if not a semaphore); waits for it unless the descriptor is non-blocking.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut value = 0u64;
+        // SAFETY: eight writable bytes are passed.
+        let got = unsafe { libc::read(self.fd(), (&raw mut value).cast(), 8) };
+        if got == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes one if there is one, whatever flags the program has set on the descriptor.
+    pub fn take(&self) {
+        let mut value = 0u64;
+        let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
+        // SAFETY: one vector of eight writable bytes is passed.
+        unsafe { libc::preadv2(self.fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    }
+}

@@ -1,0 +1,50 @@
+//! What the drop-in libraries wait with.
+//!
+//! * [`EventFd`]: wakes a thread, or makes a descriptor readable that a program polls.
+//! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
+//! * [`lock`]: a lock without poison.
+
+mod acks;
+mod event_fd;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use acks::Acks;
+pub use event_fd::EventFd;
+
+/// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until one of the descriptors is readable. `None`: for as long as it takes.
+pub fn wait_readable(descriptors: &[RawFd], timeout: Option<Duration>) {
+    let entry = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut entries: Vec<_> = descriptors.iter().map(entry).collect();
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let count = entries.len() as libc::nfds_t;
+    // SAFETY: `count` live entries and a live timeout, or none, are passed. An early return does no harm.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, ptr::null()) };
+}
+
+/// Makes a descriptor non-blocking.
+///
+/// # Errors
+/// Those of `fcntl`.
+pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags == -1 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
