@@ -1,7 +1,5 @@
 //! Memory regions: keys, ranges, rights.
 
-use std::cell::Cell;
-
 use verbs::{HandleKind, HandleSource, Names, Translation};
 
 use crate::attr::{Access, WindowKind};
@@ -72,8 +70,6 @@ pub(crate) struct Regions {
     names: Names,
     /// Tells the keys of one index apart: a key that was given back should not soon be valid again.
     salt: u8,
-    /// The local key that was looked up last, and its index: programs use one for long.
-    recent: Cell<(u32, u32)>,
     /// Zeroes, and behind them room for what is not wanted. It stays where it is, and takes memory when it is used.
     nowhere: Option<Box<[u8]>>,
 }
@@ -84,9 +80,6 @@ const WINDOW: u32 = 1 << 31;
 /// The first keys of windows are looked for from here on, where an honest device has none of a region.
 const WINDOW_KEYS: u32 = 1 << 31;
 
-/// No region has this key, and no object this index.
-const NOTHING: (u32, u32) = (0, u32::MAX);
-
 impl Regions {
     pub fn new() -> Self {
         Self {
@@ -94,7 +87,6 @@ impl Regions {
             windows: Slab::new(),
             names: Names::new(HandleKind::MemoryKey),
             salt: 0,
-            recent: Cell::new(NOTHING),
             nowhere: None,
         }
     }
@@ -129,7 +121,6 @@ impl Regions {
     /// Removes a region. Returns what peers knew of its key, if it was translated.
     pub fn remove(&mut self, source: &mut dyn HandleSource, mr: Mr) -> Option<(Region, Option<Translation>)> {
         let region = self.slab.remove(mr.0)?;
-        self.recent.set(NOTHING);
         Some((region, self.names.remove(source, region.key)))
     }
 
@@ -156,10 +147,7 @@ impl Regions {
         if sge.length == 0 {
             return Some(0);
         }
-        if self.recent.get().0 != sge.lkey {
-            self.recent.set((sge.lkey, self.names.by_virtual(sge.lkey)?));
-        }
-        let region = self.slab.get(self.recent.get().1)?;
+        let region = self.slab.get(self.names.by_virtual(sge.lkey)?)?;
         Self::check(region, pd, needs)?;
         let length = u64::from(sge.length);
         region.address(sge.addr, length).or_else(|| region.nowhere(length, needs))

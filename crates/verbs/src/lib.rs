@@ -15,6 +15,7 @@
 pub mod hash;
 pub mod lookup;
 pub mod names;
+mod recent;
 pub mod registered;
 pub mod source;
 

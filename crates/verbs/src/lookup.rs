@@ -3,10 +3,10 @@
 //! A handle without an entry is its own translation, so an honest device that keeps its handles
 //! costs its peers nothing. The entries are a peer's choice, hence the standard, keyed hash.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::names::Translation;
+use crate::recent::Recent;
 use crate::source::HandleKind;
 
 /// Handles that one peer may have translated; more are refused, so that it cannot fill our memory.
@@ -28,30 +28,27 @@ pub struct LookupList {
 #[derive(Debug, Default)]
 struct List {
     real: HashMap<u32, u32>,
-    /// The handle that was looked up last, and its translation: programs use one for long, and the hash takes longer
-    /// than all else that is done to a short message.
-    recent: Cell<Option<(u32, u32)>>,
+    recent: Recent,
 }
 
 impl List {
     #[inline]
     fn get(&self, virtual_handle: u32) -> u32 {
-        match self.recent.get() {
-            _ if self.real.is_empty() => virtual_handle,
-            Some((known, real)) if known == virtual_handle => real,
-            _ => self.find(virtual_handle),
+        if self.real.is_empty() {
+            return virtual_handle;
         }
+        self.recent.get(virtual_handle).unwrap_or_else(|| self.find(virtual_handle))
     }
 
     fn find(&self, virtual_handle: u32) -> u32 {
         let real = self.real.get(&virtual_handle).copied().unwrap_or(virtual_handle);
-        self.recent.set(Some((virtual_handle, real)));
+        self.recent.keep(virtual_handle, real);
         real
     }
 
     /// The list, to be changed.
     fn change(&mut self) -> &mut HashMap<u32, u32> {
-        self.recent.set(None);
+        self.recent.clear();
         &mut self.real
     }
 }

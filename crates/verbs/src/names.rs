@@ -9,9 +9,8 @@
 //! is real at first, so that a peer needs no lookup to use it; only where a new real key equals
 //! a virtual one in use does the new region get an unused virtual key (Nomad, section 4.1.2).
 
-use std::cell::Cell;
-
 use crate::hash::HandleMap;
+use crate::recent::Recent;
 use crate::source::{HandleKind, HandleSource};
 
 /// The lowest handle given out: the numbers below are special in InfiniBand.
@@ -47,38 +46,43 @@ pub struct Names {
     by_real: HandleMap<u32>,
     /// Objects, by the first handle of their reserved blocks.
     blocks: HandleMap<u32>,
-    /// The real handle that was looked up last, and its object: a peer uses one for long.
-    recent: Cell<(u32, u32)>,
+    /// Objects, by their virtual and by their real handles.
+    recent_virtual: Recent,
+    recent_real: Recent,
 }
-
-/// No object has this real handle.
-const NOTHING: (u32, u32) = (0, 0);
 
 impl Names {
     /// An empty table.
     #[must_use]
     pub fn new(kind: HandleKind) -> Self {
         let (by_virtual, by_real) = (HandleMap::default(), HandleMap::default());
-        Self { kind, by_virtual, by_real, blocks: HandleMap::default(), recent: Cell::new(NOTHING) }
+        let (recent_virtual, recent_real) = (Recent::default(), Recent::default());
+        Self { kind, by_virtual, by_real, blocks: HandleMap::default(), recent_virtual, recent_real }
     }
 
     /// The object that the application knows as `virtual_handle`.
     #[must_use]
+    #[inline]
     pub fn by_virtual(&self, virtual_handle: u32) -> Option<u32> {
-        self.by_virtual.get(&virtual_handle).map(|entry| entry.object)
+        self.recent_virtual.get(virtual_handle).or_else(|| self.find_virtual(virtual_handle))
+    }
+
+    fn find_virtual(&self, virtual_handle: u32) -> Option<u32> {
+        let object = self.by_virtual.get(&virtual_handle)?.object;
+        self.recent_virtual.keep(virtual_handle, object);
+        Some(object)
     }
 
     /// The object that the device knows as `real`.
     #[must_use]
     #[inline]
     pub fn by_real(&self, real: u32) -> Option<u32> {
-        let (known, object) = self.recent.get();
-        if real == known && real >= FIRST { Some(object) } else { self.find_real(real) }
+        self.recent_real.get(real).or_else(|| self.find_real(real))
     }
 
     fn find_real(&self, real: u32) -> Option<u32> {
         let object = *self.by_real.get(&real)?;
-        self.recent.set((real, object));
+        self.recent_real.keep(real, object);
         Some(object)
     }
 
@@ -139,7 +143,8 @@ impl Names {
     pub fn remove(&mut self, source: &mut dyn HandleSource, virtual_handle: u32) -> Option<Translation> {
         let entry = self.by_virtual.remove(&virtual_handle)?;
         self.by_real.remove(&entry.real);
-        self.recent.set(NOTHING);
+        self.recent_virtual.clear();
+        self.recent_real.clear();
         source.released(self.kind, entry.real);
         (entry.real != virtual_handle).then_some(self.translation(virtual_handle, entry.real))
     }
@@ -149,7 +154,7 @@ impl Names {
         if !source.reissues() {
             return;
         }
-        self.recent.set(NOTHING);
+        self.recent_real.clear();
         for real in std::mem::take(&mut self.by_real).into_keys() {
             source.released(self.kind, real);
         }
