@@ -6,7 +6,8 @@
 //!  control: │ closed │ read │ reader_sleeps │ writer_waits │                  cache lines of their own
 //! ```
 //!
-//! What one write brings is a *chunk*: its length, then its bytes. Chunks start on cache lines, so that a short message
+//! What one write brings is a *chunk*: its length, then its bytes. A long write is several, so that the reader copies out
+//! while the writer still copies in. Chunks start on cache lines, so that a short message
 //! is one line, which the reader watches: nothing else travels between the two processors. The writer clears the
 //! length of the next chunk before it stores that of this one; hence a reader never takes old bytes for a length.
 //!
@@ -38,8 +39,12 @@ const LENGTH: usize = size_of::<AtomicU64>();
 /// Bytes of a chunk that nothing else is in the ring with: the next chunk's length must have its place.
 const LONGEST: usize = CAPACITY - LINE - LENGTH;
 
-/// A write is cut only if so many bytes have room, lest a full ring fills up with scraps.
+/// The longest chunk of a write: as long as the reader needs to notice the one before.
+const PIECE: usize = 16 * 1024;
+
+/// A writer that has found no room waits for so much, lest it is woken for every scrap.
 const LEAST: usize = CAPACITY / 8;
+const _: () = assert!(PIECE <= LEAST);
 
 /// Bytes of shared memory for a ring's control.
 pub(super) const CONTROL: usize = 1024;
@@ -115,6 +120,38 @@ fn fence_fast_side(registered: bool) {
     }
 }
 
+/// What is left of a list of vectors.
+struct Source<'a> {
+    vectors: &'a [iovec],
+    /// Bytes of the first one that are gone.
+    taken: usize,
+}
+
+impl Source<'_> {
+    /// Copies the next `count` bytes, which are there, to `to`.
+    ///
+    /// # Safety
+    /// `to` has room for them, and the vectors name readable memory.
+    #[inline]
+    unsafe fn copy_to(&mut self, mut to: *mut u8, mut count: usize) {
+        while let [first, rest @ ..] = self.vectors
+            && count > 0
+        {
+            let size = (first.iov_len - self.taken).min(count);
+            // SAFETY: the caller's promise.
+            unsafe {
+                to.copy_from_nonoverlapping(first.iov_base.cast::<u8>().add(self.taken), size);
+                to = to.add(size);
+            }
+            count -= size;
+            self.taken += size;
+            if self.taken == first.iov_len {
+                (self.vectors, self.taken) = (rest, 0);
+            }
+        }
+    }
+}
+
 /// The writing side.
 pub(super) struct Writer {
     place: Place,
@@ -152,27 +189,19 @@ impl Writer {
     #[inline]
     pub unsafe fn write(&mut self, from: &[iovec]) -> io::Result<(usize, bool)> {
         let wanted: usize = from.iter().map(|vector| vector.iov_len).sum();
-        if self.room() < wanted {
-            self.look()?;
-            if self.room() < wanted.min(LEAST) {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+        let (mut source, mut written, mut wakes) = (Source { vectors: from, taken: 0 }, 0, false);
+        while written < wanted {
+            let count = (wanted - written).min(PIECE);
+            let Some(to) = self.reserve(count)? else { break };
+            // SAFETY: so many bytes have room there, and are left; the caller vouches for the source.
+            unsafe { source.copy_to(to, count) };
+            wakes |= self.commit(count);
+            written += count;
         }
-        let count = wanted.min(self.room());
-        if count == 0 {
-            return Ok((0, false));
+        if written == 0 && wanted > 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut position = self.written + LENGTH as u64;
-        let mut left = count;
-        for vector in from {
-            let size = vector.iov_len.min(left);
-            // SAFETY: `left` bytes have room behind `position`; the caller vouches for the source.
-            unsafe { self.place.at(position).copy_from_nonoverlapping(vector.iov_base.cast(), size) };
-            position += size as u64;
-            left -= size;
-        }
-        self.publish(count, next_line(position));
-        Ok((count, self.wakes_reader()))
+        Ok((written, wakes))
     }
 
     /// Where `count` bytes of a chunk have room now. [`Self::commit`] shows them.
@@ -254,10 +283,10 @@ impl Reader {
     #[inline]
     pub unsafe fn read(&mut self, into: &[iovec]) -> io::Result<(usize, bool)> {
         let closed = self.place.control().closed.0.load(Ordering::Acquire) != 0;
-        let mut count = 0;
+        let (mut count, mut waits) = (0, false);
         for vector in into {
             // SAFETY: the caller vouches for the destination.
-            let size = unsafe { self.fill(vector)? };
+            let size = unsafe { self.fill(vector, &mut waits)? };
             count += size;
             if size < vector.iov_len {
                 break;
@@ -266,7 +295,7 @@ impl Reader {
         if count == 0 {
             return if closed { Ok((0, false)) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
-        Ok((count, self.release()))
+        Ok((count, waits | self.release()))
     }
 
     /// The bytes of the chunk in front: where they are, and how many. They may change at any time.
@@ -296,11 +325,11 @@ impl Reader {
         waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Copies what is there into `vector`. Returns the bytes.
+    /// Copies what is there into `vector`. Returns the bytes; `waits` is set if the writer waits for room.
     ///
     /// # Safety
     /// The vector names writable memory.
-    unsafe fn fill(&mut self, vector: &iovec) -> io::Result<usize> {
+    unsafe fn fill(&mut self, vector: &iovec, waits: &mut bool) -> io::Result<usize> {
         let mut filled = 0;
         while filled < vector.iov_len && self.begin_chunk()? {
             let size = self.left.min(vector.iov_len - filled);
@@ -309,6 +338,10 @@ impl Reader {
             unsafe { self.place.at(self.read).copy_to_nonoverlapping(to.add(filled), size) };
             filled += size;
             self.consume(size);
+            if size == PIECE {
+                // The writer is not through with a long write.
+                *waits |= self.release();
+            }
         }
         Ok(filled)
     }
@@ -375,7 +408,8 @@ mod tests {
         sent[3] = 9;
         // SAFETY: the vectors name live vectors.
         unsafe {
-            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (LONGEST, false));
+            let fits = LONGEST / (PIECE + LINE) * PIECE;
+            assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (fits, false));
             assert_eq!(writer.write(&[vector(&mut sent)]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             let mut got = [0u8; 5];
             assert_eq!(reader.read(&[vector(&mut got)]).unwrap(), (5, false));
@@ -406,13 +440,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_cut_where_enough_has_room_and_otherwise_waits() {
+    fn a_write_is_cut_where_a_piece_has_room_and_otherwise_waits() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         let mut bytes = vec![1; CAPACITY];
         // SAFETY: the vectors name live arrays.
         unsafe {
-            writer.write(&[vector(&mut bytes[..LONGEST - 8 * LINE])]).unwrap();
+            writer.write(&[vector(&mut bytes)]).unwrap();
             assert!(writer.write(&[vector(&mut bytes)]).is_err(), "few bytes have room");
             assert_eq!(writer.write(&[vector(&mut bytes[..9])]).unwrap().0, 9);
             assert!(writer.wait());
@@ -450,8 +484,7 @@ mod tests {
             }
             for read in [1, LINE as u64, u64::MAX] {
                 place.control().read.bytes.store(read, Ordering::Relaxed);
-                let refused = writer.write(&[vector(&mut vec![0; CAPACITY])]).unwrap_err();
-                assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+                assert_eq!(writer.look().unwrap_err().kind(), io::ErrorKind::InvalidData);
             }
         }
     }
