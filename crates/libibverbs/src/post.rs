@@ -37,8 +37,11 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
 #[inline]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
-    if queued {
-        state.device.flush_doorbell(qp.handle);
+    match queued {
+        true if state.armed => state.device.flush_doorbell(qp.handle),
+        // A program that spins polls next.
+        true => state.device.defer_doorbell(qp.handle),
+        false => {}
     }
     if queued || state.device.has_news() {
         qp.process.attend(state);

@@ -53,6 +53,42 @@ fn every_operation_arrives() {
 }
 
 #[test]
+fn short_requests_of_a_program_that_polls_leave_together() {
+    let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 11);
+    let (a, b) = pair(net, 0, 1, &Plan::default());
+    let write = |net: &mut Net, wr_id| {
+        let (piece, payload_of) = ([a.sge(0, 8)], Payload::Sges);
+        let op = SendOp::Write { va: b.va(0), rkey: b.key };
+        let (fence, solicited, srq_number, payload) = (false, false, 0, payload_of(&piece));
+        let wr = SendWr { wr_id, op, signaled: true, fence, solicited, srq_number, payload };
+        // SAFETY: nothing is inline.
+        unsafe { net.device(0).post_send(a.qp, &wr) }.unwrap();
+        net.device(0).defer_doorbell(a.qp);
+    };
+    let poll_one = |net: &mut Net| net.device(0).poll_cq(a.send_cq, 1, |_| ()).unwrap();
+    write(net, 1);
+    net.settle();
+    assert_eq!(poll_one(net), 1);
+
+    write(net, 2);
+    assert!(!net.device(0).has_output(), "nothing is on its way that it could wait for");
+    write(net, 3);
+    write(net, 4);
+    assert!(net.device(0).has_output());
+    assert_eq!(poll_one(net), 0);
+    assert!(!net.device(0).has_output(), "a poll that finds nothing has sent them");
+
+    net.run(|net| net.device(0).poll_cq(a.send_cq, 1, |_| ()).unwrap() > 0, 10_000);
+    write(net, 5);
+    write(net, 6);
+    assert!(net.device(0).has_output());
+    assert_eq!(poll_one(net), 1);
+    assert!(!net.device(0).has_output(), "and so has one that finds something");
+    net.settle();
+    assert_eq!(a.poll_sends(net).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [4, 5, 6]);
+}
+
+#[test]
 fn inline_data_is_copied_at_once() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan::default());

@@ -39,6 +39,8 @@ pub(super) struct Links {
     version: u64,
     /// Acknowledgements are left for the application's next request.
     holds_acks: bool,
+    /// Requests are left for the application's next poll.
+    lingers: bool,
 }
 
 impl Links {
@@ -149,6 +151,46 @@ impl Device {
             self.settle();
         }
         self.transmit_of(qp);
+    }
+
+    /// The same for an application that polls again and again. While the peer has still to answer for what went before,
+    /// short requests wait for the next poll, so that those posted by then leave in one write.
+    #[inline]
+    pub fn defer_doorbell(&mut self, qp: Qp) {
+        match self.lingering_place(qp) {
+            Some(at) => {
+                self.links.links[at].schedule(&mut self.core, qp);
+                self.links.lingers = true;
+            }
+            None => self.flush_doorbell(qp),
+        }
+    }
+
+    /// The link over which what is queued on `qp` may leave later.
+    fn lingering_place(&self, qp: Qp) -> Option<usize> {
+        let entry = self.core.qps.get(qp.0)?;
+        let at = entry.link?;
+        (!self.suspended && entry.may_linger() && self.links.links[at].gathers()).then_some(at)
+    }
+
+    /// Transmits what was left for a poll.
+    #[inline]
+    pub(super) fn end_lingering(&mut self) {
+        if std::mem::take(&mut self.links.lingers) {
+            self.transmit_urgent();
+        }
+    }
+
+    #[cold]
+    fn transmit_urgent(&mut self) {
+        let mut turn = 0;
+        while let Some(&at) = self.links.live.get(turn) {
+            turn += 1;
+            if self.links.links[at].has_urgent_work() {
+                self.transmit(at);
+            }
+        }
+        self.settle();
     }
 
     fn transmit_of(&mut self, qp: Qp) {
@@ -282,6 +324,7 @@ impl Device {
                 self.run_sharing();
             }
         }
+        self.links.lingers = false;
         self.settle();
     }
 

@@ -152,6 +152,7 @@ impl Device {
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;
         let taken = queue.take(room, &mut take);
         if taken > 0 {
+            self.end_lingering();
             return Ok(taken);
         }
         if queue.is_broken() {

@@ -166,6 +166,12 @@ impl Link {
         self.stream.as_ref().is_none_or(|stream| stream.is_quiet())
     }
 
+    /// True if several messages had better leave together.
+    #[inline]
+    pub fn gathers(&self) -> bool {
+        self.state == State::Up && self.stream.as_ref().is_some_and(|stream| stream.gathers())
+    }
+
     /// True if there is something to send, now or when the stream takes more.
     #[inline]
     pub fn has_output(&self) -> bool {

@@ -28,6 +28,7 @@ use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
 use crate::errno::Errno;
 use crate::handle::Cq;
 use crate::limits::Limits;
+use crate::link::tx::COPIED;
 use crate::memory_window::Bearer;
 use crate::receive_queue::ReceiveQueue;
 use crate::requester::Requester;
@@ -130,6 +131,15 @@ impl QueuePair {
     /// True if all before message `msn` is over, and it has not been transmitted.
     pub fn is_next(&self, msn: u64) -> bool {
         msn == self.sends.head() && msn == self.requester.sent && self.requester.offset == 0
+    }
+
+    /// True if requests are on their way, and what waits behind them is not worth a write of its own yet.
+    pub fn may_linger(&self) -> bool {
+        /// Requests in one write; more gain little.
+        const COMPANY: u64 = 32;
+        let (next, end) = (self.requester.next, self.sends.end());
+        let is_short = |msn| self.sends.get(msn).is_some_and(|request| request.length <= COPIED);
+        self.requests() && self.sends.head() < next && end - next < COMPANY && is_short(end - 1)
     }
 
     /// What `modify_qp` may change, without its consequences for queues and peers.

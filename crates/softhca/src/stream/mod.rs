@@ -52,6 +52,11 @@ pub unsafe trait Stream: Send {
     /// The vectors name writable memory that nobody else refers to as a Rust object.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize>;
 
+    /// True if every write is a call of the system, so that one should carry much.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// True if surely nothing is there to read. Cheap; meant for spinning.
     fn is_quiet(&self) -> bool {
         false

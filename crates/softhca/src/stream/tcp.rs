@@ -71,6 +71,10 @@ unsafe impl Stream for Tcp {
         })
     }
 
+    fn gathers(&self) -> bool {
+        true
+    }
+
     fn waitables(&self, wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
         add(Waitable { fd: self.socket.as_raw_fd(), writable: wants_to_write });
     }

@@ -492,10 +492,15 @@ impl End {
     }
 
     pub fn post_wr(&self, net: &mut Net, wr: &SendWr<'_>) -> Result<(), Errno> {
+        let polls_next = net.random.one_in(2);
         let device = net.device(self.node);
         // SAFETY: inline pieces of tests are readable.
         unsafe { device.post_send(self.qp, wr) }?;
-        device.flush_doorbell(self.qp);
+        if polls_next {
+            device.defer_doorbell(self.qp);
+        } else {
+            device.flush_doorbell(self.qp);
+        }
         Ok(())
     }
 

@@ -114,6 +114,10 @@ unsafe impl Stream for Pipe {
         Ok(count)
     }
 
+    fn gathers(&self) -> bool {
+        true
+    }
+
     // SAFETY: the trait's contract, as for `write`.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         let shared = Arc::clone(&self.shared);
