@@ -17,6 +17,9 @@ pub enum ClientError {
     /// The coordinator ended or closed the connection before its last event.
     #[error("the coordinator closed the connection before it had answered")]
     Closed,
+    /// The request is too long for a line.
+    #[error("the request is too long")]
+    Request(#[source] LineError),
     /// A line that is too long or not understood.
     #[error("a line from the coordinator is not understood: is it of the same version?")]
     Line(#[from] LineError),
@@ -52,7 +55,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::NotRunning`], [`ClientError::NotAllowed`], and those of the connection.
     pub fn send(socket: &Path, request: &Request) -> Result<Self, ClientError> {
-        let line = to_line(request)?;
+        let line = to_line(request).map_err(ClientError::Request)?;
         let mut stream = UnixStream::connect(socket).map_err(|error| not_connected(socket, error))?;
         stream.write_all(line.as_bytes())?;
         Ok(Self { reader: BufReader::new(stream) })

@@ -96,10 +96,11 @@ pub enum Event {
         /// Where it ends, for [`Request::Logs`].
         position: Position,
     },
-    /// Output that comes before the next is not kept any more: the client took nothing for too long.
+    /// Output that comes before the next is not kept any more: the client took nothing for too long, or the node that kept it
+    /// has died.
     Dropped {
-        /// In how many pieces the command wrote it.
-        pieces: u64,
+        /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
+        pieces: Option<u64>,
     },
     /// The last answer to [`Request::Logs`] without `follow`, and to [`Request::Kill`].
     Done,

@@ -19,6 +19,10 @@ pub type Follower = u64;
 /// Stands for the first follower until it comes.
 const EXPECTED: Follower = 0;
 
+/// Positions of one life of the node that keeps the output. How many pieces are gone with it when it dies is not known:
+/// they are counted on from the next multiple.
+const LIFE: u64 = 1 << 40;
+
 /// How far a follower has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
@@ -50,6 +54,18 @@ impl Output {
     /// How many times the limit is kept where a follower lags: what is on its way when it begins to, and what comes until
     /// an instance's first process has heard that it is being suspended.
     const MOST: usize = 4;
+
+    /// What is left of it when the node dies that keeps it: where positions go on.
+    #[must_use]
+    pub fn after_death(&self) -> Self {
+        Self { dropped: (self.end() / LIFE + 1) * LIFE, ..Self::default() }
+    }
+
+    /// Whether pieces between two positions are gone with a node, nobody knows how many.
+    #[must_use]
+    pub fn died_between(from: u64, to: u64) -> bool {
+        from / LIFE != to / LIFE
+    }
 
     /// Keeps `chunk`, and forgets the oldest ones that are too much then. What a follower has not had is forgotten
     /// only past [`Self::MOST`] times the limit.
@@ -135,6 +151,18 @@ mod tests {
         output.push(chunk(b"two"));
         assert_eq!(output.read(next, 100), (vec![chunk(b"two")], 2));
         assert_eq!(output.read(2, 100), (vec![], 2));
+    }
+
+    #[test]
+    fn a_reader_learns_that_the_node_has_died() {
+        let mut output = Output::default();
+        output.push(chunk(b"one"));
+        let mut output = output.after_death();
+        assert!(Output::died_between(1, output.end()) && !Output::died_between(0, 1));
+        assert_eq!(output.read(1, 100), (vec![], output.end()));
+        output.push(chunk(b"later"));
+        assert_eq!(output.read(1, 100), (vec![chunk(b"later")], output.end()));
+        assert!(Output::died_between(output.end(), output.after_death().end()));
     }
 
     #[test]

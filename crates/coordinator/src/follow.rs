@@ -87,7 +87,8 @@ impl Follow {
     pub fn committed(&mut self, took: Duration) {
         self.commit = took;
         self.report.epoch = self.report.epoch.next();
-        self.say(Event::Phase { phase: Phase::Commit, at_us: micros(self.began.elapsed()) });
+        let at = self.began.elapsed().saturating_sub(took);
+        self.say(Event::Phase { phase: Phase::Commit, at_us: micros(at) });
     }
 
     /// Passes on what happened; `true` if nothing more will.
@@ -95,6 +96,8 @@ impl Follow {
         match event {
             Progress::Phase { phase, at } => {
                 self.phase = phase;
+                // To the protocol the decision is a part of it.
+                let at = if phase == progress::Phase::Resume { at + self.commit } else { at };
                 self.say(Event::Phase { phase: phase_of(phase), at_us: micros(at) });
             }
             Progress::Progress { bytes, total } => {

@@ -75,7 +75,10 @@ async fn converse(
     let Some(FromNode::Hello { version, address, here }) = hello else {
         return Err(io::Error::other("its first message is no Hello"));
     };
-    let host = match accept_host(&name, version) {
+    let address = reachable_address(address, from);
+    let accepted = accept_host(&name, version)
+        .and_then(|host| accept_place(known_address(cluster, &host), address).map(|()| host));
+    let host = match accepted {
         Ok(host) => host,
         Err(reason) => {
             let _ = outbox.send(&FromCoordinator::Refused { reason: reason.clone() });
@@ -86,7 +89,7 @@ async fn converse(
     };
     let link =
         NodeLink { serial: SERIALS.fetch_add(1, Ordering::Relaxed), outbox, pending: Pending::default() };
-    register(cluster, &host, link.clone(), reachable_address(address, from));
+    register(cluster, &host, link.clone(), address);
     report_lost(cluster, &host, &here);
     let result = listen(cluster, &host, &link, &mut inbox).await;
     unregister(cluster, &host, &link);
@@ -103,6 +106,23 @@ fn accept_host(name: &str, version: u16) -> Result<HostName, String> {
         return Err(format!("no host may be called {COORDINATOR}: issue it a certificate for its own name"));
     }
     HostName::new(name).map_err(|error| error.to_string())
+}
+
+/// Where the host is whose node is connected.
+fn known_address(cluster: &Cluster, host: &HostName) -> Option<SocketAddr> {
+    let inner = cluster.lock();
+    inner.nodes.get(host).and_then(|_| inner.hosts.get(host).copied())
+}
+
+/// A node that comes again, where it was, takes the place of its former connection. Another one by the same name must
+/// not: it would be believed that the instances of the first are gone.
+fn accept_place(known: Option<SocketAddr>, address: SocketAddr) -> Result<(), String> {
+    match known {
+        Some(known) if known != address => Err(format!(
+            "the node of this name at {known} is connected: stop that one, or issue this one a certificate for a name of its own"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Where others reach the node: where it says, or, if it listens everywhere, where it comes from.
@@ -197,5 +217,8 @@ mod tests {
         assert!(accept_host("h1", VERSION).is_ok());
         assert!(accept_host(COORDINATOR, VERSION).is_err());
         assert!(accept_host("h1", VERSION + 1).is_err());
+        let (here, there) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
+        assert!(accept_place(None, here).is_ok() && accept_place(Some(here), here).is_ok());
+        assert!(accept_place(Some(here), there).unwrap_err().contains("10.0.0.1:1"));
     }
 }

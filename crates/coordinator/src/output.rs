@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::{Bytes, Event, Failure, Position};
-use broker::{Chunk, Follower};
+use broker::{Chunk, Follower, Output};
 use fabric::Vid;
 use moves::HostName;
 use moves::journal::Exit;
@@ -77,9 +77,11 @@ async fn copy(
         };
         let answer = ask(cluster, &host, position, follower.filter(|_| exit.is_none())).await;
         let last = match answer {
-            Ok(Read { chunks, next, .. }) if !chunks.is_empty() => {
-                let pieces = next.saturating_sub(chunks.len() as u64 + position.next);
-                if gapless && pieces > 0 {
+            Ok(Read { chunks, next, .. })
+                if !chunks.is_empty() || Output::died_between(position.next, next) =>
+            {
+                let first = next - chunks.len() as u64;
+                if let Some(pieces) = missing(position.next, first, gapless) {
                     client.say(&Event::Dropped { pieces }).await?;
                 }
                 gapless = true;
@@ -107,6 +109,15 @@ async fn copy(
         };
         return client.say(&last).await;
     }
+}
+
+/// What is missing before position `first` for a reader that had come to `next`, if anything is: in how many pieces, where
+/// that is known. At its begin a reader takes what is kept.
+fn missing(next: u64, first: u64, gapless: bool) -> Option<Option<u64>> {
+    if Output::died_between(next, first) {
+        return Some(None);
+    }
+    (gapless && first > next).then_some(Some(first - next))
 }
 
 struct Place {
@@ -192,6 +203,14 @@ mod tests {
             vec![chunk(Stdout, b"a\xe2"), chunk(Stdout, b"\x82"), chunk(Stderr, b"!"), chunk(Stdout, b"b")];
         let expected = [output(Stdout, b"a\xe2\x82", 7), output(Stderr, b"!", 8), output(Stdout, b"b", 9)];
         assert_eq!(events(chunks, at(9)), expected);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_as_far_as_it_is_known() {
+        assert_eq!((missing(0, 5, false), missing(5, 5, true)), (None, None));
+        assert_eq!(missing(3, 5, true), Some(Some(2)));
+        let later = Output::default().after_death().end();
+        assert_eq!((missing(0, later, false), missing(9, later, true)), (Some(None), Some(None)));
     }
 
     #[test]

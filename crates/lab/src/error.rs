@@ -94,6 +94,9 @@ pub enum Error {
         /// The log's last lines.
         tail: String,
     },
+    /// A node was started that nobody waits for.
+    #[error("the node of {0} runs, but the coordinator does not: `transhume lab start coordinator`")]
+    NoCoordinator(String),
     /// Processes of the lab did not end.
     #[error(
         "{count} processes of the lab do not end, among them PID {pid}: look what holds it, then try again"

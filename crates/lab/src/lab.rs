@@ -226,6 +226,9 @@ impl Lab {
         self.require(place)?;
         let _lock = Lock::take(&self.name, &self.layout)?;
         daemons::start(&self.layout, &self.record, place)?;
+        if daemons::running(&self.layout, Place::Coordinator).is_none() {
+            return Err(Error::NoCoordinator(place.to_string()));
+        }
         self.wait_until_registered(&self.reachable()?, &|_| {})
     }
 

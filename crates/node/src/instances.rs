@@ -86,6 +86,11 @@ impl Node {
                 Ok(blueprint) => {
                     let (state, first) = found.remove(&blueprint.spec.name).unwrap_or((State::Ended, None));
                     self.lives().insert(vid, Live::new(&blueprint, state, first));
+                    if matches!(state, State::Running | State::Stopped)
+                        && let Err(error) = self.files.note_death(vid)
+                    {
+                        tracing::warn!("instance {vid}: that its output is not whole is not noted: {error}");
+                    }
                 }
                 Err(error) => tracing::warn!("instance {vid}: its blueprint is lost: {error}"),
             }

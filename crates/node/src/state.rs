@@ -62,6 +62,12 @@ impl StateFiles {
         Carried { roster, exit, output: carried.output }
     }
 
+    /// Notes that a node has died here which knew more of what the instance's command had written.
+    pub fn note_death(&self, vid: Vid) -> io::Result<()> {
+        let carried = self.carried(vid);
+        self.write_carried(vid, &Carried { output: carried.output.after_death(), ..carried })
+    }
+
     /// Forgets the instance.
     pub fn remove(&self, vid: Vid) {
         if let Err(error) = fs::remove_dir_all(self.folder(vid))
@@ -95,6 +101,8 @@ fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use broker::Output;
+
     use super::*;
 
     #[test]
@@ -123,7 +131,11 @@ mod tests {
         files.write_roster(vid, &roster).unwrap();
         files.write_exit(vid, 3).unwrap();
         let carried = files.carried(vid);
+        assert_eq!((&carried.roster, carried.exit), (&roster, Some(3)));
+        files.note_death(vid).unwrap();
+        let carried = files.carried(vid);
         assert_eq!((carried.roster, carried.exit), (roster, Some(3)));
+        assert!(Output::died_between(0, carried.output.end()));
         files.remove(vid);
         assert_eq!(files.carried(vid), Carried::default());
     }

@@ -81,6 +81,9 @@ impl From<ClientError> for Failure {
             }
             ClientError::NotAllowed(_) => "run this with sudo",
             ClientError::Closed => "its log says why; when it is back, `transhume ps` shows how things are",
+            ClientError::Request(_) => {
+                "shorten the command, or run it with less in its environment: `env -i PATH=\"$PATH\" …`"
+            }
             ClientError::Line(_) | ClientError::Io(_) => "",
         };
         Self::new(chain(&error), help)

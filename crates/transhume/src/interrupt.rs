@@ -1,9 +1,9 @@
-//! What Ctrl-C and SIGTERM do to a command that waits.
+//! What Ctrl-C, SIGTERM and a closed terminal do to a command that waits.
 
 use std::time::{Duration, Instant};
-use std::{io, process, thread};
+use std::{fs, io, process, thread};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// So long after the first signal others are the same: `timeout` signals its child, and then its whole group.
@@ -13,6 +13,9 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// code that a shell gives for it.
 pub fn on_first(action: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
     thread::spawn(move || {
         let mut arriving = signals.forever().map(|signal| (Instant::now(), signal));
         let Some((first, _)) = arriving.next() else { return };
@@ -22,6 +25,14 @@ pub fn on_first(action: impl FnOnce() + Send + 'static) -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+/// Whether this process was started with the signal ignored, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
 /// The next signal that is not the one of `first` again.

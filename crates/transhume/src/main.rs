@@ -59,6 +59,12 @@ fn not_text() -> Failure {
 
 /// Lets a write to a pipe that nobody reads end the process, as people expect of `transhume ps | head`.
 fn end_with_the_reader() {
-    // SAFETY: no handler is installed, and no other thread runs yet.
+    // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Lets such a write fail instead, for a command that has something to end first.
+fn outlive_the_reader() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
+/// What a command ends with that nobody reads, as shells have it.
+const UNREAD: u8 = 128 + 13;
+
 /// Writes `text` at once.
 pub fn write(text: impl AsRef<[u8]>) -> Result<()> {
     written(io::stdout().write_all(text.as_ref()))
@@ -15,7 +18,10 @@ pub fn write(text: impl AsRef<[u8]>) -> Result<()> {
 /// What came of writing to standard output; what is still held back is written first.
 pub fn written(outcome: io::Result<()>) -> Result<()> {
     let outcome = outcome.and_then(|()| io::stdout().flush());
-    outcome.map_err(|error| Failure::new(format!("standard output: {error}"), ""))
+    outcome.map_err(|error| {
+        let failure = Failure::new(format!("standard output: {error}"), "");
+        if error.kind() == io::ErrorKind::BrokenPipe { failure.with_code(UNREAD) } else { failure }
+    })
 }
 
 /// Writes `text` as a line.

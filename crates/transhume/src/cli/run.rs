@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{Client, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
@@ -22,7 +23,8 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 /// Its output comes here, and its exit code is that of this command.
 /// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and
 /// 126 if it cannot be run, as shells have it.
-/// Ctrl-C ends it (with SIGKILL, as `transhume kill` does); a second Ctrl-C leaves at once.
+/// Ctrl-C ends it (with SIGKILL, as `transhume kill` does), and so does SIGTERM, a terminal that is closed, and
+/// output that cannot be written here; a second Ctrl-C leaves at once.
 /// If the coordinator goes away, the program runs on, and its output comes when there is one again.
 #[derive(Args)]
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
@@ -52,6 +54,7 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let (detach, json) = (self.detach, self.json);
+        let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
         let host = self.host.clone().unwrap_or_default();
         let suggest = |failure| target.suggest(failure, &host);
         let instance = match target.ask(&Request::Run(self.request()?)).map_err(suggest)? {
@@ -59,12 +62,10 @@ impl Arguments {
             Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),
             event => return Err(unexpected(&event)),
         };
-        if json {
-            output::json(&instance)?;
-        } else if detach {
-            output::line(&instance.name)?;
-        } else {
-            return attend(target, &instance);
+        match errand {
+            Some(errand) => return errand.attend(&instance),
+            None if json => output::json(&instance)?,
+            None => output::line(&instance.name)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -88,19 +89,72 @@ impl Arguments {
     }
 }
 
-/// Copies the command's output until it ends; an interruption ends it.
-fn attend(target: &Target, instance: &Instance) -> Result<ExitCode> {
-    let name = instance.name.clone();
-    let socket = target.socket();
-    interrupt::on_first(move || end(&socket, &name))?;
-    let start = Position { vid: instance.vid, next: 0 };
-    let reading = Reading { name: &instance.name, follow: true, after: Some(start), dropped: 0 };
-    let socket = target.socket();
-    let events = match Client::send(&socket, &reading.request()) {
-        Err(error) if error.is_loss() => reading.again(&socket)?,
-        answer => answer?,
-    };
-    reading.copy(&socket, events)
+/// A command to which this one is attached: it ends with it.
+struct Errand {
+    socket: PathBuf,
+    stage: Arc<Mutex<Stage>>,
+}
+
+/// How far it is.
+enum Stage {
+    /// Its host has not answered yet.
+    Starting,
+    /// The same, and it is not wanted any more.
+    Unwanted,
+    /// It runs, under this name.
+    Running(String),
+}
+
+impl Errand {
+    /// From here on an interruption ends the instance, as soon as there is one.
+    fn begin(socket: PathBuf) -> Result<Self> {
+        crate::outlive_the_reader();
+        let stage = Arc::new(Mutex::new(Stage::Starting));
+        let errand = Self { socket: socket.clone(), stage: Arc::clone(&stage) };
+        interrupt::on_first(move || {
+            if let Some(name) = interrupted(&stage) {
+                end(&socket, &name);
+            }
+        })?;
+        Ok(errand)
+    }
+
+    /// Copies the command's output until it ends.
+    fn attend(&self, instance: &Instance) -> Result<ExitCode> {
+        let name = &instance.name;
+        let before = std::mem::replace(&mut *lock(&self.stage), Stage::Running(name.clone()));
+        if matches!(before, Stage::Unwanted) {
+            end(&self.socket, name);
+        }
+        let start = Position { vid: instance.vid, next: 0 };
+        let reading = Reading { name, follow: true, after: Some(start), missing: None };
+        let events = match Client::send(&self.socket, &reading.request()) {
+            Err(error) if error.is_loss() => reading.again(&self.socket)?,
+            answer => answer?,
+        };
+        reading.copy(&self.socket, events, |failure| {
+            end(&self.socket, name);
+            crate::end_with_the_reader();
+            failure.with_help(&format!("`{name}` is ended with it: `--detach` lets it run without a reader"))
+        })
+    }
+}
+
+/// The instance to end, if it runs by now.
+fn interrupted(stage: &Mutex<Stage>) -> Option<String> {
+    let mut stage = lock(stage);
+    if let Stage::Running(name) = &*stage {
+        return Some(name.clone());
+    }
+    *stage = Stage::Unwanted;
+    eprintln!(
+        "it is ended as soon as its host has started it; Ctrl-C again leaves at once, and `transhume ps` shows it"
+    );
+    None
+}
+
+fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the instance; the connection that follows its output hears of it.

@@ -2,15 +2,17 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
 use clap::Args;
-use lab::{Lab, Progress, Spec};
+use lab::{Lab, LabName, Progress, Spec};
 
 use super::status;
 use crate::cli::target::Target;
-use crate::failure::Result;
-use crate::output;
+use crate::failure::{Failure, Result};
+use crate::{interrupt, output};
 
 /// Makes a lab and starts its coordinator and nodes
 ///
@@ -31,6 +33,7 @@ impl Arguments {
         let program = env::current_exe()?;
         let name = target.new_lab()?;
         let hosts = u16::try_from(self.hosts).map_err(|_| lab::Error::BadSize(self.hosts))?;
+        remove_on_interrupt(&name, &program)?;
         let lab = Lab::up_telling(&Spec { name, hosts, program }, &show);
         clear();
         let lab = lab?;
@@ -42,6 +45,18 @@ impl Arguments {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// An interruption removes what is there of the lab. The process that makes it is replaced, so that it does not go on.
+fn remove_on_interrupt(name: &LabName, program: &Path) -> io::Result<()> {
+    let mut remove = Command::new("/bin/sh");
+    remove.args(["-c", "\"$0\" lab down --lab \"$1\"; exit 130"]).arg(program).arg(name.to_string());
+    interrupt::on_first(move || {
+        clear();
+        eprintln!("interrupted: removing what there is of the lab");
+        let error = remove.exec();
+        eprintln!("{}", Failure::new(format!("/bin/sh: {error}"), "`transhume lab down` removes it"));
+    })
 }
 
 /// Shows how far it is in a line of its own, for people who wait.

@@ -1,0 +1,54 @@
+//! What a command runs for ends with it, where the user asks for that.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use api::State;
+use e2e::program::Program;
+use e2e::testlab::TestLab;
+use lab::Place;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn ensure_ended(lab: &TestLab, name: &str) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    while lab.instance(name).is_ok_and(|instance| matches!(instance.state, State::Starting | State::Running))
+    {
+        ensure!(Instant::now() < end, "`{name}` runs on: {:?}", lab.instance(name));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_run_that_is_interrupted_before_its_host_has_answered_ends() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let host: Place = "h1".parse()?;
+    lab.lab.cut(Place::Coordinator, host)?;
+    let mut command = lab.command(&["run", "--host", "h1", "--name", "job", "--", "sleep", "100"]);
+    let mut run = Program::start(&mut command)?;
+    let end = Instant::now() + LIMIT;
+    while lab.instance("job").is_err() {
+        ensure!(Instant::now() < end && run.is_running()?, "it is not being started");
+    }
+    run.signal(libc::SIGINT)?;
+    lab.lab.heal(Place::Coordinator, host)?;
+    let ended = run.end(LIMIT)?;
+    ensure!(ended.errors.contains("as soon as its host has started it"), "{ended:?}");
+    ensure_ended(&lab, "job")
+}
+
+#[test]
+fn a_run_whose_output_nobody_reads_ends() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let mut command = lab.command(&["run", "--name", "job", "--", "yes"]);
+    let mut run = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(run.stdout.take().context("no output")?).read_line(&mut line)?;
+    let status = run.wait()?;
+    ensure!(line == "y\n" && status.code().is_none_or(|code| code == 141), "{line:?}, {status}");
+    ensure_ended(&lab, "job")
+}
