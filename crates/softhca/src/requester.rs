@@ -256,7 +256,9 @@ impl Core {
     pub fn on_nak(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
-        let in_flight = (qp.sends.head()..=qp.requester.sent).contains(&header.msn);
+        // The message after those that were sent may have left in part.
+        let sent = qp.sends.head()..=qp.requester.sent;
+        let in_flight = sent.contains(&header.msn) && header.msn < qp.sends.end();
         if !qp.requests() || !in_flight {
             return Ok(());
         }

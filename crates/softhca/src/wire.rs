@@ -61,6 +61,9 @@ pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
 /// Translations in one frame.
 pub const MAX_TRANSLATIONS: usize = 512;
 
+/// The highest number of a message. Nobody comes there, and so there is always a next one.
+pub const MAX_MSN: u64 = u64::MAX >> 1;
+
 /// Bytes of a multicast group's GID.
 pub const GROUP_ID: u32 = 16;
 
@@ -271,6 +274,9 @@ impl Header {
         if bytes[3] != 0 || bytes[1] & !flag::ALL != 0 || (bytes[2] != 0) != header.syndrome.is_some() {
             return Err(Malformed("reserved bits are set"));
         }
+        if header.msn > MAX_MSN {
+            return Err(Malformed("a message number that nobody reaches"));
+        }
         if bytes[1] & flag::ACKNOWLEDGES != 0 && !header.is_send() {
             return Err(Malformed("only a SEND may acknowledge by the way"));
         }
@@ -479,7 +485,7 @@ mod tests {
             dst_qpn: 0x10001,
             src_qpn: 0x20002,
             length: 5,
-            msn: u64::MAX - 1,
+            msn: MAX_MSN,
             va: 0x1234_5678_9abc_def0,
             rkey: 7,
             imm: 8,
@@ -499,6 +505,8 @@ mod tests {
         let endless = Header { length: 0, total: 4, ..Header::new(Opcode::Write) };
         assert!(Header::decode(&endless.encode()).is_err());
         assert!(Header::decode(&Header::new(Opcode::Nak).encode()).is_err());
+        let last = Header { msn: MAX_MSN + 1, ..Header::new(Opcode::Ready) };
+        assert!(Header::decode(&last.encode()).is_err());
         assert!(Header::decode(&[0xff; HEADER]).is_err());
     }
 

@@ -71,8 +71,12 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
+        Self::of(&Plan::default())
+    }
+
+    fn of(plan: &Plan) -> Self {
         let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 1);
-        let (end, peer) = pair(&mut net, 0, 1, &Plan::default());
+        let (end, peer) = pair(&mut net, 0, 1, plan);
         let (cutter, own, _) = support::pipe::pair(1, None);
         let (id, hello) = (net.nodes[1].id, hello(&net));
         net.nodes[0].device.link_up(id, Epoch(0), own);
@@ -128,6 +132,7 @@ fn what_no_device_says_ends_the_link() {
         Header { va: 1, ..Header::new(Opcode::Datagram) },
         Header { length: MTU + 1, total: MTU + 1, ..Header::new(Opcode::Datagram) },
         Header { msn: 1, ..Header::new(Opcode::DatagramAck) },
+        Header { msn: u64::MAX, ..Header::new(Opcode::Send) },
     ];
     for header in violations {
         let lost = Victim::new().says(header);
@@ -178,7 +183,8 @@ fn a_peer_that_ignores_the_limit_of_datagrams_does_not_fill_memory() {
         let attr = QpAttr { state, ..Plan::default().attr };
         victim.net.device(0).modify_qp(idle.qp, &attr, mask | QpAttrMask::STATE).unwrap();
     }
-    let one = Header { dst_qpn: idle.qpn, length: 1000, total: 1000, ..Header::new(Opcode::Datagram) };
+    let (dst_qpn, src_qpn) = (idle.qpn, victim.peer.qpn);
+    let one = Header { dst_qpn, src_qpn, length: 1000, total: 1000, ..Header::new(Opcode::Datagram) };
     let flood = (0..5000).flat_map(|msn| frame(&Header { msn, ..one }, &[0; 1000]));
     let lost = victim.hear(&flood.collect::<Vec<u8>>());
     assert_eq!(lost, Some(LinkLoss::Violation("more datagrams on their way than agreed")));
@@ -193,4 +199,30 @@ fn anothers_queue_pair_cannot_be_touched() {
     let write = Header { va: third.va(0), rkey: third.key, length: 4, total: 4, ..write };
     assert_eq!(victim.hear(&frame(&write, b"evil")), None);
     assert_eq!(third.memory.load(0, 4), [0; 4]);
+}
+
+#[test]
+fn a_datagram_of_another_process_is_no_datagram() {
+    let mut victim = Victim::new();
+    let forged =
+        Header { src_qpn: victim.net.nodes[0].id.qpn(1) | 0x7f_0000, ..Header::new(Opcode::Datagram) };
+    let lost = victim.hear(&frame(&Header { dst_qpn: victim.end.qpn, ..forged }, &[]));
+    assert_eq!(lost, Some(LinkLoss::Violation("a datagram of somebody else's queue pair")));
+}
+
+#[test]
+fn an_unreliable_connection_goes_on_after_a_refusal_of_what_was_not_sent() {
+    let mut victim = Victim::of(&Plan { kind: QpKind::Uc, ..Plan::default() });
+    let msn = 0x00ff_fff0;
+    assert_eq!(
+        victim.says(Header { msn, syndrome: Some(Syndrome::NotReady), ..Header::new(Opcode::Nak) }),
+        None
+    );
+    let (end, net) = (&victim.end, &mut victim.net);
+    end.post(net, 1, SendOp::Send, &[end.sge(0, 8)]);
+    for _ in 0..100 {
+        net.nodes[0].device.progress(net.now);
+    }
+    let said: usize = net.pipes.values().map(|cutter| cutter.unread(1)).sum();
+    assert!(said >= HEADER + 8, "the message has left");
 }

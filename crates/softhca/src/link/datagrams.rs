@@ -143,6 +143,9 @@ impl Datagrams {
         header: &Header,
         bytes: &[u8],
     ) -> Result<(), Malformed> {
+        if ProcessId::of_qpn(peer.vid, header.src_qpn) != Some(peer) {
+            return Err(Malformed("a datagram of somebody else's queue pair"));
+        }
         if header.msn != self.taken + self.arrived.len() as u64 {
             return Err(Malformed("a datagram out of order"));
         }
