@@ -211,6 +211,55 @@ fn a_datagram_of_another_process_is_no_datagram() {
 }
 
 #[test]
+fn a_peer_that_takes_no_datagrams_holds_up_nobody_for_long() {
+    let mut victim = Victim::new();
+    let net = &mut victim.net;
+    let ends = [0, 0].map(|node| ready_for_datagrams(net, node));
+    let handles = [1, 0].map(|node| {
+        let address =
+            AddressVector { dlid: net.nodes[node].id.vid.lid(), port: 1, ..AddressVector::default() };
+        net.device(0).create_ah(ends[0].pd, &address).unwrap()
+    });
+    ends[1].receive(net, 9, &[ends[1].sge(0, 100)]);
+    let post = |net: &mut Net, ah, qpn| {
+        let op = SendOp::Datagram { ah, qpn, qkey: 0, imm: None };
+        ends[0].post(net, 1, op, &[ends[0].sge(0, 8)]);
+        ends[0].poll_sends(net).len()
+    };
+    // The peer says nothing at all of them.
+    let deaf = victim.peer.qpn;
+    let sent: usize = (0..1024).map(|_| post(net, handles[0], deaf)).sum();
+    assert_eq!(sent, 1024);
+    assert_eq!(post(net, handles[0], deaf), 0, "there is no more room");
+    assert_eq!(post(net, handles[1], ends[1].qpn), 0, "it waits behind");
+    let begin = net.now;
+    net.run(|net| !ends[1].poll_receives(net).is_empty(), 10_000);
+    assert!(net.now - begin < std::time::Duration::from_secs(3));
+    assert_eq!(ends[0].poll_sends(net).len(), 2);
+    assert_eq!(post(net, handles[0], deaf), 1, "it is dropped at once from now on");
+}
+
+/// A datagram queue pair in RTS.
+fn ready_for_datagrams(net: &mut Net, node: usize) -> End {
+    use QpAttrMask as M;
+    let plan = Plan {
+        kind: QpKind::Ud,
+        caps: QpCaps { max_send_wr: 2048, ..Plan::default().caps },
+        ..Plan::default()
+    };
+    let end = open(net, node, &plan);
+    let steps = [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
+        (QpState::Rtr, M::empty()),
+        (QpState::Rts, M::SQ_PSN),
+    ];
+    for (state, mask) in steps {
+        net.device(node).modify_qp(end.qp, &QpAttr { state, ..plan.attr }, mask | M::STATE).unwrap();
+    }
+    end
+}
+
+#[test]
 fn an_unreliable_connection_goes_on_after_a_refusal_of_what_was_not_sent() {
     let mut victim = Victim::of(&Plan { kind: QpKind::Uc, ..Plan::default() });
     let msn = 0x00ff_fff0;

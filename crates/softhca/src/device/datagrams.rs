@@ -61,11 +61,11 @@ impl Device {
                     self.push_datagrams(busy);
                 }
                 busy = Some(at);
-                let datagrams = &mut self.links.links[at].datagrams;
-                if !datagrams.has_room() {
-                    datagrams.wait_for_room(qp);
+                if !self.links.links[at].datagrams.has_room() {
+                    self.links.wait_for_room(at, qp);
                     break;
                 }
+                let datagrams = &mut self.links.links[at].datagrams;
                 datagrams.send(header, |bytes| self.core.gather_datagram(qp, bytes));
             }
             self.core.finish_datagram(qp);
@@ -78,9 +78,9 @@ impl Device {
         let most = self.core.limits.max_peers;
         let Some(members) = self.core.groups.members(group, qp) else { return false };
         let links: Vec<usize> = members.iter().filter_map(|peer| self.links.reach(*peer, most)).collect();
-        if let Some(full) = links.iter().find(|at| !self.links.links[**at].datagrams.has_room()) {
-            self.links.links[*full].datagrams.wait_for_room(qp);
-            self.push_datagrams(Some(*full));
+        if let Some(full) = links.iter().copied().find(|at| !self.links.links[*at].datagrams.has_room()) {
+            self.links.wait_for_room(full, qp);
+            self.push_datagrams(Some(full));
             return false;
         }
         for at in links {

@@ -82,6 +82,12 @@ impl Links {
         has_room.then(|| self.to(peer))
     }
 
+    /// `qp` has a datagram for which link `at` has no room.
+    pub fn wait_for_room(&mut self, at: usize, qp: Qp) {
+        // Whoever sleeps has to know that this wait has an end.
+        self.version += u64::from(self.links[at].datagrams.wait_for_room(qp));
+    }
+
     pub fn detach(&mut self, peer: ProcessId, qp: Qp) {
         if let Some(link) = self.find(peer) {
             link.qps.retain(|attached| *attached != qp);
@@ -462,6 +468,11 @@ impl Device {
         for at in 0..self.links.links.len() {
             let link = &mut self.links.links[at];
             if link.stream.is_some() {
+                if !link.datagrams.room.is_over()
+                    && let Some(deadline) = link.datagrams.wait_longer(&mut self.core, now)
+                {
+                    note(deadline);
+                }
                 if link.datagrams.patience.is_over() {
                     continue;
                 }

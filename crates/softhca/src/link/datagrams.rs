@@ -5,9 +5,11 @@
 //! where nobody could wait for them:
 //!
 //! * there is no queue pair that takes them, or the process is gone;
-//! * its queue pair had no receive posted for as long as [`PATIENCE`].
+//! * its queue pair had no receive posted for as long as [`PATIENCE`];
+//! * its process took less than half of what was on its way in [`LONGEST_WAIT`], though the link was there.
 //!
-//! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way; queue pairs with more wait.
+//! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way. Then queue pairs with more wait until half of them are taken: what they
+//! send to others waits behind, and so they do not wait for ever.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,6 +29,9 @@ const MOST_BYTES: usize = 1024 * 1024;
 
 /// How long a datagram waits for a receive to be posted.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long queue pairs wait for room.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Buffers that are kept for the next datagrams.
 const MOST_SPARE: usize = 64;
@@ -51,6 +56,12 @@ pub(crate) struct Datagrams {
     is_greeted: bool,
     /// Queue pairs that wait for room.
     waiting: Vec<Qp>,
+    /// There was no room, and less than half has been taken since.
+    is_full: bool,
+    /// How much longer queue pairs wait for room. Over while it is full: what has no room is dropped.
+    pub room: Pause,
+    /// When that was looked at last.
+    looked: Duration,
     /// How many of the peer's were taken.
     taken: u64,
     /// Those after them, which wait for a receive.
@@ -62,20 +73,43 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// True if another datagram may be sent.
-    pub fn has_room(&self) -> bool {
+    /// True if another datagram may be sent, or need not be.
+    pub fn has_room(&mut self) -> bool {
+        if !self.is_full && !self.fits() {
+            self.is_full = true;
+            self.room = Pause::Noted(LONGEST_WAIT);
+        }
+        !self.is_full || self.room.is_over()
+    }
+
+    fn fits(&self) -> bool {
         self.outgoing.len() < MOST && self.bytes < MOST_BYTES
     }
 
-    /// `qp` is told when there is room.
-    pub fn wait_for_room(&mut self, qp: Qp) {
-        if !self.waiting.contains(&qp) {
-            self.waiting.push(qp);
+    /// Queue pairs have waited for room for too long. Returns when that will be; `None` if it is so.
+    pub fn wait_longer(&mut self, core: &mut Core, now: Duration) -> Option<Duration> {
+        self.looked = now;
+        let deadline = self.room.tick(now);
+        if deadline.is_none() {
+            core.unblocked.append(&mut self.waiting);
         }
+        deadline
     }
 
-    /// Sends a datagram, whose bytes `gather` appends.
+    /// `qp` is told when there is room. Returns whether it did not wait before.
+    pub fn wait_for_room(&mut self, qp: Qp) -> bool {
+        let is_new = !self.waiting.contains(&qp);
+        if is_new {
+            self.waiting.push(qp);
+        }
+        is_new
+    }
+
+    /// Sends a datagram, whose bytes `gather` appends, if it has room.
     pub fn send(&mut self, header: Header, gather: impl FnOnce(&mut Vec<u8>)) {
+        if !self.fits() {
+            return;
+        }
         let mut bytes = self.spare.pop().unwrap_or_default();
         gather(&mut bytes);
         self.bytes += bytes.len();
@@ -118,10 +152,16 @@ impl Datagrams {
         for _ in 0..taken {
             self.forget_first();
         }
-        if self.has_room() {
-            core.unblocked.append(&mut self.waiting);
+        if self.outgoing.len() <= MOST / 2 && self.bytes <= MOST_BYTES / 2 {
+            self.has_all_room(core);
         }
         Ok(())
+    }
+
+    fn has_all_room(&mut self, core: &mut Core) {
+        self.is_full = false;
+        self.room = Pause::Over;
+        core.unblocked.append(&mut self.waiting);
     }
 
     fn forget_first(&mut self) {
@@ -203,6 +243,8 @@ impl Datagrams {
         self.arrived.clear();
         self.arrived_bytes = 0;
         self.patience = Pause::Over;
+        // It goes on with the next stream: a peer that is away because it moves takes nothing meanwhile.
+        self.room.freeze(self.looked);
     }
 
     /// Nobody is there to take what was sent.
@@ -211,7 +253,7 @@ impl Datagrams {
             self.forget_first();
         }
         self.left = 0;
-        core.unblocked.append(&mut self.waiting);
+        self.has_all_room(core);
     }
 
     /// The peer is another process by the same name: numbers begin anew.
