@@ -2,6 +2,10 @@
 
 mod support;
 
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
 use fabric::Epoch;
 use softhca::limits::MTU;
 use softhca::wire::{HEADER, Header, Hello, Opcode, Syndrome};
@@ -274,4 +278,220 @@ fn an_unreliable_connection_goes_on_after_a_refusal_of_what_was_not_sent() {
     }
     let said: usize = net.pipes.values().map(|cutter| cutter.unread(1)).sum();
     assert!(said >= HEADER + 8, "the message has left");
+}
+
+/// A device whose neighbour says, and does with the memory that they share, what the test wants.
+struct Beset {
+    net: Net,
+    end: End,
+    peer: End,
+    /// The neighbour's end of the link, and its descriptors.
+    stream: Box<dyn Stream>,
+    descriptors: [OwnedFd; 4],
+    heard: Vec<u8>,
+}
+
+impl Beset {
+    fn new(plan: &Plan) -> Self {
+        let mut net = Net::new(2, Policy::Stable, Medium::Shm, 1);
+        net.device(0).allow_sharing(true);
+        let (end, peer) = pair(&mut net, 0, 1, plan);
+        let (own, theirs) = stream::create_shm_pair().unwrap();
+        let descriptors = theirs.each_ref().map(|descriptor| descriptor.try_clone().unwrap());
+        let id = net.nodes[1].id;
+        net.nodes[0].device.link_up(id, Epoch(0), stream::shm_stream(own, true).unwrap());
+        let stream = stream::shm_stream(theirs, false).unwrap();
+        let mut this = Self { net, end, peer, stream, descriptors, heard: Vec::new() };
+        let hello = hello(&this.net);
+        this.say(&frame(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }, &hello));
+        this.say(&frame(&Header::new(Opcode::Ready), &[]));
+        this
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: the bytes are live and only read.
+        assert_eq!(unsafe { self.stream.write(&[vector]) }.unwrap(), bytes.len());
+        self.progress();
+    }
+
+    /// Lets the device run, and hears what it says. True if the link is still there.
+    fn progress(&mut self) -> bool {
+        for _ in 0..100 {
+            self.net.nodes[0].device.progress(self.net.now);
+            let mut bytes = [0u8; 4096];
+            let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            // SAFETY: the array is live.
+            if let Ok(read) = unsafe { self.stream.read(&[vector]) } {
+                self.heard.extend(&bytes[..read]);
+            }
+        }
+        let node = &mut self.net.nodes[0];
+        node.device.take_events(&mut node.events);
+        !node.events.iter().any(|event| matches!(event, Event::LinkLost { .. }))
+    }
+
+    /// How many frames of this kind the device has said.
+    fn count(&self, opcode: Opcode) -> usize {
+        let (mut rest, mut count) = (self.heard.as_slice(), 0);
+        while let Some(bytes) = rest.first_chunk::<HEADER>() {
+            let header = Header::decode(bytes).unwrap();
+            count += usize::from(header.opcode == opcode);
+            rest = &rest[HEADER + header.length as usize..];
+        }
+        count
+    }
+
+    fn ask_for_window(&mut self) {
+        let request = Header { rkey: self.end.key, imm: 1, ..Header::new(Opcode::MapRequest) };
+        let (dst_qpn, src_qpn) = (self.end.qpn, self.peer.qpn);
+        self.say(&frame(&Header { dst_qpn, src_qpn, ..request }, &[]));
+        for _ in 0..20 {
+            self.progress();
+        }
+    }
+}
+
+fn pages(access: Access) -> Plan {
+    Plan { memory: 1 << 20, whole_pages: true, mr_access: access, ..Plan::default() }
+}
+
+#[test]
+fn memory_that_peers_may_not_touch_is_not_handed_out() {
+    let mut beset = Beset::new(&pages(EVERYTHING));
+    beset.ask_for_window();
+    // Without the privilege to turn pages nothing is handed out at all.
+    let usual = beset.count(Opcode::Export);
+    let mut beset = Beset::new(&pages(Access::LOCAL_WRITE));
+    beset.ask_for_window();
+    assert_eq!((beset.count(Opcode::Export), usual.min(1)), (0, usual));
+}
+
+#[test]
+fn who_has_stayed_inside_a_gate_gets_no_more_windows() {
+    let mut beset = Beset::new(&pages(EVERYTHING));
+    beset.ask_for_window();
+    if beset.count(Opcode::Export) == 0 {
+        return eprintln!("skipped: no privilege for userfaultfd");
+    }
+    /// Where the count of visitors of the lower end's gate is.
+    const INSIDE: u64 = 2 * 1024 + 128;
+    let memory = std::fs::File::from(beset.descriptors[0].try_clone().unwrap());
+    memory.write_all_at(&1u32.to_ne_bytes(), INSIDE).unwrap();
+    beset.end.fail(&mut beset.net);
+    let other = Plan { ..pages(EVERYTHING) };
+    let (end, peer) = pair(&mut beset.net, 0, 1, &other);
+    (beset.end, beset.peer) = (end, peer);
+    beset.ask_for_window();
+    assert_eq!(beset.count(Opcode::Export), 1);
+}
+
+#[test]
+fn a_neighbours_memory_has_a_limit() {
+    let mut beset = Beset::new(&Plan::default());
+    let (end, net) = (&beset.end, &mut beset.net);
+    for wr_id in 0..2 {
+        end.post(net, wr_id, SendOp::Write { va: 0, rkey: 1 }, &[end.sge(0, 8)]);
+    }
+    beset.progress();
+    assert_eq!(beset.count(Opcode::MapRequest), 1);
+    // More addresses than a program has in all, most of it.
+    let memory = sealed_memory(1 << 46);
+    let before = mapped();
+    for memory_id in 1..=2u64 {
+        fabric::seqpacket::send(beset.descriptors[3].as_fd(), &memory_id.to_le_bytes(), &[memory.as_fd()])
+            .unwrap();
+        let export =
+            softhca::wire::Export { memory: memory_id, offset: 0, length: 4096, rights: 7, count: 0 };
+        let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
+        let header = Header { dst_qpn, src_qpn, imm: 1, length: 32, ..Header::new(Opcode::Export) };
+        beset.say(&frame(&header, &export.encode()));
+    }
+    assert!(mapped() - before < 1 << 41, "its memory was not mapped");
+    assert!(beset.progress());
+}
+
+fn sealed_memory(length: i64) -> OwnedFd {
+    // SAFETY: the name is a C string, and the descriptor is fresh.
+    unsafe {
+        let memory = libc::memfd_create(c"hostile".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        assert_eq!(libc::ftruncate(memory, length), 0);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        assert_eq!(libc::fcntl(memory, libc::F_ADD_SEALS, seals), 0);
+        OwnedFd::from_raw_fd(memory)
+    }
+}
+
+/// Bytes of addresses that this process uses.
+fn mapped() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Short messages whose headers change while they are read: what was checked is what is done.
+#[test]
+fn a_message_that_changes_while_it_is_read_stays_in_its_place() {
+    const LINE: usize = 64;
+    let mut beset = Beset::new(&Plan::default());
+    let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
+    let file = std::fs::File::from(beset.descriptors[0].try_clone().unwrap());
+    let memory = Mapped::new(&file);
+    let stop = AtomicBool::new(false);
+    let is_over = &stop;
+    std::thread::scope(|scope| {
+        // It turns the length of whatever lies in the ring back and forth.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for line in 0..64 {
+                    let chunk = 4096 + 512 * 1024 + LINE * line;
+                    let length = memory.word(chunk + 8 + 12);
+                    length.fetch_xor(0x00ff_ff00, Ordering::Relaxed);
+                    memory.word(chunk + 8 + 44).fetch_xor(0x00ff_ff00, Ordering::Relaxed);
+                }
+            }
+        });
+        for round in 0..3000u64 {
+            let (end, net) = (&beset.end, &mut beset.net);
+            let _ = net.device(0).post_recv(end.qp, round, &[end.sge(64, 8)]);
+            let header = Header { dst_qpn, src_qpn, length: 8, total: 8, ..Header::new(Opcode::Send) };
+            let msn = 0x00ff_fff0 + round;
+            let bytes = frame(&Header { msn, ..header }, &[0xee; 8]);
+            let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            // SAFETY: the bytes are live and only read.
+            let _ = unsafe { beset.stream.write(&[vector]) };
+            beset.net.nodes[0].device.progress(beset.net.now);
+            let _ = beset.end.poll_receives(&mut beset.net);
+            let lost = beset.net.nodes[0].device.query_qp(beset.end.qp).unwrap().0.state != QpState::Rts;
+            if lost || !beset.progress() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let after = beset.end.memory.load(72, 4096);
+    assert!(after.iter().all(|byte| *byte == 0), "nothing lies behind the receive");
+}
+
+/// A link's memory as the neighbour has it.
+struct Mapped(*mut u8);
+
+// SAFETY: it is used through atomics only.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(file: &std::fs::File) -> Self {
+        let length = file.metadata().unwrap().len() as usize;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping where the kernel likes; it stays.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at.cast())
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: tests name aligned words within the mapping.
+        unsafe { &*self.0.add(offset).cast() }
+    }
 }

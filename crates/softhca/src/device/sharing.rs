@@ -83,11 +83,14 @@ impl Device {
         let Some(qp) = self.core.qp_names.by_real(request.dst_qpn).map(Qp) else { return true };
         let Some(entry) = self.core.qps.get(qp.0) else { return true };
         let connected = entry.peer == Some(link.peer) && entry.attr.remote_qpn == request.src_qpn;
-        if !connected || !entry.executes() {
+        if !connected || !entry.executes() || link.overstayed {
             return true;
         }
         let Some((mr, region)) = self.core.regions.named(entry.init.pd, request.rkey) else { return true };
         let rights = region.access & entry.attr.access & (Access::REMOTE_READ | Access::REMOTE_WRITE);
+        if rights.is_empty() {
+            return true;
+        }
         let shared = match self.sharing.want(mr, region) {
             Answer::Ready(shared) => shared,
             Answer::NotYet => return false,

@@ -17,6 +17,9 @@ const MAX_ASKED: usize = 4096;
 /// Memories of one neighbour that are mapped.
 const MAX_TAKEN: usize = 4096;
 
+/// Their bytes. More would leave the program itself no addresses.
+const MAX_TAKEN_BYTES: u64 = 1 << 40;
+
 impl Link {
     /// The peer as a neighbour, while the link is up.
     #[inline]
@@ -74,10 +77,11 @@ impl Link {
     fn taken(&mut self, number: u64, count: u32) -> Option<Arc<Mapped>> {
         while !self.sharing.taken.contains_key(&number) {
             let (sending, memory) = self.neighbour()?.receive_memory().ok()?;
-            let mapped = Mapped::new(&memory).ok()?;
             if self.sharing.taken.len() >= MAX_TAKEN {
                 return None;
             }
+            let taken: u64 = self.sharing.taken.values().map(|(mapped, _)| mapped.length()).sum();
+            let mapped = Mapped::new(&memory, MAX_TAKEN_BYTES.saturating_sub(taken)).ok()?;
             self.sharing.taken.insert(sending, (Arc::new(mapped), count));
         }
         self.sharing.taken.get(&number).map(|(memory, _)| Arc::clone(memory))
@@ -112,6 +116,8 @@ impl Link {
         }
         self.sharing.given.clear();
         let neighbour = self.stream.as_ref().and_then(|stream| stream.neighbour());
-        neighbour.is_none_or(|neighbour| neighbour.close_gate())
+        let has_left = neighbour.is_none_or(|neighbour| neighbour.close_gate());
+        self.overstayed |= !has_left;
+        has_left
     }
 }

@@ -121,6 +121,8 @@ pub(crate) struct Link {
     pub unreachable_since: Option<Duration>,
     acks: Vec<Qp>,
     pub sharing: LinkSharing,
+    /// The peer has stayed inside our gate, and gets no more windows.
+    pub overstayed: bool,
     pub datagrams: Datagrams,
 }
 
@@ -156,6 +158,7 @@ impl Link {
             unreachable_since: None,
             acks: Vec::new(),
             sharing: LinkSharing::default(),
+            overstayed: false,
             datagrams: Datagrams::default(),
         }
     }

@@ -314,11 +314,11 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps all of `memory`, if it is one that its owner cannot take away by truncation.
+    /// Maps all of `memory`, if it is one that its owner cannot take away by truncation, of at most `most` bytes.
     ///
     /// # Errors
     /// `InvalidData` if it is not; otherwise those of `mmap`.
-    pub fn new(memory: &OwnedFd) -> io::Result<Self> {
+    pub fn new(memory: &OwnedFd, most: u64) -> io::Result<Self> {
         // SAFETY: a stat of zeros is valid, and the call fills it.
         let mut about: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `about` is live and of the right type.
@@ -326,8 +326,11 @@ impl Mapped {
         // SAFETY: no memory is passed.
         let seals = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) })?;
         let length = u64::try_from(about.st_size).unwrap_or(0);
-        if seals & SEALS != SEALS || length == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a neighbour's memory is not sealed"));
+        if seals & SEALS != SEALS || !(1..=most).contains(&length) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a neighbour's memory is not sealed, or too long",
+            ));
         }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping where the kernel likes.
@@ -335,6 +338,11 @@ impl Mapped {
             libc::mmap(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, memory.as_raw_fd(), 0)
         };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { at, length }) }
+    }
+
+    /// Its bytes.
+    pub fn length(&self) -> u64 {
+        self.length
     }
 
     /// Where `length` bytes from `offset` on are, if the memory has them.
@@ -426,7 +434,7 @@ mod tests {
         let memory = create_memory(WINDOW).unwrap();
         // SAFETY: the pages are our own, and no stack.
         unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) }.unwrap();
-        let mapped = Mapped::new(&memory).unwrap();
+        let mapped = Mapped::new(&memory, u64::MAX).unwrap();
         let neighbour = mapped.address(100, 8).unwrap();
         // SAFETY: both are mapped.
         unsafe {

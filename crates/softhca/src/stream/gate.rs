@@ -162,6 +162,9 @@ impl PassedMemory {
         let mut part = libc::iovec { iov_base: name.as_mut_ptr().cast(), iov_len: name.len() };
         let mut ancillary = Ancillary([0; 24]);
         let mut header = message(&mut part, &mut ancillary);
+        // Room for one and not a byte more: what a peer sends beside it is not received, rather than kept open.
+        // SAFETY: it only computes.
+        header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as usize;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the header names live memory.
         let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
@@ -195,6 +198,8 @@ fn message(part: &mut libc::iovec, ancillary: &mut Ancillary) -> libc::msghdr {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -210,6 +215,23 @@ mod tests {
         assert!(!gate.enter(0), "it is closed");
         assert!(gate.enter(1) && gate.leave(1));
         assert!(gate.close());
+    }
+
+    #[test]
+    fn what_is_passed_beside_a_memory_is_not_kept_open() {
+        use std::io::Read;
+        use std::os::unix::net::UnixStream;
+
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut kept, passed) = UnixStream::pair().unwrap();
+        let memory = UnixStream::pair().unwrap().0;
+        kept.set_nonblocking(true).unwrap();
+        fabric::seqpacket::send(near.as_fd(), &7u64.to_le_bytes(), &[memory.as_fd(), passed.as_fd()])
+            .unwrap();
+        drop(passed);
+        let received = PassedMemory::receive(far.as_fd());
+        assert!(received.is_ok_and(|(id, _)| id == 7));
+        assert_eq!(kept.read(&mut [0]).unwrap(), 0, "nobody has the other end open");
     }
 
     #[test]
