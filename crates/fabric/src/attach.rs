@@ -37,7 +37,7 @@ use crate::{Epoch, FabricId, ProcessId};
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -193,8 +193,8 @@ pub enum ToProcess {
 pub enum Transport {
     /// One descriptor: a connected TCP socket of the hosts' network.
     Stream,
-    /// Four descriptors: a sealed memfd with a ring for each direction, the eventfd that wakes this
-    /// process, the eventfd that wakes the peer, and a connected Unix stream socket that carries
+    /// Four descriptors: a sealed memfd with a ring for each direction, the Unix stream socket whose bytes wake this
+    /// process, the one to which bytes are written that wake the peer, and a third one that carries
     /// descriptors and whose end says that the peer is gone. The process with the lower
     /// [`ProcessId`] sends through the first ring.
     SharedMemory,

@@ -197,6 +197,9 @@ impl Runtime {
         let progress = self.drive(state, now);
         self.process.deliver(state);
         if let Some(woken) = woken {
+            if woken.link && !progress.did_work {
+                state.device.drain_wakes();
+            }
             state.armed = self.arming.judge(state.armed, self.polls(), woken.link, progress.did_work);
         }
         state.known = Known::of(&state.device);

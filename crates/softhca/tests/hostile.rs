@@ -387,6 +387,48 @@ fn who_has_stayed_inside_a_gate_gets_no_more_windows() {
 }
 
 #[test]
+fn a_neighbour_that_wakes_for_nothing_does_not_keep_its_neighbour_awake() {
+    let mut beset = Beset::new(&Plan::default());
+    let device = &mut beset.net.nodes[0].device;
+    assert!(device.prepare_to_sleep());
+    let mut waitables = Vec::new();
+    device.waitables(&mut waitables);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: a live byte is passed.
+    let sent = unsafe { libc::send(beset.descriptors[2].as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+    assert_eq!(sent, 1);
+    assert!(waitables.iter().any(is_ready));
+    device.awake();
+    assert!(!device.progress(beset.net.now).did_work);
+    device.drain_wakes();
+    assert!(!waitables.iter().any(is_ready));
+}
+
+fn is_ready(waitable: &Waitable) -> bool {
+    let mut entry = libc::pollfd { fd: waitable.fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry is passed.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+}
+
+#[test]
+fn a_neighbour_that_changes_the_flags_of_its_descriptors_stops_nobody() {
+    let mut beset = Beset::new(&Plan::default());
+    for descriptor in &beset.descriptors {
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, 0) }, 0);
+    }
+    // Nothing is there to be taken in, and soon there is no room for more wake-ups.
+    for _ in 0..2000 {
+        let device = &mut beset.net.nodes[0].device;
+        device.drain_wakes();
+        device.prepare_to_sleep();
+        device.awake();
+        beset.say(&frame(&Header::new(Opcode::TranslateAck), &[]));
+    }
+    assert!(beset.progress());
+}
+
+#[test]
 fn a_neighbours_memory_has_a_limit() {
     let mut beset = Beset::new(&Plan::default());
     let (end, net) = (&beset.end, &mut beset.net);

@@ -562,6 +562,15 @@ impl Device {
         }
     }
 
+    /// Takes in what wakes the caller for nothing: a peer that wakes and has nothing to say would do so for ever.
+    pub fn drain_wakes(&mut self) {
+        for &at in &self.links.live {
+            if let Some(stream) = self.links.links[at].stream.as_mut() {
+                stream.drain_wakes();
+            }
+        }
+    }
+
     /// Says good-bye to peers, closes every link and stops all clocks. Work may be posted; it waits.
     pub fn suspend(&mut self, now: Duration) -> Suspended {
         self.suspended = true;

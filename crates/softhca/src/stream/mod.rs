@@ -81,6 +81,9 @@ pub unsafe trait Stream: Send {
     /// Takes the announcement back.
     fn awake(&mut self) {}
 
+    /// Takes in all that woke us, whether anything is there to read or not.
+    fn drain_wakes(&mut self) {}
+
     /// The rings that this stream consists of, if it does.
     fn shared_memory(&mut self) -> Option<&mut Shm> {
         None

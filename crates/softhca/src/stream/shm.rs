@@ -1,10 +1,12 @@
-//! A link through shared memory: a ring for each direction, and eventfds to wake sleepers.
+//! A link through shared memory: a ring for each direction, and sockets to wake sleepers.
 //!
 //! ```text
 //!  memfd: │ control of ring 0 │ of ring 1 │ gate 0 │ gate 1 │ … page │ data of ring 0 │ data of ring 1 │
 //! ```
 //!
-//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it.
+//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it. What wakes is a pair of
+//! sockets and no eventfd, of which both sides would have the same open file: a peer that makes that one block stops us
+//! for ever.
 
 use std::ffi::CStr;
 use std::io;
@@ -33,10 +35,11 @@ const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEA
 /// If descriptors or memory run out.
 pub fn create_shm_pair() -> io::Result<([OwnedFd; 4], [OwnedFd; 4])> {
     let memory = create_memory()?;
-    let (lower_wakes, higher_wakes) = (eventfd()?, eventfd()?);
+    let ((lower_wakes, wakes_lower), (higher_wakes, wakes_higher)) =
+        (UnixStream::pair()?, UnixStream::pair()?);
     let (lower_end, higher_end) = UnixStream::pair()?;
-    let lower = [memory.try_clone()?, lower_wakes.try_clone()?, higher_wakes.try_clone()?, lower_end.into()];
-    Ok((lower, [memory, higher_wakes, lower_wakes, higher_end.into()]))
+    let lower = [memory.try_clone()?, lower_wakes.into(), wakes_higher.into(), lower_end.into()];
+    Ok((lower, [memory, higher_wakes.into(), wakes_lower.into(), higher_end.into()]))
 }
 
 /// A stream over a shared-memory ring, from the descriptors of a
@@ -69,15 +72,15 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
 /// A stream that brings back to a process what it writes.
 pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
     let mapping = Arc::new(Mapping::new(&create_memory()?)?);
-    let own_wakes = eventfd()?;
+    let (own_wakes, peer_wakes) = UnixStream::pair()?;
     let registered = Among::Processes.register();
     Ok(Box::new(Shm {
         writer: Writer::new(mapping.place(0), registered),
         reader: Reader::new(mapping.place(0), registered),
         own_gate: gate(&mapping, 0),
         peer_gate: gate(&mapping, 1),
-        peer_wakes: own_wakes.try_clone()?,
-        own_wakes,
+        own_wakes: own_wakes.into(),
+        peer_wakes: peer_wakes.into(),
         liveness: None,
         shares: false,
         sleeping: false,
@@ -113,11 +116,6 @@ fn check_memory(memory: &OwnedFd) -> io::Result<()> {
         ));
     }
     Ok(())
-}
-
-fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -255,15 +253,9 @@ impl Shm {
     }
 
     fn wake_peer(&self) {
-        let one: u64 = 1;
-        // SAFETY: eight live bytes. An eventfd that is full wakes as well.
-        unsafe { libc::write(self.peer_wakes.as_raw_fd(), (&raw const one).cast(), 8) };
-    }
-
-    fn drain_wakes(&self) {
-        let mut count: u64 = 0;
-        // SAFETY: eight live bytes. Nothing there is fine.
-        unsafe { libc::read(self.own_wakes.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: a live byte. A socket that is full wakes as well.
+        unsafe { libc::send(self.peer_wakes.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
     }
 }
 
@@ -332,6 +324,14 @@ unsafe impl Stream for Shm {
         if was_woken || has_room {
             self.drain_wakes();
         }
+    }
+
+    fn drain_wakes(&mut self) {
+        let mut wakes = [0u8; 256];
+        // SAFETY: so many live bytes. Nothing there is fine.
+        unsafe {
+            libc::recv(self.own_wakes.as_raw_fd(), wakes.as_mut_ptr().cast(), wakes.len(), libc::MSG_DONTWAIT)
+        };
     }
 }
 
