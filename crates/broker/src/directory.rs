@@ -35,13 +35,21 @@ pub struct Due {
     pub answer: Answer,
 }
 
+/// The values of a key.
+#[derive(Debug, Default)]
+struct Values {
+    entries: Vec<Entry>,
+    /// They are those of one process, which wants it so.
+    are_exclusive: bool,
+}
+
 /// A key and a value.
 type Published = (Vec<u8>, Vec<u8>);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Directory {
-    keys: HashMap<(FabricId, Vec<u8>), Vec<Entry>>,
+    keys: HashMap<(FabricId, Vec<u8>), Values>,
     /// What each process has published.
     published: BTreeMap<Member, BTreeSet<Published>>,
     /// The processes of an instance, as far as they are known.
@@ -86,11 +94,11 @@ impl Directory {
     }
 
     fn publish(&mut self, asker: Member, key: Vec<u8>, value: Vec<u8>, exclusive: bool) -> Answer {
-        let entries = self.keys.entry((asker.fabric, key.clone())).or_default();
+        let Values { entries, are_exclusive } = self.keys.entry((asker.fabric, key.clone())).or_default();
         if entries.iter().any(|entry| entry.process == asker.process && entry.value == value) {
             return Answer::Done;
         }
-        if exclusive && entries.iter().any(|entry| entry.process != asker.process) {
+        if (exclusive || *are_exclusive) && entries.iter().any(|entry| entry.process != asker.process) {
             return Answer::Taken;
         }
         let published = self.published.entry(asker).or_default();
@@ -100,6 +108,7 @@ impl Directory {
         }
         published.insert((key, value.clone()));
         entries.push(Entry { process: asker.process, value });
+        *are_exclusive |= exclusive;
         Answer::Done
     }
 
@@ -114,21 +123,21 @@ impl Directory {
     }
 
     fn remove_value(&mut self, asker: Member, key: Vec<u8>, value: &[u8]) {
-        if let Some(entries) = self.keys.get_mut(&(asker.fabric, key.clone())) {
-            entries.retain(|entry| entry.process != asker.process || entry.value != value);
+        if let Some(values) = self.keys.get_mut(&(asker.fabric, key.clone())) {
+            values.entries.retain(|entry| entry.process != asker.process || entry.value != value);
         }
         self.drop_if_empty(asker.fabric, key);
     }
 
     fn drop_if_empty(&mut self, fabric: FabricId, key: Vec<u8>) {
         let key = (fabric, key);
-        if self.keys.get(&key).is_some_and(Vec::is_empty) {
+        if self.keys.get(&key).is_some_and(|values| values.entries.is_empty()) {
             self.keys.remove(&key);
         }
     }
 
     fn values(&self, fabric: FabricId, key: Vec<u8>) -> Vec<Entry> {
-        self.keys.get(&(fabric, key)).cloned().unwrap_or_default()
+        self.keys.get(&(fabric, key)).map(|values| values.entries.clone()).unwrap_or_default()
     }
 
     fn watch(&mut self, asker: Member, number: u64, process: ProcessId) -> Option<Answer> {
@@ -236,6 +245,7 @@ mod tests {
         let (mine, other) = (member(1, 1, 1), member(1, 1, 2));
         assert_eq!(directory.ask(mine, 1, publish("port", "a", true)), Some(Answer::Done));
         assert_eq!(directory.ask(other, 1, publish("port", "b", true)), Some(Answer::Taken));
+        assert_eq!(directory.ask(other, 1, publish("port", "b", false)), Some(Answer::Taken));
         directory.end_instance(mine.instance());
         assert_eq!(directory.ask(other, 1, publish("port", "b", true)), Some(Answer::Done));
     }

@@ -37,11 +37,30 @@ struct Place {
 /// command's start, so that a reader can go on where it was, also on another host. What a follower has not had is
 /// kept for it: the command waits instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Carried")]
 pub struct Output {
     chunks: VecDeque<Chunk>,
     dropped: u64,
     size: usize,
     followers: BTreeMap<Follower, Place>,
+}
+
+/// [`Output`] as another host says it is.
+#[derive(Deserialize)]
+struct Carried {
+    chunks: VecDeque<Chunk>,
+    dropped: u64,
+    _size: usize,
+    followers: BTreeMap<Follower, Place>,
+}
+
+impl From<Carried> for Output {
+    /// What is counted here is not taken from others.
+    fn from(Carried { chunks, dropped, followers, .. }: Carried) -> Self {
+        let size = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
+        // No command writes so much that this changes anything.
+        Self { chunks, dropped: dropped.min(u64::MAX / 2), size, followers }
+    }
 }
 
 impl Output {
@@ -136,6 +155,8 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use fabric::attach;
+
     use super::*;
 
     fn chunk(bytes: &[u8]) -> Chunk {
@@ -183,6 +204,17 @@ mod tests {
         let (found, next) = output.read(0, usize::MAX);
         assert_eq!(found.len() * 16 * 1024, Output::LIMIT);
         assert_eq!(next, 200);
+    }
+
+    #[test]
+    fn what_another_host_says_of_its_size_is_not_believed() {
+        let mut said = Output::default();
+        said.push(chunk(b"text"));
+        (said.size, said.dropped) = (usize::MAX, u64::MAX);
+        let mut output: Output = attach::decode(&attach::encode(&said)).unwrap();
+        output.push(chunk(b"more"));
+        assert_eq!(output.size, 8);
+        assert_eq!(output.read(0, 100).0, [chunk(b"text"), chunk(b"more")]);
     }
 
     fn full() -> Output {

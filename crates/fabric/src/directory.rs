@@ -34,7 +34,8 @@ pub enum Request {
         key: Vec<u8>,
         /// The value.
         value: Vec<u8>,
-        /// The key shall have this value alone: it is refused while another process has one.
+        /// The key shall have values of this process alone: it is refused while another process has one, and so are
+        /// others while this one has.
         exclusive: bool,
     },
     /// Takes a value of this process back.
