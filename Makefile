@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo bench-verbs bench-move soak lint man clean
+.PHONY: help setup build test demo bench-verbs bench-move soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -34,6 +34,9 @@ bench-move: build ## Measure the blackout of moves against plain CRIU
 
 soak: setup ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
+
+fuzz: setup ## Fuzz what reads others' bytes, SECONDS=60 for each target, or only TARGET=name
+	@scripts/fuzz.sh run $(or $(SECONDS),60) $(TARGET)
 
 lint: setup ## Check formatting and lints only
 	cargo fmt --all --check

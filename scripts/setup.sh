@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 # What it is for: build, lab, engine, and the programs that the tests and benchmarks run.
 readonly packages=(
-    gcc libc6-dev make
+    gcc g++ libc6-dev make
     iproute2 nftables util-linux procps
     perftest ibverbs-utils libibverbs-dev librdmacm-dev rdmacm-utils ucx-utils
     qperf python3-pyverbs

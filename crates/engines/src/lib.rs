@@ -20,5 +20,7 @@ mod stopwatch;
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
 pub use instance::{InstanceName, InstanceSpec, Network, ResourceLimit};
+#[doc(hidden)]
+pub use process::foreign;
 pub use process::{Config, ProcessEngine};
 pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

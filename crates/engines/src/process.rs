@@ -22,6 +22,8 @@
 
 mod check;
 mod criu;
+#[doc(hidden)]
+pub mod foreign;
 mod host;
 mod images;
 mod launch;

@@ -15,6 +15,10 @@ mod process;
 mod sockets;
 pub mod verify;
 
+pub use descriptors::is_page_turner;
+pub use elf::build_id_in;
+pub use mappings::range_and_path;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::os::linux::fs::MetadataExt;

@@ -309,7 +309,7 @@ fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
 }
 
 /// The first errors of a log that say something, in one line.
-fn reason_in(log: &str) -> Option<String> {
+pub fn reason_in(log: &str) -> Option<String> {
     const MOST: usize = 3;
     let told = log.lines().filter_map(message_of).filter(|message| !is_noise(message));
     let mut told: Vec<&str> = told.take(MOST).collect();

@@ -105,7 +105,7 @@ impl Stat {
     }
 
     /// The command's name may hold anything, so that fields are counted from its closing bracket.
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
         Some(Self { state: fields.first()?.chars().next()?, started: fields.get(19)?.parse().ok()? })
     }

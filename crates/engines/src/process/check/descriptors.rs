@@ -101,7 +101,7 @@ fn of_one_process(path: &Path) -> bool {
 }
 
 /// True for a userfaultfd of the RDMA library, which closes it when it is suspended.
-fn is_page_turner(info: &str) -> bool {
+pub fn is_page_turner(info: &str) -> bool {
     const INITIALIZED: u64 = 1 << 31;
     let interface = info.lines().find_map(|line| line.strip_prefix("API:"));
     let features = interface.and_then(|interface| interface.trim().split(':').nth(1));

@@ -32,7 +32,7 @@ pub fn build_id(path: &Path) -> Option<String> {
     })
 }
 
-fn build_id_in(mut notes: &[u8]) -> Option<String> {
+pub fn build_id_in(mut notes: &[u8]) -> Option<String> {
     loop {
         let (name, length, kind) = (u32_at(notes, 0)?, u32_at(notes, 4)?, u32_at(notes, 8)?);
         let value = 12 + (name as usize).next_multiple_of(4);

@@ -35,7 +35,7 @@ impl Findings<'_> {
 }
 
 /// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.
-fn range_and_path(line: &str) -> Option<(&str, &str)> {
+pub fn range_and_path(line: &str) -> Option<(&str, &str)> {
     let (range, rest) = line.split_once(' ')?;
     let path = rest.splitn(5, ' ').nth(4)?.trim_start();
     path.starts_with('/').then_some((range, path))

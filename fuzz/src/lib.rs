@@ -1,0 +1,80 @@
+//! Fuzz targets for all that reads what another party writes.
+//!
+//! ```text
+//!  corpus/TARGET, seeds ──▶ Target::run(bytes) ──▶ the code of the project; a panic is a finding
+//!         ▲                      ▲
+//!   make fuzz: libFuzzer         make test: tests/replay.rs, all inputs and some thousand mutations of them,
+//!   grows it by coverage         the same each time
+//! ```
+//!
+//! A target takes any bytes. Where a state machine stands behind the parser, the bytes are a script
+//! ([`input::Input`]): what the attacker sends, what the application does meanwhile, what time it is. A target asserts what must hold
+//! whatever comes: memory that is not the attacker's is as it was, nothing of it leaks, and others' connections go on.
+//!
+//! * [`messages`]: what is decoded as a whole. * [`procfs`]: text and files that instances may shape.
+//! * [`manager`]: connection managers. * [`directory`]: the directory of a fabric.
+//! * [`ring`]: rings in memory that the other side writes as it likes.
+//! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
+//! * [`memory`]: how much a target may take. * [`mutation`]: mutations without a fuzzer.
+
+pub mod directory;
+pub mod input;
+pub mod link;
+pub mod manager;
+pub mod memory;
+pub mod messages;
+pub mod mutation;
+pub mod procfs;
+pub mod ring;
+
+use std::path::PathBuf;
+
+/// Something that reads what another party writes.
+pub struct Target {
+    /// Its name, and that of its corpus.
+    pub name: &'static str,
+    /// Lets it read `bytes`. Panics if it does not take that as it should.
+    body: fn(&[u8]),
+    /// Inputs that reach what is behind the first checks: real messages.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Mutations in `make test`: more where they are cheap.
+    pub rounds: u32,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "frame", body: messages::frame, seeds: messages::frame_seeds, rounds: 20_000 },
+    Target { name: "attach", body: messages::attach, seeds: messages::attach_seeds, rounds: 20_000 },
+    Target { name: "rpc", body: messages::rpc, seeds: messages::rpc_seeds, rounds: 20_000 },
+    Target { name: "record", body: messages::record, seeds: messages::record_seeds, rounds: 20_000 },
+    Target { name: "api", body: messages::api, seeds: messages::api_seeds, rounds: 20_000 },
+    Target { name: "criu", body: messages::criu, seeds: messages::criu_seeds, rounds: 20_000 },
+    Target { name: "procfs", body: procfs::run, seeds: procfs::seeds, rounds: 20_000 },
+    Target { name: "manager", body: manager::run, seeds: manager::seeds, rounds: 5_000 },
+    Target { name: "directory", body: directory::run, seeds: directory::seeds, rounds: 5_000 },
+    Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
+    Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },
+    Target { name: "ring-link", body: link::over_ring, seeds: link::ring_seeds, rounds: 500 },
+];
+
+/// The target called `name`.
+#[must_use]
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+impl Target {
+    /// Lets it read `bytes`.
+    ///
+    /// # Panics
+    /// If that is a finding.
+    pub fn run(&self, bytes: &[u8]) {
+        memory::within_bounds(|| (self.body)(bytes));
+    }
+
+    /// Where its corpus is.
+    #[must_use]
+    pub fn corpus(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
+    }
+}

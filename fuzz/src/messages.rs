@@ -1,0 +1,303 @@
+//! What is decoded as a whole. What has been understood is said again, and must mean the same.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use broker::{Chunk, Output};
+use engines::InstanceSpec;
+use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
+use fabric::directory::{Answer, Entry, Request};
+use fabric::{Epoch, FabricId, ProcessId, Vid};
+use moves::entry::{Entry as NodeEntry, NodeRecord};
+use moves::journal::{MoveRecord, Record};
+use moves::{HostName, MoveId};
+use rpc::wire::{
+    Blueprint, FromCoordinator, FromNode, LinkAnswer, LinkQuestion, Manifest, Opening, Received,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use softhca::wire::{self, Export, HEADER, Header, Hello, Opcode, flag};
+use verbs::{HandleKind, Translation};
+
+use crate::input::Input;
+
+/// Frames of links: headers, and the payloads that are looked at.
+pub fn frame(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    match input.below(4) {
+        0 => header(input.rest()),
+        1 => {
+            if let Ok(hello) = Hello::decode(input.rest()) {
+                assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            }
+        }
+        2 => {
+            if let Ok(export) = Export::decode(input.rest()) {
+                assert_eq!(Export::decode(&export.encode()), Ok(export));
+            }
+        }
+        _ => translations(input.rest()),
+    }
+}
+
+fn header(bytes: &[u8]) {
+    let Some(bytes) = bytes.first_chunk::<HEADER>() else { return };
+    let Ok(header) = Header::decode(bytes) else { return };
+    assert_eq!(Header::decode(&header.encode()), Ok(header));
+    if header.is_request() && header.is_last() {
+        assert!(header.offset <= header.total);
+    }
+}
+
+fn translations(bytes: &[u8]) {
+    let Ok(lines) = wire::decode_translations(bytes) else { return };
+    let Ok(lines) = lines.collect::<Result<Vec<_>, _>>() else { return };
+    let mut again = Vec::new();
+    wire::encode_translations(&lines, &mut again);
+    assert_eq!(again, bytes);
+}
+
+/// A header of each kind, and a payload of each that has one.
+#[must_use]
+pub fn frame_seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = (0..=u8::MAX)
+        .filter_map(Opcode::from_wire)
+        .map(|opcode| Header { dst_qpn: 0x1_0001, src_qpn: 0x1_0002, msn: 7, ..Header::new(opcode) })
+        .chain([
+            Header { length: 8, total: 8, flags: flag::SOLICITED, ..Header::new(Opcode::Send) },
+            Header { length: 16, total: 16, va: 64, rkey: 0x101, ..Header::new(Opcode::FetchAdd) },
+            Header { length: 20, total: 20, flags: flag::GROUP, ..Header::new(Opcode::Datagram) },
+        ])
+        .map(|header| [&[0], &header.encode()[..]].concat())
+        .collect();
+    let hello = Hello { process: process(), fabric: FabricId(7), epoch: Epoch(1), life: 9 };
+    seeds.push([&[1], &hello.encode()[..]].concat());
+    let export = Export { memory: 1, offset: 4096, length: 8192, rights: 7, count: 1 };
+    seeds.push([&[2], &export.encode()[..]].concat());
+    let kinds = [HandleKind::QueuePair, HandleKind::MemoryKey, HandleKind::SharedReceiveQueue];
+    let lines = kinds.map(|kind| Translation { kind, virtual_handle: 0x101, real: 0x202 });
+    let mut payload = vec![3];
+    wire::encode_translations(&lines, &mut payload);
+    seeds.push(payload);
+    seeds
+}
+
+/// Between a process and its node.
+pub fn attach(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    if input.coin() {
+        same::<ToProcess>(input.rest());
+    } else if let Some(ToNode::Directory { request, .. }) = same::<ToNode>(input.rest()) {
+        let _ = request.is_within_limits();
+    }
+}
+
+/// Decodes, encodes and decodes again.
+fn same<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<M> {
+    let message: M = attach::decode(bytes).ok()?;
+    let again = attach::decode(&attach::encode(&message)).ok();
+    assert_eq!(again.as_ref(), Some(&message));
+    Some(message)
+}
+
+fn tagged<M: Serialize>(tag: u8, message: &M) -> Vec<u8> {
+    [&[tag], attach::encode(message).as_slice()].concat()
+}
+
+fn vid() -> Vid {
+    Vid::new(3).expect("a VID")
+}
+
+fn process() -> ProcessId {
+    ProcessId { vid: vid(), index: 2 }
+}
+
+/// Messages of both sides.
+#[must_use]
+pub fn attach_seeds() -> Vec<Vec<u8>> {
+    let (peer, epoch) = (process(), Epoch(1));
+    let publish = Request::Publish { key: b"cm".to_vec(), value: vec![1; 8], exclusive: true };
+    let from_process = [
+        ToNode::Hello { version: attach::VERSION, role: Role::Verbs, resume: Some(peer) },
+        ToNode::OpenLink { peer },
+        ToNode::Suspended { elapsed_us: 9, queue_pairs: 1, memory_regions: 2, active_peers: vec![peer] },
+        ToNode::Output { stream: OutputStream::Stderr, bytes: b"text".to_vec() },
+        ToNode::Directory { number: 1, request: publish },
+    ];
+    let found = Answer::Found(vec![Entry { process: peer, value: vec![2; 8] }]);
+    let from_node = [
+        ToProcess::Welcome { process: peer, fabric: FabricId(7), epoch },
+        ToProcess::Refused { reason: "no".into() },
+        ToProcess::LinkUp { peer, epoch, transport: Transport::SharedMemory },
+        ToProcess::Directory { number: 1, answer: found },
+    ];
+    let seeds = from_process.iter().map(|message| tagged(0, message));
+    seeds.chain(from_node.iter().map(|message| tagged(1, message))).collect()
+}
+
+/// Between nodes, and between nodes and the coordinator: frames of a stream, and what they hold.
+pub fn rpc(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let kind = input.below(8);
+    let Some(frame) = first_frame(input.rest()) else { return };
+    match kind {
+        0 => drop(same::<FromNode>(&frame)),
+        1 => drop(same::<FromCoordinator>(&frame)),
+        2 => drop(same::<Opening>(&frame)),
+        3 => drop(same::<LinkQuestion>(&frame)),
+        4 => drop(same::<LinkAnswer>(&frame)),
+        5 => drop(same::<Received>(&frame)),
+        6 => drop(same::<Blueprint>(&frame)),
+        _ => {
+            if let Ok(manifest) = rpc::frame::decode::<Manifest>(&frame) {
+                go_on_with(manifest.carried.output);
+            }
+        }
+    }
+}
+
+/// The frame that a stream with these bytes begins with.
+fn first_frame(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut buffer = Vec::new();
+    let mut context = Context::from_waker(Waker::noop());
+    // All that there is to read is there.
+    let read = pin!(rpc::frame::read(&mut bytes, &mut buffer)).poll(&mut context);
+    matches!(read, Poll::Ready(Ok(true))).then_some(buffer)
+}
+
+/// What an instance's new host does with the output that came along.
+fn go_on_with(mut output: Output) {
+    let now = Instant::now();
+    let _ = output.has_room(now);
+    output.follow(7, output.end(), now);
+    output.push(Chunk { stream: OutputStream::Stdout, bytes: b"more".to_vec() });
+    let (_, next) = output.read(0, 1000);
+    let _ = output.read(next, 1000);
+}
+
+fn framed<M: Serialize>(tag: u8, message: &M) -> Vec<u8> {
+    let bytes = attach::encode(message);
+    [&[tag], &(bytes.len() as u32).to_le_bytes()[..], &bytes].concat()
+}
+
+/// Messages of all kinds.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn rpc_seeds() -> Vec<Vec<u8>> {
+    let request =
+        broker::LinkRequest { fabric: FabricId(7), from: process(), epoch: Epoch(1), to: process() };
+    let hello = FromNode::Hello {
+        version: rpc::wire::VERSION,
+        address: "10.0.0.1:7".parse().expect("an address"),
+        here: vec![vid()],
+    };
+    let mut output = Output::default();
+    output.push(Chunk { stream: OutputStream::Stdout, bytes: b"text".to_vec() });
+    let carried = broker::Carried { output, exit: None, ..broker::Carried::default() };
+    let images = vec![engines::Image { name: "inventory.img".into(), size: 9 }];
+    vec![
+        framed(0, &hello),
+        framed(0, &FromNode::Processes { vid: vid(), indexes: [1, 2].into() }),
+        framed(1, &FromCoordinator::Refused { reason: "no".into() }),
+        framed(2, &Opening::Images { id: MoveId(3), vid: vid() }),
+        framed(3, &LinkQuestion::Open { request, nonce: [7; 16] }),
+        framed(4, &LinkAnswer::Open { epoch: Epoch(1), data_port: 9 }),
+        framed(5, &Received::Whole { digest: [1; 32] }),
+        framed(5, &Received::Refused { reason: "no room\nmake some".into() }),
+        framed(6, &Blueprint { fabric: FabricId(7), spec: spec() }),
+        framed(7, &Manifest { carried, images }),
+    ]
+}
+
+fn spec() -> InstanceSpec {
+    let name = engines::InstanceName::new("job").expect("a name");
+    let address = std::net::Ipv4Addr::new(10, 77, 1, 1);
+    InstanceSpec {
+        name,
+        command: vec!["true".into()],
+        environment: vec![("PATH".into(), "/bin".into())],
+        directory: "/".into(),
+        user: 0,
+        group: 0,
+        groups: Vec::new(),
+        limits: Vec::new(),
+        network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
+    }
+}
+
+/// What stores hold: it was ours, and the disk may have changed it.
+pub fn record(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    match input.below(4) {
+        0 => drop(same::<NodeEntry>(input.rest())),
+        1 => drop(same::<MoveRecord>(input.rest())),
+        2 => drop(same::<store::EndedInstance>(input.rest())),
+        _ => drop(same::<Record>(input.rest())),
+    }
+}
+
+/// Records of all kinds.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn record_seeds() -> Vec<Vec<u8>> {
+    let host = |name: &str| HostName::new(name).expect("a host's name");
+    let role = moves::entry::Role::Source { id: MoveId(4), destination: host("h2") };
+    let NodeRecord::Set { entry, .. } =
+        (NodeRecord::Set { vid: vid(), entry: NodeEntry { epoch: Epoch(2), role } })
+    else {
+        return Vec::new();
+    };
+    let moved = MoveRecord {
+        vid: vid(),
+        source: host("h1"),
+        destination: host("h2"),
+        epoch: Epoch(1),
+        dry_run: false,
+        stage: moves::journal::Stage::Began,
+    };
+    vec![tagged(0, &entry), tagged(1, &moved)]
+}
+
+/// Lines of the command line and the coordinator.
+pub fn api(bytes: &[u8]) {
+    let Ok(line) = std::str::from_utf8(bytes) else { return };
+    if let Ok(request) = api::from_line::<api::Request>(line) {
+        let again = api::to_line(&request).map(|line| api::from_line(&line).ok());
+        assert_eq!(again.ok(), Some(Some(request)));
+    }
+    let _ = api::from_line::<api::Event>(line);
+}
+
+/// Lines of both.
+#[must_use]
+pub fn api_seeds() -> Vec<Vec<u8>> {
+    let name = || "a".to_owned();
+    let requests = [
+        api::Request::List,
+        api::Request::Move(api::MoveRequest { name: name(), host: "h2".into(), dry_run: true }),
+        api::Request::Logs { name: name(), follow: true, after: None },
+    ];
+    let failed = api::Event::Failed(api::Failure::new("what", "the way out"));
+    let lines = requests.iter().map(api::to_line).chain([api::to_line(&failed)]);
+    lines.flatten().map(String::into_bytes).collect()
+}
+
+/// What CRIU says.
+pub fn criu(bytes: &[u8]) {
+    engines::foreign::criu_packet(bytes);
+}
+
+/// Packets that CRIU has sent.
+#[must_use]
+pub fn criu_seeds() -> Vec<Vec<u8>> {
+    vec![
+        b"\x08\x06\x10\x01\x2a\x10\x0a\x0bpost-restor\x10\xdb\x63".to_vec(),
+        b"\x08\x02\x10\x00\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x38\x38".to_vec(),
+    ]
+}

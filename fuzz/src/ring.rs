@@ -1,0 +1,249 @@
+//! A link's rings, in memory that the other side writes as it likes.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr;
+
+use fabric::seqpacket;
+use softhca::Stream;
+use softhca::stream::{create_shm_pair, shm_stream};
+
+use crate::input::Input;
+use crate::link::arena::Guarded;
+
+/// The layout of a link's memory, as `softhca/src/stream/shm.rs` and `ring.rs` have it.
+const PAGE: usize = 4096;
+const CAPACITY: usize = 512 * 1024;
+const MEMORY: usize = PAGE + 2 * CAPACITY;
+const LINE: usize = 64;
+const LENGTH: usize = 8;
+/// Both rings' control words, and both gates'.
+const WORDS: [usize; 12] =
+    [0, 128, 256, 384, 1024, 1024 + 128, 1024 + 256, 1024 + 384, 2048, 2048 + 128, 2304, 2304 + 128];
+const READ: usize = 128;
+/// The ring that the lower end writes, and the one that the higher end writes.
+const LOWER: usize = PAGE;
+const HIGHER: usize = PAGE + CAPACITY;
+
+/// The higher end of a link, which does as it likes. It can also play by the rules.
+pub struct Hostile {
+    memory: *mut u8,
+    descriptors: [OwnedFd; 4],
+    written: u64,
+    read: u64,
+}
+
+// SAFETY: the mapping is good in every thread.
+unsafe impl Send for Hostile {}
+
+impl Hostile {
+    /// A link's hostile end, and the other one.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    #[must_use]
+    pub fn new() -> (Self, Box<dyn Stream>) {
+        let (lower, higher) = create_shm_pair().expect("a link's memory");
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping where the kernel likes.
+        let memory = unsafe {
+            libc::mmap(ptr::null_mut(), MEMORY, rights, libc::MAP_SHARED, higher[0].as_raw_fd(), 0)
+        };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let hostile = Self { memory: memory.cast(), descriptors: higher, written: 0, read: 0 };
+        (hostile, shm_stream(lower, true).expect("the memory is as it should be"))
+    }
+
+    /// Stores `word` anywhere.
+    pub fn poke(&mut self, offset: usize, word: u64) {
+        self.store(offset.min(MEMORY - 8), &word.to_le_bytes());
+    }
+
+    /// Writes a chunk that says it is `claimed` bytes long.
+    pub fn send_as(&mut self, bytes: &[u8], claimed: u64) {
+        let at = self.written;
+        let next = (at + (LENGTH + bytes.len()) as u64).next_multiple_of(LINE as u64);
+        self.in_ring(next, &[0; LENGTH]);
+        self.in_ring(at + LENGTH as u64, bytes);
+        self.in_ring(at, &claimed.to_le_bytes());
+        self.written = next;
+    }
+
+    /// Writes a chunk, if it has room.
+    pub fn send(&mut self, bytes: &[u8]) -> bool {
+        let has_room = !bytes.is_empty() && self.room() >= bytes.len() + 2 * LINE + LENGTH;
+        if has_room {
+            self.send_as(bytes, bytes.len() as u64);
+        }
+        has_room
+    }
+
+    /// Takes all that the other end has written.
+    pub fn receive(&mut self) -> Vec<u8> {
+        let mut taken = Vec::new();
+        while let Some(length) = self.next_length() {
+            taken.extend((0..length).map(|at| self.out_of_ring(self.read + LENGTH as u64 + at)));
+            self.read = (self.read + LENGTH as u64 + length).next_multiple_of(LINE as u64);
+        }
+        self.poke(READ, self.read);
+        taken
+    }
+
+    /// Passes a memory beside the link.
+    pub fn pass(&self, id: u64, memories: &[OwnedFd]) {
+        let beside: Vec<_> = memories.iter().map(AsFd::as_fd).collect();
+        // A full socket takes no more.
+        let _ = seqpacket::send(self.descriptors[3].as_fd(), &id.to_le_bytes(), &beside);
+    }
+
+    fn next_length(&self) -> Option<u64> {
+        let bytes: [u8; LENGTH] = std::array::from_fn(|at| self.out_of_ring(self.read + at as u64));
+        // What we have poked ourselves is no chunk of the other end's.
+        Some(u64::from_le_bytes(bytes)).filter(|length| (1..CAPACITY as u64).contains(length))
+    }
+
+    fn room(&self) -> usize {
+        let mut read = [0; 8];
+        // SAFETY: the word lies in the mapping.
+        unsafe { ptr::copy_nonoverlapping(self.memory.add(1024 + READ), read.as_mut_ptr(), 8) };
+        let used = self.written.saturating_sub(u64::from_le_bytes(read));
+        CAPACITY.saturating_sub(used as usize)
+    }
+
+    fn in_ring(&mut self, position: u64, bytes: &[u8]) {
+        let start = (position % CAPACITY as u64) as usize;
+        let (first, rest) = bytes.split_at(bytes.len().min(CAPACITY - start));
+        self.store(HIGHER + start, first);
+        self.store(HIGHER, &rest[..rest.len().min(CAPACITY)]);
+    }
+
+    fn out_of_ring(&self, position: u64) -> u8 {
+        // SAFETY: it lies in the first ring.
+        unsafe { self.memory.add(LOWER + (position % CAPACITY as u64) as usize).read() }
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= MEMORY);
+        // SAFETY: just checked.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.add(offset), bytes.len()) };
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours.
+        unsafe { libc::munmap(self.memory.cast(), MEMORY) };
+    }
+}
+
+/// A word where it may do harm: a control word, a chunk's length, anywhere.
+pub fn poke(hostile: &mut Hostile, input: &mut Input<'_>) {
+    let offset = match input.below(3) {
+        0 => input.pick(&WORDS),
+        1 => HIGHER + LINE * usize::from(input.byte()),
+        _ => input.word() as usize % MEMORY,
+    };
+    let small = u64::from(input.byte());
+    let word = match input.below(5) {
+        0 => small,
+        1 => small * LINE as u64,
+        2 => CAPACITY as u64 - small,
+        3 => u64::MAX - small,
+        _ => input.long(),
+    };
+    hostile.poke(offset, word);
+}
+
+/// What an honest reader has of a hostile writer.
+struct World {
+    hostile: Hostile,
+    stream: Box<dyn Stream>,
+    /// What was written by the rules and not read yet; `None` once something was not.
+    sent: Option<Vec<u8>>,
+}
+
+/// Reads and writes rings as the script says.
+///
+/// # Panics
+/// If what is read is not what was written by the rules.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (hostile, stream) = Hostile::new();
+    let mut world = World { hostile, stream, sent: Some(Vec::new()) };
+    while !input.is_empty() {
+        world.act(&mut input);
+    }
+    world.read(1 << 16);
+}
+
+impl World {
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.below(8) {
+            0 => self.write_by_the_rules(input),
+            1 => {
+                self.sent = None;
+                let claimed = if input.coin() { u64::from(input.byte()) } else { input.long() };
+                self.hostile.send_as(input.bytes(), claimed);
+            }
+            2 => {
+                self.sent = None;
+                poke(&mut self.hostile, input);
+            }
+            3 | 4 => self.read(usize::from(input.byte()) * input.below(64)),
+            5 => self.write(usize::from(input.byte()) * 64),
+            6 => drop(self.hostile.receive()),
+            _ => self.doze(input.coin()),
+        }
+    }
+
+    fn write_by_the_rules(&mut self, input: &mut Input<'_>) {
+        let bytes = input.bytes().repeat(1 + input.below(64));
+        if self.hostile.send(&bytes)
+            && let Some(sent) = &mut self.sent
+        {
+            sent.extend(bytes);
+        }
+    }
+
+    fn read(&mut self, most: usize) {
+        let mut into = Guarded::take();
+        let half = most / 2;
+        let vectors = [into.vector(0, half), into.vector(half, most - half)];
+        // SAFETY: both vectors lie in memory that is the buffer's.
+        let Ok(read) = (unsafe { self.stream.read(&vectors) }) else { return };
+        assert!(read <= most);
+        assert!(into.is_clean_from(most), "nothing is stored behind what was asked for");
+        if let Some(sent) = &mut self.sent {
+            let expected: Vec<u8> = sent.drain(..read.min(sent.len())).collect();
+            assert_eq!(into.bytes(read), expected);
+        }
+        into.clean(most);
+    }
+
+    fn write(&mut self, most: usize) {
+        let from = Guarded::take();
+        // SAFETY: the vector lies in memory that is the buffer's.
+        if let Ok(written) = unsafe { self.stream.write(&[from.vector(0, most)]) } {
+            assert!(written <= most);
+        }
+    }
+
+    fn doze(&mut self, wants_to_write: bool) {
+        self.stream.prepare_to_sleep(wants_to_write);
+        let _ = (self.stream.is_quiet(), self.stream.is_alive());
+        self.stream.awake();
+        if let Some(neighbour) = self.stream.neighbour() {
+            let _ = (neighbour.receive_memory(), neighbour.gate(), neighbour.peer_gate());
+        }
+    }
+}
+
+/// Some of each.
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let honest =
+        [&[0, 5, 1, 2, 3, 4, 5, 0, 3, 200, 63][..], &[0, 200], &[7; 200], &[63, 3, 255, 63, 5, 255, 6]];
+    let lies = [&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 4, 1, 2, 3, 4, 3, 9, 9][..]];
+    let words = (0..WORDS.len() as u8).map(|word| vec![2, 0, word, 1, 3, 3, 9, 9, 5, 255, 7, 1]);
+    let full: Vec<u8> = [5, 255].repeat(40);
+    [honest.concat(), lies.concat(), full].into_iter().chain(words).collect()
+}
