@@ -19,7 +19,7 @@ use moves::{HostName, MoveId};
 use rpc::wire::{self, Manifest, Opening, Received};
 use rpc::{Stream, frame};
 use tokio::fs::{File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -208,7 +208,10 @@ async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> 
 }
 
 /// Takes images from `stream` into `directory`, and returns what came beside them.
-pub async fn receive(stream: &mut Stream, directory: &Path) -> io::Result<Carried> {
+pub async fn receive(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    directory: &Path,
+) -> io::Result<Carried> {
     let manifest: Manifest = frame::receive(stream).await?;
     let plain = |image: &Image| is_plain(&image.name);
     if manifest.images.len() > MAX_IMAGES || !manifest.images.iter().all(plain) {
@@ -252,6 +255,42 @@ fn is_plain(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The names and sizes of files, and the frames behind them.
+    type Said<'a> = (&'a [(&'a str, u64)], &'a [&'a [u8]]);
+
+    /// What comes of a manifest with these files and the frames behind it, after which the source ends.
+    async fn received(images: &[(&str, u64)], frames: &[&[u8]]) -> io::Result<Vec<u8>> {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images.iter().map(|(name, size)| Image { name: (*name).into(), size: *size }).collect();
+        let (mut near, mut far) = tokio::io::duplex(1 << 20);
+        frame::send(&mut near, &Manifest { carried: Carried::default(), images }).await.unwrap();
+        for bytes in frames {
+            frame::write(&mut near, bytes).await.unwrap();
+        }
+        let (_answers, mut writer) = tokio::io::split(near);
+        writer.shutdown().await.unwrap();
+        receive(&mut far, directory.path()).await?;
+        std::fs::read(directory.path().join("a"))
+    }
+
+    #[tokio::test]
+    async fn a_source_that_does_not_send_what_it_said_is_refused() {
+        assert_eq!(received(&[("a", 3)], &[b"abc"]).await.unwrap(), b"abc");
+        let wrong: [Said<'_>; 6] = [
+            (&[("../a", 3)], &[b"abc"]),
+            (&[("a", 3), ("/etc/a", 3)], &[b"abc", b"abc"]),
+            (&[("a", 3)], &[b"ab"]),
+            (&[("a", 3)], &[b"abcd"]),
+            (&[("a", 3)], &[]),
+            (&[("a", u64::MAX)], &[b"abc"]),
+        ];
+        for (images, frames) in wrong {
+            assert!(received(images, frames).await.is_err(), "{images:?}");
+        }
+        let many = vec![("a", 0); MAX_IMAGES + 1];
+        assert_eq!(received(&many, &[]).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 
     #[test]
     fn names_that_lead_elsewhere_are_not_plain() {
