@@ -40,7 +40,7 @@ run() { # seconds, target
 
 merge() { # target
     mkdir -p "target/fuzz/corpus/$1" "fuzz/corpus/$1"
-    FUZZ_TARGET=$1 "$binary" -merge=1 -max_len=512 -verbosity=0 "fuzz/corpus/$1" "target/fuzz/corpus/$1"
+    FUZZ_TARGET=$1 "$binary" -merge=1 -use_counters=0 -max_len=512 -verbosity=0 "fuzz/corpus/$1" "target/fuzz/corpus/$1"
 }
 
 command=${1:-run}
