@@ -666,3 +666,31 @@ fn registered_memory_that_is_gone_is_an_error_and_no_hang() {
         assert_eq!(statuses(&c.poll_sends(net)), [WcStatus::Success], "others on the link go on");
     }
 }
+
+#[test]
+fn what_a_peer_said_before_it_ended_counts() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 7);
+    let (a, b) = pair(net, 0, 1, &Plan::default());
+    b.receive(net, 0, &[b.sge(0, 100)]);
+    b.receive(net, 1, &[b.sge(0, 100)]);
+    a.post(net, 1, SendOp::Send, &[a.sge(0, 100)]);
+    net.settle();
+    assert_eq!((a.poll_sends(net).len(), b.poll_receives(net).len()), (1, 1));
+    a.post(net, 2, SendOp::Send, &[a.sge(0, 100)]);
+    // The peer takes the message and acknowledges it, which is not read yet, and ends.
+    let arrived = (0..1000).any(|_| {
+        let now = net.now;
+        net.device(0).progress(now);
+        net.device(1).progress(now);
+        !b.poll_receives(net).is_empty()
+    });
+    assert!(arrived);
+    net.device(1).destroy_qp(b.qp).unwrap();
+    net.pipes.values().for_each(|pipe| pipe.end(1));
+    net.nodes[1].gone = true;
+    a.post(net, 3, SendOp::Send, &[a.sge(0, 100)]);
+    net.settle();
+    let sent = a.poll_sends(net);
+    assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(statuses(&sent), [WcStatus::Success, WcStatus::RetryExceeded]);
+}

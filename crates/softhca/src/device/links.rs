@@ -263,9 +263,19 @@ impl Device {
             self.links.version += 1;
         }
         if let Err(loss) = sent {
+            self.take_what_is_left(at);
             self.lose(at, loss);
         }
         budget < BUDGET
+    }
+
+    /// A peer that has ended takes nothing any more, but what it sent before that may not have been read yet, such as
+    /// acknowledgements that nobody will say again.
+    fn take_what_is_left(&mut self, at: usize) {
+        let mut budget = BUDGET;
+        while let Ok(true) = self.links.links[at].receive(&mut self.core, &mut budget) {
+            budget = BUDGET;
+        }
     }
 
     fn lose(&mut self, at: usize, reason: LinkLoss) {

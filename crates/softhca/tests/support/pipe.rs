@@ -14,6 +14,8 @@ struct Shared {
     /// Bytes from end 0 to end 1, and back.
     ways: [VecDeque<u8>; 2],
     cut: bool,
+    /// This end is no more: what it wrote can be read, and then comes the end.
+    ended: Option<usize>,
     /// Bytes until it breaks by itself.
     left: Option<u64>,
     /// One in so many writes arrives with a wrong byte.
@@ -37,6 +39,11 @@ impl Cutter {
     /// Lets end `end` read `bytes`, whatever the other end says.
     pub fn inject(&self, end: usize, bytes: &[u8]) {
         self.0.lock().unwrap().ways[1 - end].extend(bytes);
+    }
+
+    /// Whoever has end `end` ends.
+    pub fn end(&self, end: usize) {
+        self.0.lock().unwrap().ended = Some(end);
     }
 
     pub fn cut(&self) {
@@ -89,7 +96,7 @@ unsafe impl Stream for Pipe {
                 shared.cut = true;
             }
         }
-        if shared.cut && count == 0 {
+        if shared.cut && count == 0 || shared.ended.is_some() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let way = &mut shared.ways[self.end];
@@ -129,7 +136,8 @@ unsafe impl Stream for Pipe {
         let wanted: usize = into.iter().map(|vector| vector.iov_len).sum();
         let there = shared.ways[1 - self.end].len().min(wanted);
         if there == 0 {
-            return if shared.cut { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            let over = shared.cut || shared.ended.is_some();
+            return if over { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         let count = self.some(there).max(1);
         let mut left = count;
