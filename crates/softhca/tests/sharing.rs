@@ -132,6 +132,36 @@ fn a_deregistered_region_is_closed() {
     assert_refused(net, &a, &b, WcStatus::RemoteAccess);
 }
 
+/// As by programs that keep registrations for later, and deregister what is long gone.
+#[test]
+fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
+    const LENGTH: usize = 1 << 20;
+    let net = &mut neighbours(Policy::Stable);
+    let (_a, b) = acquainted(net);
+    let place = |at: usize| std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(at) as usize);
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the name is a string; the second mapping and the unmapping are of the test's own memory.
+    let elsewhere = unsafe {
+        let file = libc::memfd_create(c"other".as_ptr(), 0);
+        assert_eq!(libc::ftruncate(file, LENGTH as i64), 0);
+        let elsewhere = libc::mmap(std::ptr::null_mut(), LENGTH, rights, libc::MAP_SHARED, file, 0);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        assert_eq!(libc::mmap(place(LENGTH), LENGTH, rights, flags, file, 0), place(LENGTH));
+        assert_eq!(libc::munmap(place(2 * LENGTH), LENGTH), 0);
+        libc::close(file);
+        elsewhere.cast::<u8>()
+    };
+    b.memory.store(0, b"still here");
+    net.device(1).dereg_mr(b.mr).unwrap();
+    assert_eq!(b.memory.load(0, 10), b"still here");
+    b.memory.store(LENGTH, b"both");
+    // SAFETY: the second mapping of the same file, which nobody else uses.
+    assert_eq!(unsafe { std::slice::from_raw_parts(elsewhere, 4) }, b"both");
+    // SAFETY: no memory is touched.
+    let unmapped = unsafe { libc::msync(place(2 * LENGTH), LENGTH, libc::MS_ASYNC) } == -1;
+    assert!(unmapped);
+}
+
 #[test]
 fn a_failed_queue_pair_is_closed() {
     let net = &mut neighbours(Policy::Stable);

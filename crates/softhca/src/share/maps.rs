@@ -20,20 +20,30 @@ pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
 
 /// True if `range` shows `memory` from its start on.
 pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
-    let inode = memory.try_clone().and_then(|memory| fs::File::from(memory).metadata());
-    let maps = fs::read_to_string("/proc/self/maps");
-    let (Ok(inode), Ok(maps)) = (inode, maps) else { return false };
     let mut at = range.start;
-    for line in maps.lines() {
-        let Some((mapped, shown)) = parse_shared(line) else { continue };
-        if mapped.start <= at
-            && at < mapped.end
-            && shown == (inode.ino(), mapped.start.wrapping_sub(range.start))
-        {
-            at = mapped.end;
+    for piece in shown(range, memory) {
+        if piece.start == at {
+            at = piece.end;
         }
     }
     at >= range.end
+}
+
+/// The parts of `range` that show their part of `memory`, which shows all of it from its start on, or did so once.
+pub(super) fn shown(range: &Range<u64>, memory: &OwnedFd) -> Vec<Range<u64>> {
+    let inode = memory.try_clone().and_then(|memory| fs::File::from(memory).metadata());
+    let maps = fs::read_to_string("/proc/self/maps");
+    let (Ok(inode), Ok(maps)) = (inode, maps) else { return Vec::new() };
+    shown_pieces(&maps, range, inode.ino())
+}
+
+fn shown_pieces(maps: &str, range: &Range<u64>, memory: u64) -> Vec<Range<u64>> {
+    let shows = |(mapped, (inode, offset)): &(Range<u64>, (u64, u64))| {
+        *inode == memory && *offset == mapped.start.wrapping_sub(range.start)
+    };
+    let found = maps.lines().filter_map(parse_shared).filter(shows);
+    let within = found.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
+    within.filter(|piece| !piece.is_empty()).collect()
 }
 
 /// A line's range, inode and offset.
@@ -106,5 +116,17 @@ mod tests {
         for refused in gaps.into_iter().chain(others).chain(stacks) {
             assert_eq!(pieces(MAPS, &refused), None, "{refused:x?}");
         }
+    }
+
+    #[test]
+    fn what_was_unmapped_or_replaced_shows_the_memory_no_more() {
+        let maps = "\
+00001000-00003000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
+00003000-00004000 rw-s 00002000 00:01 78                                 /memfd:y (deleted)
+00005000-00006000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
+00006000-00009000 rw-s 00005000 00:01 77                                 /memfd:x (deleted)
+";
+        assert_eq!(shown_pieces(maps, &(0x1000..0x8000), 77), [0x1000..0x3000, 0x6000..0x8000]);
+        assert_eq!(shown_pieces(maps, &(0x1000..0x8000), 79), []);
     }
 }

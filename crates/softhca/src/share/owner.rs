@@ -26,17 +26,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes the first `length` bytes private again.
+    /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
+    /// registrations for later may deregister what is long gone, and has perhaps mapped something else there.
     fn turn_back(&self, length: u64) {
-        let part = self.range.start..self.range.start + length;
-        if part.is_empty() || holds_own_state(&part) {
-            return;
+        let end = self.range.start + length;
+        for piece in maps::shown(&self.range, &self.memory) {
+            let part = piece.start..piece.end.min(end);
+            if part.is_empty() || holds_own_state(&part) {
+                continue;
+            }
+            // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
+            let turned = unsafe { pages::turn_back(&part) };
+            // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
+            let _ = turned;
         }
-        // SAFETY: the part was turned, lies in a region that is still registered, so that it is mapped as it was, and is
-        // not this thread's own.
-        let turned = unsafe { pages::turn_back(&part) };
-        // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
-        let _ = turned;
     }
 
     fn length(&self) -> u64 {
