@@ -14,6 +14,7 @@
 //!  share        memory that neighbours on one host touch by themselves
 //!  stream       TCP, shared memory, loopback
 //!  memory       the only place that touches what belongs to the application
+//!  mapping      changes of the address space, unseen by those who listen to them
 //! ```
 //!
 //! The path of a WRITE: `post_send` puts it into the send queue; `flush_doorbell` has the requester
@@ -34,6 +35,7 @@ mod groups;
 pub mod handle;
 pub mod limits;
 mod link;
+mod mapping;
 mod memory;
 mod memory_window;
 mod qp;

@@ -22,6 +22,8 @@ use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
 
+use crate::mapping::{self, Source};
+
 /// Who touches a window while it is turned waits for this many bytes to be copied.
 pub(super) const WINDOW: u64 = 1 << 20;
 
@@ -121,7 +123,6 @@ pub(super) unsafe fn turn(
 ) -> io::Result<()> {
     let length = (window.end - window.start) as usize;
     let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
-    let file = memory.as_raw_fd();
     let place = offset as libc::off_t;
     let range = UffdRange { start: window.start, length: length as u64 };
     let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
@@ -136,12 +137,11 @@ pub(super) unsafe fn turn(
         unsafe { libc::ioctl(fd, UFFDIO_UNREGISTER, &range) };
         return Err(error);
     }
-    let turned = copy(aside.start, length, file, place).and_then(|()| {
+    let turned = copy(aside.start, length, memory.as_raw_fd(), place).and_then(|()| {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: this replaces the window, whose content the memory now holds.
-        let mapped =
-            unsafe { libc::mmap(at, length, rights, libc::MAP_SHARED | libc::MAP_FIXED, file, place) };
-        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe { mapping::map(at, length, rights, flags, Source::File(memory, offset)) }.map(drop)
     });
     // SAFETY: the window's own pages go back to it.
     if turned.is_err() && unsafe { move_pages(aside.start, at, length) }.is_err() {
@@ -188,12 +188,10 @@ struct Scratch {
 impl Scratch {
     fn new(length: usize, rights: c_int) -> io::Result<Self> {
         let guarded = length + 2 * PAGE as usize;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping where the kernel likes.
-        let below = unsafe { libc::mmap(ptr::null_mut(), guarded, libc::PROT_NONE, flags, -1, 0) };
-        if below == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let below =
+            unsafe { mapping::map(ptr::null_mut(), guarded, libc::PROT_NONE, flags, Source::Anonymous)? };
         // SAFETY: the first page of what was just mapped is the lower guard.
         let scratch = Self { start: unsafe { below.byte_add(PAGE as usize) }, length };
         // SAFETY: the range is part of the scratch.
@@ -205,7 +203,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // SAFETY: the range and its guards are the scratch's own.
-        unsafe { libc::munmap(self.start.byte_sub(PAGE as usize), self.length + 2 * PAGE as usize) };
+        unsafe { mapping::unmap(self.start.byte_sub(PAGE as usize), self.length + 2 * PAGE as usize) };
     }
 }
 
@@ -214,10 +212,8 @@ impl Drop for Scratch {
 /// # Safety
 /// Both ranges are mapped, the first one privately, and what the second one holds is not needed.
 unsafe fn move_pages(from: *mut c_void, to: *mut c_void, length: usize) -> io::Result<()> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller vouches for both ranges.
-    let moved = unsafe { libc::mremap(from, length, length, flags, to) };
-    if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    unsafe { mapping::remap(from, to, length, libc::MREMAP_DONTUNMAP) }
 }
 
 /// Writes `length` bytes at `from` into `file` at `place`.
@@ -335,9 +331,10 @@ impl Mapped {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping where the kernel likes.
         let at = unsafe {
-            libc::mmap(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, memory.as_raw_fd(), 0)
+            let source = Source::File(memory.as_fd(), 0);
+            mapping::map(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, source)?
         };
-        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { at, length }) }
+        Ok(Self { at, length })
     }
 
     /// Its bytes.
@@ -355,7 +352,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours; windows hold it as long as they use it.
-        unsafe { libc::munmap(self.at, self.length as usize) };
+        unsafe { mapping::unmap(self.at, self.length as usize) };
     }
 }
 

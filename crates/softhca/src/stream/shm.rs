@@ -18,6 +18,7 @@ use std::sync::Arc;
 use libc::iovec;
 
 use crate::asymmetric::Among;
+use crate::mapping::{self, Source};
 
 use super::gate::{Gate, Keeper, PassedMemory};
 use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
@@ -139,18 +140,8 @@ impl Mapping {
     fn new(memory: &OwnedFd) -> io::Result<Self> {
         // SAFETY: a fresh mapping where the kernel likes.
         let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                MAPPED,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+            mapping::map(ptr::null_mut(), MAPPED, libc::PROT_NONE, libc::MAP_PRIVATE, Source::Anonymous)?
         };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
         let mapping = Self(base.cast());
         mapping.show(memory, 0, PAGE, 0)?;
         for ring in 0..2 {
@@ -165,17 +156,11 @@ impl Mapping {
     /// Maps `length` bytes of `memory` from `in_file` at `at`.
     fn show(&self, memory: &OwnedFd, at: usize, length: usize, in_file: usize) -> io::Result<()> {
         // SAFETY: the range lies in the reservation that `new` made, and replaces a part of it.
-        let shown = unsafe {
-            libc::mmap(
-                self.0.add(at).cast(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                memory.as_raw_fd(),
-                in_file as libc::off_t,
-            )
-        };
-        if shown == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe {
+            let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            let source = Source::File(memory.as_fd(), in_file as u64);
+            mapping::map(self.0.add(at).cast(), length, rights, flags, source).map(drop)
+        }
     }
 
     fn place(&self, ring: usize) -> Place {
@@ -192,7 +177,7 @@ fn gate(mapping: &Arc<Mapping>, end: usize) -> Gate {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and the sides that use it are dropped with it.
-        unsafe { libc::munmap(self.0.cast(), MAPPED) };
+        unsafe { mapping::unmap(self.0.cast(), MAPPED) };
     }
 }
 

@@ -1,0 +1,71 @@
+//! Changes of the address space, by the system calls themselves.
+//!
+//! UCX and Open MPI overwrite the C library's `mmap`, `munmap` and `mremap` with code of their own, to hear of memory that
+//! they have registered and that goes away. What this library does with such memory leaves its content as it was, and would be
+//! taken for that: Open MPI ends the job. Nor may a program's code run where this library holds its lock, or has
+//! taken away pages for a moment on which that code may depend.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{c_int, c_long, c_void};
+
+/// What is mapped.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Fresh pages.
+    Anonymous,
+    /// A file, from this offset on.
+    File(BorrowedFd<'a>, u64),
+}
+
+/// `mmap`.
+///
+/// # Errors
+/// Those of the system call.
+///
+/// # Safety
+/// With `MAP_FIXED` among `flags`, nothing at `at` is needed any more.
+pub unsafe fn map(
+    at: *mut c_void,
+    length: usize,
+    rights: c_int,
+    flags: c_int,
+    source: Source<'_>,
+) -> io::Result<*mut c_void> {
+    let (flags, file, offset) = match source {
+        Source::Anonymous => (flags | libc::MAP_ANONYMOUS, -1, 0),
+        Source::File(file, offset) => (flags, file.as_raw_fd(), offset),
+    };
+    // SAFETY: the caller's promise.
+    result(unsafe { libc::syscall(libc::SYS_mmap, at, length, rights, flags, file, offset) })
+}
+
+/// `munmap`, of which nobody wants to know whether it failed: the mapping is then still there.
+///
+/// # Safety
+/// Nothing at `at` is needed any more.
+pub unsafe fn unmap(at: *mut c_void, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_munmap, at, length) };
+}
+
+/// `mremap`, to a place that is given.
+///
+/// # Errors
+/// Those of the system call.
+///
+/// # Safety
+/// Both ranges are mapped, and nothing at `to` is needed any more.
+pub unsafe fn remap(from: *mut c_void, to: *mut c_void, length: usize, flags: c_int) -> io::Result<()> {
+    let flags = flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's promise.
+    result(unsafe { libc::syscall(libc::SYS_mremap, from, length, length, flags, to) }).map(drop)
+}
+
+fn result(code: c_long) -> io::Result<*mut c_void> {
+    if code == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(std::ptr::with_exposed_provenance_mut(code.cast_unsigned() as usize))
+}
