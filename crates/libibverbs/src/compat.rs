@@ -9,7 +9,7 @@ use std::path::Path;
 use libc::c_int;
 
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    c"/sys".as_ptr()
+    fabric::device_file::sysfs().as_ptr()
 }
 
 /// The bytes read into `buffer`, without a newline at the end, or -1.
