@@ -73,6 +73,11 @@ fn libraries_of_the_system_load_with_ours_in_the_place_of_theirs() {
 }
 
 #[test]
+fn nccls_way_of_loading_gives_it_all_that_its_network_needs() {
+    run("nccl", &[]);
+}
+
+#[test]
 fn extended_reliable_connections_work() {
     run("xrc", &[]);
 }
