@@ -38,6 +38,12 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr> {
     }
 }
 
+/// Whether who is bound to `ip` is bound to no address of its own. As in the kernel, that is so with a loopback address
+/// too: nobody has a device for it, and libfabric listens at `localhost` when it means any address.
+pub(crate) fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.to_canonical().is_loopback()
+}
+
 /// `address` as C has it, and its length.
 pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) {
     // SAFETY: all-zero bytes are values of these structures.
@@ -130,6 +136,15 @@ mod tests {
         }
         // SAFETY: NULL is allowed.
         assert_eq!(unsafe { read(ptr::null()) }, Err(INVALID));
+    }
+
+    #[test]
+    fn loopback_is_any_address() {
+        for (text, any) in
+            [("::", true), ("127.0.0.1", true), ("::ffff:127.0.0.9", true), ("10.0.0.1", false)]
+        {
+            assert_eq!(is_any(text.parse().unwrap()), any, "{text}");
+        }
     }
 
     #[test]

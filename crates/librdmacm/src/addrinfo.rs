@@ -87,6 +87,7 @@ unsafe fn fill(
 ) -> Result<()> {
     let passive = hints.ai_flags & RAI_PASSIVE != 0;
     info.ai_flags = hints.ai_flags;
+    info.ai_family = hints.ai_family;
     set_kind(info, hints);
     if !node.is_null() || !service.is_null() {
         // SAFETY: the caller's promise.

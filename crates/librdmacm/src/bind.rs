@@ -63,7 +63,7 @@ impl Id {
         let only_family = lock(&self.core.state).only_family;
         let own = address::own()?;
         let addresses = match local.ip() {
-            any if any.is_unspecified() => {
+            any if address::is_any(any) => {
                 let fits =
                     |address: &IpAddr| address.is_ipv4() == any.is_ipv4() || any.is_ipv6() && !only_family;
                 own.into_iter().filter(fits).collect()
@@ -129,7 +129,7 @@ impl Id {
     fn source(&self, wanted: Option<SocketAddr>, destination: SocketAddr) -> Result<SocketAddr> {
         let bound = lock(&self.core.state).local.or(wanted);
         let port = bound.map(|bound| bound.port()).filter(|port| *port != 0).unwrap_or_else(ephemeral);
-        let address = match bound.map(|bound| bound.ip()).filter(|address| !address.is_unspecified()) {
+        let address = match bound.map(|bound| bound.ip()).filter(|ip| !address::is_any(*ip)) {
             Some(address) => address,
             None => address::source_for(destination)?,
         };

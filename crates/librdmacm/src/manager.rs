@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
 
+use crate::address;
 use crate::clock::{Clock, LOOK};
 use crate::device::Device;
 use crate::directory::{Answer, Directory, Entry};
@@ -159,7 +160,7 @@ impl Manager {
 
     /// Makes `core` listen.
     pub(crate) fn listen(&self, core: &Arc<Core>, service: Service, backlog: usize) {
-        let address = (!service.address.is_unspecified()).then_some(service.address);
+        let address = (!address::is_any(service.address)).then_some(service.address);
         self.with(|inner, _| {
             let listener = inner.cm.listen(service.space, address, service.port, backlog);
             inner.listeners.insert(listener, core.clone());

@@ -26,8 +26,8 @@ impl Id {
         if let Some(remote) = remote {
             self.c.route.addr.dst_storage = address::store(remote).0;
         }
-        // Who is bound to any address is not bound to a device.
-        if local.is_some_and(|local| !local.ip().is_unspecified())
+        // Who is bound to any address is not bound to a device before there is another side.
+        if local.is_some_and(|local| remote.is_some() || !address::is_any(local.ip()))
             && let Some(manager) = Manager::current()
         {
             self.c.verbs = manager.device.context;
