@@ -44,6 +44,14 @@ pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
 
+/// The same address, as one of IPv4 if IPv6 only wraps that.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => SocketAddr::new(ip.to_canonical(), address.port()),
+        _ => address,
+    }
+}
+
 /// `address` as C has it, and its length.
 pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) {
     // SAFETY: all-zero bytes are values of these structures.
@@ -144,6 +152,13 @@ mod tests {
             [("::", true), ("127.0.0.1", true), ("::ffff:127.0.0.9", true), ("10.0.0.1", false)]
         {
             assert_eq!(is_any(text.parse().unwrap()), any, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrapped_address_is_unwrapped() {
+        for (wrapped, bare) in [("[::ffff:10.1.2.3]:4", "10.1.2.3:4"), ("[fe80::1]:4", "[fe80::1]:4")] {
+            assert_eq!(canonical(wrapped.parse().unwrap()), bare.parse().unwrap());
         }
     }
 

@@ -60,7 +60,10 @@ impl Id {
     }
 
     fn claim(&mut self, manager: &Manager, local: SocketAddr) -> Result<()> {
-        let only_family = lock(&self.core.state).only_family;
+        let (only_family, published) = {
+            let state = lock(&self.core.state);
+            (state.only_family, state.published)
+        };
         let own = address::own()?;
         let addresses = match local.ip() {
             any if address::is_any(any) => {
@@ -73,7 +76,7 @@ impl Id {
         };
         let key = |address| self.service(address, local.port()).key(manager.device.lid);
         let keys: Vec<_> = addresses.into_iter().map(key).collect();
-        manager.directory.claim(&keys, &manager.value())?;
+        manager.directory.claim(&keys, &manager.value(published))?;
         {
             let mut state = lock(&self.core.state);
             state.local = Some(local);

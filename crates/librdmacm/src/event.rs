@@ -11,11 +11,11 @@ use verbs_abi::{
 };
 
 use crate::channel::{ChannelObject, Queued};
+use crate::datagrams::route_to;
 use crate::errno::{INVALID, Result, status};
 use crate::happening::Happening;
 use crate::id::{Core, Id};
 use crate::manager::Manager;
-use crate::messenger::route_to;
 use crate::multicast;
 use crate::qp;
 use crate::verbs::zeroed;

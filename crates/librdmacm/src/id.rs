@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) local: Option<SocketAddr>,
     /// Whom it is for.
     pub(crate) remote: Option<SocketAddr>,
+    /// The queue pair that the directory is to know under its address; if none, the manager's.
+    pub(crate) published: Option<u32>,
     /// Keys of the directory that are its own.
     pub(crate) claimed: Vec<Vec<u8>>,
     /// No addresses of another family.
@@ -60,6 +62,7 @@ impl Core {
             channel,
             local: None,
             remote: None,
+            published: None,
             claimed: Vec::new(),
             only_family: false,
             listener: None,

@@ -15,7 +15,8 @@
 //! * [`id`], [`channel`], [`event`]: what a program holds. [`bind`], [`connect`], [`endpoint`], [`multicast`], [`qp`]:
 //!   what it can do with it. [`addrinfo`], [`option`]: the rest of the interface.
 //! * [`rsocket`]: sockets over connections.
-//! * [`manager`]: the state machine of [`cm`], its thread and its timers. [`messenger`]: its queue pair.
+//! * [`manager`]: the state machine of [`cm`], its thread and its timers. [`messenger`]: its messages.
+//!   [`datagrams`]: a queue pair for them, and for others.
 //!   [`directory`]: who listens where.
 //! * [`verbs`], [`device`]: libibverbs, by its public functions.
 //!
@@ -36,6 +37,7 @@ mod c;
 mod channel;
 mod clock;
 mod connect;
+mod datagrams;
 mod device;
 mod directory;
 mod endpoint;

@@ -170,7 +170,7 @@ impl Manager {
 
     /// The program has no more use for `core`.
     pub(crate) fn abandon(&self, core: &Arc<Core>) {
-        let claimed = self.with(|inner, now| {
+        let (claimed, published) = self.with(|inner, now| {
             let numbers = inner.lookups.iter().filter(|(_, lookup)| Arc::ptr_eq(&lookup.core, core));
             for number in numbers.map(|(number, _)| *number).collect::<Vec<_>>() {
                 inner.lookups.remove(&number);
@@ -186,16 +186,16 @@ impl Manager {
                 inner.cm.abandon(connection, now);
                 inner.connections.remove(&connection);
             }
-            std::mem::take(&mut state.claimed)
+            (std::mem::take(&mut state.claimed), state.published)
         });
         for key in claimed {
-            self.directory.withdraw(&key, &self.value());
+            self.directory.withdraw(&key, &self.value(published));
         }
     }
 
-    /// What this process publishes under a service's key.
-    pub(crate) fn value(&self) -> [u8; 4] {
-        self.qpn.to_be_bytes()
+    /// What this process publishes under a service's key: who takes requests, or a queue pair that takes all.
+    pub(crate) fn value(&self, published: Option<u32>) -> [u8; 4] {
+        published.unwrap_or(self.qpn).to_be_bytes()
     }
 
     fn turn(&self) -> Option<Duration> {

@@ -6,11 +6,11 @@ use libc::{c_int, c_void, sockaddr};
 use verbs_abi::{ibv_ah_attr, ibv_gid, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::address;
+use crate::datagrams;
 use crate::errno::{Errno, INVALID, Result, done, status};
 use crate::happening::Happening;
 use crate::id::Id;
 use crate::manager::Manager;
-use crate::messenger;
 use waiting::lock;
 
 /// The signatures of IPv4 and IPv6 in a group's GID, before the partition key.
@@ -46,7 +46,7 @@ fn lid_of(group: ibv_gid) -> u16 {
 
 /// The way to a group.
 pub(crate) fn route_to(group: ibv_gid) -> ibv_ah_attr {
-    let mut attr = messenger::route_to(lid_of(group));
+    let mut attr = datagrams::route_to(lid_of(group));
     attr.is_global = 1;
     attr.grh.dgid = group;
     attr.grh.hop_limit = 1;

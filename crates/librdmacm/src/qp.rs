@@ -14,11 +14,11 @@ use verbs_abi::{
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
 
+use crate::datagrams::route_to;
 use crate::device::{Device, PORT};
 use crate::errno::{Errno, INVALID, Result, done, made, status};
 use crate::id::Id;
 use crate::manager::Manager;
-use crate::messenger::route_to;
 use crate::verbs::{kind, mask, state, zeroed};
 use waiting::lock;
 

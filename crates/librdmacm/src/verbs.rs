@@ -71,6 +71,7 @@ functions! {
     ibv_modify_qp(*mut abi::ibv_qp, *mut abi::ibv_qp_attr, c_int) -> c_int;
     ibv_destroy_qp(*mut abi::ibv_qp) -> c_int;
     ibv_create_ah(*mut abi::ibv_pd, *mut abi::ibv_ah_attr) -> *mut abi::ibv_ah;
+    ibv_destroy_ah(*mut abi::ibv_ah) -> c_int;
     ibv_attach_mcast(*mut abi::ibv_qp, *const abi::ibv_gid, u16) -> c_int;
     ibv_detach_mcast(*mut abi::ibv_qp, *const abi::ibv_gid, u16) -> c_int;
     transhume_directory_attend(OnAnswer, *mut c_void) -> c_int;

@@ -41,18 +41,20 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return Err(Errno(libc::EAFNOSUPPORT));
     }
-    match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
-        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            let socket = Socket::new()?;
-            socket.now().nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-            Ok(enter(socket))
-        }
-        (libc::SOCK_STREAM, _) => Err(Errno(libc::EPROTONOSUPPORT)),
-        _ => Err(Errno(libc::EOPNOTSUPP)),
-    }
+    let socket = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new()?,
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::for_datagrams()?,
+        (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
+    socket.now().nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+    Ok(enter(socket))
 }
 
 fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
+    if socket.carries_datagrams() {
+        return socket.now().connect_datagrams(to);
+    }
     let waits = {
         let mut inner = socket.now();
         match inner.phase {
@@ -95,11 +97,10 @@ fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
 }
 
 fn close(socket: &Socket) {
-    if shut(socket, true, true).is_ok() {
+    if socket.carries_datagrams() || shut(socket, true, true).is_ok() {
         // What has not arrived by then is lost.
         let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
-            let flushed = inner.stream.as_ref().is_none_or(|stream| stream.is_flushed());
-            (flushed || inner.has_hung_up()).then_some(Ok(()))
+            (inner.is_flushed() || inner.has_hung_up()).then_some(Ok(()))
         });
     }
 }
@@ -116,6 +117,9 @@ pub(crate) unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, _: soc
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     let listen = |socket: Arc<Socket>| {
+        if socket.carries_datagrams() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         let mut inner = socket.now();
         if inner.phase != Phase::Listening {
             inner.id()?.listen(backlog)?;

@@ -1,6 +1,6 @@
-//! Sockets over RDMA (`rdma/rsocket.h`): streams between two programs that both use them.
+//! Sockets over RDMA (`rdma/rsocket.h`): streams and datagrams between programs that all use them.
 //!
-//! A socket's number is the descriptor of its event channel, so that it is no other file's. Its life:
+//! A socket's number is the descriptor of its event channel, so that it is no other file's. The life of one for a stream:
 //!
 //! ```text
 //! fresh ─rlisten─▶ listening ─raccept─▶ (a new socket) accepting ─▶ connected
@@ -9,11 +9,13 @@
 //! ```
 //!
 //! * [`socket`]: one socket, its phases and its waiting. [`stream`]: the queue pair of a connected one, and the bytes.
+//!   [`packets`]: those of one for datagrams, which is always fresh.
 //! * [`calls`], [`transfer`], [`poll`], [`option`], [`iomap`]: the functions.
 
 mod calls;
 mod iomap;
 mod option;
+mod packets;
 mod poll;
 mod socket;
 mod stream;

@@ -1,7 +1,7 @@
 //! One socket.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use verbs_abi::cm_event::*;
 use verbs_abi::port_space::RDMA_PS_TCP;
 use verbs_abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 
+use crate::address;
 use crate::bind;
 use crate::channel::ChannelObject;
 use crate::errno::{Errno, INVALID, Result};
@@ -21,6 +22,7 @@ use crate::qp;
 use crate::verbs::{kind, zeroed};
 use waiting::lock;
 
+use super::packets::{self, Packets};
 use super::stream::{AGREEMENT, Stream};
 
 /// How long the other side's address may take to be found.
@@ -90,6 +92,8 @@ pub(super) struct Inner {
     pub(super) phase: Phase,
     /// Dropped before the identifier's channel, after its queue pair: see [`Inner::drop`].
     pub(super) stream: Option<Stream>,
+    /// What a socket for datagrams has instead of a stream. It uses the identifier's channel.
+    packets: Option<Packets>,
     owned: Option<Owned>,
     pub(super) nonblocking: bool,
     /// `SO_ERROR`.
@@ -106,6 +110,7 @@ pub(super) struct Inner {
 /// See the module.
 pub(super) struct Socket {
     number: RawFd,
+    carries_datagrams: bool,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -128,10 +133,24 @@ impl Socket {
         Ok(Self::of(Owned { id, channel }, number, Phase::Fresh, None))
     }
 
+    /// A socket for datagrams that is not bound.
+    pub(super) fn for_datagrams() -> Result<Self> {
+        let packets = Packets::new(&Manager::get()?.device)?;
+        let (channel, number) = channel()?;
+        let id = Id::create(channel, std::ptr::null_mut(), packets::SPACE, kind::UD)?;
+        // SAFETY: the identifier was just made.
+        lock(&unsafe { Id::of(id) }.core.state).published = Some(packets.qpn());
+        let mut socket = Self::of(Owned { id, channel }, number, Phase::Fresh, None);
+        socket.carries_datagrams = true;
+        lock(&socket.inner).packets = Some(packets);
+        Ok(socket)
+    }
+
     fn of(owned: Owned, number: RawFd, phase: Phase, stream: Option<Stream>) -> Self {
         let inner = Inner {
             phase,
             stream,
+            packets: None,
             owned: Some(owned),
             nonblocking: false,
             error: 0,
@@ -141,7 +160,12 @@ impl Socket {
             options: HashMap::new(),
             sleeping: false,
         };
-        Self { number, inner: Mutex::new(inner), changed: Condvar::new() }
+        Self { number, carries_datagrams: false, inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    /// Whether it is one for datagrams.
+    pub(super) fn carries_datagrams(&self) -> bool {
+        self.carries_datagrams
     }
 
     /// The program's number for it.
@@ -254,6 +278,44 @@ impl Inner {
         Ok(())
     }
 
+    /// Sends datagrams to `to`, and takes those from there alone, from now on.
+    pub(super) fn connect_datagrams(&mut self, to: SocketAddr) -> Result<()> {
+        self.bind_for(to)?;
+        lock(&self.id()?.core.state).remote = Some(address::canonical(to));
+        Ok(())
+    }
+
+    /// Sends a datagram to `to`, or to whom the socket is connected; `None` if there is no room now.
+    pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<usize>> {
+        let connected = self.addresses()?.1;
+        let to = to.map(address::canonical).or(connected).ok_or(Errno(libc::EDESTADDRREQ))?;
+        let local = self.bind_for(to)?;
+        let channel = self.owned.as_ref().map(|owned| owned.channel).ok_or(Errno(libc::EBADF))?;
+        let packets = self.packets.as_mut().ok_or(INVALID)?;
+        Ok(packets.send(channel, local, to, data)?.then_some(data.len()))
+    }
+
+    /// Takes the next datagram; `None` if there is none.
+    pub(super) fn read_datagram(&mut self, into: &mut [u8], peeks: bool) -> Option<(usize, SocketAddr)> {
+        self.packets.as_mut()?.read(into, peeks)
+    }
+
+    /// Where the socket is bound; if nowhere yet, to a port of any address.
+    fn bind_for(&mut self, to: SocketAddr) -> Result<SocketAddr> {
+        if self.addresses()?.0.is_none() {
+            let any: IpAddr =
+                if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            self.id()?.bind((any, 0).into())?;
+        }
+        self.addresses()?.0.ok_or(INVALID)
+    }
+
+    /// Whether all that was sent has left or arrived, or never will.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.stream.as_ref().is_none_or(Stream::is_flushed)
+            && self.packets.as_ref().is_none_or(Packets::is_flushed)
+    }
+
     /// Arms what makes the descriptors readable that are returned.
     pub(super) fn arm(&mut self, number: RawFd) -> Vec<RawFd> {
         let mut descriptors = vec![number];
@@ -261,6 +323,7 @@ impl Inner {
             stream.arm();
             descriptors.push(stream.fd());
         }
+        descriptors.extend(self.packets.as_ref().map(Packets::fd));
         descriptors
     }
 
@@ -273,6 +336,13 @@ impl Inner {
             return;
         }
         let Some(channel) = self.owned.as_ref().map(|owned| owned.channel) else { return };
+        if self.packets.is_some() {
+            let connected = self.addresses().ok().and_then(|(_, remote)| remote);
+            if let Some(packets) = &mut self.packets {
+                packets.advance(channel, connected);
+            }
+            return;
+        }
         // SAFETY: the channel is our own, and so are its events.
         while let Ok(event) = unsafe { event::next(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.
@@ -348,6 +418,7 @@ impl Inner {
             || self.phase == Phase::Over
             || self.hung_up && self.phase == Phase::Connected
             || self.stream.as_ref().is_some_and(|stream| stream.has_data() || stream.ended || stream.broken)
+            || self.packets.as_ref().is_some_and(Packets::has_data)
     }
 
     /// Whether writes find room or an error.
@@ -356,6 +427,7 @@ impl Inner {
             || self.hung_up
             || self.phase == Phase::Connected
                 && self.stream.as_ref().is_some_and(|stream| stream.has_room() || stream.broken)
+            || self.packets.as_ref().is_some_and(Packets::has_room)
     }
 
     /// Whether there is data to be read yet.
@@ -371,7 +443,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The queue pair goes before the completion queue that it uses.
+        // The queue pair goes before the completion queue that it uses, and what asks before the channel for answers.
+        drop(self.packets.take());
         drop(self.owned.take());
     }
 }

@@ -1,7 +1,10 @@
 //! Bytes in and out.
 
+use std::net::SocketAddr;
+
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
+use crate::address;
 use crate::errno::{Errno, INVALID, Result, status};
 
 use super::calls::tell;
@@ -44,7 +47,25 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
     }
 }
 
+/// A datagram, and from where it comes; what does not fit is lost.
+fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr)> {
+    let peeks = flags & libc::MSG_PEEK != 0;
+    socket.until(Wait::of(flags), None, |inner| inner.read_datagram(into, peeks).map(Ok))
+}
+
+fn send_datagram(socket: &Socket, data: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<usize> {
+    socket.until(Wait::of(flags), None, |inner| inner.send_datagram(data, to).transpose())
+}
+
+/// What is a stream's alone.
+fn of_streams(socket: &Socket) -> Result<()> {
+    if socket.carries_datagrams() { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
+}
+
 pub(super) fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize> {
+    if socket.carries_datagrams() {
+        return receive_datagram(socket, into, flags).map(|(got, _)| got);
+    }
     let (wait, peeks) = (Wait::of(flags), flags & libc::MSG_PEEK != 0);
     let mut done = 0;
     loop {
@@ -77,6 +98,9 @@ fn write_some(
 
 /// Sends all, or what fits if the socket does not wait.
 pub(super) fn send(socket: &Socket, from: &[u8], flags: c_int) -> Result<usize> {
+    if socket.carries_datagrams() {
+        return send_datagram(socket, from, flags, None);
+    }
     write_all(socket, from.len(), flags, |stream, done| {
         stream.has_room().then(|| Ok(stream.write(&from[done..])))
     })
@@ -163,8 +187,13 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
 ) -> ssize_t {
     // SAFETY: the contract of sockets: memory as long as stated.
     count(find(socket).and_then(|socket| unsafe {
-        let got = receive(&socket, writable(at, length), flags)?;
-        tell(socket.now().addresses()?.1, from, from_length)?;
+        let into = writable(at, length);
+        let (got, sender) = if socket.carries_datagrams() {
+            receive_datagram(&socket, into, flags).map(|(got, sender)| (got, Some(sender)))?
+        } else {
+            (receive(&socket, into, flags)?, socket.now().addresses()?.1)
+        };
+        tell(sender, from, from_length)?;
         Ok(got)
     }))
 }
@@ -174,6 +203,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
 /// # Safety
 /// There are `number` parts, each as long as it says.
 unsafe fn scatter(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+    of_streams(socket)?;
     let mut flags = flags;
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
     unsafe {
@@ -222,16 +252,24 @@ pub(crate) unsafe extern "C" fn rsendto(
     at: *const c_void,
     length: usize,
     flags: c_int,
-    _: *const sockaddr,
+    to: *const sockaddr,
     _: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as above.
-    unsafe { rsend(socket, at, length, flags) }
+    // SAFETY: as above; NULL, or a whole address.
+    count(find(socket).and_then(|socket| unsafe {
+        let data = readable(at, length);
+        if !socket.carries_datagrams() {
+            return send(&socket, data, flags);
+        }
+        let to = if to.is_null() { None } else { Some(address::read(to)?) };
+        send_datagram(&socket, data, flags, to)
+    }))
 }
 
 /// # Safety
 /// There are `number` parts, each as long as it says.
 unsafe fn gather(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+    of_streams(socket)?;
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
     unsafe { each(parts, number, |part| send(socket, readable(part.iov_base, part.iov_len), flags)) }
 }

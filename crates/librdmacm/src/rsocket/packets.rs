@@ -1,0 +1,288 @@
+//! The datagrams of a socket: a queue pair that the directory of the fabric knows by the socket's address and port.
+//!
+//! Each datagram says where it comes from. As with UDP nobody vouches for that, and an answer goes to who has the address.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use cm::Peer;
+use verbs_abi::cm_event::RDMA_CM_EVENT_ADDR_RESOLVED;
+use verbs_abi::{rdma_cm_id, rdma_event_channel};
+
+use crate::address;
+use crate::bind;
+use crate::datagrams::{Datagrams, Shape};
+use crate::device::Device;
+use crate::errno::{Errno, Result};
+use crate::event;
+use crate::id::Id;
+use crate::verbs::kind;
+use waiting::lock;
+
+/// Under which the directory knows these sockets: no port space of the connection manager.
+pub(super) const SPACE: u32 = 0xffff;
+
+/// What a message of a queue pair for datagrams may hold, of which the header takes some. The key is "rsdg".
+const SHAPE: Shape = Shape { depth: 128, size: 4096, key: 0x7273_6467 };
+
+/// The longest datagram.
+const MAX: usize = SHAPE.size - HEADER;
+
+/// Datagrams that wait to be read. What comes besides stays in the receives, and is lost without those.
+const MAX_ARRIVED: usize = 1024;
+
+/// Datagrams that wait for their destination to be found.
+const MAX_WAITING: usize = 64;
+
+/// Destinations that are remembered.
+const MAX_DESTINATIONS: usize = 4096;
+
+/// After this a destination that is used is looked up again: another socket may have its address by now.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How long a destination may take to be found.
+const RESOLVE: Duration = Duration::from_secs(2);
+
+/// Bytes before the data: version, family, port and address of where it comes from.
+const HEADER: usize = 20;
+const VERSION: u8 = 1;
+
+fn header(from: SocketAddr) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    let (family, address) = match from.ip() {
+        IpAddr::V4(address) => (4, address.to_ipv6_mapped()),
+        IpAddr::V6(address) => (6, address),
+    };
+    bytes[..2].copy_from_slice(&[VERSION, family]);
+    bytes[2..4].copy_from_slice(&from.port().to_be_bytes());
+    bytes[4..].copy_from_slice(&address.octets());
+    bytes
+}
+
+/// Where a message comes from, and its data.
+fn parse(message: &[u8]) -> Option<(SocketAddr, &[u8])> {
+    let (header, data) = message.split_first_chunk::<HEADER>()?;
+    let [version, family, high, low, address @ ..] = header;
+    let address = Ipv6Addr::from(*address);
+    let address = match family {
+        4 => address.to_ipv4_mapped()?.into(),
+        6 => address.into(),
+        _ => return None,
+    };
+    (*version == VERSION).then_some((SocketAddr::new(address, u16::from_be_bytes([*high, *low])), data))
+}
+
+/// An identifier that asks the directory for a destination.
+struct Question(*mut rdma_cm_id);
+
+// SAFETY: used under the socket's lock.
+unsafe impl Send for Question {}
+
+impl Question {
+    /// Asks for who has `to`; the answer is an event of `channel`. Also from where one would send there.
+    fn ask(channel: *mut rdma_event_channel, to: SocketAddr) -> Result<(Self, IpAddr)> {
+        let question = Self(Id::create(channel, ptr::null_mut(), SPACE, kind::UD)?);
+        // SAFETY: the identifier was just made.
+        let id = unsafe { Id::of(question.0) };
+        id.begin_resolving(None, to, RESOLVE)?;
+        let source = lock(&id.core.state).local.ok_or(Errno(libc::ENETUNREACH))?;
+        Ok((question, source.ip()))
+    }
+
+    /// Who it is, if anybody.
+    fn answer(&self) -> Option<Peer> {
+        // SAFETY: the identifier is live until this is dropped.
+        lock(&unsafe { Id::of(self.0) }.core.state).peer
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the identifier, and its events have been acknowledged.
+        unsafe { bind::destroy(self.0) };
+    }
+}
+
+/// Whom the socket sends to.
+struct Destination {
+    /// From where, if the socket is bound to no address.
+    source: IpAddr,
+    /// Who it is, as far as is known.
+    peer: Option<Peer>,
+    /// What finds out who it is now.
+    question: Option<Question>,
+    since: Instant,
+    /// Whole messages that wait for the first answer.
+    waiting: Vec<Vec<u8>>,
+}
+
+/// See the module. Used under the socket's lock.
+pub(super) struct Packets {
+    datagrams: Datagrams,
+    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    destinations: HashMap<SocketAddr, Destination>,
+}
+
+impl Packets {
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        let datagrams = Datagrams::new(device, SHAPE)?;
+        Ok(Self { datagrams, arrived: VecDeque::new(), destinations: HashMap::new() })
+    }
+
+    /// What the directory is to know.
+    pub(super) fn qpn(&self) -> u32 {
+        self.datagrams.qpn()
+    }
+
+    /// Readable when something may have come.
+    pub(super) fn fd(&self) -> RawFd {
+        self.datagrams.fd()
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Whether a datagram can be sent to one who is known.
+    pub(super) fn has_room(&self) -> bool {
+        self.datagrams.has_room()
+    }
+
+    /// Whether all that was sent has left.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.datagrams.is_flushed() && self.destinations.values().all(|to| to.waiting.is_empty())
+    }
+
+    /// Takes what has come, from `only` if the socket is connected, and answers of the directory.
+    pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) {
+        if self.arrived.len() < MAX_ARRIVED {
+            let arrived = &mut self.arrived;
+            self.datagrams.receive(|_, message| {
+                let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
+                arrived.extend(wanted.map(|(from, data)| (from, data.to_vec())));
+            });
+        }
+        // SAFETY: the channel is the socket's own, and so are its events.
+        while let Ok(event) = unsafe { event::next(channel) } {
+            // SAFETY: the event was just made; it is not used after it is acknowledged.
+            let (id, found) = unsafe {
+                let of_event = ((*event).id, (*event).event == RDMA_CM_EVENT_ADDR_RESOLVED);
+                event::acknowledge(event);
+                of_event
+            };
+            self.answered(id, found);
+        }
+    }
+
+    /// `found` if the directory could be asked.
+    fn answered(&mut self, id: *mut rdma_cm_id, found: bool) {
+        let asked = |question: &Option<Question>| question.as_ref().is_some_and(|question| question.0 == id);
+        let Some((to, destination)) = self.destinations.iter_mut().find(|(_, to)| asked(&to.question)) else {
+            return;
+        };
+        let answer = destination.question.take().and_then(|question| question.answer());
+        if found {
+            destination.peer = answer;
+        }
+        match destination.peer {
+            Some(peer) => {
+                let waiting = std::mem::take(&mut destination.waiting);
+                waiting.iter().for_each(|message| self.datagrams.send(peer, &[message]));
+            }
+            // Nobody is there: what waits is lost, and the next datagram asks again.
+            None => {
+                let to = *to;
+                self.destinations.remove(&to);
+            }
+        }
+    }
+
+    /// Takes the next datagram, as much of it as fits; leaves it there if it `peeks`.
+    pub(super) fn read(&mut self, into: &mut [u8], peeks: bool) -> Option<(usize, SocketAddr)> {
+        let (from, data) = self.arrived.front()?;
+        let (from, count) = (*from, data.len().min(into.len()));
+        into[..count].copy_from_slice(&data[..count]);
+        if !peeks {
+            self.arrived.pop_front();
+        }
+        Some((count, from))
+    }
+
+    /// Sends a datagram from `local`; `false` if there is no room for it now.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` if it is too long; those of the way to its destination.
+    pub(super) fn send(
+        &mut self,
+        channel: *mut rdma_event_channel,
+        local: SocketAddr,
+        to: SocketAddr,
+        data: &[u8],
+    ) -> Result<bool> {
+        if data.len() > MAX {
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        let destination = destination(&mut self.destinations, channel, to)?;
+        let source = if address::is_any(local.ip()) { destination.source } else { local.ip().to_canonical() };
+        let header = header(SocketAddr::new(source, local.port()));
+        match destination.peer {
+            Some(_) if !self.datagrams.has_room() => return Ok(false),
+            Some(peer) => self.datagrams.send(peer, &[&header, data]),
+            None if destination.waiting.len() >= MAX_WAITING => return Ok(false),
+            None => destination.waiting.push([&header, data].concat()),
+        }
+        Ok(true)
+    }
+}
+
+/// The destination `to`, which is looked up if it is not known well enough.
+fn destination(
+    known: &mut HashMap<SocketAddr, Destination>,
+    channel: *mut rdma_event_channel,
+    to: SocketAddr,
+) -> Result<&mut Destination> {
+    if !known.contains_key(&to) {
+        if known.len() >= MAX_DESTINATIONS
+            && let Some(oldest) = known.iter().min_by_key(|(_, to)| to.since).map(|(to, _)| *to)
+        {
+            known.remove(&oldest);
+        }
+        let (question, source) = Question::ask(channel, to)?;
+        let (question, since) = (Some(question), Instant::now());
+        known.insert(to, Destination { source, peer: None, question, since, waiting: Vec::new() });
+    }
+    let destination = known.get_mut(&to).ok_or(Errno(libc::ENOMEM))?;
+    if destination.question.is_none() && destination.since.elapsed() > FRESH {
+        destination.since = Instant::now();
+        destination.question = Some(Question::ask(channel, to)?.0);
+    }
+    Ok(destination)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_their_way_through_a_header() {
+        for text in ["10.1.2.3:80", "[fe80::1]:7", "0.0.0.0:0"] {
+            let from: SocketAddr = text.parse().unwrap();
+            let message = [&header(from)[..], b"data"].concat();
+            assert_eq!(parse(&message), Some((from, &b"data"[..])));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_dropped() {
+        let good = header("10.1.2.3:80".parse().unwrap());
+        assert!(parse(&good[..HEADER - 1]).is_none());
+        for (at, value) in [(0, 2), (1, 5), (4, 1)] {
+            let mut bad = good;
+            bad[at] = value;
+            assert!(parse(&bad).is_none(), "{at}");
+        }
+    }
+}
