@@ -10,7 +10,7 @@ readonly packages=(
     gcc g++ libc6-dev make
     iproute2 nftables util-linux procps
     perftest ibverbs-utils libibverbs-dev librdmacm-dev rdmacm-utils ucx-utils
-    qperf python3-pyverbs
+    qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
 )
 
 # The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.

@@ -7,17 +7,21 @@
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
 //! * [`perftest`]: Debian's perftest, each program with each option that it has.
 //! * [`check`]: the checking workload between two places.
+//! * [`mpi`]: Open MPI jobs in a lab.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
+//! * [`travel`]: programs whose instances take turns in moving.
 //! * [`fault`]: what goes wrong in a lab, and how it is mended.
 
 pub mod artifacts;
 pub mod check;
 pub mod fault;
+pub mod mpi;
 pub mod pair;
 pub mod perftest;
 pub mod program;
 pub mod signal;
 pub mod testlab;
+pub mod travel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

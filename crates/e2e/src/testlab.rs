@@ -1,7 +1,7 @@
 //! A lab of its own for a test, with the command line that people use.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -57,6 +57,12 @@ impl TestLab {
         command.args(["--lab", self.name.as_str()]).args(arguments);
         command.env_remove(api::SOCKET_VARIABLE);
         command
+    }
+
+    /// The program of the command line.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Runs a command to its end, good or bad.
@@ -151,6 +157,40 @@ impl TestLab {
         Ok(client)
     }
 
+    /// Waits until the instance `name`, which `run` starts, is there; it may have ended since.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn started(&self, name: &str, run: &mut Program) -> Result<Instance> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let runs = run.is_running()?;
+            match self.instance(name) {
+                Ok(instance) if instance.state != State::Starting => return Ok(instance),
+                _ if runs && Instant::now() < end => std::thread::sleep(LOOK),
+                found => bail!("{name} does not start: {found:?}, {:?}\n{}", run.take_lines(), self.logs()),
+            }
+        }
+    }
+
+    /// Waits until `program`, which `run` started as an instance, listens on TCP port `port`.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn listening(&self, run: &mut Program, program: &[&str], port: u16) -> Result<()> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let running = self.find(|words| words == program);
+            if running.iter().any(|process| is_listening(process.pid.unsigned_abs(), port)) {
+                return Ok(());
+            }
+            if Instant::now() > end || !run.is_running()? {
+                bail!("{program:?} does not listen: {:?}\n{}", run.take_lines(), self.logs());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Starts `program`, which will listen on `port`, as instance `name` on `host`; returns it when it does, with
     /// its address.
     ///
@@ -159,18 +199,9 @@ impl TestLab {
     pub fn serve(&self, name: &str, host: &str, program: &[&str], port: u16) -> Result<(Program, String)> {
         let mut command = self.command(&["run", "--name", name, "--host", host, "--"]);
         let mut server = Program::start(command.args(program))?;
-        let end = Instant::now() + SETTLE;
-        loop {
-            let running = self.find(|words| words == program);
-            if running.iter().any(|process| is_listening(process.pid.unsigned_abs(), port)) {
-                return Ok((server, self.instance(name)?.address));
-            }
-            if Instant::now() > end || !server.is_running()? {
-                let ended = server.end(Duration::ZERO)?;
-                bail!("{program:?} does not listen: {ended:?}\n{}", self.logs());
-            }
-            std::thread::sleep(LOOK);
-        }
+        let instance = self.started(name, &mut server)?;
+        self.listening(&mut server, program, port)?;
+        Ok((server, instance.address))
     }
 
     /// Starts the checking workload with its ends on two hosts. The client is the instance `client`,

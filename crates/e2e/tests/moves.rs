@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Outcome, Phase};
-use e2e::perftest::PORT;
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
@@ -96,34 +95,6 @@ fn options_of_the_workload_survive_moves() -> Result<()> {
         lab.end_check(check).with_context(|| format!("with {options:?}"))?;
     }
     Ok(())
-}
-
-/// Moves both ends of a program of perftest in turn, `moves` times, while it runs.
-fn perftest_moves(program: &[&str], moves: usize) -> Result<()> {
-    let _alone = e2e::alone();
-    let lab = TestLab::up(3)?;
-    let (server, address) = lab.serve("bw-server", "h1", program, PORT)?;
-    let mut client = lab.command(&["run", "--name", "bw-client", "--host", "h2", "--"]);
-    let client = Program::start(client.args(program).arg(address))?;
-    lab.settled("bw-client")?;
-    // Between hosts, on one host, and between hosts again.
-    let hosts = [("bw-client", "h3"), ("bw-server", "h3"), ("bw-client", "h1"), ("bw-server", "h1")];
-    for (round, (name, host)) in hosts.iter().cycle().take(moves).enumerate() {
-        lab.move_to(name, host).with_context(|| format!("move {round} of {program:?}"))?;
-    }
-    let (client, server) = (client.end(LIMIT)?.success()?, server.end(LIMIT)?.success()?);
-    ensure!(client.lines.iter().any(|line| line.trim_start().starts_with("65536")), "{client:?} {server:?}");
-    Ok(())
-}
-
-#[test]
-fn perftest_does_not_notice_a_move() -> Result<()> {
-    perftest_moves(&["ib_write_bw", "-D", "8", "-F"], 3)
-}
-
-#[test]
-fn perftest_over_an_extended_connection_does_not_notice_ten_moves() -> Result<()> {
-    perftest_moves(&["ib_send_bw", "-c", "XRC", "-D", "30", "-F"], 10)
 }
 
 #[test]

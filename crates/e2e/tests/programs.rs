@@ -1,16 +1,27 @@
-//! Unmodified programs from Debian that use verbs in their own ways: UCX, qperf, pyverbs.
+//! Unmodified programs from Debian that use verbs in their own ways: UCX, libfabric, Open MPI, qperf, pyverbs.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::mpi::{self, Layer, Mpi};
 use e2e::pair::{FIRST, Pair, Place, command};
 use e2e::program::{Program, run};
+use e2e::testlab::TestLab;
 
 /// How long one exchange may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const PLACES: [Place; 2] = [Place::TwoHosts, Place::OneHost];
+
+/// Runs `server`, which listens on `port`, and then `client`; what that says.
+fn exchange(server: &mut Command, port: u16, client: &mut Command) -> Result<Vec<String>> {
+    let mut server = Program::start(server)?;
+    server.wait_for_listener(port, LIMIT)?;
+    let lines = run(client, LIMIT)?.lines;
+    server.end(LIMIT)?.success()?;
+    Ok(lines)
+}
 
 /// Runs UCX's benchmarks over `transports` alone; its own check of what arrives is part of them.
 fn ucx(transports: &str) -> Result<()> {
@@ -21,21 +32,15 @@ fn ucx(transports: &str) -> Result<()> {
     for place in PLACES {
         let pair = Pair::new(place)?;
         for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_am_lat"] {
-            let with = |command: &mut Command| {
-                command.env("UCX_TLS", transports);
-            };
             let mut server = command(&pair.first, "ucx_perftest")?;
-            with(&mut server);
-            let mut server = Program::start(&mut server)?;
-            server.wait_for_listener(PORT, LIMIT)?;
             let mut client = command(&pair.second, "ucx_perftest")?;
-            with(&mut client);
             client.args(["-t", test, "-n", "200", "-w", "10", "-s", "10000", FIRST]);
-            let lines = run(&mut client, LIMIT)
-                .with_context(|| format!("{test} over {transports}, {place:?}"))?
-                .lines;
+            for side in [&mut server, &mut client] {
+                side.env("UCX_TLS", transports);
+            }
+            let lines = exchange(&mut server, PORT, &mut client)
+                .with_context(|| format!("{test} over {transports}, {place:?}"))?;
             ensure!(lines.iter().any(|line| line.starts_with("Final:")), "no result in {lines:?}");
-            server.end(LIMIT)?.success()?;
         }
     }
     Ok(())
@@ -50,6 +55,79 @@ fn ucx_over_connections() -> Result<()> {
 #[test]
 fn ucx_over_datagrams() -> Result<()> {
     ucx("ud_verbs")
+}
+
+/// Runs libfabric's ping-pong, which checks its data, with one type of endpoint.
+fn libfabric(provider: &str, endpoint: &str) -> Result<()> {
+    const PORT: u16 = 47592;
+    let _alone = e2e::alone();
+    for place in PLACES {
+        let pair = Pair::new(place)?;
+        let options = ["-p", provider, "-e", endpoint, "-c", "-I", "50"];
+        let mut server = command(&pair.first, "fi_pingpong")?;
+        let mut client = command(&pair.second, "fi_pingpong")?;
+        let lines = exchange(server.args(options), PORT, client.args(options).arg(FIRST))
+            .with_context(|| format!("{provider}, {place:?}"))?;
+        let size = if endpoint == "dgram" { "4k " } else { "1m " };
+        ensure!(lines.iter().any(|line| line.starts_with(size)), "no result for {size}in {lines:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn libfabric_over_connections() -> Result<()> {
+    libfabric("verbs", "msg")
+}
+
+#[test]
+fn libfabric_over_shared_connections() -> Result<()> {
+    libfabric("verbs;ofi_rxm", "rdm")
+}
+
+#[test]
+fn libfabric_over_datagrams() -> Result<()> {
+    libfabric("verbs", "dgram")
+}
+
+#[test]
+fn libfabric_knows_the_device() -> Result<()> {
+    let _alone = e2e::alone();
+    let pair = Pair::new(Place::OneHost)?;
+    let lines = run(command(&pair.first, "fi_info")?.args(["-p", "verbs"]), LIMIT)?.lines;
+    for kind in ["FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"] {
+        ensure!(lines.iter().any(|line| line.ends_with(kind)), "no {kind} in {lines:?}");
+    }
+    Ok(())
+}
+
+/// Runs Open MPI jobs in which each rank checks what it gets, on one host and on two.
+fn open_mpi(layer: Layer) -> Result<()> {
+    let _alone = e2e::alone();
+    let mpi = Mpi::new()?;
+    let lab = TestLab::up(2)?;
+    let jobs: [&[(&str, u32)]; 4] =
+        [&[("h1", 2)], &[("h1", 4)], &[("h1", 1), ("h2", 1)], &[("h1", 2), ("h2", 2)]];
+    for (number, hosts) in jobs.into_iter().enumerate() {
+        let mut job = mpi.command(&lab, &format!("job-{number}"), layer, hosts, 40);
+        let lines = run(&mut job, LIMIT).with_context(|| format!("{layer:?}, {hosts:?}"))?.lines;
+        ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{hosts:?} reports {lines:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn open_mpi_over_openib() -> Result<()> {
+    open_mpi(Layer::Openib)
+}
+
+#[test]
+fn open_mpi_over_ucx_connections() -> Result<()> {
+    open_mpi(Layer::Ucx("rc_verbs,ud_verbs:aux,self"))
+}
+
+#[test]
+fn open_mpi_over_ucx_datagrams() -> Result<()> {
+    open_mpi(Layer::Ucx("ud_verbs,self"))
 }
 
 #[test]
@@ -89,7 +167,7 @@ fn pyverbs_drives_the_device() -> Result<()> {
     let pair = Pair::new(Place::OneHost)?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_to_itself.py");
     // Debian's own Python: its modules are there.
-    let ended = run(command(&pair.first, "/usr/bin/python3")?.arg(script), LIMIT)?;
-    ensure!(ended.lines.iter().any(|line| line.starts_with("a datagram went")), "{:?}", ended.lines);
+    let ended = run(command(&pair.first, "/usr/bin/python3")?.args([script, "3"]), LIMIT)?;
+    ensure!(ended.lines.iter().any(|line| line.starts_with("3 datagrams went")), "{:?}", ended.lines);
     Ok(())
 }

@@ -128,6 +128,19 @@ fn riostream_writes_to_mapped_memory() -> Result<()> {
 }
 
 #[test]
+fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        let pair = Pair::new(place)?;
+        let _server = Program::start(&mut command(&pair.first, "udpong")?)?;
+        for options in [&["-T", "e"] as &[&str], &["-T", "e", "-T", "b"], &["-T", "e", "-T", "n"]] {
+            client(&pair, "udpong", &[&["-s", FIRST, "-C", "100"], options].concat())?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn rcopy_copies_a_file() -> Result<()> {
     let _alone = e2e::alone();
     let pair = Pair::new(Place::TwoHosts)?;
@@ -172,28 +185,4 @@ fn connections_and_listeners_move() -> Result<()> {
         other.end(LIMIT)?.success().with_context(|| format!("while {name} went to {host}"))?;
     }
     client.end(2 * LIMIT)?.success().map(drop)
-}
-
-/// A stream of verified bytes whose ends take turns in moving.
-#[test]
-fn rsockets_move() -> Result<()> {
-    /// Enough to last for longer than the moves.
-    const OPTIONS: [&str; 8] = ["-S", "10000", "-I", "2000", "-C", "100", "-T", "v"];
-    let _alone = e2e::alone();
-    let lab = TestLab::up(3)?;
-    let run = |name: &str, host: &str, more: &[&str]| {
-        let run = ["run", "--name", name, "--host", host, "--", "rstream"];
-        Program::start(&mut lab.command(&[&run[..], &OPTIONS, more].concat()))
-    };
-    let server = run("server", "h1", &[])?;
-    let address = lab.settled("server")?.address;
-    let client = run("client", "h2", &["-s", &address])?;
-    lab.settled("client")?;
-    for (name, host) in
-        [("client", "h3"), ("server", "h3"), ("client", "h1"), ("server", "h2"), ("client", "h2")]
-    {
-        lab.move_to(name, host).with_context(|| format!("{name} to {host}"))?;
-    }
-    client.end(2 * LIMIT)?.success()?;
-    server.end(LIMIT)?.success().map(drop)
 }

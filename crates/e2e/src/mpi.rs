@@ -1,0 +1,118 @@
+//! Open MPI jobs whose ranks are in instances, one on each host, which move like any others.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{self, Command};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::program::run;
+use crate::testlab::TestLab;
+
+/// What rank 0 says at the good end of a job.
+pub const REPORT: &str = "each as it was sent";
+
+/// What runs a command on another host for mpirun: as an instance, named after the host and the job.
+const AGENT: &str = r#"#!/bin/sh
+host=$1
+shift
+export TMPDIR="$JOB_FOLDER/$JOB-$host" LD_PRELOAD="$JOB_FOLDER/no_terminals.so"
+mkdir "$TMPDIR"
+exec "$TRANSHUME" --lab "$LAB" run --host "$host" --name "$host-$JOB" --detach -- sh -c "$*"
+"#;
+
+/// Open MPI's daemon gives its ranks terminals for their output, and pipes where it gets none. A terminal is its host's, and
+/// cannot move.
+const NO_TERMINALS: &str = "#include <errno.h>\nint openpty() { errno = ENOENT; return -1; }\n";
+
+/// What a job's messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// Open MPI's own code for verbs.
+    Openib,
+    /// UCX with these transports.
+    Ucx(&'static str),
+}
+
+impl Layer {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Openib => &["ob1", "--mca", "btl", "openib,self", "--mca", "btl_openib_allow_ib", "1"],
+            Self::Ucx(_) => &["ucx"],
+        }
+    }
+}
+
+/// What jobs need on the hosts' file system, until it is dropped.
+pub struct Mpi {
+    folder: PathBuf,
+}
+
+impl Mpi {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// If a file cannot be made.
+    pub fn new() -> Result<Self> {
+        let mpi = Self { folder: env::temp_dir().join(format!("transhume-mpi-{}", process::id())) };
+        fs::create_dir(&mpi.folder).with_context(|| format!("cannot make {}", mpi.folder.display()))?;
+        fs::write(mpi.agent(), AGENT)?;
+        fs::set_permissions(mpi.agent(), fs::Permissions::from_mode(0o755))?;
+        let source = mpi.folder.join("no_terminals.c");
+        fs::write(&source, NO_TERMINALS)?;
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-w", "-shared", "-fPIC", "-o"]);
+        run(compiler.arg(mpi.folder.join("no_terminals.so")).arg(source), Duration::from_secs(10))?;
+        Ok(mpi)
+    }
+
+    fn agent(&self) -> PathBuf {
+        self.folder.join("agent")
+    }
+
+    /// The command that runs job `job`: a ring of ranks on `hosts`, each with its number of ranks, which check `turns` blocks
+    /// of bytes each. The ranks on host H are instance `H-JOB`.
+    #[must_use]
+    pub fn command(
+        &self,
+        lab: &TestLab,
+        job: &str,
+        layer: Layer,
+        hosts: &[(&str, u32)],
+        turns: u32,
+    ) -> Command {
+        const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ring_of_ranks.py");
+        let slots: Vec<_> = hosts.iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
+        let mut command = lab.command(&["run", "--host", "h1", "--name", job, "--", "mpirun"]);
+        command.arg("--host").arg(slots.join(","));
+        for (name, value) in [
+            ("orte_leave_session_attached", "1"),
+            ("btl_openib_warn_no_device_params_found", "0"),
+            ("mpi_yield_when_idle", "1"),
+        ] {
+            command.args(["--mca", name, value]);
+        }
+        command.args(["--mca", "plm_rsh_agent"]).arg(self.agent());
+        command.args(["--mca", "pml"]).args(layer.arguments());
+        // Debian's own Python: its modules are there. Openib is for programs with one thread.
+        command.args(["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False", RING, &turns.to_string()]);
+        if let Layer::Ucx(transports) = layer {
+            command.env("UCX_TLS", transports);
+        }
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command.env("JOB", job).env("JOB_FOLDER", &self.folder).env("TMPDIR", &self.folder);
+        command.env("LAB", lab.name().as_str()).env("TRANSHUME", lab.program());
+        command
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            eprintln!("{} is left over: {error}", self.folder.display());
+        }
+    }
+}
