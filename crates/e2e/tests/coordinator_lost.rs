@@ -41,7 +41,7 @@ fn an_attached_run_goes_on_with_output_and_exit_code() -> Result<()> {
 }
 
 #[test]
-fn output_that_was_lost_with_a_node_is_told() -> Result<()> {
+fn what_a_node_that_dies_may_have_lost_is_told() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(1)?;
     let signal = Signal::new("lost");
@@ -54,10 +54,9 @@ fn output_that_was_lost_with_a_node_is_told() -> Result<()> {
     signal.give()?;
     let ended = run.end(LIMIT)?;
     ensure!(ended.lines.last().is_some_and(|line| line == "RESULT"), "what came later is lost: {ended:?}");
-    ensure!(ended.status.code() == Some(1) && ended.errors.contains("output is missing"), "{ended:?}");
-    let logs = lab.transhume(&["logs", "job"])?;
-    ensure!(logs.lines == ["RESULT"], "{logs:?}");
-    ensure!(logs.status.code() == Some(1) && logs.errors.contains("was restarted"), "{logs:?}");
+    ensure!(ended.status.success() && ended.errors.contains("output may be missing"), "{ended:?}");
+    let logs = lab.transhume(&["logs", "job"])?.success()?;
+    ensure!(logs.lines == ["RESULT"] && logs.errors.contains("was restarted"), "{logs:?}");
     Ok(())
 }
 

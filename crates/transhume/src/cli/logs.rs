@@ -32,7 +32,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let reading = Reading { name: &self.name, follow: self.follow, after: None, missing: None };
+        let reading = Reading { name: &self.name, follow: self.follow, after: None, dropped: 0 };
         let events = target.send(&reading.request())?;
         let copied = reading.copy(&target.socket(), events, |failure| failure);
         copied.map_err(|failure| target.suggest(failure, &self.name))
@@ -47,45 +47,25 @@ pub struct Reading<'a> {
     pub follow: bool,
     /// Where to go on.
     pub after: Option<Position>,
-    /// What was not kept for it behind that.
-    pub missing: Option<Missing>,
-}
-
-/// Output that is not kept any more.
-#[derive(Clone, Copy)]
-pub enum Missing {
-    /// So many pieces were not taken in time.
-    Pieces(u64),
-    /// The node that kept it has died.
-    Unknown,
-}
-
-impl Missing {
-    fn add(before: Option<Self>, pieces: Option<u64>) -> Self {
-        match (before, pieces) {
-            (None, Some(pieces)) => Self::Pieces(pieces),
-            (Some(Self::Pieces(before)), Some(pieces)) => Self::Pieces(before + pieces),
-            _ => Self::Unknown,
-        }
-    }
+    /// Pieces of output that were dropped behind that.
+    pub dropped: u64,
 }
 
 impl Reading<'_> {
-    fn incomplete(&self, missing: Missing) -> Failure {
-        let name = self.name;
-        match missing {
-            Missing::Pieces(pieces) => Failure::new(
-                format!(
-                    "{pieces} pieces of `{name}`'s output are missing: \
-                     they were not taken within 30 seconds, or while the coordinator was away"
-                ),
-                "read without long pauses, or let the command write to a file",
-            ),
-            Missing::Unknown => Failure::new(
-                format!("some of `{name}`'s output is missing: the node of its host was restarted"),
-                "let the command write to a file what must outlive that",
-            ),
-        }
+    fn incomplete(&self) -> Failure {
+        let why = "they were not taken within 30 seconds, or while the coordinator was away";
+        Failure::new(
+            format!("{} pieces of `{}`'s output are missing: {why}", self.dropped, self.name),
+            "read without long pauses, or let the command write to a file",
+        )
+    }
+
+    /// What is on its way to a node that dies is lost; whether anything was is not known.
+    fn perhaps_incomplete(&self) -> Failure {
+        Failure::new(
+            format!("some of `{}`'s output may be missing: the node of its host was restarted", self.name),
+            "let the command write to a file what must outlive that",
+        )
     }
 
     /// Asks for what comes next.
@@ -107,17 +87,14 @@ impl Reading<'_> {
                     write(stream, &bytes.0).map_err(&unwritable)?;
                     self.after = Some(position);
                 }
-                Ok(Event::Dropped { pieces }) => {
-                    let missing = Missing::add(self.missing, pieces);
-                    eprintln!("{}", self.incomplete(missing));
-                    self.missing = Some(missing);
+                Ok(Event::Dropped { pieces: Some(pieces) }) => {
+                    self.dropped += pieces;
+                    eprintln!("{}", self.incomplete());
                 }
-                Ok(Event::Exited { code }) if code != 0 => return Ok(exit_code(code)),
-                Ok(Event::Exited { .. } | Event::Done) => {
-                    return self
-                        .missing
-                        .map_or(Ok(ExitCode::SUCCESS), |missing| Err(self.incomplete(missing)));
-                }
+                Ok(Event::Dropped { pieces: None }) => eprintln!("{}", self.perhaps_incomplete()),
+                Ok(Event::Exited { code: 0 }) if self.dropped > 0 => return Err(self.incomplete()),
+                Ok(Event::Exited { code }) => return Ok(exit_code(code)),
+                Ok(Event::Done) => return Ok(ExitCode::SUCCESS),
                 Ok(Event::Failed(failure)) => return Err(failure.into()),
                 Ok(event) => return Err(unexpected(&event)),
                 Err(error) if self.follow && error.is_loss() => events = self.again(socket)?,

@@ -127,7 +127,7 @@ impl Errand {
             end(&self.socket, name);
         }
         let start = Position { vid: instance.vid, next: 0 };
-        let reading = Reading { name, follow: true, after: Some(start), missing: None };
+        let reading = Reading { name, follow: true, after: Some(start), dropped: 0 };
         let events = match Client::send(&self.socket, &reading.request()) {
             Err(error) if error.is_loss() => reading.again(&self.socket)?,
             answer => answer?,
