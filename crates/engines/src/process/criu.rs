@@ -186,11 +186,19 @@ impl Criu {
     /// Makes CRIU undo its work, and waits until it has ended.
     pub fn undo(&mut self) {
         if self.harmless {
-            let _gone = self.child.kill();
+            self.kill_group();
         }
         // SAFETY: no memory is passed; a closed other end is no matter.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         self.end_within(UNDO);
+    }
+
+    /// Kills CRIU, and what it has forked to try out the kernel, which would wait for it for ever.
+    fn kill_group(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // SAFETY: no memory is passed. The group is CRIU's own, whose number is taken until it is waited for.
+            unsafe { libc::kill(-self.id.pid, libc::SIGKILL) };
+        }
     }
 
     /// Waits for CRIU's end; kills it if it takes too long, and its guard if that does.

@@ -151,6 +151,7 @@ fn a_cancel_is_obeyed_although_criu_hangs() {
     let (a, b) = (lab.host("a"), lab.host_with("b", |config| config.criu = criu));
     let spec = workload("hanging", 38, &["count", "1000038"]);
     let mut output = suspended(&spec, &a, &b);
+    let network = b.network_of(&spec.name);
     let began = Instant::now();
     let watch = Watch { cancelled: &|| true, ..Watch::QUIET };
     let refused = b.call(|engine| engine.restore(&spec.name, &watch)).unwrap_err();
@@ -158,6 +159,7 @@ fn a_cancel_is_obeyed_although_criu_hangs() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     b.call(|engine| engine.abort(&spec.name)).unwrap();
     assert!(b.is_empty());
+    lab::await_silence(&network);
     let listener = a.listen(&spec.name);
     a.call(|engine| engine.resume(&spec.name)).unwrap();
     runs(listener, &mut output);

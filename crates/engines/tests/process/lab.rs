@@ -48,10 +48,11 @@ impl Lab {
         TinyDisk(path)
     }
 
-    /// A program that is CRIU but when it is to work: then it hangs.
+    /// A program that is CRIU but when it is to work: then it hangs, and so does what it has forked.
     pub fn hanging_criu(&self) -> PathBuf {
         let path = self.folder.join("hanging-criu");
-        let script = format!("#!/bin/sh\n[ $1 = swrk ] && exec sleep 60\nexec {} \"$@\"\n", criu().display());
+        let work = "[ $1 = swrk ] && { sleep 60 & exec sleep 60; }";
+        let script = format!("#!/bin/sh\n{work}\nexec {} \"$@\"\n", criu().display());
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
@@ -399,9 +400,18 @@ pub fn criu_in(network: &OwnedFd) -> Vec<i32> {
 
 /// Kills all processes in a network, and waits for their end.
 pub fn end_all(network: &OwnedFd) {
-    let end = Instant::now() + PATIENCE;
     let found = processes(|_, theirs| theirs == link_of(network));
     found.iter().for_each(kill);
+    await_ends(&found);
+}
+
+/// Waits until nothing is in a network.
+pub fn await_silence(network: &OwnedFd) {
+    await_ends(&processes(|_, theirs| theirs == link_of(network)));
+}
+
+fn await_ends(found: &[i32]) {
+    let end = Instant::now() + PATIENCE;
     while found.iter().any(lives) {
         assert!(Instant::now() < end, "{found:?} do not end");
         std::thread::yield_now();
