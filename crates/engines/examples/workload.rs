@@ -26,6 +26,7 @@ fn main() {
         ["crowd", address] => crowd(address),
         ["reply"] => reply(),
         ["open", path] => open(path),
+        ["lock", path] => lock(path),
         _ => panic!("unknown workload {words:?}"),
     }
 }
@@ -216,6 +217,13 @@ fn reply() {
         std::io::stdout().write_all(&bytes).unwrap();
         std::io::stdout().flush().unwrap();
     }
+}
+
+/// Keeps a file locked.
+fn lock(path: &str) {
+    let file = File::open(path).unwrap();
+    file.lock().unwrap();
+    count(u64::MAX);
 }
 
 /// Keeps a file open.

@@ -25,6 +25,17 @@ fn a_terminal_and_a_device_pin() {
 }
 
 #[test]
+fn a_lock_pins() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let path = host.config.state.join("locked");
+    fs::write(&path, "").unwrap();
+    let found = report(&host, &["lock", path.to_str().unwrap()]).blockers;
+    assert!(found.len() == 1 && found[0].what.contains("holds a lock on"), "{found:?}");
+    assert!(found[0].what.contains(path.to_str().unwrap()), "{found:?}");
+}
+
+#[test]
 fn an_open_file_must_be_at_the_destination() {
     let lab = Lab::new();
     let host = lab.host("a");

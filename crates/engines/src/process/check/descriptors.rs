@@ -75,6 +75,10 @@ impl Findings<'_> {
         } else if of_one_process(path) {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
+        } else if holds_lock(&info_of(pid, number)) {
+            // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
+            let what = format!("{} holds a lock on {shown}", named(pid));
+            self.block(what, "let it give the lock up before the move");
         } else {
             self.need(path, via, is_written(pid, number));
         }
@@ -107,6 +111,11 @@ pub fn is_page_turner(info: &str) -> bool {
     let features = interface.and_then(|interface| interface.trim().split(':').nth(1));
     let features = features.and_then(|features| u64::from_str_radix(features, 16).ok());
     features.is_some_and(|features| features & !INITIALIZED == fabric::PAGE_TURNER_FEATURES)
+}
+
+/// True for an open file with a lock of any kind.
+fn holds_lock(info: &str) -> bool {
+    info.lines().any(|line| line.starts_with("lock:"))
 }
 
 fn info_of(pid: i32, number: i32) -> String {
