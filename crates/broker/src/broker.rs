@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -406,12 +406,11 @@ impl Shared {
         });
     }
 
-    /// Waits while a follower of the output lags. An instance that is to be moved does not wait: what its first
-    /// process has sent goes along.
-    pub async fn room_for_output(&self, id: InstanceId) {
+    /// Waits while a follower of the output lags, but not for the last words of a first process that has been told to
+    /// suspend, and writes no more: `parting`.
+    pub async fn room_for_output(&self, id: InstanceId, parting: &AtomicBool) {
         let room = |instance: &mut Instance| {
-            let listening = matches!(instance.phase, Phase::Listening(_));
-            !listening || instance.carried.output.has_room(Instant::now())
+            parting.load(Ordering::Relaxed) || instance.carried.output.has_room(Instant::now())
         };
         while timeout(FOLLOWERS_CHECK, self.until(id, room)).await.is_err() {}
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -128,9 +129,14 @@ async fn converse(
     waiting: mpsc::Receiver<Outgoing>,
     socket: AsyncFd<OwnedFd>,
 ) {
+    let parting = AtomicBool::new(false);
+    let part = || {
+        parting.store(true, Ordering::Relaxed);
+        shared.with(instance, |instance| instance.changed.notify_waiters());
+    };
     let result = tokio::select! {
-        result = hear(&shared, instance, seat, &socket) => result,
-        result = tell(waiting, &socket) => result,
+        result = hear(&shared, instance, seat, &socket, &parting) => result,
+        result = tell(waiting, &socket, part) => result,
     };
     if let Err(error) = result {
         debug!("instance {instance}: a process is cut off: {error}");
@@ -175,10 +181,11 @@ async fn hear(
     instance: InstanceId,
     seat: Seat,
     socket: &AsyncFd<OwnedFd>,
+    parting: &AtomicBool,
 ) -> io::Result<()> {
     loop {
         if seat == Seat::Init {
-            shared.room_for_output(instance).await;
+            shared.room_for_output(instance, parting).await;
         }
         let Some(message) = receive(socket).await? else { return Ok(()) };
         handle(shared, instance, seat, message)?;
@@ -228,10 +235,18 @@ fn ask_directory(shared: &Shared, asker: Member, number: u64, request: Request) 
     }
 }
 
-/// Sends what waits for the process until nobody can want to tell it anything more.
-async fn tell(mut waiting: mpsc::Receiver<Outgoing>, socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
+/// Sends what waits for the process until nobody can want to tell it anything more; `part` hears that it has been told
+/// to suspend.
+async fn tell(
+    mut waiting: mpsc::Receiver<Outgoing>,
+    socket: &AsyncFd<OwnedFd>,
+    part: impl Fn(),
+) -> io::Result<()> {
     while let Some(outgoing) = waiting.recv().await {
         send(socket, outgoing.message(), outgoing.descriptors()).await?;
+        if matches!(outgoing.message(), ToProcess::Suspend) {
+            part();
+        }
     }
     Ok(())
 }
