@@ -58,6 +58,7 @@ impl Link {
         let Network { mac, mtu, .. } = *network;
         let near_mac = host_mac(network);
         netlink::add_veth(&netlink::Veth { near: &near, near_mac, far: INSIDE, namespace, mac, mtu })?;
+        without_answers(&near);
         netlink::set_up(&near)?;
         netns::enter(namespace, || {
             without_ipv6();
@@ -141,6 +142,12 @@ impl Link {
         };
         if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// The host must not take part where the bridge does not: off it, the kernel would answer ARP requests of the instance's
+/// for the host's own addresses. Where that cannot be set the host's answers go astray.
+fn without_answers(near: &str) {
+    let _read_only = fs::write(format!("/proc/sys/net/ipv4/conf/{near}/arp_ignore"), "8");
 }
 
 /// Waits until the bridge's port `index` forwards: the bridge enables it when it sees its carrier.
