@@ -131,10 +131,18 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// The entries of a directory that are numbers.
+/// The entries of a process' directory that are numbers; none if the process has ended.
 pub fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
-    let entries = fs::read_dir(directory)?;
+    let entries = match fs::read_dir(directory) {
+        Err(error) if has_ended(&error) => return Ok(Vec::new()),
+        entries => entries?,
+    };
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Whether the kernel says so that a process has ended.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 #[cfg(test)]
@@ -165,5 +173,14 @@ mod tests {
         assert!(family.contains(&i32::try_from(child.id()).unwrap()));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_nothing_below_it() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = i32::try_from(child.id()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(tree(ended).unwrap(), [ended]);
+        assert_eq!(numbers_in(&format!("/proc/{ended}/fd")).unwrap(), [0; 0]);
     }
 }
