@@ -27,6 +27,8 @@ fn main() {
         ["reply"] => reply(),
         ["open", path] => open(path),
         ["lock", path] => lock(path),
+        ["listen", trigger] => listen(trigger),
+        ["whisper", port, trigger] => whisper(port.parse().unwrap(), trigger),
         _ => panic!("unknown workload {words:?}"),
     }
 }
@@ -217,6 +219,50 @@ fn reply() {
         std::io::stdout().write_all(&bytes).unwrap();
         std::io::stdout().flush().unwrap();
     }
+}
+
+/// Connections between the two processes of [`listen`].
+const CONNECTIONS: usize = 64;
+
+/// Takes a number from each of many connections with a child, and counts them. It has so much memory that its child is
+/// dumped long after its own ends of the connections.
+fn listen(trigger: &str) {
+    let memory = vec![1_u8; 200 << 20];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut child =
+        Command::new(std::env::current_exe().unwrap()).args(["whisper", &port, trigger]).spawn().unwrap();
+    let connections: Vec<_> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    println!("0");
+    for mut connection in connections {
+        let mut number = [0; 8];
+        connection.read_exact(&mut number).unwrap();
+        println!("{}", u64::from_ne_bytes(number));
+    }
+    child.wait().unwrap();
+    std::process::exit(i32::from(memory[0]));
+}
+
+/// Sends a number over each connection while the loopback is down, so that the kernel tries again soon after it is up.
+fn whisper(port: u16, trigger: &str) {
+    const BETWEEN: Duration = Duration::from_millis(2);
+    let connect = |_| TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut connections: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+    while !std::fs::exists(trigger).unwrap() {
+        thread::sleep(PAUSE);
+    }
+    loopback("down");
+    for (connection, number) in connections.iter_mut().zip(2_u64..) {
+        connection.write_all(&number.to_ne_bytes()).unwrap();
+        thread::sleep(BETWEEN);
+    }
+    loopback("up");
+    println!("1");
+    drop(connections.iter_mut().map(|connection| connection.read(&mut [0]).unwrap()).max());
+}
+
+fn loopback(state: &str) {
+    assert!(Command::new("ip").args(["link", "set", "lo", state]).status().unwrap().success());
 }
 
 /// Keeps a file locked.

@@ -66,6 +66,9 @@ pub struct Criu {
 }
 
 impl Criu {
+    /// The hook of a dump at which the tree is stopped, and nothing of it read yet.
+    pub const ALL_STOPPED: &str = "query-ext-files";
+
     /// Starts CRIU and asks it to begin.
     pub fn start(launch: &Launch<'_>) -> Result<Self> {
         let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;

@@ -20,6 +20,7 @@ use super::netlink;
 use crate::instance::Network;
 
 const INSIDE: &str = "eth0";
+const LOOPBACK: &str = "lo";
 
 /// How long the kernel may take to see the carrier of a new link.
 const CARRIER: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ impl Link {
         netlink::set_up(&near)?;
         netns::enter(namespace, || {
             without_ipv6();
-            netlink::set_up("lo")?;
+            netlink::set_up(LOOPBACK)?;
             netlink::set_up(INSIDE)?;
             let link = Self::here(network, bridge)?;
             link.wait_for_carrier()?;
@@ -91,8 +92,18 @@ impl Link {
         netlink::set_bridge(&host_end(&self.network), None)
     }
 
+    /// Takes the loopback down, until the link is mended, while the ends of connections inside are dumped one after the
+    /// other: what reached an end that is dumped already must not be acknowledged to one that is not, which would forget
+    /// it. Only for stopped processes: to others `localhost` would be gone.
+    pub fn silence(&self) -> io::Result<()> {
+        let flags = flags_of(self.announcer.as_fd(), LOOPBACK)?;
+        set_flags(self.announcer.as_fd(), LOOPBACK, flags & !libc::IFF_UP)
+    }
+
     /// Mends the link and tells the neighbours where the address is now.
     pub fn mend(&self) -> io::Result<()> {
+        let loopback = flags_of(self.announcer.as_fd(), LOOPBACK)?;
+        set_flags(self.announcer.as_fd(), LOOPBACK, loopback | libc::IFF_UP)?;
         let near = host_end(&self.network);
         netlink::set_bridge(&near, Some(index_of(&self.bridge)?))?;
         forward(index_of(&near)?)?;
@@ -103,15 +114,15 @@ impl Link {
     /// Neighbours that were asked for while the link was cut would be asked for again after a second only.
     /// The kernel forgets them when the need for that changes.
     fn forget_neighbours(&self) -> io::Result<()> {
-        let flags = flags_of(self.announcer.as_fd())?;
-        set_flags(self.announcer.as_fd(), flags | libc::IFF_NOARP)?;
-        set_flags(self.announcer.as_fd(), flags & !libc::IFF_NOARP)
+        let flags = flags_of(self.announcer.as_fd(), INSIDE)?;
+        set_flags(self.announcer.as_fd(), INSIDE, flags | libc::IFF_NOARP)?;
+        set_flags(self.announcer.as_fd(), INSIDE, flags & !libc::IFF_NOARP)
     }
 
     /// Before the carrier is seen, the kernel drops what is sent.
     fn wait_for_carrier(&self) -> io::Result<()> {
         let end = Instant::now() + CARRIER;
-        while flags_of(self.announcer.as_fd())? & libc::IFF_RUNNING == 0 {
+        while flags_of(self.announcer.as_fd(), INSIDE)? & libc::IFF_RUNNING == 0 {
             if Instant::now() > end {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -169,26 +180,26 @@ fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
 }
 
-fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
-    let mut change = request();
+fn set_flags(socket: BorrowedFd<'_>, link: &str, flags: libc::c_int) -> io::Result<()> {
+    let mut change = request(link);
     change.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: `change` is live, and its name ends with NUL.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut change) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A request about the inner end.
-fn request() -> libc::ifreq {
+/// A request about a link of the socket's namespace.
+fn request(link: &str) -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(INSIDE.bytes()) {
+    for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
         *to = from.cast_signed();
     }
     request
 }
 
-fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
-    let mut query = request();
+fn flags_of(socket: BorrowedFd<'_>, link: &str) -> io::Result<libc::c_int> {
+    let mut query = request(link);
     // SAFETY: `query` is live, and its name ends with NUL.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut query) };
     if result == -1 {

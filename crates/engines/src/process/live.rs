@@ -163,6 +163,9 @@ impl Live {
         let name = &self.record.spec.name;
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
         criu.answer(true)?;
+        criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
+        self.link.silence().doing(|| "taking the loopback down".into())?;
+        criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that

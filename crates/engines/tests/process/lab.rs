@@ -307,6 +307,18 @@ pub fn copy_images(from: &Host, to: &Host, name: &InstanceName) {
 
 /// Moves a running instance, and returns the node's side at the destination.
 pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output: &mut Output) -> Node {
+    relocate_when(node, spec, from, to, output, |_, _| {})
+}
+
+/// The same; all is prepared when `ready` is called, and the instance is suspended at once when it returns.
+pub fn relocate_when(
+    mut node: Node,
+    spec: &InstanceSpec,
+    from: &Host,
+    to: &Host,
+    output: &mut Output,
+    ready: impl FnOnce(&mut Node, &mut Output),
+) -> Node {
     let name = &spec.name;
     let report = from.call(|engine| engine.check(name)).unwrap();
     assert_eq!(report.blockers, []);
@@ -314,6 +326,7 @@ pub fn relocate(node: Node, spec: &InstanceSpec, from: &Host, to: &Host, output:
     to.call(|engine| engine.prepare(spec, report.needs.memory)).unwrap();
     from.call(|engine| engine.arm(name)).unwrap();
     to.call(|engine| engine.arm(name)).unwrap();
+    ready(&mut node, output);
     node.suspend(output);
     let dump = from.call(|engine| engine.suspend(name, &Watch::QUIET)).unwrap();
     copy_images(from, to, name);

@@ -1,9 +1,11 @@
 //! Moves that succeed, and rollbacks: what ran goes on as if nothing had happened.
 
+use std::fs;
+
 use engines::Watch;
 use fabric::attach::ToProcess;
 
-use crate::lab::{Lab, Node, Output, PATIENCE, relocate, workload};
+use crate::lab::{Lab, Node, Output, PATIENCE, relocate, relocate_when, workload};
 
 #[test]
 fn a_command_runs_to_its_end_and_its_output_arrives() {
@@ -187,6 +189,25 @@ fn a_tcp_stream_loses_nothing_when_either_end_moves() {
     }
     drunk.assert_counts();
     poured.assert_counts();
+}
+
+/// What one process sends to another while both are being dumped arrives, too.
+#[test]
+fn connections_inside_of_an_instance_lose_nothing() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let trigger = a.config.state.join("trigger");
+    let spec = workload("inside", 14, &["listen", trigger.to_str().unwrap()]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() == 1);
+    let mut node = relocate_when(node, &spec, &a, &b, &mut output, |node, output| {
+        fs::write(&trigger, "").unwrap();
+        node.read(output, |output| output.lines() == 2);
+        fs::remove_file(&trigger).unwrap();
+    });
+    node.read(&mut output, |output| output.code.is_some());
+    output.assert_counts();
+    assert_eq!((output.lines(), output.code), (66, Some(1)));
 }
 
 #[test]
