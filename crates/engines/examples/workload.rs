@@ -27,6 +27,9 @@ fn main() {
         ["reply"] => reply(),
         ["open", path] => open(path),
         ["lock", path] => lock(path),
+        ["lock_often", path] => lock_often(path),
+        ["ignore"] => ignore(),
+        ["know_itself"] => know_itself(),
         ["listen", trigger] => listen(trigger),
         ["whisper", port, trigger] => whisper(port.parse().unwrap(), trigger),
         _ => panic!("unknown workload {words:?}"),
@@ -270,6 +273,48 @@ fn lock(path: &str) {
     let file = File::open(path).unwrap();
     file.lock().unwrap();
     count(u64::MAX);
+}
+
+/// Locks a file for a moment, again and again.
+fn lock_often(path: &str) {
+    let file = File::open(path).unwrap();
+    for number in 0_u64.. {
+        file.lock().unwrap();
+        thread::sleep(PAUSE);
+        file.unlock().unwrap();
+        println!("{number}");
+        thread::sleep(3 * PAUSE);
+    }
+}
+
+/// Listens, and accepts nothing.
+fn ignore() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _ignored = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    count(u64::MAX);
+}
+
+/// Looks up by a descriptor that it keeps open where its own memory is.
+fn know_itself() {
+    let mut maps = File::open("/proc/self/maps").unwrap();
+    let mine = Box::new(0_u8);
+    let address = (&raw const *mine).addr();
+    for number in 0_u64.. {
+        let mut text = String::new();
+        maps.seek(SeekFrom::Start(0)).unwrap();
+        maps.read_to_string(&mut text).unwrap();
+        assert!(text.lines().any(|line| holds(line, address)), "{address:x} is not in {text}");
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a line of `/proc/self/maps` is of the mapping with this address.
+fn holds(line: &str, address: usize) -> bool {
+    let number = |text| usize::from_str_radix(text, 16).unwrap();
+    let (range, _) = line.split_once(' ').unwrap();
+    let (from, to) = range.split_once('-').unwrap();
+    (number(from)..number(to)).contains(&address)
 }
 
 /// Keeps a file open.

@@ -30,6 +30,8 @@ mod launch;
 mod link;
 mod live;
 mod netlink;
+mod own_files;
+mod protobuf;
 mod record;
 mod rpc;
 mod sockets;

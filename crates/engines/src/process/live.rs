@@ -13,7 +13,7 @@ use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
-use super::{Config, images, sockets};
+use super::{Config, images, own_files, sockets};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -160,6 +160,7 @@ impl Live {
         self.link.cut().doing(|| "cutting the link".into())?;
         clock.lap("cut");
         let end = Instant::now() + watch.timeout;
+        let first = self.first()?.id().pid;
         let name = &self.record.spec.name;
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
         criu.answer(true)?;
@@ -168,6 +169,8 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
+        let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
+        own_files::carry(&self.record.images, &tree).doing(|| format!("dumping `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
         // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
         self.record.state = State::Stopped;

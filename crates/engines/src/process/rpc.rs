@@ -1,7 +1,8 @@
-//! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU, by hand,
-//! since a dozen fields are not worth a compiler.
+//! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU.
 
 use std::collections::BTreeMap;
+
+use super::protobuf::{Field, Message, fields};
 
 /// Field numbers of `criu_opts`.
 mod opts {
@@ -124,68 +125,9 @@ pub fn decode(packet: &[u8]) -> Option<Response> {
     Some(Response::Hook { name: String::from_utf8(name.to_vec()).ok()?, pid })
 }
 
-/// A protobuf message being written.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn number(&mut self, field: u64, value: u64) {
-        self.varint(field << 3);
-        self.varint(value);
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.varint(field << 3 | 2);
-        self.varint(value.len() as u64);
-        self.0.extend_from_slice(value);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value > 0x7f {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Field<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
 /// The fields of a message by number; of a repeated one the last.
-fn parse(mut rest: &[u8]) -> Option<BTreeMap<u64, Field<'_>>> {
-    let mut fields = BTreeMap::new();
-    while !rest.is_empty() {
-        let key = take_varint(&mut rest)?;
-        let value = match key & 7 {
-            0 => Field::Number(take_varint(&mut rest)?),
-            2 => {
-                let length = usize::try_from(take_varint(&mut rest)?).ok()?;
-                let (value, after) = rest.split_at_checked(length)?;
-                rest = after;
-                Field::Bytes(value)
-            }
-            _ => return None,
-        };
-        fields.insert(key >> 3, value);
-    }
-    Some(fields)
-}
-
-fn take_varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
+fn parse(message: &[u8]) -> Option<BTreeMap<u64, Field<'_>>> {
+    Some(fields(message)?.into_iter().collect())
 }
 
 #[cfg(test)]

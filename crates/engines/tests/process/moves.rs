@@ -191,6 +191,22 @@ fn a_tcp_stream_loses_nothing_when_either_end_moves() {
     poured.assert_counts();
 }
 
+/// CRIU knows such a file by its process' number, which differs from host to host.
+#[test]
+fn a_process_goes_on_reading_of_itself() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("reading", 15, &["know_itself"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
 fn connections_inside_of_an_instance_lose_nothing() {

@@ -6,6 +6,7 @@ use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
 use super::{Findings, named};
@@ -72,7 +73,9 @@ impl Findings<'_> {
                 let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
                 self.block(what, "let it keep the file's name, or close it");
             }
-        } else if of_one_process(path) {
+        } else if own_files::is_own(pid, path) {
+            // It becomes the process' own elsewhere.
+        } else if own_files::is_of_a_process(path) {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
         } else if holds_lock(&info_of(pid, number)) {
@@ -96,12 +99,6 @@ impl Findings<'_> {
         };
         self.block(format!("{} has {what} {} open", named(pid), path.display()), remedy);
     }
-}
-
-/// `/proc/PID/…`: the number is another's on another host.
-fn of_one_process(path: &Path) -> bool {
-    let mut parts = path.iter().skip(1).filter_map(|part| part.to_str());
-    parts.next() == Some("proc") && parts.next().is_some_and(|part| part.parse::<i32>().is_ok())
 }
 
 /// True for a userfaultfd of the RDMA library, which closes it when it is suspended.
@@ -138,12 +135,5 @@ mod tests {
         assert!(is_page_turner("pos:\t0\nAPI:\taa:80001800:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\nAPI:\taa:80000000:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\n"));
-    }
-
-    #[test]
-    fn a_process_directory_is_told_from_the_rest_of_proc() {
-        assert!(of_one_process(Path::new("/proc/12/maps")));
-        assert!(!of_one_process(Path::new("/proc/cpuinfo")));
-        assert!(!of_one_process(Path::new("/srv/12")));
     }
 }
