@@ -24,6 +24,8 @@ use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::task;
 use crate::error::{Doing, Result};
@@ -44,8 +46,25 @@ pub struct Findings<'a> {
     memory: u64,
 }
 
+/// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
+/// is about to be accepted.
+const MOMENT: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Inspects the tree below `first`.
 pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+    let end = Instant::now() + MOMENT;
+    loop {
+        let found = look(first, network)?;
+        let (blockers, ..) = &found;
+        if blockers.is_empty() || Instant::now() > end {
+            return Ok(found);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
     let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
     let members = tree.iter().copied().collect();
     let mut findings =

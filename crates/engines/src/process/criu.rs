@@ -322,6 +322,9 @@ fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
 /// The first errors of a log that say something, in one line.
 pub fn reason_in(log: &str) -> Option<String> {
     const MOST: usize = 3;
+    if log.contains("In-flight connection (l)") {
+        return Some("a connection came that has not been accepted yet".into());
+    }
     let told = log.lines().filter_map(message_of).filter(|message| !is_noise(message));
     let mut told: Vec<&str> = told.take(MOST).collect();
     told.dedup();
@@ -367,5 +370,8 @@ mod tests {
                    (00.4) Error (criu/cr-dump.c:9): Dumping FAILED.\n";
         assert_eq!(reason_in(log).unwrap(), "Can't dump file 5");
         assert_eq!(reason_in("(00.2) Warn  (criu/x.c:1): no matter"), None);
+        let waiting = "(00.1) Error (criu/sk-inet.c:185): In-flight connection (l) for 12\n\
+                       (00.2) Error (criu/sk-inet.c:186): In-flight connections can be ignored";
+        assert!(reason_in(waiting).unwrap().contains("has not been accepted"));
     }
 }

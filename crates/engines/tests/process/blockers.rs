@@ -36,6 +36,27 @@ fn a_lock_pins() {
 }
 
 #[test]
+fn what_is_in_the_way_for_a_moment_does_not_pin() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let path = host.config.state.join("locked");
+    fs::write(&path, "").unwrap();
+    let spec = workload("hasty", 42, &["lock_often", path.to_str().unwrap()]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    for lines in 3..20 {
+        node.read(&mut output, |output| output.lines() > lines);
+        assert_eq!(host.call(|engine| engine.check(&spec.name)).unwrap().blockers, []);
+    }
+}
+
+#[test]
+fn a_connection_that_nobody_accepts_pins() {
+    let lab = Lab::new();
+    let found = report(&lab.host("a"), &["ignore"]).blockers;
+    assert!(found.len() == 1 && found[0].what.contains("has not accepted a connection"), "{found:?}");
+}
+
+#[test]
 fn an_open_file_must_be_at_the_destination() {
     let lab = Lab::new();
     let host = lab.host("a");

@@ -17,6 +17,8 @@ use super::{Findings, named};
 
 /// Asks for the network namespace of a socket.
 const SIOCGSKNS: libc::c_ulong = 0x894c;
+/// `tcpi_state` of a listener.
+const TCP_LISTEN: u8 = 10;
 const IPPROTO_MPTCP: libc::c_int = 262;
 
 impl Findings<'_> {
@@ -70,6 +72,10 @@ impl Findings<'_> {
             }
             _ => {}
         }
+        if protocol == libc::IPPROTO_TCP && has_connections_to_accept(socket) {
+            let what = format!("{} has not accepted a connection that has come for it", named(pid));
+            self.block(what, "let it accept the connection, or move it when it does");
+        }
     }
 
     fn moves_along(&self, address: IpAddr) -> bool {
@@ -92,6 +98,25 @@ fn of_our_network(socket: &OwnedFd) -> bool {
     let theirs = unsafe { OwnedFd::from_raw_fd(fd) };
     let theirs = fs::read_link(format!("/proc/self/fd/{}", theirs.as_raw_fd()));
     theirs.is_ok_and(|theirs| fs::read_link("/proc/thread-self/ns/net").is_ok_and(|ours| ours == theirs))
+}
+
+/// Whether this is a listener with connections that nobody has accepted yet. CRIU cannot carry them.
+fn has_connections_to_accept(socket: &OwnedFd) -> bool {
+    // SAFETY: all-zero is a valid tcp_info.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    // Of a listener the kernel says there how many wait: tcp_get_info().
+    result == 0 && info.tcpi_state == TCP_LISTEN && info.tcpi_unacked > 0
 }
 
 fn own_address(socket: &OwnedFd) -> Option<IpAddr> {
