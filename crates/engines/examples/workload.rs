@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -31,7 +31,9 @@ fn main() {
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
         ["listen", trigger] => listen(trigger),
-        ["whisper", port, trigger] => whisper(port.parse().unwrap(), trigger),
+        ["fill", trigger] => fill(trigger),
+        ["fill_back", port, trigger] => exchange(connect_to(port), trigger),
+        ["whisper", port, trigger] => whisper(port, trigger),
         _ => panic!("unknown workload {words:?}"),
     }
 }
@@ -231,11 +233,7 @@ const CONNECTIONS: usize = 64;
 /// dumped long after its own ends of the connections.
 fn listen(trigger: &str) {
     let memory = vec![1_u8; 200 << 20];
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let mut child =
-        Command::new(std::env::current_exe().unwrap()).args(["whisper", &port, trigger]).spawn().unwrap();
-    let connections: Vec<_> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    let (mut child, connections) = connected_child("whisper", trigger);
     println!("0");
     for mut connection in connections {
         let mut number = [0; 8];
@@ -247,13 +245,10 @@ fn listen(trigger: &str) {
 }
 
 /// Sends a number over each connection while the loopback is down, so that the kernel tries again soon after it is up.
-fn whisper(port: u16, trigger: &str) {
+fn whisper(port: &str, trigger: &str) {
     const BETWEEN: Duration = Duration::from_millis(2);
-    let connect = |_| TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let mut connections: Vec<_> = (0..CONNECTIONS).map(connect).collect();
-    while !std::fs::exists(trigger).unwrap() {
-        thread::sleep(PAUSE);
-    }
+    let mut connections = connect_to(port);
+    wait_for(trigger);
     loopback("down");
     for (connection, number) in connections.iter_mut().zip(2_u64..) {
         connection.write_all(&number.to_ne_bytes()).unwrap();
@@ -263,6 +258,66 @@ fn whisper(port: u16, trigger: &str) {
     println!("1");
     for mut connection in connections {
         assert_eq!(connection.read(&mut [0]).unwrap(), 0, "only the end comes back");
+    }
+}
+
+/// A child that does `work`, and the connections that it has made.
+fn connected_child(work: &str, trigger: &str) -> (Child, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let child = Command::new(std::env::current_exe().unwrap()).args([work, &port, trigger]).spawn().unwrap();
+    let connections = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    (child, connections)
+}
+
+fn connect_to(port: &str) -> Vec<TcpStream> {
+    let port = port.parse().unwrap();
+    (0..CONNECTIONS).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect()
+}
+
+fn wait_for(file: &str) {
+    while !std::fs::exists(file).unwrap() {
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Fills many connections with a child from both ends, and verifies what has come once the file `trigger` is there.
+fn fill(trigger: &str) {
+    let (mut child, connections) = connected_child("fill_back", trigger);
+    exchange(connections, trigger);
+    println!("1");
+    std::process::exit(child.wait().unwrap().code().unwrap());
+}
+
+fn exchange(mut connections: Vec<TcpStream>, trigger: &str) {
+    const FULL: usize = 8;
+    let piece: Vec<u8> = (0_u32..1 << 16).flat_map(u32::to_ne_bytes).collect();
+    connections.truncate(FULL);
+    for connection in &connections {
+        connection.set_nonblocking(true).unwrap();
+        write_what_fits(connection, &piece);
+        connection.shutdown(Shutdown::Write).unwrap();
+        connection.set_nonblocking(false).unwrap();
+    }
+    println!("0");
+    wait_for(trigger);
+    for mut connection in connections {
+        let mut arrived = Vec::new();
+        connection.read_to_end(&mut arrived).unwrap();
+        assert!(arrived.len() > piece.len(), "only {} bytes", arrived.len());
+        assert!(arrived.chunks(piece.len()).all(|found| piece.starts_with(found)), "other bytes");
+    }
+}
+
+/// Writes a piece again and again until the kernel takes no more.
+fn write_what_fits(mut connection: &TcpStream, piece: &[u8]) {
+    let mut at = 0;
+    loop {
+        match connection.write(&piece[at..]) {
+            Ok(count) => at = (at + count) % piece.len(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

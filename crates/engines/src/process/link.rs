@@ -20,7 +20,8 @@ use super::netlink;
 use crate::instance::Network;
 
 const INSIDE: &str = "eth0";
-const LOOPBACK: &str = "lo";
+/// Of `lo`, in each namespace.
+const LOOPBACK_INDEX: u32 = 1;
 
 /// How long the kernel may take to see the carrier of a new link.
 const CARRIER: Duration = Duration::from_secs(1);
@@ -46,6 +47,8 @@ pub struct Link {
     bridge: String,
     /// A packet socket in the instance's namespace.
     announcer: OwnedFd,
+    /// A netlink socket there.
+    routing: OwnedFd,
     /// `eth0`'s index there.
     inside: u32,
 }
@@ -63,7 +66,7 @@ impl Link {
         netlink::set_up(&near)?;
         netns::enter(namespace, || {
             without_ipv6();
-            netlink::set_up(LOOPBACK)?;
+            netlink::set_up("lo")?;
             netlink::set_up(INSIDE)?;
             let link = Self::here(network, bridge)?;
             link.wait_for_carrier()?;
@@ -78,8 +81,8 @@ impl Link {
     }
 
     fn here(network: &Network, bridge: &str) -> io::Result<Self> {
-        let (announcer, inside) = (packet_socket()?, index_of(INSIDE)?);
-        Ok(Self { network: *network, bridge: bridge.to_owned(), announcer, inside })
+        let (announcer, routing, inside) = (packet_socket()?, netlink::socket()?, index_of(INSIDE)?);
+        Ok(Self { network: *network, bridge: bridge.to_owned(), announcer, routing, inside })
     }
 
     /// Deletes the link; no error if it is not there.
@@ -87,23 +90,32 @@ impl Link {
         netlink::delete_link(&host_end(&self.network))
     }
 
-    /// Cuts the link.
+    /// Cuts the link, and has the kernel hold back what connections inside send. Only for stopped processes: others would
+    /// be told so.
     pub fn cut(&self) -> io::Result<()> {
-        netlink::set_bridge(&host_end(&self.network), None)
+        netlink::set_bridge(&host_end(&self.network), None)?;
+        self.hold_back()
     }
 
-    /// Takes the loopback down, until the link is mended, while the ends of connections inside are dumped one after the
-    /// other: what reached an end that is dumped already must not be acknowledged to one that is not, which would forget
-    /// it. Only for stopped processes: to others `localhost` would be gone.
-    pub fn silence(&self) -> io::Result<()> {
-        let flags = flags_of(self.announcer.as_fd(), LOOPBACK)?;
-        set_flags(self.announcer.as_fd(), LOOPBACK, flags & !libc::IFF_UP)
+    /// Has the kernel send nothing inside either while the ends of connections are dumped or
+    /// restored one after the other: what reached an end that is dumped already must not be acknowledged to
+    /// one that is not, which would forget it, and what one that is restored sends would be refused by one that is not.
+    pub fn hold_back(&self) -> io::Result<()> {
+        self.links().try_for_each(|index| netlink::refuse(self.routing.as_fd(), index))
+    }
+
+    /// Has the kernel send again inside.
+    pub fn let_through(&self) -> io::Result<()> {
+        self.links().try_for_each(|index| netlink::accept(self.routing.as_fd(), index))
+    }
+
+    fn links(&self) -> impl Iterator<Item = u32> {
+        [LOOPBACK_INDEX, self.inside].into_iter()
     }
 
     /// Mends the link and tells the neighbours where the address is now.
     pub fn mend(&self) -> io::Result<()> {
-        let loopback = flags_of(self.announcer.as_fd(), LOOPBACK)?;
-        set_flags(self.announcer.as_fd(), LOOPBACK, loopback | libc::IFF_UP)?;
+        self.let_through()?;
         let near = host_end(&self.network);
         netlink::set_bridge(&near, Some(index_of(&self.bridge)?))?;
         forward(index_of(&near)?)?;
@@ -114,15 +126,15 @@ impl Link {
     /// Neighbours that were asked for while the link was cut would be asked for again after a second only.
     /// The kernel forgets them when the need for that changes.
     fn forget_neighbours(&self) -> io::Result<()> {
-        let flags = flags_of(self.announcer.as_fd(), INSIDE)?;
-        set_flags(self.announcer.as_fd(), INSIDE, flags | libc::IFF_NOARP)?;
-        set_flags(self.announcer.as_fd(), INSIDE, flags & !libc::IFF_NOARP)
+        let flags = flags_of(self.announcer.as_fd())?;
+        set_flags(self.announcer.as_fd(), flags | libc::IFF_NOARP)?;
+        set_flags(self.announcer.as_fd(), flags & !libc::IFF_NOARP)
     }
 
     /// Before the carrier is seen, the kernel drops what is sent.
     fn wait_for_carrier(&self) -> io::Result<()> {
         let end = Instant::now() + CARRIER;
-        while flags_of(self.announcer.as_fd(), INSIDE)? & libc::IFF_RUNNING == 0 {
+        while flags_of(self.announcer.as_fd())? & libc::IFF_RUNNING == 0 {
             if Instant::now() > end {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -180,26 +192,26 @@ fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
 }
 
-fn set_flags(socket: BorrowedFd<'_>, link: &str, flags: libc::c_int) -> io::Result<()> {
-    let mut change = request(link);
+fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
+    let mut change = request();
     change.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: `change` is live, and its name ends with NUL.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut change) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A request about a link of the socket's namespace.
-fn request(link: &str) -> libc::ifreq {
+/// A request about the inner end.
+fn request() -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
+    for (to, from) in request.ifr_name.iter_mut().zip(INSIDE.bytes()) {
         *to = from.cast_signed();
     }
     request
 }
 
-fn flags_of(socket: BorrowedFd<'_>, link: &str) -> io::Result<libc::c_int> {
-    let mut query = request(link);
+fn flags_of(socket: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    let mut query = request();
     // SAFETY: `query` is live, and its name ends with NUL.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut query) };
     if result == -1 {

@@ -91,7 +91,7 @@ impl Live {
             State::Running => self.arm_dump(config)?,
             State::Prepared => {
                 let stage = images::stage(&self.record.images)?;
-                self.launch(&config.criu, Request::Restore, &stage)?
+                self.launch_restore(&config.criu, &stage)?
             }
             _ => return Ok(()),
         };
@@ -128,6 +128,12 @@ impl Live {
         self.criu.is_some()
     }
 
+    /// CRIU tries out the loopback, on which a try before this may have held everything back.
+    fn launch_restore(&self, program: &Path, images: &Path) -> Result<Criu> {
+        self.link.let_through().doing(|| "letting through what is sent".into())?;
+        self.launch(program, Request::Restore, images)
+    }
+
     fn launch(&self, program: &Path, request: Request, images: &Path) -> Result<Criu> {
         Criu::start(&Launch {
             program,
@@ -138,7 +144,7 @@ impl Live {
         })
     }
 
-    /// Cuts the link and has the armed CRIU dump the tree. What fails is undone.
+    /// Has the armed CRIU stop and dump the tree, with its link cut. What fails is undone.
     pub fn freeze(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
         let tree = self.tree()?;
         self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
@@ -157,15 +163,15 @@ impl Live {
     }
 
     fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
-        self.link.cut().doing(|| "cutting the link".into())?;
-        clock.lap("cut");
         let end = Instant::now() + watch.timeout;
         let first = self.first()?.id().pid;
         let name = &self.record.spec.name;
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
         criu.answer(true)?;
         criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
-        self.link.silence().doing(|| "taking the loopback down".into())?;
+        clock.lap("stop");
+        self.link.cut().doing(|| "cutting the link".into())?;
+        clock.lap("cut");
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
@@ -177,7 +183,7 @@ impl Live {
         records.save(&self.record)?;
         criu.answer(true)?;
         criu.run_to(None, watch, end)?;
-        clock.lap("stop");
+        clock.lap("leave");
         Ok(())
     }
 
@@ -225,7 +231,7 @@ impl Live {
     fn begin_restore(&mut self, program: &Path, watch: &Watch<'_>) -> Result<Criu> {
         let images = &self.record.images;
         let Some(mut armed) = self.criu.take() else {
-            return self.launch(program, Request::Restore, images);
+            return self.launch_restore(program, images);
         };
         let stage = images::show(images)?;
         armed.feed(&images.join(images::INVENTORY), &stage.join(images::INVENTORY), watch)?;
@@ -242,6 +248,7 @@ impl Live {
         let end = Instant::now() + watch.timeout;
         criu.run_to(Some("pre-restore"), watch, end)?;
         clock.lap("start of CRIU");
+        self.link.hold_back().doing(|| "holding back what is sent".into())?;
         criu.answer(true)?;
         criu.run_to(Some("setup-namespaces"), watch, end)?;
         // On disk before it is more than an empty process: whoever comes after a crash ends it.

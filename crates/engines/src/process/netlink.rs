@@ -1,4 +1,4 @@
-//! Just enough rtnetlink: a veth pair, its state and its address.
+//! Just enough rtnetlink: a veth pair, its state and its address, and whether a link sends.
 //!
 //! The link is cut and mended in the blackout of a move, where starting `ip` would take longer than
 //! the work.
@@ -6,7 +6,7 @@
 use std::io;
 use std::mem;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -22,6 +22,10 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFLA_BRPORT_STATE: u16 = 1;
 const BR_STATE_FORWARDING: u8 = 3;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+/// `struct tc_fifo_qopt`: the most packets that wait.
+const NO_ROOM: [u8; 4] = [0; 4];
 
 /// A veth pair to be made.
 pub struct Veth<'a> {
@@ -135,10 +139,40 @@ impl Attributes {
     }
 }
 
+/// Has the kernel refuse all that is sent by the link of this index in the socket's namespace. It tells TCP so, which keeps
+/// what it has not sent yet.
+pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut queue = Attributes(root_queue(index).to_vec());
+    queue.text(TCA_KIND, "pfifo");
+    queue.bytes(TCA_OPTIONS, &NO_ROOM);
+    request_on(socket, libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16, &queue.0)
+}
+
+/// Has the kernel send by that link again.
+pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    match request_on(socket, libc::RTM_DELQDISC, 0, &root_queue(index)) {
+        // It was not refusing.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// `struct tcmsg` of the queue through which a link sends.
+fn root_queue(index: u32) -> [u8; 20] {
+    const TC_H_ROOT: u32 = u32::MAX;
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+    header
+}
+
 /// Sends one request and waits for the kernel's acknowledgement.
 fn request(kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+    request_on(socket()?.as_fd(), kind, flags, payload)
+}
+
+fn request_on(socket: BorrowedFd<'_>, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
     const HEADER: usize = mem::size_of::<libc::nlmsghdr>();
-    let socket = open()?;
     let flags = flags | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
     let mut packet = Vec::with_capacity(HEADER + payload.len());
     packet.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
@@ -161,7 +195,8 @@ fn request(kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
     }
 }
 
-fn open() -> io::Result<OwnedFd> {
+/// A socket for requests in the calling thread's namespace.
+pub fn socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd =
         unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };

@@ -24,29 +24,38 @@ pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     Ok(reuse)
 }
 
-/// Takes a stopped tree's connections out of repair mode. The kernel probes each peer at once.
+/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also of those that CRIU has
+/// not come to: what the kernel could not send meanwhile it sends when it hears of the peer.
 pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     for_each_tcp(tree, |inode, socket| {
         if option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
-            return Ok(());
+            return probe_peer(&socket);
         }
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
         let before = reuse.get(&inode).copied().unwrap_or(0);
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, before)
+        leave(&socket, before)
     })
 }
 
 /// Has the kernel probe each peer of a tree whose connections have left repair mode, so that none waits for
 /// its timer.
 pub fn probe(tree: &[i32]) -> io::Result<()> {
-    for_each_tcp(tree, |_, socket| {
-        let reuse = option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-        // Not all sockets can be in that mode, and those have nothing to probe.
-        if set_option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0).is_ok() {
-            set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)?;
-        }
-        Ok(())
-    })
+    for_each_tcp(tree, |_, socket| probe_peer(&socket))
+}
+
+fn probe_peer(socket: &OwnedFd) -> io::Result<()> {
+    let reuse = option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    match leave(socket, reuse) {
+        // Listeners cannot be in that mode, and have nothing to probe.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
+}
+
+/// The kernel probes the peer of a connection that leaves repair mode, also if it was not in it, and resets
+/// `SO_REUSEADDR`.
+fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
 }
 
 fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<()>) -> io::Result<()> {

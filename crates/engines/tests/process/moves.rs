@@ -226,6 +226,25 @@ fn connections_inside_of_an_instance_lose_nothing() {
     assert_eq!((output.lines(), output.code), (66, Some(1)));
 }
 
+/// CRIU sends what was not sent yet as soon as it has restored that end; the other may not be there yet.
+#[test]
+fn full_connections_inside_of_an_instance_come_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let trigger = a.config.state.join("trigger");
+    let spec = workload("full", 16, &["fill", trigger.to_str().unwrap()]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    // Both ends are full.
+    node.read(&mut output, |output| output.lines() == 2);
+    for (from, to) in [(&a, &b), (&b, &a), (&a, &b)] {
+        node = relocate(node, &spec, from, to, &mut output);
+    }
+    fs::write(&trigger, "").unwrap();
+    node.read(&mut output, |output| output.code.is_some());
+    fs::remove_file(&trigger).unwrap();
+    assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_rolled_back_instance_runs_on_with_its_connections() {
     let lab = Lab::new();
