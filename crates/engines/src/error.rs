@@ -29,6 +29,9 @@ pub enum Error {
     /// The images of an instance do not fit: whose, and where.
     #[error("there is no room for {0}")]
     NoRoom(String),
+    /// A connection came for the instance that it had not accepted when it was stopped, which CRIU cannot carry.
+    #[error("a connection came for `{0}` that it has not accepted yet")]
+    NotAccepted(InstanceName),
     /// CRIU refused; its log is kept.
     #[error("CRIU could not {doing} `{name}`: {reason}")]
     Criu {

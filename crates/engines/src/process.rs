@@ -56,6 +56,9 @@ use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
+/// How often a dump is tried where connections come that the instance has not accepted yet.
+const ATTEMPTS: u32 = 5;
+
 /// What the process engine needs of its host.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -221,7 +224,16 @@ impl Engine for ProcessEngine {
             clock.lap("start of CRIU");
         }
         let turn = Turn::take(name, watch)?;
-        live.freeze(&self.records, watch, &mut clock)?;
+        let mut attempts = 1;
+        while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
+            // It runs on, and may accept what has come.
+            if !matches!(error, Error::NotAccepted(_)) || attempts == ATTEMPTS {
+                return Err(error);
+            }
+            attempts += 1;
+            live.arm(&self.config, &self.records)?;
+            clock.lap("start of CRIU");
+        }
         drop(turn);
         let images = images::list(&live.record.images)?;
         Ok(Dump { images, phases: clock.stop() })

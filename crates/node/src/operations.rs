@@ -281,6 +281,9 @@ impl Node {
                     "free some there, or choose another host",
                 );
             }
+            engines::Error::NotAccepted(_) => {
+                return wire::reason(&error.to_string(), "move it again when fewer connections come for it");
+            }
             engines::Error::Criu { doing: "dump", reason, .. } => {
                 format!("its processes could not be dumped on host {host} (CRIU says: {reason})")
             }

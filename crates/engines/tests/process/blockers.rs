@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::Write;
 
-use engines::Report;
+use engines::{Error, Report, Watch};
 
-use crate::lab::{Host, Lab, Output, workload};
+use crate::lab::{Host, Lab, Node, Output, workload};
 
 fn report(host: &Host, words: &[&str]) -> Report {
     let spec = workload("pinned", 41, words);
@@ -52,8 +52,21 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
 #[test]
 fn a_connection_that_nobody_accepts_pins() {
     let lab = Lab::new();
-    let found = report(&lab.host("a"), &["ignore"]).blockers;
+    let host = lab.host("a");
+    let spec = workload("ignorant", 43, &["ignore"]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let found = host.call(|engine| engine.check(&spec.name)).unwrap().blockers;
     assert!(found.len() == 1 && found[0].what.contains("has not accepted a connection"), "{found:?}");
+
+    // It may come after the check.
+    node.suspend(&mut output);
+    let refused = host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET));
+    assert!(matches!(refused, Err(Error::NotAccepted(_))), "{refused:?}");
+    let mut node = Node::accept(&host.listen(&spec.name));
+    let before = output.lines();
+    node.read(&mut output, |output| output.lines() > before + 10);
+    output.assert_counts();
 }
 
 #[test]

@@ -1,12 +1,14 @@
-//! CRIU is killed in a dump, where it stops and at any moment. The instance runs on with all that it had.
+//! CRIU is killed in a dump, where it stops and at any moment: the instance runs on with all that it had. It is killed
+//! in a restore: nothing is left of it.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use engines::{InstanceSpec, Watch};
+use engines::{Engine, InstanceSpec, Watch};
 
-use crate::lab::{self, Host, Lab, Node, Output, relocate, workload};
+use crate::faults::{runs, suspended};
+use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};
 
 /// With the tree seized, and with its images complete.
 const STOPS: u32 = 2;
@@ -21,9 +23,24 @@ const BACK: Duration = Duration::from_secs(5);
 /// Suspends an instance, kills its CRIU so long after the begin, and lets the instance run on. Says how
 /// long the dump took if it was quicker.
 fn suspend_and_kill_after(host: &Host, spec: &InstanceSpec, delay: Duration) -> Option<Duration> {
+    let dumped = kill_after(host, spec, delay, |engine| engine.suspend(&spec.name, &Watch::QUIET).is_ok());
+    if dumped.is_some() {
+        host.call(|engine| engine.resume(&spec.name)).unwrap();
+    }
+    dumped
+}
+
+/// Arms CRIU and kills it, and not what it has made, so long after the begin of `work`. Says how long that took if it was
+/// quicker.
+fn kill_after(
+    host: &Host,
+    spec: &InstanceSpec,
+    delay: Duration,
+    work: impl FnOnce(&dyn Engine) -> bool + Send,
+) -> Option<Duration> {
     host.call(|engine| engine.arm(&spec.name)).unwrap();
     let criu = lab::criu_in(&host.network_of(&spec.name));
-    let dumped = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let began = Instant::now();
         scope.spawn(move || {
             while began.elapsed() < delay {
@@ -31,13 +48,8 @@ fn suspend_and_kill_after(host: &Host, spec: &InstanceSpec, delay: Duration) -> 
             }
             criu.iter().for_each(lab::kill);
         });
-        let dumped = host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET));
-        dumped.map(|_| began.elapsed())
-    });
-    if dumped.is_ok() {
-        host.call(|engine| engine.resume(&spec.name)).unwrap();
-    }
-    dumped.ok()
+        host.call(work).then(|| began.elapsed())
+    })
 }
 
 /// A client with threads in many kinds of waits, whose server is on another host.
@@ -119,4 +131,33 @@ fn threads_in_waits_do_not_notice_that_criu_is_killed_at_any_moment() {
         crowd.assert_runs_on(&a);
         assert!(began.elapsed() < BACK, "killed after {delay:?}, it came back after {:?}", began.elapsed());
     }
+}
+
+#[test]
+fn nothing_is_left_of_a_restore_whose_criu_is_killed_at_any_moment() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("unborn", 37, &["count", "1000037"]);
+    let mut output = suspended(&spec, &a, &b);
+    let random = RandomState::new();
+    let mut whole = Duration::from_millis(50);
+    for moment in 0..MOMENTS {
+        let delay = Duration::from_nanos(random.hash_one(moment) % whole.as_nanos() as u64);
+        let restored =
+            kill_after(&b, &spec, delay, |engine| engine.restore(&spec.name, &Watch::QUIET).is_ok());
+        whole = restored.map_or(whole, |took| whole.min(took));
+        let network = b.network_of(&spec.name);
+        let began = Instant::now();
+        while restored.is_none() && lab::has_criu(&network) {
+            assert!(began.elapsed() < BACK, "killed after {delay:?}, it is there still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        b.call(|engine| engine.abort(&spec.name)).unwrap();
+        b.call(|engine| engine.prepare(&spec, 0)).unwrap();
+        copy_images(&a, &b, &spec.name);
+    }
+    let listener = b.listen(&spec.name);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.release(&spec.name, &Watch::QUIET)).unwrap();
+    runs(listener, &mut output);
 }
