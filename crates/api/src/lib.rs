@@ -67,7 +67,7 @@ pub enum Event {
         /// In all, once the dump has ended.
         total: Option<u64>,
     },
-    /// A move cannot go on before a host has answered. Said again every few seconds as long as that lasts.
+    /// A move, and what waits for its end, cannot go on before a host has answered. Said again every few seconds as long as that lasts.
     Waiting {
         /// The host.
         host: String,
@@ -81,7 +81,7 @@ pub enum Event {
         /// Each obstacle in words, with the way out.
         obstacles: Vec<Failure>,
     },
-    /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or rolled back.
+    /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or was not.
     Moved(Box<MoveReport>),
     /// The move will be rolled back, unless it is committed already: the last answer to
     /// [`Request::Cancel`].

@@ -63,6 +63,8 @@ pub enum Outcome {
     Moved,
     /// The instance runs on at the source.
     RolledBack(Failure),
+    /// The instance has ended at the source, or is being ended there.
+    Ended(Failure),
 }
 
 /// When a phase was, in microseconds.

@@ -42,7 +42,8 @@ pub enum Request {
         /// The instance.
         name: String,
     },
-    /// Ends the instance with all its processes.
+    /// Ends the instance with all its processes. One that is being moved ends when its move is over, which is cancelled if it
+    /// still can be; it ends also if the client does not wait for that.
     Kill {
         /// The instance.
         name: String,

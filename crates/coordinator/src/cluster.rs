@@ -19,6 +19,7 @@ use rpc::{CallError, Outbox, Pending};
 use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
+use crate::ending::Ending;
 use crate::follow::Follow;
 
 /// All that the coordinator's tasks share.
@@ -31,6 +32,8 @@ pub struct Cluster {
     pub ended: Notify,
     /// Told when an instance is no longer being started.
     pub started: Notify,
+    /// Told when a move has ended for its instance, or an instance has ended.
+    pub settled: Notify,
     broken: Notify,
 }
 
@@ -46,6 +49,8 @@ pub struct Inner {
     pub follows: HashMap<MoveId, Follow>,
     /// Instances whose host has not yet said that they run.
     pub starting: HashSet<Vid>,
+    /// Instances that are being ended.
+    pub endings: HashMap<Vid, Ending>,
     /// Instances that have ended, the latest last.
     pub ended: VecDeque<EndedInstance>,
     /// The machine's instances, so that what is known of one is still there when the machine forgets it.
@@ -81,6 +86,7 @@ impl Cluster {
             hosts: BTreeMap::new(),
             follows,
             starting: HashSet::new(),
+            endings: HashMap::new(),
             ended: VecDeque::new(),
             known,
             failure: None,
@@ -92,6 +98,7 @@ impl Cluster {
             changed: Notify::new(),
             ended: Notify::new(),
             started: Notify::new(),
+            settled: Notify::new(),
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);
@@ -155,10 +162,17 @@ impl Cluster {
         match output {
             Output::Record(record) => self.record(inner, &record),
             Output::Send { to, message } => inner.send(&to, &FromCoordinator::Moves(message)),
-            Output::Event { id, event } => inner.tell_follower(id, event),
+            Output::Event { id, event } => {
+                let is_end = matches!(event, moves::progress::Event::Ended { .. });
+                inner.tell_follower(id, event);
+                if is_end {
+                    self.settled.notify_waiters();
+                }
+            }
             Output::InstanceEnded(InstanceEnded { vid, exit }) => {
                 tracing::info!("instance {vid} has ended: {exit:?}");
                 self.ended.notify_waiters();
+                self.settled.notify_waiters();
             }
         }
     }
@@ -181,6 +195,7 @@ impl Cluster {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
                 }
                 self.is_started(inner, *vid);
+                inner.ends(*vid);
             }
             Record::MoveCommitted { id } => inner.committed(*id, began.elapsed()),
             _ => {}
@@ -241,6 +256,11 @@ impl Inner {
         if let Some(follow) = self.follows.get_mut(&id).filter(|_| takes_part) {
             follow.measured(measurement);
         }
+    }
+
+    /// Tells those who follow a move of the instance that this has ended, or is to end.
+    pub fn ends(&mut self, vid: Vid) {
+        self.follows.values_mut().for_each(|follow| follow.ends(vid));
     }
 
     fn tell_follower(&mut self, id: MoveId, event: moves::progress::Event) {

@@ -30,6 +30,10 @@ pub fn ended(name: &str) -> Failure {
     Failure::new(format!("`{name}` has ended"), "start it again, or choose one that runs: `transhume ps`")
 }
 
+pub fn being_ended(name: &str) -> Failure {
+    Failure::new(format!("`{name}` is being ended"), "start it again when it has ended")
+}
+
 pub fn still_starting(name: &str, host: &HostName) -> Failure {
     Failure::new(
         format!("`{name}` is still being started on host {host}"),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use fabric::Vid;
 use moves::HostName;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
@@ -17,10 +18,13 @@ const SAID_AGAIN: Duration = Duration::from_secs(4);
 /// What a move's user hears.
 pub type Events = mpsc::UnboundedReceiver<Event>;
 
-/// The user of a move.
+/// The users of a move.
 pub struct Follow {
-    /// None until a user comes back, if the coordinator was restarted.
-    events: Option<mpsc::UnboundedSender<Event>>,
+    /// Nobody until a user comes back, if the coordinator was restarted.
+    events: Vec<mpsc::UnboundedSender<Event>>,
+    vid: Vid,
+    /// The instance has ended, or is to end as soon as the move is over.
+    ends: bool,
     began: Instant,
     report: MoveReport,
     commit: Duration,
@@ -38,7 +42,9 @@ impl Follow {
             Stage::RolledBack { .. } => progress::Phase::RollBack,
         };
         Self {
-            events: None,
+            events: Vec::new(),
+            vid: record.vid,
+            ends: false,
             began: Instant::now(),
             report: report(name, record),
             commit: Duration::ZERO,
@@ -55,11 +61,16 @@ impl Follow {
         (record.stage != Stage::Confirmed).then_some(follow)
     }
 
-    /// What happens from now on. Who listened before hears no more.
+    /// What happens from now on.
     pub fn listen(&mut self) -> Events {
         let (sender, events) = mpsc::unbounded_channel();
-        self.events = Some(sender);
+        self.events.push(sender);
         events
+    }
+
+    /// Takes note that `vid` has ended, or is to end, if this is a move of it.
+    pub fn ends(&mut self, vid: Vid) {
+        self.ends |= self.vid == vid;
     }
 
     /// Takes what a node has measured.
@@ -130,16 +141,17 @@ impl Follow {
     /// What becomes of a move that waits.
     fn outlook(&self) -> String {
         let MoveReport { name, from, to, .. } = &self.report;
+        let then = if self.ends { "is ended" } else { "runs on" };
         match self.phase {
             progress::Phase::Prepare => format!("{name} runs at {from} meanwhile"),
             progress::Phase::Suspend | progress::Phase::Transfer | progress::Phase::Restore => {
-                format!("if that lasts, the move is rolled back and {name} runs on at {from}")
+                format!("if that lasts, the move is rolled back and {name} {then} at {from}")
             }
             progress::Phase::Resume | progress::Phase::Destroy => {
-                format!("the move is committed, and {name} runs on at {to} as soon as {to} answers")
+                format!("the move is committed, and {name} {then} at {to} as soon as {to} answers")
             }
             progress::Phase::RollBack => {
-                format!("the move is rolled back, and {name} runs on at {from} as soon as {from} answers")
+                format!("the move is rolled back, and {name} {then} at {from} as soon as {from} answers")
             }
         }
     }
@@ -151,6 +163,11 @@ impl Follow {
                 return Event::Checked { obstacles: obstacles(&reasons) };
             }
             progress::Outcome::Moved => {}
+            progress::Outcome::RolledBack { reasons } if self.ends => {
+                // What would help the move does not help who has ended the instance.
+                let why = all_in_one(&obstacles(&reasons)).message;
+                self.report.outcome = Outcome::Ended(Failure::new(why, ""));
+            }
             progress::Outcome::RolledBack { reasons } => {
                 self.report.outcome = rolled_back(&reasons);
             }
@@ -186,10 +203,8 @@ impl Follow {
     }
 
     /// A user who has gone away does not end his move.
-    fn say(&self, event: Event) {
-        if let Some(events) = &self.events {
-            let _ = events.send(event);
-        }
+    fn say(&mut self, event: Event) {
+        self.events.retain(|user| user.send(event.clone()).is_ok());
     }
 }
 
@@ -261,7 +276,7 @@ fn micros(duration: Duration) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use fabric::{Epoch, FabricId, Vid};
+    use fabric::{Epoch, FabricId};
     use moves::journal::Instance;
 
     use super::*;

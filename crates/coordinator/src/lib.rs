@@ -8,7 +8,8 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`output`]: what it can ask for.
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`ending`], [`output`]: what it can
+//!   ask for.
 //! * [`directory`]: what processes tell each other of themselves.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
@@ -16,6 +17,7 @@
 
 mod cluster;
 mod directory;
+mod ending;
 mod failure;
 mod follow;
 mod instances;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use api::{Event, Failure, MoveRequest};
 use fabric::Vid;
-use moves::coordinator::MoveRequest as Wish;
+use moves::coordinator::{MoveRequest as Wish, TooLate};
 use moves::journal::Stage;
 use moves::{HostName, MoveId};
+use rpc::wire;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
@@ -88,6 +89,9 @@ fn begin(inner: &mut Inner, cluster: &Cluster, request: &MoveRequest) -> Result<
     if source != destination {
         instances::connected_host(inner, &request.host)?;
     }
+    if inner.endings.contains_key(&vid) {
+        return Err(failure::being_ended(name));
+    }
     if starting(inner, name).is_some() {
         return Err(failure::still_starting(name, &source));
     }
@@ -127,11 +131,58 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
 pub fn cancel(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     let mut inner = cluster.lock();
     let (vid, _) = inner.find(name).ok_or_else(|| failure::no_instance(name))?;
-    // Of several, the last one is the one that is not over for the user.
-    let id = inner.machine.moves().filter(|view| view.record.vid == vid).map(|view| view.id).max();
-    let id = id.ok_or_else(|| failure::not_moving(name))?;
-    let outputs =
-        inner.machine.cancel(id, cluster.now()).map_err(|error| failure::of_too_late(error, name))?;
-    cluster.perform(&mut inner, outputs);
+    let id = under_way(&inner, vid).ok_or_else(|| failure::not_moving(name))?;
+    let cancelled = cancel_for(cluster, &mut inner, id, wire::reason("the move was cancelled", ""));
+    cancelled.map_err(|error| failure::of_too_late(error, name))?;
     Ok(Event::Cancelling)
+}
+
+/// Rolls a move back for `reason`, if it is not committed.
+pub fn cancel_for(cluster: &Cluster, inner: &mut Inner, id: MoveId, reason: String) -> Result<(), TooLate> {
+    let outputs = inner.machine.cancel(id, reason, cluster.now())?;
+    cluster.perform(inner, outputs);
+    Ok(())
+}
+
+/// The move that keeps others of the instance from beginning, if there is one.
+pub fn under_way(inner: &Inner, vid: Vid) -> Option<MoveId> {
+    let mut moves = inner.machine.moves();
+    moves.find(|view| view.record.vid == vid && view.is_under_way).map(|view| view.id)
+}
+
+/// Waits until no move of the instance is under way, or it has ended.
+pub async fn settled(cluster: &Cluster, vid: Vid) {
+    loop {
+        let mut settled = std::pin::pin!(cluster.settled.notified());
+        settled.as_mut().enable();
+        if is_settled(&cluster.lock(), vid) {
+            return;
+        }
+        settled.await;
+    }
+}
+
+fn is_settled(inner: &Inner, vid: Vid) -> bool {
+    !inner.machine.image().instances.contains_key(&vid) || under_way(inner, vid).is_none()
+}
+
+/// Waits until `over`, and tells the client for which host the move waits meanwhile; `None` if the client goes away.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn tell_until<T>(
+    over: impl Future<Output = T>,
+    mut events: Events,
+    client: &mut Client,
+) -> io::Result<Option<T>> {
+    let mut over = std::pin::pin!(over);
+    loop {
+        tokio::select! {
+            outcome = &mut over => return Ok(Some(outcome)),
+            () = client.gone() => return Ok(None),
+            Some(event) = events.recv() => if matches!(event, Event::Waiting { .. }) {
+                client.say(&event).await?;
+            },
+        }
+    }
 }

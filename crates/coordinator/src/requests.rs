@@ -2,19 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::{Event, Failure, Host, Request};
 use moves::journal::Exit;
 use moves::{HostName, MoveId};
-use rpc::wire::Question;
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{failure, instances, moving, output};
-
-/// How long a host may take to end an instance.
-const KILL_LIMIT: Duration = Duration::from_secs(30);
+use crate::{ending, failure, instances, moving, output};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -37,7 +32,7 @@ pub async fn fulfil(
             return output::logs(cluster, &name, follow, after, client).await;
         }
         Request::Wait { name } => wait(cluster, &name, client).await,
-        Request::Kill { name } => kill(cluster, &name).await,
+        Request::Kill { name } => return ending::kill(cluster, &name, client).await,
     };
     client.say(&last.unwrap_or_else(Event::Failed)).await
 }
@@ -88,17 +83,4 @@ fn ended_as(inner: &Inner, name: &str) -> Result<Option<Event>, Failure> {
         Some(Exit::Lost { reason }) => Err(failure::lost(name, reason)),
         Some(Exit::NotStarted) => Err(failure::lost(name, failure::NOT_STARTED)),
     }
-}
-
-async fn kill(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
-    let (vid, host) = {
-        let inner = cluster.lock();
-        match inner.find(name) {
-            Some((vid, instance)) => (vid, instance.host.clone()),
-            None if inner.has_ended(name) => return Ok(Event::Done),
-            None => return Err(failure::no_instance(name)),
-        }
-    };
-    cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await?;
-    Ok(Event::Done)
 }

@@ -5,9 +5,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use api::State;
+use api::{Phase, State};
 use e2e::program::Program;
-use e2e::testlab::TestLab;
+use e2e::testlab::{TestLab, follow_to};
 use lab::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,6 +38,27 @@ fn a_run_that_is_interrupted_before_its_host_has_answered_ends() -> Result<()> {
     let ended = run.end(LIMIT)?;
     ensure!(ended.errors.contains("as soon as its host has started it"), "{ended:?}");
     ensure_ended(&lab, "job")
+}
+
+#[test]
+fn a_run_that_is_interrupted_while_it_moves_ends() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    for (signal, phase) in
+        [(libc::SIGINT, Phase::Prepare), (libc::SIGTERM, Phase::Dump), (libc::SIGHUP, Phase::Resume)]
+    {
+        let name = format!("job-{signal}");
+        let mut command = lab.command(&["run", "--host", "h1", "--name", &name, "--", "sleep", "100000"]);
+        let mut run = Program::start(&mut command)?;
+        lab.started(&name, &mut run)?;
+        let mut moving = lab.begin_move(&name, "h2")?;
+        follow_to(&mut moving, phase)?;
+        run.signal(signal)?;
+        let ended = run.end(LIMIT)?;
+        ensure!(ended.status.code() == Some(137), "{phase:?}: {ended:?}\n{}", lab.logs());
+        ensure_ended(&lab, &name)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Outcome, Phase};
+use api::{Outcome, Phase, State};
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
@@ -122,6 +122,31 @@ fn a_cancelled_move_is_rolled_back_and_a_second_one_succeeds() -> Result<()> {
     lab.move_to(CLIENT, if host == "h3" { "h1" } else { "h3" })?;
     check.progress()?;
     lab.end_check(check).map(drop)
+}
+
+#[test]
+fn a_kill_during_a_move_ends_the_instance() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let command = ["sleep", "100000"];
+    let phases = [Phase::Prepare, Phase::Suspend, Phase::Dump, Phase::Restore, Phase::Commit, Phase::Destroy];
+    for phase in phases {
+        let name = format!("job-{phase:?}").to_lowercase();
+        let run = ["run", "--name", &name, "--host", "h1", "--detach", "--"];
+        lab.transhume(&[&run[..], &command].concat())?.success()?;
+        let mut moving = lab.begin_move(&name, "h2")?;
+        if let Followed::Ended(outcome) = follow_to(&mut moving, phase)? {
+            ensure!(outcome == Outcome::Moved, "{phase:?}: {outcome:?}");
+        }
+        lab.transhume(&["kill", &name])?.success().with_context(|| format!("in {phase:?}"))?;
+        let state = lab.instance(&name)?.state;
+        ensure!(state == State::Exited { code: 137 }, "{phase:?}: {state:?}\n{}", lab.logs());
+        let end = Instant::now() + LIMIT;
+        while !lab.find(|words| words == command).is_empty() {
+            ensure!(Instant::now() < end, "{phase:?}: its processes are left over\n{}", lab.logs());
+        }
+    }
+    Ok(())
 }
 
 #[test]

@@ -270,12 +270,12 @@ fn a_cancel_before_the_commit_rolls_back() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
     cluster.run(Some("h1 ◀ Suspend"));
-    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    let out = cluster.coordinator.cancel(id, "cancelled".into(), cluster.now).unwrap();
     cluster.coordinator_does(out);
     cluster.run(None);
     assert!(matches!(cluster.outcome(), progress::Outcome::RolledBack { .. }));
     assert!(cluster.nodes[&host(1)].runs(vid()));
-    assert_eq!(cluster.coordinator.cancel(id, cluster.now), Err(TooLate::Over(id)));
+    assert_eq!(cluster.coordinator.cancel(id, "cancelled".into(), cluster.now), Err(TooLate::Over(id)));
 }
 
 /// Or somebody who waits for it would begin the next move too early.
@@ -285,7 +285,7 @@ fn a_move_is_under_way_until_another_may_begin() {
     let id = cluster.begin(to(2));
     let is_under_way = |cluster: &Cluster| cluster.coordinator.moves().any(|view| view.is_under_way);
     cluster.run(Some("h1 ◀ Suspend"));
-    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    let out = cluster.coordinator.cancel(id, "cancelled".into(), cluster.now).unwrap();
     assert!(is_under_way(&cluster), "given up, but the source has not let it run");
     assert!(cluster.coordinator.begin(to(2), cluster.now).is_err());
     cluster.coordinator_does(out);
@@ -299,7 +299,7 @@ fn a_cancel_after_the_commit_is_too_late() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
     cluster.run(Some("● MoveCommitted"));
-    assert_eq!(cluster.coordinator.cancel(id, cluster.now), Err(TooLate::Committed(id)));
+    assert_eq!(cluster.coordinator.cancel(id, "cancelled".into(), cluster.now), Err(TooLate::Committed(id)));
     cluster.run(None);
     assert_eq!(cluster.outcome(), &progress::Outcome::Moved);
 }
@@ -416,7 +416,7 @@ fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
     cluster.run(Some("h1 ▶ Sent"));
-    let out = cluster.coordinator.cancel(id, cluster.now).unwrap();
+    let out = cluster.coordinator.cancel(id, "cancelled".into(), cluster.now).unwrap();
     cluster.coordinator_does(out);
     cluster.coordinator.handle(coordinator::Input::LinkDown(host(1)), cluster.now);
     cluster.queue.retain(|step| !matches!(step, Step::ToNode(to, _) if *to == host(1)));

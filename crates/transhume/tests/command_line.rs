@@ -451,6 +451,32 @@ fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
 }
 
 #[test]
+fn an_instance_that_ended_before_its_move_is_not_said_to_run() {
+    let stage = Stage::new("ended");
+    let ended = ROLLED_BACK.replace("rolled_back", "ended").replace("make room on h2", "");
+    let _requests = stage.coordinator(&[Box::leak(ended.into_boxed_str())]);
+    let ended = stage.run(&["move", "job", "h2"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(text(&ended.stderr), "transhume: job was not moved: the destination's disk is full\n");
+}
+
+#[test]
+fn a_kill_says_for_which_host_it_waits_and_outlives_a_coordinator() {
+    let stage = Stage::new("kill");
+    let waiting = "{\"waiting\":{\"host\":\"h1\",\"why\":\"it is away\",\"outlook\":\"then it ends\"}}\n";
+    let requests = stage.coordinator(&[waiting, "\"done\"\n"]);
+    let ended = stage.run(&["kill", "job"]);
+    assert!(ended.status.success(), "{ended:?}");
+    let errors = text(&ended.stderr);
+    assert!(
+        errors.starts_with("transhume: waiting for host h1: it is away; then it ends\n")
+            && errors.contains("the coordinator is lost; waiting for it to come back, to end `job`"),
+        "{errors}"
+    );
+    assert_eq!(requests.iter().collect::<Vec<_>>(), [r#"{"kill":{"name":"job"}}"#; 2]);
+}
+
+#[test]
 fn a_dry_run_names_each_obstacle() {
     let stage = Stage::new("dry");
     let obstacle = r#"{"phase":{"phase":"prepare","at_us":0}}

@@ -237,17 +237,17 @@ impl Coordinator {
         Ok((id, out))
     }
 
-    /// Rolls a move back, if it is not committed.
+    /// Rolls a move back for `reason`, in words, if it is not committed.
     ///
     /// # Errors
     /// If it is committed or over.
-    pub fn cancel(&mut self, id: MoveId, now: Duration) -> Result<Vec<Output>, TooLate> {
+    pub fn cancel(&mut self, id: MoveId, reason: String, now: Duration) -> Result<Vec<Output>, TooLate> {
         let mut out = Vec::new();
         match self.image.moves.get(&id).map(|record| &record.stage) {
             None => return Err(TooLate::Over(id)),
             Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
             Some(Stage::RolledBack { .. }) => {}
-            Some(Stage::Began) => self.give_up(id, vec!["cancelled".into()], now, &mut out),
+            Some(Stage::Began) => self.give_up(id, vec![reason], now, &mut out),
         }
         Ok(out)
     }

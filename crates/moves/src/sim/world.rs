@@ -175,7 +175,10 @@ impl World {
             Action::Locate { node, vid } => self.locate(*node, *vid),
             Action::Begin(request) => self.begin(request),
             Action::Cancel(id) => {
-                let cancelled = self.coordinator.as_mut().and_then(|c| c.cancel(*id, self.now.0).ok());
+                let cancelled = self
+                    .coordinator
+                    .as_mut()
+                    .and_then(|c| c.cancel(*id, "cancelled".into(), self.now.0).ok());
                 self.coordinator_does(cancelled.unwrap_or_default());
             }
         }

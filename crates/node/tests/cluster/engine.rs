@@ -50,6 +50,8 @@ pub struct FakeEngine {
     pub fail_release: AtomicBool,
     /// Instances do not start as long as it is locked.
     pub start_gate: Mutex<()>,
+    /// Restored instances are not let go as long as it is locked.
+    pub release_gate: Mutex<()>,
     /// How long a restore takes, and a removal.
     pub delay: Mutex<Duration>,
 }
@@ -69,6 +71,7 @@ impl FakeEngine {
             fail_restore: AtomicBool::new(false),
             fail_release: AtomicBool::new(false),
             start_gate: Mutex::new(()),
+            release_gate: Mutex::new(()),
             delay: Mutex::default(),
         })
     }
@@ -188,6 +191,7 @@ impl Engine for Handle {
         if self.0.fail_release.swap(false, Ordering::SeqCst) {
             return Err(Error::Unusable("the test says so".into()));
         }
+        drop(self.0.release_gate.lock().unwrap());
         self.0.change(name, State::Held, State::Running)
     }
 

@@ -385,6 +385,124 @@ fn a_killed_instance_is_gone() {
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
 }
 
+/// Begins a move, and follows it until `phase` begins.
+fn move_up_to(cluster: &Cluster, name: &str, host: &str, phase: Phase) -> Client {
+    let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false };
+    let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
+    loop {
+        match events.next_event().unwrap() {
+            Event::Phase { phase: begun, .. } if begun == phase => return events,
+            event => assert!(!event.is_last(), "{event:?}"),
+        }
+    }
+}
+
+fn outcome(mut events: Client) -> Outcome {
+    loop {
+        match events.next_event().unwrap() {
+            Event::Moved(report) => return report.outcome,
+            event => assert!(!event.is_last(), "{event:?}"),
+        }
+    }
+}
+
+/// Tells the coordinator to end an instance that is being moved.
+fn begin_kill(cluster: &Cluster, name: &str) -> Client {
+    let killing = Client::send(&cluster.socket(), &Request::Kill { name: name.into() }).unwrap();
+    let is_refused = |cluster: &Cluster| match cluster.request_move(name, "h3", false) {
+        Event::Failed(why) => why.message.contains("is being ended"),
+        event => panic!("two moves at a time: {event:?}"),
+    };
+    cluster.wait_until("the end of the instance begins", is_refused);
+    killing
+}
+
+fn is_nowhere(cluster: &Cluster, name: &str) -> bool {
+    cluster.engines.iter().all(|engine| !engine.has(name))
+}
+
+#[test]
+fn a_kill_cancels_a_move_and_ends_the_instance() {
+    let cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 20;
+    for (name, phase) in [("a", Phase::Restore), ("b", Phase::Suspend), ("c", Phase::Prepare)] {
+        if name != "a" {
+            cluster.run(name, "h1");
+        }
+        let events = move_up_to(&cluster, name, "h2", phase);
+        assert_eq!(cluster.ask(&Request::Kill { name: name.into() }), Event::Done);
+        assert_eq!(cluster.ask(&Request::Wait { name: name.into() }), Event::Exited { code: 137 });
+        match outcome(events) {
+            Outcome::Ended(why) => {
+                assert_eq!(why.message, format!("the move was cancelled, because `{name}` is being ended"));
+            }
+            other => panic!("{phase:?}: {other:?}"),
+        }
+        cluster.wait_until("removal", |cluster| is_nowhere(cluster, name));
+    }
+}
+
+#[test]
+fn a_kill_past_the_commit_point_ends_the_instance_where_it_has_arrived() {
+    let cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    let gate = cluster.engines[1].release_gate.lock().unwrap();
+    let events = move_up_to(&cluster, "a", "h2", Phase::Resume);
+    let mut killing = begin_kill(&cluster, "a");
+    drop(gate);
+    assert_eq!(killing.next_event().unwrap(), Event::Done);
+    assert_eq!(outcome(events), Outcome::Moved);
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+    assert_eq!(cluster.instance("a").host, "h2");
+    cluster.wait_until("removal", |cluster| is_nowhere(cluster, "a"));
+}
+
+#[test]
+fn a_kill_whose_client_has_gone_away_is_done_all_the_same() {
+    let cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    let gate = cluster.engines[1].release_gate.lock().unwrap();
+    let events = move_up_to(&cluster, "a", "h2", Phase::Resume);
+    drop((begin_kill(&cluster, "a"), events));
+    drop(gate);
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
+
+#[test]
+fn a_coordinator_that_was_killed_during_a_kill_finishes_the_move_and_can_be_told_again() {
+    let mut cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    let engine = cluster.engines[1].clone();
+    let gate = engine.release_gate.lock().unwrap();
+    let _events = move_up_to(&cluster, "a", "h2", Phase::Resume);
+    let mut killing = begin_kill(&cluster, "a");
+    cluster.replace_coordinator();
+    assert!(killing.next_event().is_err());
+    drop(gate);
+    cluster.wait_until("the move's end", |cluster| cluster.instance("a").state == State::Running);
+    assert_eq!(cluster.instance("a").host, "h2");
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
+
+#[test]
+fn a_kill_that_waits_for_a_host_says_so() {
+    let mut cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 3;
+    let events = move_up_to(&cluster, "a", "h2", Phase::Restore);
+    cluster.stop_node(0);
+    let mut killing = begin_kill(&cluster, "a");
+    let Event::Waiting { host, outlook, .. } = killing.next_event().unwrap() else { panic!("it is done") };
+    assert_eq!(host, "h1");
+    assert_eq!(outlook, "the move is rolled back, and a is ended at h1 as soon as h1 answers");
+    cluster.start_node(0);
+    while killing.next_event().unwrap() != Event::Done {}
+    assert!(matches!(outcome(events), Outcome::Ended(_)));
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
+
 #[test]
 fn an_instance_of_which_a_host_has_only_the_entry_is_lost_and_its_name_is_free() {
     let mut cluster = Cluster::start();

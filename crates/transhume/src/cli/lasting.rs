@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::{Client, Event, Request};
 
+use super::target::tell;
 use crate::failure::{Failure, Result};
 
 /// Before the first attempt to reach the next coordinator; each later one waits twice as long.
@@ -29,12 +30,12 @@ pub fn send_again(socket: &Path, request: &Request, errand: &str) -> Result<Clie
     Ok(client)
 }
 
-/// The last event that answers `request`, which `client` has sent to the first coordinator; the others are dropped.
+/// The last event that answers `request`, which `client` has sent to the first coordinator. For whom it waits is told.
 pub fn last_event_of(mut client: Client, socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     loop {
         match client.next_event() {
             Ok(event) if event.is_last() => return Ok(event),
-            Ok(_) => {}
+            Ok(event) => tell(&event),
             Err(error) if error.is_loss() => client = send_again(socket, request, errand)?,
             Err(error) => return Err(error.into()),
         }

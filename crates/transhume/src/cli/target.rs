@@ -82,7 +82,14 @@ impl Target {
 
     /// Sends `request` and returns the last event of the answer.
     pub fn ask(&self, request: &Request) -> Result<Event> {
-        succeeded(Client::ask(&self.socket(), request).map_err(|error| self.explain(error))?)
+        let mut client = self.send(request)?;
+        loop {
+            let event = client.next_event()?;
+            if event.is_last() {
+                return succeeded(event);
+            }
+            tell(&event);
+        }
     }
 
     /// As [`Self::ask`], and also waits for a coordinator that goes away before it has answered.
@@ -105,6 +112,13 @@ impl Target {
             (ClientError::NotRunning(_), None, None) if labs.len() > 1 => several_labs(),
             _ => error.into(),
         }
+    }
+}
+
+/// Tells the user for which host something waits, if the event says that.
+pub fn tell(event: &Event) {
+    if let Event::Waiting { host, why, outlook } = event {
+        eprintln!("transhume: waiting for host {host}: {why}; {outlook}");
     }
 }
 

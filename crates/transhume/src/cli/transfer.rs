@@ -188,7 +188,10 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
     }
     match &report.outcome {
         Outcome::Moved => Ok(ExitCode::SUCCESS),
-        Outcome::RolledBack(_) if json => Ok(ExitCode::FAILURE),
+        Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
+        Outcome::Ended(reason) => {
+            Err(Failure::new(format!("{} was not moved: {reason}", report.name), reason.help.clone()))
+        }
         Outcome::RolledBack(reason) => {
             let message = format!("{} was not moved and runs on at {}: {reason}", report.name, report.from);
             Err(Failure::new(message, reason.help.clone()))

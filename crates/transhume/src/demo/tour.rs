@@ -80,7 +80,7 @@ fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
             Event::Failed(failure) => return Err(failure.into()),
             Event::Moved(report) => match report.outcome {
                 Outcome::Moved => return Ok(*report),
-                Outcome::RolledBack(failure) => return Err(failure.into()),
+                Outcome::RolledBack(failure) | Outcome::Ended(failure) => return Err(failure.into()),
             },
             event => return Err(unexpected(&event)),
         }

@@ -1,0 +1,91 @@
+//! Ends instances. One that is being moved is ended when its move is over, which a kill hastens where it still can.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Event, Failure};
+use fabric::Vid;
+use rpc::wire::{self, Question};
+use tokio::sync::{mpsc, watch};
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::{Events, Follow};
+use crate::server::Client;
+use crate::{failure, moving};
+
+/// How long a host may take to end an instance.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Becomes how the end of an instance went.
+pub type Ending = watch::Receiver<Option<Result<(), Failure>>>;
+
+/// Ends an instance, and tells the client when that is done. It is done also if the client goes away.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn kill(cluster: &Arc<Cluster>, name: &str, client: &mut Client) -> io::Result<()> {
+    let begun = begin(cluster, name);
+    let outcome = match begun {
+        Ok(Some((ending, events))) => match moving::tell_until(over(ending), events, client).await? {
+            Some(outcome) => outcome,
+            None => return Ok(()),
+        },
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    client.say(&outcome.map_or_else(Event::Failed, |()| Event::Done)).await
+}
+
+/// Sees to it that the instance ends; `None` if it has ended.
+fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>, Failure> {
+    let mut inner = cluster.lock();
+    let vid = match inner.find(name) {
+        Some((vid, _)) => vid,
+        None if inner.has_ended(name) => return Ok(None),
+        None => return Err(failure::no_instance(name)),
+    };
+    let events = follow_move(&mut inner, vid);
+    if let Some(ending) = inner.endings.get(&vid) {
+        return Ok(Some((ending.clone(), events)));
+    }
+    let (done, ending) = watch::channel(None);
+    inner.endings.insert(vid, ending.clone());
+    inner.ends(vid);
+    cancel_move(cluster, &mut inner, vid, name);
+    tokio::spawn(end(cluster.clone(), vid, done));
+    Ok(Some((ending, events)))
+}
+
+/// What is heard of the instance's move, if it is being moved.
+fn follow_move(inner: &mut Inner, vid: Vid) -> Events {
+    let follow = moving::under_way(inner, vid).and_then(|id| inner.follows.get_mut(&id));
+    follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
+}
+
+fn cancel_move(cluster: &Cluster, inner: &mut Inner, vid: Vid, name: &str) {
+    if let Some(id) = moving::under_way(inner, vid) {
+        let reason = wire::reason(&format!("the move was cancelled, because `{name}` is being ended"), "");
+        // One that is committed goes forward, and is waited for.
+        let _too_late = moving::cancel_for(cluster, inner, id, reason);
+    }
+}
+
+async fn end(cluster: Arc<Cluster>, vid: Vid, done: watch::Sender<Option<Result<(), Failure>>>) {
+    let outcome = end_settled(&cluster, vid).await;
+    cluster.lock().endings.remove(&vid);
+    done.send_replace(Some(outcome));
+}
+
+async fn end_settled(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
+    moving::settled(cluster, vid).await;
+    // No other move of it begins as long as it is being ended.
+    let host = cluster.lock().machine.image().instances.get(&vid).map(|instance| instance.host.clone());
+    let Some(host) = host else { return Ok(()) };
+    cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await.map(drop)
+}
+
+async fn over(mut ending: Ending) -> Result<(), Failure> {
+    let outcome = ending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+    outcome.unwrap_or_else(|| Err(Failure::new("the coordinator ends", "try again when it is back")))
+}
