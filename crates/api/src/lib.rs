@@ -83,8 +83,7 @@ pub enum Event {
     },
     /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or was not.
     Moved(Box<MoveReport>),
-    /// The move will be rolled back, unless it is committed already: the last answer to
-    /// [`Request::Cancel`].
+    /// The move is being rolled back: the first answer to [`Request::Cancel`].
     Cancelling,
     /// Output of the instance's command.
     Output {
@@ -102,7 +101,8 @@ pub enum Event {
         /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
         pieces: Option<u64>,
     },
-    /// The last answer to [`Request::Logs`] without `follow`, and to [`Request::Kill`].
+    /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, and to
+    /// [`Request::Kill`] when it has ended.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -129,6 +129,7 @@ impl Event {
             | Self::Phase { .. }
             | Self::Transferred { .. }
             | Self::Waiting { .. }
+            | Self::Cancelling
             | Self::Output { .. }
             | Self::Dropped { .. } => false,
             Self::Started(_)
@@ -136,7 +137,6 @@ impl Event {
             | Self::Hosts(_)
             | Self::Checked { .. }
             | Self::Moved(_)
-            | Self::Cancelling
             | Self::Done
             | Self::Exited { .. }
             | Self::NotStarted { .. }

@@ -32,8 +32,8 @@ pub struct Cluster {
     pub ended: Notify,
     /// Told when an instance is no longer being started.
     pub started: Notify,
-    /// Told when a move has ended for its instance, or an instance has ended.
-    pub settled: Notify,
+    /// Told when a move is over for its instance.
+    pub move_over: Notify,
     broken: Notify,
 }
 
@@ -98,7 +98,7 @@ impl Cluster {
             changed: Notify::new(),
             ended: Notify::new(),
             started: Notify::new(),
-            settled: Notify::new(),
+            move_over: Notify::new(),
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);
@@ -166,13 +166,12 @@ impl Cluster {
                 let is_end = matches!(event, moves::progress::Event::Ended { .. });
                 inner.tell_follower(id, event);
                 if is_end {
-                    self.settled.notify_waiters();
+                    self.move_over.notify_waiters();
                 }
             }
             Output::InstanceEnded(InstanceEnded { vid, exit }) => {
                 tracing::info!("instance {vid} has ended: {exit:?}");
                 self.ended.notify_waiters();
-                self.settled.notify_waiters();
             }
         }
     }

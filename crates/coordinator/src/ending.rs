@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use api::{Event, Failure};
 use fabric::Vid;
+use moves::MoveId;
 use rpc::wire::{self, Question};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::cluster::{Cluster, Inner};
-use crate::follow::{Events, Follow};
+use crate::cluster::Cluster;
+use crate::follow::Events;
 use crate::server::Client;
 use crate::{failure, moving};
 
@@ -45,41 +46,40 @@ fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>,
         None if inner.has_ended(name) => return Ok(None),
         None => return Err(failure::no_instance(name)),
     };
-    let events = follow_move(&mut inner, vid);
+    let moving = moving::under_way(&inner, vid);
+    let events = moving::listen(&mut inner, moving);
     if let Some(ending) = inner.endings.get(&vid) {
         return Ok(Some((ending.clone(), events)));
     }
     let (done, ending) = watch::channel(None);
     inner.endings.insert(vid, ending.clone());
     inner.ends(vid);
-    cancel_move(cluster, &mut inner, vid, name);
-    tokio::spawn(end(cluster.clone(), vid, done));
+    if let Some(id) = moving {
+        let reason = wire::reason(&format!("the move was cancelled, because `{name}` is being ended"), "");
+        // One that is committed goes forward, and is waited for.
+        let _too_late = moving::cancel_for(cluster, &mut inner, id, reason);
+    }
+    tokio::spawn(end(cluster.clone(), vid, moving, done));
     Ok(Some((ending, events)))
 }
 
-/// What is heard of the instance's move, if it is being moved.
-fn follow_move(inner: &mut Inner, vid: Vid) -> Events {
-    let follow = moving::under_way(inner, vid).and_then(|id| inner.follows.get_mut(&id));
-    follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
-}
-
-fn cancel_move(cluster: &Cluster, inner: &mut Inner, vid: Vid, name: &str) {
-    if let Some(id) = moving::under_way(inner, vid) {
-        let reason = wire::reason(&format!("the move was cancelled, because `{name}` is being ended"), "");
-        // One that is committed goes forward, and is waited for.
-        let _too_late = moving::cancel_for(cluster, inner, id, reason);
+async fn end(
+    cluster: Arc<Cluster>,
+    vid: Vid,
+    moving: Option<MoveId>,
+    done: watch::Sender<Option<Result<(), Failure>>>,
+) {
+    if let Some(id) = moving {
+        // No other move of it begins as long as it is being ended.
+        moving::over(&cluster, id).await;
     }
-}
-
-async fn end(cluster: Arc<Cluster>, vid: Vid, done: watch::Sender<Option<Result<(), Failure>>>) {
-    let outcome = end_settled(&cluster, vid).await;
+    let outcome = end_here(&cluster, vid).await;
     cluster.lock().endings.remove(&vid);
     done.send_replace(Some(outcome));
 }
 
-async fn end_settled(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
-    moving::settled(cluster, vid).await;
-    // No other move of it begins as long as it is being ended.
+/// Ends an instance that is not being moved.
+async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
     let host = cluster.lock().machine.image().instances.get(&vid).map(|instance| instance.host.clone());
     let Some(host) = host else { return Ok(()) };
     cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await.map(drop)

@@ -75,7 +75,7 @@ pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
         Refusal::NotConnected(host) => host_down(host),
         Refusal::InProgress(_) => Failure::new(
             format!("`{name}` is being moved already"),
-            "wait until that move is over, or interrupt it with Ctrl-C where it was started",
+            "wait until that move is over, or end it with `transhume cancel`",
         ),
         Refusal::TooMany(moves) => {
             Failure::new(format!("{moves} moves are not over"), "wait for some of them to end")

@@ -9,6 +9,7 @@ use moves::coordinator::{MoveRequest as Wish, TooLate};
 use moves::journal::Stage;
 use moves::{HostName, MoveId};
 use rpc::wire;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
@@ -127,17 +128,42 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
     Ok(Found::Over(Event::Moved(Box::new(report))))
 }
 
-/// Rolls the instance's move back, if it is not committed.
-pub fn cancel(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
+/// Rolls the instance's move back, if it is not committed, and tells the client when the instance runs on. It does also if
+/// the client goes away.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn cancel(cluster: &Cluster, name: &str, client: &mut Client) -> io::Result<()> {
+    let begun = begin_cancel(cluster, name);
+    let (id, events) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => return client.say(&Event::Failed(failure)).await,
+    };
+    client.say(&Event::Cancelling).await?;
+    match tell_until(over(cluster, id), events, client).await? {
+        Some(()) => client.say(&Event::Done).await,
+        None => Ok(()),
+    }
+}
+
+fn begin_cancel(cluster: &Cluster, name: &str) -> Result<(MoveId, Events), Failure> {
     let mut inner = cluster.lock();
-    let (vid, _) = inner.find(name).ok_or_else(|| failure::no_instance(name))?;
+    let vid = match inner.find(name) {
+        Some((vid, _)) => vid,
+        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None => return Err(failure::no_instance(name)),
+    };
     let id = under_way(&inner, vid).ok_or_else(|| failure::not_moving(name))?;
+    let events = listen(&mut inner, Some(id));
     let cancelled = cancel_for(cluster, &mut inner, id, wire::reason("the move was cancelled", ""));
     cancelled.map_err(|error| failure::of_too_late(error, name))?;
-    Ok(Event::Cancelling)
+    Ok((id, events))
 }
 
 /// Rolls a move back for `reason`, if it is not committed.
+///
+/// # Errors
+/// If it is committed or over.
 pub fn cancel_for(cluster: &Cluster, inner: &mut Inner, id: MoveId, reason: String) -> Result<(), TooLate> {
     let outputs = inner.machine.cancel(id, reason, cluster.now())?;
     cluster.perform(inner, outputs);
@@ -150,20 +176,22 @@ pub fn under_way(inner: &Inner, vid: Vid) -> Option<MoveId> {
     moves.find(|view| view.record.vid == vid && view.is_under_way).map(|view| view.id)
 }
 
-/// Waits until no move of the instance is under way, or it has ended.
-pub async fn settled(cluster: &Cluster, vid: Vid) {
-    loop {
-        let mut settled = std::pin::pin!(cluster.settled.notified());
-        settled.as_mut().enable();
-        if is_settled(&cluster.lock(), vid) {
-            return;
-        }
-        settled.await;
-    }
+/// What happens in a move from now on; nothing, if there is none.
+pub fn listen(inner: &mut Inner, id: Option<MoveId>) -> Events {
+    let follow = id.and_then(|id| inner.follows.get_mut(&id));
+    follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
 }
 
-fn is_settled(inner: &Inner, vid: Vid) -> bool {
-    !inner.machine.image().instances.contains_key(&vid) || under_way(inner, vid).is_none()
+/// Waits until a move is not under way any more.
+pub async fn over(cluster: &Cluster, id: MoveId) {
+    loop {
+        let mut over = std::pin::pin!(cluster.move_over.notified());
+        over.as_mut().enable();
+        if !cluster.lock().machine.moves().any(|view| view.id == id && view.is_under_way) {
+            return;
+        }
+        over.await;
+    }
 }
 
 /// Waits until `over`, and tells the client for which host the move waits meanwhile; `None` if the client goes away.

@@ -27,7 +27,7 @@ pub async fn fulfil(
         Request::Hosts => Ok(Event::Hosts(hosts(&cluster.lock()))),
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
-        Request::Cancel { name } => moving::cancel(cluster, &name),
+        Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
         }

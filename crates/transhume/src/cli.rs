@@ -1,5 +1,6 @@
 //! The command line: one file for each subcommand.
 
+mod cancel;
 mod completions;
 mod coordinator;
 mod demo;
@@ -48,6 +49,7 @@ enum Command {
     Run(run::Arguments),
     Ps(ps::Arguments),
     Move(transfer::Arguments),
+    Cancel(cancel::Arguments),
     Logs(logs::Arguments),
     Wait(wait::Arguments),
     Kill(kill::Arguments),
@@ -76,6 +78,7 @@ impl Cli {
             Command::Run(arguments) => arguments.run(target),
             Command::Ps(arguments) => arguments.run(target),
             Command::Move(arguments) => arguments.run(target),
+            Command::Cancel(arguments) => arguments.run(target),
             Command::Logs(arguments) => arguments.run(target),
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),

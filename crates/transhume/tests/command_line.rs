@@ -461,6 +461,24 @@ fn an_instance_that_ended_before_its_move_is_not_said_to_run() {
 }
 
 #[test]
+fn cancel_waits_for_the_rollback() {
+    let stage = Stage::new("cancelled");
+    let waiting =
+        "\"cancelling\"\n{\"waiting\":{\"host\":\"h1\",\"why\":\"away\",\"outlook\":\"then\"}}\n\"done\"\n";
+    let refused = "{\"failed\":{\"message\":\"`job` is not being moved\",\"help\":\"look\"}}\n";
+    let requests = stage.coordinator(&[waiting, refused, "{\"instances\":[]}\n", "{\"hosts\":[]}\n", ""]);
+    let ended = stage.run(&["cancel", "job"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(text(&ended.stderr), "transhume: waiting for host h1: away; then\n");
+    assert_eq!(requests.recv_timeout(LIMIT).unwrap(), r#"{"cancel":{"name":"job"}}"#);
+    let ended = stage.run(&["cancel", "job"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(text(&ended.stderr), "transhume: `job` is not being moved\n  look\n");
+    let lost = stage.run(&["cancel", "job"]);
+    assert!(text(&lost.stderr).contains("closed the connection before it had answered"), "{lost:?}");
+}
+
+#[test]
 fn a_kill_says_for_which_host_it_waits_and_outlives_a_coordinator() {
     let stage = Stage::new("kill");
     let waiting = "{\"waiting\":{\"host\":\"h1\",\"why\":\"it is away\",\"outlook\":\"then it ends\"}}\n";

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use api::{
-    Bytes, Client, Event, Instance, MoveReport, MoveRequest, Outcome, Phase, Position, Request, RunRequest,
-    State,
+    Bytes, Client, Event, Failure, Instance, MoveReport, MoveRequest, Outcome, Phase, Position, Request,
+    RunRequest, State,
 };
 use coordinator::CoordinatorOptions;
 use engine::{FakeEngine, Handle, World};
@@ -422,6 +422,31 @@ fn is_nowhere(cluster: &Cluster, name: &str) -> bool {
 }
 
 #[test]
+fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
+    let cluster = Cluster::start();
+    let _library = cluster.run_library("a", "h1");
+    let cancel = || cluster.ask(&Request::Cancel { name: "a".into() });
+    let refused = || match cancel() {
+        Event::Failed(why) => why.message,
+        event => panic!("{event:?}"),
+    };
+    assert_eq!(refused(), "`a` is not being moved");
+    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 20;
+    drop(move_up_to(&cluster, "a", "h2", Phase::Restore));
+    assert_eq!(cancel(), Event::Done);
+    assert_eq!((cluster.instance("a").host.as_str(), cluster.instance("a").state), ("h1", State::Running));
+    assert_eq!(refused(), "`a` is not being moved", "what is left at h2 is no move to its user");
+
+    let gate = cluster.engines[2].release_gate.lock().unwrap();
+    let events = move_up_to(&cluster, "a", "h3", Phase::Resume);
+    assert_eq!(refused(), "the move of `a` is committed and goes forward");
+    drop(gate);
+    assert_eq!(outcome(events), Outcome::Moved);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(refused(), "`a` has ended");
+}
+
+#[test]
 fn a_kill_cancels_a_move_and_ends_the_instance() {
     let cluster = Cluster::start();
     let _library = cluster.run_library("a", "h1");
@@ -562,7 +587,9 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
     };
     assert!(why.contains("not connected"), "{why}");
     assert!(outlook.contains("rolled back, and a runs on at h1"), "{outlook}");
-    assert_eq!(cluster.ask(&Request::Cancel { name: "a".into() }), Event::Cancelling);
+    let mut cancelling = Client::send(&cluster.socket(), &Request::Cancel { name: "a".into() }).unwrap();
+    assert_eq!(cancelling.next_event().unwrap(), Event::Cancelling);
+    assert!(matches!(cancelling.next_event().unwrap(), Event::Waiting { host, .. } if host == "h1"));
     cluster.start_node(0);
     let report = loop {
         match events.next_event().unwrap() {
@@ -570,7 +597,8 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
             event => assert!(!event.is_last(), "{event:?}"),
         }
     };
-    assert!(matches!(report.outcome, Outcome::RolledBack(_)));
+    assert_eq!(report.outcome, Outcome::RolledBack(Failure::new("the move was cancelled", "")));
+    while cancelling.next_event().unwrap() != Event::Done {}
     assert_eq!(a.comes_back(), Epoch(0));
 }
 

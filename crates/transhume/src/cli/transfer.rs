@@ -16,7 +16,7 @@ use crate::{interrupt, output, table};
 ///
 /// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
 /// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
-/// move goes on without this command. For which host a move waits is said when it takes long. If the
+/// move goes on without this command; `transhume cancel` ends it then. For which host a move waits is said when it takes long. If the
 /// coordinator goes away, this waits for it and says how the move ended: a coordinator that comes back
 /// rolls back what was not yet committed.
 #[derive(Args)]
@@ -118,7 +118,8 @@ const LEAVE: &str =
 
 fn cancel_on_interrupt(target: &Target, name: String) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
-    interrupt::on_first(move || match Client::ask(&socket, &cancel) {
+    let ask = move || Client::send(&socket, &cancel)?.next_event();
+    interrupt::on_first(move || match ask() {
         Ok(Event::Failed(failure)) => eprintln!("{}\n{LEAVE}", Failure::from(failure)),
         Ok(_) => eprintln!("the move is being rolled back: {name} runs on where it was\n{LEAVE}"),
         // The next coordinator rolls back by itself what the one before had not committed.

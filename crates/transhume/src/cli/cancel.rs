@@ -1,0 +1,31 @@
+//! `transhume cancel`
+
+use std::process::ExitCode;
+
+use api::{Event, Request};
+use clap::Args;
+
+use super::target::{Target, unexpected};
+use crate::failure::Result;
+
+/// Cancels the move of an instance, wherever it was started
+///
+/// The move is rolled back, and this ends when the instance runs on where it was. For which host that waits is said when it
+/// takes long. Ctrl-C leaves at once, and the move is rolled back all the same. Past its commit point a move goes
+/// forward, and cannot be cancelled any more.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume cancel job1")]
+pub struct Arguments {
+    /// The instance's name
+    name: String,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let request = Request::Cancel { name: self.name.clone() };
+        match target.ask(&request).map_err(|failure| target.suggest(failure, &self.name))? {
+            Event::Done => Ok(ExitCode::SUCCESS),
+            event => Err(unexpected(&event)),
+        }
+    }
+}
