@@ -225,7 +225,7 @@ pub async fn receive(
         let mut left = image.size;
         while left > 0 {
             if !frame::read(stream, &mut part).await? || part.len() != part_of(left) {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "they end too early"));
             }
             digest.update(&part);
             file.write_all(&part).await?;

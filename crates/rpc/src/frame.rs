@@ -23,20 +23,25 @@ pub async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::
 /// Reads one frame into `buffer`; `false` if the stream has ended before it.
 ///
 /// # Errors
-/// `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
+/// `UnexpectedEof` if it has ended within it; `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<bool> {
     let mut length = [0; 4];
     if stream.read(&mut length[..1]).await? == 0 {
         return Ok(false);
     }
-    stream.read_exact(&mut length[1..]).await?;
+    read_exact(stream, &mut length[1..]).await?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_FRAME {
         return Err(io::ErrorKind::InvalidData.into());
     }
     buffer.resize(length, 0);
-    stream.read_exact(buffer).await?;
+    read_exact(stream, buffer).await?;
     Ok(true)
+}
+
+async fn read_exact(stream: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> io::Result<()> {
+    let read = stream.read_exact(buffer).await.map(drop);
+    read.map_err(|error| if error.kind() == io::ErrorKind::UnexpectedEof { cut() } else { error })
 }
 
 /// Writes `message` as one frame and flushes.
@@ -55,9 +60,14 @@ pub async fn send<M: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message:
 pub async fn receive<M: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<M> {
     let mut buffer = Vec::new();
     if !read(stream, &mut buffer).await? {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(cut());
     }
     decode(&buffer)
+}
+
+/// The end of a stream where more should come.
+pub(crate) fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was cut")
 }
 
 /// The frame for `message`.
@@ -90,6 +100,20 @@ mod tests {
         assert_eq!(receive::<(String, i32)>(&mut far).await.unwrap(), ("a".into(), 7));
         drop(near);
         assert!(!read(&mut far, &mut Vec::new()).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn an_end_within_a_message_and_instead_of_one_is_a_cut_connection() {
+        for sent in [&[][..], &[9], &[9, 0, 0, 0, 1]] {
+            let (mut near, mut far) = tokio::io::duplex(64);
+            near.write_all(sent).await.unwrap();
+            drop(near);
+            let error = receive::<(String, i32)>(&mut far).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.to_string().as_str()),
+                (io::ErrorKind::UnexpectedEof, "the connection was cut")
+            );
+        }
     }
 
     #[tokio::test]

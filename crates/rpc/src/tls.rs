@@ -2,20 +2,25 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::frame;
 use crate::pki::Identity;
 
 /// An encrypted connection.
-pub type Stream = TlsStream<TcpStream>;
+#[derive(Debug)]
+pub struct Stream(TlsStream<TcpStream>);
 
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -72,7 +77,7 @@ impl Endpoint {
         let connecting = async {
             let tcp = TcpStream::connect(address).await?;
             tcp.set_nodelay(true)?;
-            let stream = TlsStream::from(self.connector.connect(server, tcp).await?);
+            let stream = Stream(self.connector.connect(server, tcp).await?.into());
             match peer_name(&stream)? {
                 name if name == peer => Ok(stream),
                 name => Err(io::Error::other(format!("{address} is {name}, not {peer}"))),
@@ -87,14 +92,47 @@ impl Endpoint {
     /// If it takes too long, or the other end has no certificate of this cluster.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(Stream, String)> {
         tcp.set_nodelay(true)?;
-        let stream = TlsStream::from(timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await??);
+        let stream = Stream(timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await??.into());
         let name = peer_name(&stream)?;
         Ok((stream, name))
     }
 }
 
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer).map_err(in_our_words)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+/// Users read these errors; rustls writes its own for programmers, with a link to its manual.
+fn in_our_words(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof { frame::cut() } else { error }
+}
+
 fn peer_name(stream: &Stream) -> io::Result<String> {
-    let (_, connection) = stream.get_ref();
+    let (_, connection) = stream.0.get_ref();
     let certificate = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
     let certificate = certificate.ok_or_else(|| io::Error::other("the other end shows no certificate"))?;
     let parsed = webpki::EndEntityCert::try_from(certificate).map_err(io::Error::other)?;

@@ -79,6 +79,18 @@ async fn answers_find_their_questions_and_a_lost_connection_ends_the_waiting() {
 }
 
 #[tokio::test]
+async fn that_a_connection_was_cut_is_said_in_our_words() {
+    let pki = authority(&["h1", "h2"]);
+    let (listener, address) = listen().await;
+    let server = endpoint(pki.path(), "h2");
+    // It is dropped without a word.
+    tokio::spawn(async move { drop(server.accept(listener.accept().await.unwrap().0).await) });
+    let near = endpoint(pki.path(), "h1").connect(address, "h2").await.unwrap();
+    let (_outbox, mut inbox) = channel::open::<String, String>(near);
+    assert_eq!(inbox.receive().await.unwrap_err().to_string(), "the connection was cut");
+}
+
+#[tokio::test]
 async fn an_idle_connection_stays_and_a_closed_one_ends() {
     let pki = authority(&["h1", "h2"]);
     let (listener, address) = listen().await;
