@@ -27,6 +27,8 @@ pub struct Follow {
     ends: bool,
     began: Instant,
     report: MoveReport,
+    /// The dump has ended, and what goes on is the transfer.
+    dumped: bool,
     commit: Duration,
     phase: progress::Phase,
     waiting_said: Option<Instant>,
@@ -47,6 +49,7 @@ impl Follow {
             ends: false,
             began: Instant::now(),
             report: report(name, record),
+            dumped: false,
             commit: Duration::ZERO,
             phase,
             waiting_said: None,
@@ -83,8 +86,12 @@ impl Follow {
                 network.queue_pairs = queue_pairs;
                 network.memory_regions = memory_regions;
             }
-            Measurement::Sent { dump_us, transfer_us, bytes } => {
-                (engine.dump_us, engine.transfer_us, engine.image_bytes) = (dump_us, transfer_us, bytes);
+            Measurement::Dumped { dump_us } => {
+                engine.dump_us = dump_us;
+                self.dumped = true;
+            }
+            Measurement::Sent { transfer_us, bytes } => {
+                (engine.transfer_us, engine.image_bytes) = (transfer_us, bytes);
             }
             Measurement::Restored { restore_us } => engine.restore_us = restore_us,
             Measurement::Resumed { release_us, slowest_us, round_us } => {
@@ -188,16 +195,18 @@ impl Follow {
         };
         for (phase, elapsed) in phases {
             let whole = micros(*elapsed);
-            let first = match phase {
-                progress::Phase::Transfer => Some((Phase::Dump, self.report.engine.dump_us.min(whole))),
-                progress::Phase::Resume => Some((Phase::Commit, micros(self.commit).min(whole))),
-                _ => None,
+            let (first, elapsed, then) = match phase {
+                progress::Phase::Transfer if self.dumped => {
+                    (Phase::Dump, self.report.engine.dump_us.min(whole), Phase::Transfer)
+                }
+                progress::Phase::Resume => (Phase::Commit, micros(self.commit).min(whole), Phase::Resume),
+                _ => {
+                    push(phase_of(*phase), whole);
+                    continue;
+                }
             };
-            if let Some((phase, elapsed)) = first {
-                push(phase, elapsed);
-            }
-            let named = if *phase == progress::Phase::Transfer { Phase::Transfer } else { phase_of(*phase) };
-            push(named, whole - first.map_or(0, |(_, elapsed)| elapsed));
+            push(first, elapsed);
+            push(then, whole - elapsed);
         }
         times
     }
@@ -330,7 +339,8 @@ mod tests {
     fn the_report_splits_what_was_measured_and_sums_the_blackout() {
         let mut follow = Follow::new("a", &record(Stage::Began));
         let mut heard = follow.listen();
-        follow.measured(Measurement::Sent { dump_us: 30, transfer_us: 10, bytes: 7 });
+        follow.measured(Measurement::Dumped { dump_us: 30 });
+        follow.measured(Measurement::Sent { transfer_us: 10, bytes: 7 });
         follow.committed(Duration::from_micros(4));
         let phases = [
             (progress::Phase::Prepare, Duration::from_micros(100)),
@@ -353,6 +363,19 @@ mod tests {
         ];
         assert_eq!(split, expected);
         assert_eq!((report.blackout_us, report.epoch), (51, Epoch(3)));
+    }
+
+    #[test]
+    fn the_time_of_what_failed_is_its_own() {
+        let split = |measured: Option<Measurement>| {
+            let mut follow = Follow::new("a", &record(Stage::Began));
+            measured.into_iter().for_each(|measured| follow.measured(measured));
+            let phases = follow.phases(&[(progress::Phase::Transfer, Duration::from_micros(40))]);
+            phases.into_iter().map(|time| (time.phase, time.elapsed_us)).collect::<Vec<_>>()
+        };
+        assert_eq!(split(None), [(Phase::Dump, 40)], "the dump");
+        let dumped = Measurement::Dumped { dump_us: 30 };
+        assert_eq!(split(Some(dumped)), [(Phase::Dump, 30), (Phase::Transfer, 10)], "the transfer");
     }
 
     #[test]

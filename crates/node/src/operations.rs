@@ -212,16 +212,12 @@ impl Node {
             .await
             .map_err(|error| self.in_words(error))?;
         self.set_state(vid, State::Stopped);
+        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
         let sending = self.send_images(vid, (id, destination), carried, dump.images, &directory);
         let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
-        let measurement = Measurement::Sent {
-            dump_us: micros(dumped - began),
-            transfer_us: micros(dumped.elapsed()),
-            bytes,
-        };
-        self.measured(id, measurement);
+        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })
     }
 

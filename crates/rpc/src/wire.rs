@@ -29,7 +29,7 @@ use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -216,10 +216,13 @@ pub enum Measurement {
         /// Their memory regions.
         memory_regions: u32,
     },
-    /// The instance was dumped and its images sent.
-    Sent {
+    /// The instance was dumped.
+    Dumped {
         /// The dump.
         dump_us: u64,
+    },
+    /// Its images were sent.
+    Sent {
         /// From the dump's end until the destination had verified the last byte.
         transfer_us: u64,
         /// The images' size.

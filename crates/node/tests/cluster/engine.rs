@@ -45,6 +45,7 @@ pub struct FakeEngine {
     here: Mutex<HashMap<InstanceName, (InstanceSpec, State)>>,
     armed: Mutex<HashSet<InstanceName>>,
     pub fail_prepare: AtomicBool,
+    pub fail_dump: AtomicBool,
     pub fail_restore: AtomicBool,
     /// It stays held.
     pub fail_release: AtomicBool,
@@ -68,6 +69,7 @@ impl FakeEngine {
             here: Mutex::default(),
             armed: Mutex::default(),
             fail_prepare: AtomicBool::new(false),
+            fail_dump: AtomicBool::new(false),
             fail_restore: AtomicBool::new(false),
             fail_release: AtomicBool::new(false),
             start_gate: Mutex::new(()),
@@ -103,6 +105,10 @@ impl FakeEngine {
     fn images(&self, name: &InstanceName) -> PathBuf {
         self.directory.join(name.as_str())
     }
+}
+
+fn refused_by_criu(doing: &'static str, name: &InstanceName) -> Error {
+    Error::Criu { doing, name: name.clone(), reason: "the test says so".into() }
 }
 
 impl Engine for Handle {
@@ -155,6 +161,9 @@ impl Engine for Handle {
     }
 
     fn suspend(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Dump> {
+        if self.0.fail_dump.swap(false, Ordering::SeqCst) {
+            return Err(refused_by_criu("dump", name));
+        }
         self.0.change(name, State::Running, State::Stopped)?;
         self.0.armed.lock().unwrap().remove(name);
         let directory = self.0.images(name);
@@ -171,11 +180,7 @@ impl Engine for Handle {
 
     fn restore(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Phases> {
         if self.0.fail_restore.swap(false, Ordering::SeqCst) {
-            return Err(Error::Criu {
-                doing: "restore",
-                name: name.clone(),
-                reason: "the test says so".into(),
-            });
+            return Err(refused_by_criu("restore", name));
         }
         if self.0.here.lock().unwrap().get(name).is_some_and(|(_, state)| *state == State::Held) {
             return Ok(Phases::default());

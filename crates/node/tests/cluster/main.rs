@@ -245,6 +245,17 @@ fn a_move_that_fails_leaves_the_instance_where_it_was() {
 }
 
 #[test]
+fn a_dump_that_fails_has_no_transfer_behind_it() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    cluster.engines[0].fail_dump.store(true, Ordering::SeqCst);
+    let report = cluster.move_to("a", "h3");
+    let phases: Vec<_> = report.phases.iter().map(|time| time.phase).collect();
+    assert_eq!(phases, [Phase::Prepare, Phase::Suspend, Phase::Dump, Phase::RollBack], "{report:?}");
+    assert_eq!(a.comes_back(), Epoch(0));
+}
+
+#[test]
 fn a_held_copy_that_cannot_be_let_go_yet_is_let_go_later() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
