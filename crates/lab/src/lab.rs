@@ -1,19 +1,21 @@
 //! A lab as a whole.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use api::{Client, Event, Request};
+use fabric::netns;
 
 use crate::error::Doing;
 use crate::layout::{self, Layout, MAX_HOSTS, RUN};
 use crate::partition::{self, Cut};
 use crate::record::{Lock, Record};
 use crate::status::{DaemonStatus, HostStatus, Status};
-use crate::tool::NSENTER;
 use crate::{Error, Host, LabName, Place, Result, daemons, network, sweep};
 
 /// How long the daemons may take until the first host is registered, and from then on until the next one is.
@@ -172,14 +174,15 @@ impl Lab {
     /// coordinator.
     ///
     /// # Errors
-    /// [`Error::NoSuchHost`], [`Error::MissingTool`].
+    /// [`Error::NoSuchHost`], and [`Error::Io`] if the network is gone.
     pub fn command(&self, place: Place, program: &str) -> Result<Command> {
         self.require(place)?;
-        NSENTER.check()?;
         let namespace = network::namespace_file(&self.layout.namespace(place));
-        let mut command = NSENTER.command();
-        command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+        let namespace = File::open(&namespace).doing(|| format!("cannot enter the network of {place}"))?;
+        let mut command = Command::new(program);
         command.env(api::SOCKET_VARIABLE, self.layout.socket());
+        // SAFETY: between fork and exec only setns is called, and the descriptor is open as long as the command is.
+        unsafe { command.pre_exec(move || netns::join(namespace.as_fd())) };
         Ok(command)
     }
 

@@ -63,12 +63,6 @@ impl<'a> Tool<'a> {
         if found { Ok(()) } else { Err(self.missing()) }
     }
 
-    /// A command that will run the tool.
-    #[must_use]
-    pub fn command(self) -> Command {
-        Command::new(self.name)
-    }
-
     fn output(self, arguments: &[&str], input: &str) -> Result<Output> {
         let mut command = Command::new(self.name);
         if let Some(id) = self.lab_id {

@@ -118,6 +118,12 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     assert!(lab.ok(&["hosts"]).contains("10.77.0.3:7700"));
     assert!(lab.ok(&["lab", "exec", "h2", "--", "ip", "-brief", "address"]).contains("10.77.0.2/16"));
     assert_eq!(lab.run(&["lab", "exec", "h1", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    for (command, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let ended = lab.run(&["lab", "exec", "h1", "--", command]);
+        let errors = String::from_utf8(ended.stderr).unwrap();
+        assert!(errors.starts_with(&format!("transhume: `{command}` cannot be started on h1: ")), "{errors}");
+        assert_eq!((errors.lines().count(), ended.status.code()), (2, Some(code)), "{errors}");
+    }
     assert!(lab.error(&["lab", "up"]).contains("is there already"));
     assert!(lab.error(&["lab", "exec", "h4", "--", "true"]).contains("it has h1 to h3"));
     lab.ok(&["lab", "down"]);

@@ -1,5 +1,6 @@
 //! `transhume lab exec`
 
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
@@ -29,6 +30,15 @@ impl Arguments {
             self.command.split_first().ok_or_else(|| Failure::new("no command", "name one after `--`"))?;
         let mut command = lab.command(self.host, program)?;
         // It returns only if it fails.
-        Err(command.args(arguments).exec().into())
+        Err(not_started(program, self.host, &command.args(arguments).exec()))
     }
+}
+
+/// With the exit code that a shell has for it.
+fn not_started(program: &str, host: Place, error: &io::Error) -> Failure {
+    let message = format!("`{program}` cannot be started on {host}: {error}");
+    if error.kind() == io::ErrorKind::NotFound {
+        return Failure::new(message, "see that it is installed and in $PATH").with_code(127);
+    }
+    Failure::new(message, "see that it is an executable file").with_code(126)
 }
