@@ -5,6 +5,8 @@ use std::fmt;
 
 use api::ClientError;
 
+use crate::table::printable;
+
 /// What this crate's functions return.
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -18,7 +20,7 @@ pub struct Failure {
 impl Failure {
     /// A failure with its way out, which may be empty.
     pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        api::Failure::new(message, help).into()
+        Self { why: api::Failure::new(message, help), code: 1 }
     }
 
     /// The same failure with another code for the process.
@@ -54,9 +56,10 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What comes from elsewhere may name what others have named: it stays on its line.
 impl From<api::Failure> for Failure {
     fn from(why: api::Failure) -> Self {
-        Self { why, code: 1 }
+        Self::new(printable(why.message), printable(why.help))
     }
 }
 

@@ -31,7 +31,8 @@ pub fn shorten(text: &str, limit: usize) -> String {
     format!("{short}…")
 }
 
-fn printable(text: impl AsRef<str>) -> String {
+/// `text` with its control characters escaped, on one line.
+pub fn printable(text: impl AsRef<str>) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
     text.as_ref().chars().map(escaped).collect()
 }

@@ -495,6 +495,19 @@ fn a_kill_says_for_which_host_it_waits_and_outlives_a_coordinator() {
 }
 
 #[test]
+fn control_characters_of_what_is_refused_are_escaped() {
+    let stage = Stage::new("control");
+    let refusal = r#"{"failed":{"message":"`a\nb` is no name for an instance","help":"use\u001b[2J letters"}}
+"#;
+    let _requests = stage.coordinator(&[refusal]);
+    let ended = stage.run(&["run", "--detach", "--name", "a\nb", "--", "true"]);
+    assert_eq!(
+        text(&ended.stderr),
+        "transhume: `a\\nb` is no name for an instance\n  use\\u{1b}[2J letters\n"
+    );
+}
+
+#[test]
 fn a_dry_run_names_each_obstacle() {
     let stage = Stage::new("dry");
     let obstacle = r#"{"phase":{"phase":"prepare","at_us":0}}

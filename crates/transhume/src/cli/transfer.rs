@@ -93,7 +93,8 @@ impl Arguments {
 
     fn hindered(&self, obstacle: Obstacle) -> Failure {
         let (name, host) = (&self.name, &self.host);
-        Failure::new(format!("{name} cannot be moved to {host}: {}", obstacle.message), obstacle.help)
+        let message = format!("{name} cannot be moved to {host}: {}", obstacle.message);
+        Obstacle { message, ..obstacle }.into()
     }
 
     /// Goes on following the move with the next coordinator.
@@ -191,11 +192,12 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
         Outcome::Moved => Ok(ExitCode::SUCCESS),
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
         Outcome::Ended(reason) => {
-            Err(Failure::new(format!("{} was not moved: {reason}", report.name), reason.help.clone()))
+            let message = format!("{} was not moved: {reason}", report.name);
+            Err(Obstacle::new(message, &reason.help).into())
         }
         Outcome::RolledBack(reason) => {
             let message = format!("{} was not moved and runs on at {}: {reason}", report.name, report.from);
-            Err(Failure::new(message, reason.help.clone()))
+            Err(Obstacle::new(message, &reason.help).into())
         }
     }
 }
