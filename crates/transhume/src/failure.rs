@@ -15,18 +15,26 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub struct Failure {
     why: api::Failure,
     code: u8,
+    json: bool,
 }
 
 impl Failure {
     /// A failure with its way out, which may be empty.
     pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { why: api::Failure::new(message, help), code: 1 }
+        Self { why: api::Failure::new(message, help), code: 1, json: false }
     }
 
     /// The same failure with another code for the process.
     #[must_use]
     pub fn with_code(mut self, code: u8) -> Self {
         self.code = code;
+        self
+    }
+
+    /// The same failure, told as a line of JSON: the coordinator's own, [`api::Event::Failed`].
+    #[must_use]
+    pub fn in_json(mut self) -> Self {
+        self.json = true;
         self
     }
 
@@ -51,6 +59,11 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.json {
+            let line =
+                serde_json::to_string(&api::Event::Failed(self.why.clone())).map_err(|_| fmt::Error)?;
+            return f.write_str(&line);
+        }
         write!(f, "transhume: {}", self.why.message)?;
         if self.why.help.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.why.help) }
     }

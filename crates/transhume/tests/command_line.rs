@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
@@ -494,6 +494,39 @@ fn a_kill_says_for_which_host_it_waits_and_outlives_a_coordinator() {
     assert_eq!(requests.iter().collect::<Vec<_>>(), [r#"{"kill":{"name":"job"}}"#; 2]);
 }
 
+/// The lines of JSON that went to standard error.
+fn json_lines(errors: &[u8]) -> Vec<serde_json::Value> {
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    text(errors).lines().map(parse).collect()
+}
+
+#[test]
+fn with_json_all_errors_of_a_move_are_json() {
+    let stage = Stage::new("json");
+    let lost = stage.run(&["move", "job", "h2", "--json"]);
+    let [lost] = &json_lines(&lost.stderr)[..] else { panic!("{lost:?}") };
+    assert!(lost["failed"]["message"].as_str().unwrap().starts_with("no coordinator listens"), "{lost}");
+    let refusal = "{\"failed\":{\"message\":\"a\\nb\",\"help\":\"look\"}}\n";
+    let _requests = stage.coordinator(&[refusal, "{\"begun\":{\"id\":9}}\n", ROLLED_BACK]);
+    let refused = stage.run(&["move", "job", "h2", "--json"]);
+    let failed = serde_json::json!({"failed": {"message": "a\\nb", "help": "look"}});
+    assert_eq!((json_lines(&refused.stderr), refused.status.code()), (vec![failed], Some(1)));
+    let late = stage.run(&["move", "job", "h2", "--json"]);
+    let [waiting] = &json_lines(&late.stderr)[..] else { panic!("{late:?}") };
+    assert_eq!(waiting["waiting"]["host"], "coordinator");
+}
+
+#[test]
+fn with_json_ctrl_c_is_answered_in_json() {
+    let refused = "{\"failed\":{\"message\":\"too late\",\"help\":\"wait\"}}\n";
+    let too_late = serde_json::json!({"not_cancelled": {"message": "too late", "help": "wait"}});
+    let cancelling = serde_json::json!({"cancelling": {"name": "job"}});
+    for (answer, expected) in [("\"cancelling\"\n", cancelling), (refused, too_late)] {
+        let ended = interrupted_move("json-c", &["--json"], answer);
+        assert_eq!(json_lines(&ended.stderr), [expected]);
+    }
+}
+
 #[test]
 fn control_characters_of_what_is_refused_are_escaped() {
     let stage = Stage::new("control");
@@ -527,21 +560,31 @@ fn a_dry_run_names_each_obstacle() {
 
 #[test]
 fn ctrl_c_cancels_a_move_and_waits_for_the_outcome() {
-    let stage = Stage::new("cancel");
+    let ended = interrupted_move("cancel", &[], "\"cancelling\"\n");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("was not moved and runs on at h1"));
+}
+
+/// A move that is interrupted, to which the coordinator says `answer`, and that is rolled back.
+fn interrupted_move(name: &str, options: &[&str], answer: &str) -> Output {
+    let stage = Stage::new(name);
     let listener = UnixListener::bind(stage.socket()).unwrap();
-    let mut command = stage.command(&["move", "job", "h2"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = stage.command(&[&["move", "job", "h2"], options].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut moving, _) = listener.accept().unwrap();
     assert!(read_line(&moving).starts_with(r#"{"move""#));
     wait_for_handler(child.id());
     interrupt(&child);
     let (mut cancelling, _) = listener.accept().unwrap();
     assert_eq!(read_line(&cancelling), r#"{"cancel":{"name":"job"}}"#);
-    cancelling.write_all(b"\"cancelling\"\n").unwrap();
+    cancelling.write_all(answer.as_bytes()).unwrap();
+    // The move ends when what came of the Ctrl-C has been written.
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
     moving.write_all(ROLLED_BACK.as_bytes()).unwrap();
-    let ended = child.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(1));
-    assert!(text(&ended.stderr).contains("was not moved and runs on at h1"));
+    errors.read_to_string(&mut said).unwrap();
+    Output { stderr: said.into_bytes(), ..child.wait_with_output().unwrap() }
 }
 
 /// Waits until the process catches SIGINT.

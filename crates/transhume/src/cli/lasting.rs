@@ -25,7 +25,7 @@ const PATIENCE_WITHOUT_SOCKET: Duration = Duration::from_secs(5);
 /// one before was lost. `errand` says what is waited for.
 pub fn send_again(socket: &Path, request: &Request, errand: &str) -> Result<Client> {
     eprintln!("transhume: the coordinator is lost; waiting for it to come back, {errand}");
-    let client = wait(socket, request)?;
+    let client = reconnect(socket, request)?;
     eprintln!("transhume: the coordinator is back");
     Ok(client)
 }
@@ -51,7 +51,8 @@ pub fn ask(socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     last_event_of(client, socket, request, errand)
 }
 
-fn wait(socket: &Path, request: &Request) -> Result<Client> {
+/// As [`send_again`], and says nothing.
+pub fn reconnect(socket: &Path, request: &Request) -> Result<Client> {
     let began = Instant::now();
     let mut delay = FIRST_DELAY;
     loop {

@@ -1,11 +1,13 @@
 //! `transhume move`
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
 use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
 use clap::Args;
+use serde::Serialize;
 
 use super::lasting;
 use super::target::{Target, unexpected};
@@ -19,6 +21,10 @@ use crate::{interrupt, output, table};
 /// move goes on without this command; `transhume cancel` ends it then. For which host a move waits is said when it takes long. If the
 /// coordinator goes away, this waits for it and says how the move ended: a coordinator that comes back
 /// rolls back what was not yet committed.
+///
+/// With --json all that goes to standard error is JSON as well, one object a line: `waiting` with `host`, `why` and `outlook`
+/// (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
+/// report; the latter two with `message` and `help`.
 #[derive(Args)]
 #[command(name = "move")]
 #[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
@@ -31,17 +37,22 @@ pub struct Arguments {
     /// Only says what stands in the way
     #[arg(long)]
     dry_run: bool,
-    /// Writes the report as JSON, and no progress; for which host it waits goes to standard error, as JSON
+    /// Writes the report as JSON, and no progress; failures and for which host it waits go to standard error, as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let json = self.json;
+        self.make(target).map_err(|failure| if json { failure.in_json() } else { failure })
+    }
+
+    fn make(self, target: &Target) -> Result<ExitCode> {
         let request = MoveRequest { name: self.name.clone(), host: self.host.clone(), dry_run: self.dry_run };
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
-            cancel_on_interrupt(target, self.name.clone())?;
+            cancel_on_interrupt(target, self.name.clone(), self.json)?;
         }
         let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
         let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
@@ -101,6 +112,14 @@ impl Arguments {
     fn again(&self, socket: &Path, begun: Option<u64>) -> Result<Client> {
         let name = self.name.clone();
         match begun.filter(|_| !self.dry_run) {
+            Some(id) if self.json => {
+                tell(&Event::Waiting {
+                    host: "coordinator".into(),
+                    why: "it is lost".into(),
+                    outlook: format!("how the move of {name} ends is said when it is back"),
+                });
+                lasting::reconnect(socket, &Request::FollowMove { name, id })
+            }
             Some(id) => {
                 let errand = format!("to hear how the move of `{name}` ends");
                 lasting::send_again(socket, &Request::FollowMove { name, id }, &errand)
@@ -117,15 +136,47 @@ impl Arguments {
 const LEAVE: &str =
     "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
 
-fn cancel_on_interrupt(target: &Target, name: String) -> io::Result<()> {
+fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
     let ask = move || Client::send(&socket, &cancel)?.next_event();
-    interrupt::on_first(move || match ask() {
-        Ok(Event::Failed(failure)) => eprintln!("{}\n{LEAVE}", Failure::from(failure)),
-        Ok(_) => eprintln!("the move is being rolled back: {name} runs on where it was\n{LEAVE}"),
-        // The next coordinator rolls back by itself what the one before had not committed.
-        Err(error) => eprintln!("{error}: what is not committed is rolled back when it is back\n{LEAVE}"),
+    interrupt::on_first(move || {
+        let answer = match ask() {
+            Ok(Event::Failed(failure)) => Interrupted::NotCancelled(failure),
+            Ok(_) => Interrupted::Cancelling { name },
+            // The next coordinator rolls back by itself what the one before had not committed.
+            Err(error) => Interrupted::NotCancelled(Obstacle::new(
+                error.to_string(),
+                "what is not committed is rolled back when the coordinator is back",
+            )),
+        };
+        if json { tell(&answer) } else { eprintln!("{answer}\n{LEAVE}") }
     })
+}
+
+/// What has come of a Ctrl-C.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Interrupted {
+    Cancelling { name: String },
+    NotCancelled(Obstacle),
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelling { name } => {
+                write!(f, "the move is being rolled back: {name} runs on where it was")
+            }
+            Self::NotCancelled(why) => Failure::from(why.clone()).fmt(f),
+        }
+    }
+}
+
+/// Writes a line of JSON to standard error.
+fn tell(what: &impl Serialize) {
+    if let Ok(line) = serde_json::to_string(what) {
+        eprintln!("{line}");
+    }
 }
 
 /// A move as it goes on.
@@ -164,7 +215,7 @@ impl Progress {
     fn waiting(&mut self, event: &Event) -> Result<()> {
         let Event::Waiting { host, why, outlook } = event else { return Ok(()) };
         if matches!(self, Self::Json) {
-            eprint!("{}", api::to_line(event).map_err(io::Error::other)?);
+            tell(event);
             return Ok(());
         }
         self.end()?;
