@@ -28,6 +28,7 @@ fn main() {
         ["open", path] => open(path),
         ["lock", path] => lock(path),
         ["lock_often", path] => lock_often(path),
+        ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
         ["listen", trigger] => listen(trigger),
@@ -342,6 +343,12 @@ fn lock_often(path: &str) {
         println!("{number}");
         thread::sleep(3 * PAUSE);
     }
+}
+
+/// Changes its network by a command of `ip`.
+fn extend(words: &str) {
+    assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
+    count(u64::MAX);
 }
 
 /// Listens, and accepts nothing.

@@ -5,12 +5,14 @@
 //!
 //! * [`descriptors`], [`sockets`]: what is open;
 //! * [`mappings`]: what is mapped;
+//! * [`network`]: what is set up in the instance's network;
 //! * [`process`]: what a process is;
 //! * [`verify`]: what the destination lacks.
 
 mod descriptors;
 mod elf;
 mod mappings;
+mod network;
 mod process;
 mod sockets;
 pub mod verify;
@@ -69,6 +71,8 @@ fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u
     let members = tree.iter().copied().collect();
     let mut findings =
         Findings { network, first, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
+    // As long as it has not ended.
+    let _ended = findings.network();
     for &pid in &tree {
         // A process that ends meanwhile pins nothing.
         let _ended = findings

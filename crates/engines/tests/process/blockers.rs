@@ -24,6 +24,20 @@ fn a_terminal_and_a_device_pin() {
     assert!(device[0].what.contains("the device /dev/net/tun open"), "{device:?}");
 }
 
+/// At the destination the network is as the node makes it.
+#[test]
+fn what_an_instance_has_set_up_in_its_network_pins() {
+    let lab = Lab::new();
+    for (host, command, expected) in [
+        ("a", "addr add 10.9.9.9/32 dev lo", "the address 10.9.9.9"),
+        ("b", "addr add fd00::9/64 dev lo", "the address fd00::9"),
+        ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 by 10.77.0.9"),
+    ] {
+        let found = report(&lab.host(host), &["extend", command]).blockers;
+        assert!(found.len() == 1 && found[0].what.contains(expected), "{found:?}");
+    }
+}
+
 #[test]
 fn a_lock_pins() {
     let lab = Lab::new();
