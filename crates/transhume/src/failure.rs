@@ -92,8 +92,8 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let help = match error {
             ClientError::NotRunning(_) => {
-                "start one with `transhume coordinator`, or a whole lab with `transhume lab up`; \
-                 `--socket` or `--lab` says which"
+                "start one with `transhume coordinator`, a whole lab with `transhume lab up`, or a lab's own with \
+                 `transhume lab start coordinator`; `--socket` or `--lab` says which"
             }
             ClientError::NotAllowed(_) => "run this with sudo",
             ClientError::Closed => "its log says why; when it is back, `transhume ps` shows how things are",

@@ -69,8 +69,9 @@ impl Control {
     /// If it does not within ten seconds.
     pub fn connect(address: &str) -> Result<Self> {
         let started = Instant::now();
-        let resolved: Vec<_> =
-            address.to_socket_addrs().with_context(|| format!("no such address: {address}"))?.collect();
+        let found = address.to_socket_addrs();
+        let found = found.with_context(|| format!("`{address}` is no address with a port: HOST:PORT"))?;
+        let resolved: Vec<_> = found.collect();
         loop {
             match TcpStream::connect(&resolved[..]) {
                 Ok(stream) => return Self::new(stream),
