@@ -64,6 +64,7 @@ pub struct Criu {
     root: Option<i32>,
     /// Nothing is touched yet: it may be killed at any time.
     harmless: bool,
+    /// It has ended, and its number may be another's.
     waited_for: bool,
 }
 
@@ -199,15 +200,15 @@ impl Criu {
         self.end_within(UNDO);
     }
 
-    /// Kills CRIU, and what it has forked to try out the kernel, which would wait for it for ever.
-    fn kill_group(&mut self) {
+    /// Kills CRIU, and what it has forked, which would wait for it for ever.
+    fn kill_group(&self) {
         if !self.waited_for {
             // SAFETY: no memory is passed. The group is CRIU's own, whose number is taken until it is waited for.
             unsafe { libc::kill(-self.id.pid, libc::SIGKILL) };
         }
     }
 
-    /// Waits for the end of what is ours of the killed group.
+    /// Waits for the end of what is our child in the killed group.
     fn reap_group(&self) {
         let end = Instant::now() + UNDO;
         // SAFETY: a null status asks for none. The group's number is taken as long as anybody is in it.
@@ -243,6 +244,9 @@ impl Criu {
 
     /// Waits for CRIU's end; kills it if it takes too long, and its guard if that does.
     fn end_within(&mut self, time: Duration) {
+        if self.waited_for {
+            return;
+        }
         if !self.ends_within(time) {
             let _gone = self.child.kill();
         }
