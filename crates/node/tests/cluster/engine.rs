@@ -51,6 +51,8 @@ pub struct FakeEngine {
     pub fail_release: AtomicBool,
     /// Instances do not start as long as it is locked.
     pub start_gate: Mutex<()>,
+    /// No restore ends as long as it is locked.
+    pub restore_gate: Mutex<()>,
     /// Restored instances are not let go as long as it is locked.
     pub release_gate: Mutex<()>,
     /// How long a restore takes, and a removal.
@@ -73,6 +75,7 @@ impl FakeEngine {
             fail_restore: AtomicBool::new(false),
             fail_release: AtomicBool::new(false),
             start_gate: Mutex::new(()),
+            restore_gate: Mutex::new(()),
             release_gate: Mutex::new(()),
             delay: Mutex::default(),
         })
@@ -186,6 +189,7 @@ impl Engine for Handle {
             return Ok(Phases::default());
         }
         self.0.take_time();
+        drop(self.0.restore_gate.lock().unwrap());
         assert_eq!(fs::read(self.0.images(name).join("pages.img")).unwrap(), CONTENT);
         assert!(self.0.images(name).join("empty.img").exists());
         self.0.change(name, State::Prepared, State::Held)?;

@@ -442,11 +442,12 @@ fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
         event => panic!("{event:?}"),
     };
     assert_eq!(refused(), "`a` is not being moved");
-    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 20;
+    let gate = cluster.engines[1].restore_gate.lock().unwrap();
     drop(move_up_to(&cluster, "a", "h2", Phase::Restore));
     assert_eq!(cancel(), Event::Done);
     assert_eq!((cluster.instance("a").host.as_str(), cluster.instance("a").state), ("h1", State::Running));
     assert_eq!(refused(), "`a` is not being moved", "what is left at h2 is no move to its user");
+    drop(gate);
 
     let gate = cluster.engines[2].release_gate.lock().unwrap();
     let events = move_up_to(&cluster, "a", "h3", Phase::Resume);
@@ -458,14 +459,26 @@ fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
 }
 
 #[test]
+fn whoever_waits_for_a_move_hears_that_it_was_cancelled() {
+    let cluster = Cluster::start();
+    let mut a = cluster.run_library("a", "h1");
+    let gate = cluster.engines[1].restore_gate.lock().unwrap();
+    let events = move_up_to(&cluster, "a", "h2", Phase::Restore);
+    assert_eq!(cluster.ask(&Request::Cancel { name: "a".into() }), Event::Done);
+    assert_eq!(outcome(events), Outcome::RolledBack(Failure::new("the move was cancelled", "")));
+    drop(gate);
+    assert_eq!(a.comes_back(), Epoch(0));
+}
+
+#[test]
 fn a_kill_cancels_a_move_and_ends_the_instance() {
     let cluster = Cluster::start();
     let _library = cluster.run_library("a", "h1");
-    *cluster.engines[1].delay.lock().unwrap() = LIMIT / 20;
     for (name, phase) in [("a", Phase::Restore), ("b", Phase::Suspend), ("c", Phase::Prepare)] {
         if name != "a" {
             cluster.run(name, "h1");
         }
+        let gate = cluster.engines[1].restore_gate.lock().unwrap();
         let events = move_up_to(&cluster, name, "h2", phase);
         assert_eq!(cluster.ask(&Request::Kill { name: name.into() }), Event::Done);
         assert_eq!(cluster.ask(&Request::Wait { name: name.into() }), Event::Exited { code: 137 });
@@ -475,6 +488,7 @@ fn a_kill_cancels_a_move_and_ends_the_instance() {
             }
             other => panic!("{phase:?}: {other:?}"),
         }
+        drop(gate);
         cluster.wait_until("removal", |cluster| is_nowhere(cluster, name));
     }
 }
@@ -608,7 +622,8 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
             event => assert!(!event.is_last(), "{event:?}"),
         }
     };
-    assert_eq!(report.outcome, Outcome::RolledBack(Failure::new("the move was cancelled", "")));
+    // For one of two reasons: it has waited long enough, or was cancelled before that.
+    assert!(matches!(report.outcome, Outcome::RolledBack(_)));
     while cancelling.next_event().unwrap() != Event::Done {}
     assert_eq!(a.comes_back(), Epoch(0));
 }
