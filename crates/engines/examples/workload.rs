@@ -1,9 +1,10 @@
 //! Programs that notice if a move loses or repeats anything, for the tests of this crate.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -26,6 +27,7 @@ fn main() {
         ["crowd", address] => crowd(address),
         ["reply"] => reply(),
         ["open", path] => open(path),
+        ["pin", kind] => pin(kind),
         ["lock", path] => lock(path),
         ["lock_often", path] => lock_often(path),
         ["extend", words] => extend(words),
@@ -379,6 +381,47 @@ fn holds(line: &str, address: usize) -> bool {
     let (range, _) = line.split_once(' ').unwrap();
     let (from, to) = range.split_once('-').unwrap();
     (number(from)..number(to)).contains(&address)
+}
+
+/// Has something that cannot move.
+fn pin(kind: &str) {
+    match kind {
+        "join" => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.join_multicast_v4(&Ipv4Addr::new(239, 1, 2, 3), &Ipv4Addr::LOCALHOST).unwrap();
+            keep(socket);
+        }
+        "urge" => {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            // SAFETY: one byte is sent from live memory.
+            let sent = unsafe { libc::send(near.as_raw_fd(), [1_u8].as_ptr().cast(), 1, libc::MSG_OOB) };
+            assert_eq!(sent, 1);
+            keep((near, far));
+        }
+        "queue" => {
+            let name = CString::new(format!("/workload-{}", std::process::id())).unwrap();
+            let none = std::ptr::null_mut::<libc::mq_attr>();
+            // SAFETY: the name is a live C string; no attributes are passed.
+            let queue = unsafe { libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_RDONLY, 0o600, none) };
+            // SAFETY: the name is a live C string.
+            unsafe { libc::mq_unlink(name.as_ptr()) };
+            assert_ne!(queue, -1);
+            count(u64::MAX);
+        }
+        "unshare" => {
+            // SAFETY: no memory is passed.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            count(u64::MAX);
+        }
+        _ => panic!("unknown {kind}"),
+    }
+}
+
+/// Keeps what is given.
+fn keep<T>(_kept: T) {
+    count(u64::MAX);
 }
 
 /// Keeps a file open.

@@ -32,6 +32,7 @@ fn what_an_instance_has_set_up_in_its_network_pins() {
         ("a", "addr add 10.9.9.9/32 dev lo", "the address 10.9.9.9"),
         ("b", "addr add fd00::9/64 dev lo", "the address fd00::9"),
         ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 by 10.77.0.9"),
+        ("d", "link add br7 type bridge", "the link br7"),
     ] {
         let found = report(&lab.host(host), &["extend", command]).blockers;
         assert!(found.len() == 1 && found[0].what.contains(expected), "{found:?}");
@@ -81,6 +82,21 @@ fn a_connection_that_nobody_accepts_pins() {
     let before = output.lines();
     node.read(&mut output, |output| output.lines() > before + 10);
     output.assert_counts();
+}
+
+/// What CRIU cannot carry, or would lose.
+#[test]
+fn sockets_and_namespaces_that_cannot_move_pin() {
+    let lab = Lab::new();
+    for (host, kind, expected) in [
+        ("a", "join", "the multicast group 239.1.2.3"),
+        ("b", "urge", "has not read the urgent data"),
+        ("c", "queue", "has the message queue"),
+        ("d", "unshare", "has a net namespace of its own"),
+    ] {
+        let found = report(&lab.host(host), &["pin", kind]).blockers;
+        assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");
+    }
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! What a process has open.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::mem;
 use std::os::linux::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -67,6 +70,9 @@ impl Findings<'_> {
             self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
         } else if kind.is_char_device() {
             self.device(pid, path, via, metadata.st_rdev());
+        } else if is_message_queue(via) {
+            let what = format!("{} has the message queue {shown} open", named(pid));
+            self.block(what, "let it close the queue before the move: CRIU cannot carry it");
         } else if metadata.st_nlink() == 0 {
             if metadata.st_size() > GHOST_LIMIT && !shown.to_string().starts_with("/memfd:") {
                 let limit = GHOST_LIMIT >> 20;
@@ -108,6 +114,16 @@ pub fn is_page_turner(info: &str) -> bool {
     let features = interface.and_then(|interface| interface.trim().split(':').nth(1));
     let features = features.and_then(|features| u64::from_str_radix(features, 16).ok());
     features.is_some_and(|features| features & !INITIALIZED == fabric::PAGE_TURNER_FEATURES)
+}
+
+/// True for a POSIX message queue.
+fn is_message_queue(via: &Path) -> bool {
+    const MQUEUE_MAGIC: libc::__fsword_t = 0x1980_0202;
+    let Ok(via) = CString::new(via.as_os_str().as_bytes()) else { return false };
+    // SAFETY: all-zero is a valid statfs.
+    let mut found: libc::statfs = unsafe { mem::zeroed() };
+    // SAFETY: `via` is a live C string, and `found` is live and writable.
+    unsafe { libc::statfs(via.as_ptr(), &raw mut found) == 0 && found.f_type == MQUEUE_MAGIC }
 }
 
 /// True for an open file with a lock of any kind.

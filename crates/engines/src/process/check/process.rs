@@ -9,6 +9,8 @@ use super::{Findings, named};
 /// Instances share these with their host. They do not share time: CRIU restores them with a clock
 /// that goes on where it stopped.
 const SHARED: [&str; 5] = ["mnt", "uts", "ipc", "user", "cgroup"];
+/// All processes of an instance share these.
+const TOGETHER: [&str; 2] = ["net", "pid"];
 
 impl Findings<'_> {
     pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
@@ -26,10 +28,10 @@ impl Findings<'_> {
             let kibibytes = field(name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
             self.memory += kibibytes.unwrap_or(0) << 10;
         }
-        for kind in SHARED {
+        for kind in SHARED.into_iter().chain(TOGETHER) {
             let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
             let first = fs::read_link(format!("/proc/{}/ns/{kind}", self.first))?;
-            if first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
+            if SHARED.contains(&kind) && first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
                 let what = format!(
                     "the node runs in another {kind} namespace than the one that started the instance"
                 );

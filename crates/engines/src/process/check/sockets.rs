@@ -19,7 +19,8 @@ use super::{Findings, named};
 const SIOCGSKNS: libc::c_ulong = 0x894c;
 /// `tcpi_state` of a listener.
 const TCP_LISTEN: u8 = 10;
-const IPPROTO_MPTCP: libc::c_int = 262;
+/// Protocols of which CRIU carries sockets.
+const CARRIED: [libc::c_int; 3] = [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE];
 
 impl Findings<'_> {
     pub(super) fn socket(&mut self, pid: i32, task: &Task, number: i32) {
@@ -61,7 +62,8 @@ impl Findings<'_> {
             return;
         }
         let protocol = option(socket, libc::SO_PROTOCOL).unwrap_or(0);
-        if matches!(protocol, libc::IPPROTO_SCTP | libc::IPPROTO_DCCP | IPPROTO_MPTCP) {
+        let is_raw = option(socket, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_RAW);
+        if !is_raw && !CARRIED.contains(&protocol) {
             let what = format!("{} has a socket of IP protocol {protocol} open", named(pid));
             self.block(what, "let it use plain TCP or UDP");
         }
@@ -75,6 +77,10 @@ impl Findings<'_> {
         if protocol == libc::IPPROTO_TCP && has_connections_to_accept(socket) {
             let what = format!("{} has not accepted a connection that has come for it", named(pid));
             self.block(what, "let it accept the connection, or move it when it does");
+        }
+        if protocol == libc::IPPROTO_TCP && has_urgent_data(socket) {
+            let what = format!("{} has not read the urgent data of a connection", named(pid));
+            self.block(what, "let it read that, or move it when it has");
         }
     }
 
@@ -117,6 +123,13 @@ fn has_connections_to_accept(socket: &OwnedFd) -> bool {
     };
     // Of a listener the kernel says there how many wait: tcp_get_info().
     result == 0 && info.tcpi_state == TCP_LISTEN && info.tcpi_unacked > 0
+}
+
+/// Whether there is urgent data. CRIU reads no further than to it.
+fn has_urgent_data(socket: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLPRI != 0 }
 }
 
 fn own_address(socket: &OwnedFd) -> Option<IpAddr> {
