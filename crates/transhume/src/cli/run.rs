@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use api::{Client, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
@@ -157,13 +159,23 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the instance; the connection that follows its output hears of it.
+/// Ends the instance, as soon as its host can be reached; the connection that follows its output hears of it.
 fn end(socket: &Path, name: &str) {
+    const AGAIN: Duration = Duration::from_secs(1);
     let kill = Request::Kill { name: name.to_owned() };
-    match lasting::ask(socket, &kill, &format!("to end `{name}`; Ctrl-C again leaves it running")) {
-        Ok(Event::Failed(failure)) => eprintln!("{}", Failure::from(failure)),
-        Ok(_) => {}
-        Err(failure) => eprintln!("{failure}"),
+    let mut said = None;
+    loop {
+        match lasting::ask(socket, &kill, &format!("to end `{name}`; Ctrl-C again leaves it running")) {
+            Ok(Event::Failed(failure)) if said.as_ref() == Some(&failure) => {}
+            Ok(Event::Failed(failure)) => {
+                eprintln!("{}", Failure::from(failure.clone()));
+                eprintln!("  this tries again; Ctrl-C again leaves `{name}` running");
+                said = Some(failure);
+            }
+            Ok(_) => return,
+            Err(failure) => return eprintln!("{failure}"),
+        }
+        thread::sleep(AGAIN);
     }
 }
 
