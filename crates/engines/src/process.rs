@@ -42,7 +42,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -90,8 +90,10 @@ impl ProcessEngine {
     ///
     /// # Errors
     /// If the state directory or one for images cannot be made, or others have power over it.
-    pub fn new(config: Config) -> Result<Self> {
-        for directory in &config.images {
+    pub fn new(mut config: Config) -> Result<Self> {
+        for directory in &mut config.images {
+            // CRIU works in another directory.
+            *directory = path::absolute(&directory).doing(|| format!("finding {}", directory.display()))?;
             images::room_in(directory)?;
         }
         let records = Records::open(config.state.clone())?;

@@ -1,8 +1,9 @@
 //! Moves that succeed, and rollbacks: what ran goes on as if nothing had happened.
 
 use std::fs;
+use std::path::PathBuf;
 
-use engines::Watch;
+use engines::{Config, Watch};
 use fabric::attach::ToProcess;
 
 use crate::lab::{Lab, Node, Output, PATIENCE, relocate, relocate_when, workload};
@@ -91,6 +92,26 @@ fn output_is_neither_lost_nor_repeated_by_moves() {
     node.read(&mut output, |output| output.code.is_some());
     output.assert_counts();
     assert_eq!((output.lines(), output.code), (1000, Some(7)));
+}
+
+#[test]
+fn image_folders_may_be_relative_paths() {
+    let lab = Lab::new();
+    let here = std::env::current_dir().unwrap();
+    let root: PathBuf = here.components().skip(1).map(|_| "..").collect();
+    let relative = |config: &mut Config| {
+        for folder in &mut config.images {
+            *folder = root.join(folder.strip_prefix("/").unwrap());
+        }
+    };
+    let (a, b) = (lab.host_with("a", relative), lab.host_with("b", relative));
+    let spec = workload("related", 17, &["count", "1000000"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    let moved = output.lines();
+    node.read(&mut output, |output| output.lines() > moved + 10);
+    output.assert_counts();
 }
 
 #[test]
