@@ -39,9 +39,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use cluster::Cluster;
 
-/// The nice value of a coordinator's threads.
-const PRIORITY: i32 = -15;
-
 /// How a coordinator is to run.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
@@ -106,9 +103,6 @@ pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
 /// # Errors
 /// If it cannot begin, or can no longer write what it must remember.
 pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
-    // Its decisions are part of every blackout, also where instances spin on the same cores. Without the right to
-    // do so it is only slower.
-    let _ = rustix::process::setpriority_process(None, PRIORITY);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -1,10 +1,11 @@
 //! Moves in a lab, through the command line, under the checking workload.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Outcome, Phase, State};
-use e2e::program::Program;
+use e2e::program::{self, Program};
 use e2e::signal::Signal;
 use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
 
@@ -147,6 +148,37 @@ fn a_kill_during_a_move_ends_the_instance() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn daemons_have_precedence_and_programs_keep_their_scheduling_policies() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let [fifo, nice, plain] = [1, 2, 3].map(|number| format!("sleep {number}{}", std::process::id()));
+    let script = format!("chrt --fifo 5 {fifo} & nice -n 7 {nice} & exec {plain}");
+    lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sh", "-c", &script])?
+        .success()?;
+    let daemons = scheduling(|line| line.contains(&format!("/lab-{}/", lab.name())))?;
+    ensure!(daemons == ["RR 1 -"; 3], "{daemons:?}");
+    for host in ["h2", "h1"] {
+        lab.move_to("job", host)?;
+        for (command, expected) in [(&fifo, "FF 5 -"), (&nice, "TS - 7"), (&plain, "TS - 0")] {
+            let found = scheduling(|line| line == *command)?;
+            ensure!(found == [expected], "`{command}` on {host}: {found:?} instead of {expected}");
+        }
+    }
+    Ok(())
+}
+
+/// Scheduling class, real-time priority and nice value of the processes whose command line `wanted` likes.
+fn scheduling(wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let all = program::run(Command::new("ps").args(["-ewwo", "cls=,rtprio=,ni=,args="]), LIMIT)?.lines;
+    let of_one = |line: &String| {
+        let mut words = line.split_whitespace();
+        let class = words.by_ref().take(3).collect::<Vec<_>>().join(" ");
+        wanted(&words.collect::<Vec<_>>().join(" ")).then_some(class)
+    };
+    Ok(all.iter().filter_map(of_one).collect())
 }
 
 #[test]

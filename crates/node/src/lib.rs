@@ -44,9 +44,6 @@ use rustix::process::{Resource, Rlimit};
 use store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The nice value of a node's threads.
-const PRIORITY: i32 = -15;
-
 /// How a node is to run.
 pub struct NodeOptions {
     /// The host's name: that of its certificate.
@@ -118,7 +115,6 @@ pub async fn serve(options: NodeOptions) -> NodeError {
 /// # Errors
 /// If it cannot begin, or can no longer write what it must remember.
 pub fn run(options: NodeOptions) -> Result<(), NodeError> {
-    hurry();
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -145,11 +141,4 @@ fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     // It always may be raised so far.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-/// Gives the calling thread, and what it starts from now on, precedence over programs that spin: a node sleeps but for moves,
-/// and each of its steps is part of somebody's blackout.
-fn hurry() {
-    // A node without the right to do so is only slower.
-    let _ = rustix::process::setpriority_process(None, PRIORITY);
 }

@@ -7,6 +7,7 @@ mod interrupt;
 mod library;
 mod logging;
 mod output;
+mod precedence;
 mod table;
 
 use std::process::ExitCode;

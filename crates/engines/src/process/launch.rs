@@ -67,8 +67,9 @@ impl Entry {
             check(libc::setsid())?;
             // What the node was started with is no matter of the instance, and may lie where CRIU cannot follow.
             check(libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int))?;
-            // The node's threads have a high priority, for the sake of a short blackout.
-            check(libc::setpriority(libc::PRIO_PROCESS, 0, 0))?;
+            // The node's threads may have a real-time policy, for the sake of a short blackout.
+            let none = libc::sched_param { sched_priority: 0 };
+            check(libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none))?;
             for limit in &self.limits {
                 let both = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
                 check(libc::setrlimit(limit.resource, &raw const both))?;

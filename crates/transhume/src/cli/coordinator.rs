@@ -9,7 +9,7 @@ use coordinator::CoordinatorOptions;
 
 use super::target::Target;
 use crate::failure::{Failure, Result};
-use crate::logging;
+use crate::{logging, precedence};
 
 /// Runs the coordinator, which knows where every instance is and decides moves
 ///
@@ -32,6 +32,7 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         logging::to_stderr();
+        precedence::take();
         let options = CoordinatorOptions {
             listen: self.listen,
             socket: target.socket_to_listen_on(),

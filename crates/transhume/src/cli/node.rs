@@ -12,7 +12,7 @@ use engines::process::{Config, ProcessEngine};
 use node::NodeOptions;
 
 use crate::failure::{Failure, Result};
-use crate::logging;
+use crate::{logging, precedence};
 
 /// Runs this host's node, which starts and moves instances
 ///
@@ -57,6 +57,7 @@ impl Arguments {
             let message = "a node makes namespaces and moves other users' programs, which needs root";
             return Err(Failure::new(message, "run this with sudo"));
         }
+        precedence::take();
         let config = Config {
             criu: self.criu.unwrap_or_else(default_criu),
             state: self.state.join("engine"),
