@@ -20,11 +20,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
-use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
 use waiting::lock;
+
+use crate::crowding::NAP;
 
 /// No thread has this identity.
 const NOBODY: usize = 0;
@@ -185,16 +186,10 @@ impl Habits {
     }
 }
 
-/// Waits for an owner that is inside, longer from turn to turn: it may have lost its processor.
+/// Waits for an owner that is inside, at last without the processor: the owner may have lost its own.
 fn wait(turns: u32) {
     const SPINS: u32 = 100;
-    const YIELDS: u32 = 200;
-    const NAP: Duration = Duration::from_micros(20);
-    match turns {
-        ..SPINS => std::hint::spin_loop(),
-        SPINS..YIELDS => thread::yield_now(),
-        _ => thread::sleep(NAP),
-    }
+    if turns < SPINS { std::hint::spin_loop() } else { thread::sleep(NAP) }
 }
 
 /// The running thread, by the address of its thread-local storage.
@@ -248,6 +243,8 @@ impl<T> Drop for Guard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const ROUNDS: u64 = 200_000;

@@ -11,13 +11,10 @@ use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 
 use crate::channel::Channel;
 use crate::context::Context;
+use crate::crowding::NAP;
 use crate::process::{Held, Process};
 use crate::{errno, object, thread};
 use waiting::Acks;
-
-/// Polls in vain after which a spinning program lets others run: it may be its peer that waits for this processor,
-/// since no hardware does the peer's part.
-const SPINS: u32 = 128;
 
 /// What a program's `ibv_cq` lies in, extended or not.
 #[repr(C)]
@@ -49,14 +46,17 @@ impl Cq {
     /// Hands the next completions to `take`, at most `room`, and says how many.
     #[inline]
     pub(crate) fn poll(&self, room: usize, take: impl FnMut(&Wc)) -> Result<usize, Errno> {
-        let (found, spins) = self.process.with(|state| {
+        let (found, crowded) = self.process.with(|state| {
             let found = state.device.poll_cq(self.handle, room, take)?;
-            state.empty_polls = if found == 0 { state.empty_polls.wrapping_add(1) } else { 0 };
             self.process.count_poll();
-            Ok((found, state.empty_polls))
+            if found == 0 {
+                return Ok((0, state.crowding.in_vain(thread::now)));
+            }
+            state.crowding.found();
+            Ok((found, false))
         })?;
-        if spins % SPINS == SPINS - 1 {
-            std::thread::yield_now();
+        if crowded {
+            std::thread::sleep(NAP);
         }
         Ok(found)
     }

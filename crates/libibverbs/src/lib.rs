@@ -44,6 +44,7 @@ mod context;
 mod convert;
 mod cq;
 mod cq_ex;
+mod crowding;
 mod debug;
 mod device_memory;
 mod devices;

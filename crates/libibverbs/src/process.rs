@@ -13,6 +13,7 @@ use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, i
 use crate::biased::{BiasedLock, Guard};
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::crowding::{Crowding, NAP};
 use crate::directory::Directory;
 use crate::{debug, xrc};
 use waiting::EventFd;
@@ -76,8 +77,7 @@ pub(crate) struct State {
     pub(crate) objects: Objects,
     /// Peers to which the thread shall ask the node for a link.
     pub(crate) wanted_links: Vec<ProcessId>,
-    /// Polls in vain since the last that was not.
-    pub(crate) empty_polls: u32,
+    pub(crate) crowding: Crowding,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
     pub(crate) armed: bool,
     /// What the thread took into account when it went to sleep.
@@ -87,13 +87,17 @@ pub(crate) struct State {
     events: Vec<Event>,
 }
 
+/// How often the program gives way to the thread at most, while the thread waits for the lock once.
+const WAYS_TO_GIVE: u32 = 16;
+
 /// See the module.
 pub(crate) struct Process {
     pub(crate) identity: ProcessId,
     pub(crate) fabric: FabricId,
     state: BiasedLock<State>,
-    /// The thread waits for the lock, which a spinning program would otherwise hardly leave to it.
-    thread_waits: AtomicBool,
+    /// How often calls of the program still give way to the thread, which waits for the lock. A spinning program would
+    /// otherwise hardly leave it to the thread.
+    ways_to_give: AtomicU32,
     /// Calls of the program that wait for the lock.
     program_waits: AtomicU32,
     /// The device belongs to the parent of this process.
@@ -116,7 +120,7 @@ impl Process {
             device,
             objects: Objects::default(),
             wanted_links: Vec::new(),
-            empty_polls: 0,
+            crowding: Crowding::default(),
             armed: true,
             known: Known::default(),
             sound_asleep: false,
@@ -126,7 +130,7 @@ impl Process {
             identity,
             fabric,
             state: BiasedLock::new(state),
-            thread_waits: AtomicBool::new(false),
+            ways_to_give: AtomicU32::new(0),
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -183,7 +187,7 @@ impl Process {
         self.tell_thread(state);
     }
 
-    /// The lock, for a thread of the program that does not own it, once the library's thread does not want it.
+    /// The lock, for a thread of the program that does not own it; the library's thread goes first if it can.
     ///
     /// # Errors
     /// `EIO` in a forked child, where no thread owns it.
@@ -192,13 +196,20 @@ impl Process {
         if self.forked.load(Ordering::Relaxed) {
             return Err(Errno(libc::EIO));
         }
-        while self.thread_waits.load(Ordering::Relaxed) {
-            thread::yield_now();
-        }
+        self.give_way();
         self.program_waits.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
         Ok(state)
+    }
+
+    /// Lets the thread have the lock if it waits for it, but does not wait until it does: programs on its processor may
+    /// keep it from running for long.
+    fn give_way(&self) {
+        let one_less = |ways: u32| ways.checked_sub(1);
+        if self.ways_to_give.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            thread::sleep(NAP);
+        }
     }
 
     /// One more. The lock is held, so that no poll is lost.
@@ -227,9 +238,9 @@ impl Process {
 
     /// The lock, for the thread, with precedence over the program.
     pub(crate) fn lock_first(&self) -> Guard<'_, State> {
-        self.thread_waits.store(true, Ordering::Relaxed);
+        self.ways_to_give.store(WAYS_TO_GIVE, Ordering::Relaxed);
         let state = self.state.lock();
-        self.thread_waits.store(false, Ordering::Relaxed);
+        self.ways_to_give.store(0, Ordering::Relaxed);
         state
     }
 

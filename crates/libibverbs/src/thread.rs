@@ -22,6 +22,7 @@ use softhca::{Progress, Stream, Waitable, stream};
 
 use crate::arming::Arming;
 use crate::attach::{self, Refusal, Welcome};
+use crate::crowding::NAP;
 use crate::debug;
 use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
@@ -176,7 +177,7 @@ impl Runtime {
             Next::Doze => self.doze(),
             Next::Again => {
                 if process.is_wanted() {
-                    thread::yield_now();
+                    thread::sleep(NAP);
                 }
                 return;
             }

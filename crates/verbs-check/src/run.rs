@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
 
     fn idle(&mut self) -> Result<(), Failure> {
         if !self.local.events {
-            std::thread::yield_now();
+            std::hint::spin_loop();
             return Ok(());
         }
         self.endpoint.arm()?;
