@@ -87,16 +87,21 @@ impl Scene {
     }
 }
 
+/// verbs-check sleeps until a completion event comes. Four programs that spin would make the demo a show of how a small
+/// machine's processors are shared; and Debian's ib_write_bw gives up when it loses its processor in the moment in which it
+/// compares clocks ("Correlation coefficient").
 fn home_script() -> Result<String> {
     let check = quoted(&beside("verbs-check")?);
-    Ok(format!("{check} server --listen 0.0.0.0:{CHECK_PORT} --json & stdbuf -oL ib_write_bw {WRITE}; wait"))
+    Ok(format!(
+        "{check} server --listen 0.0.0.0:{CHECK_PORT} --json --events & stdbuf -oL ib_write_bw {WRITE}; wait"
+    ))
 }
 
 fn traveller_script(home: &str, seconds: u64) -> Result<String> {
     let (check, transhume) = (quoted(&beside("verbs-check")?), quoted(&env::current_exe()?));
     Ok(format!(
         "{transhume} echo --port {ECHO_PORT} & \
-         {check} client {home}:{CHECK_PORT} --qps 16 --seconds {seconds} --json --report-interval 0.25 & \
+         {check} client {home}:{CHECK_PORT} --qps 16 --events --seconds {seconds} --json --report-interval 0.25 & \
          stdbuf -oL ib_write_bw {WRITE} {home}; wait"
     ))
 }
