@@ -13,7 +13,7 @@ use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
-use super::{Config, images, own_files, sockets};
+use super::{Config, images, own_files, socket_options, sockets};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -176,7 +176,9 @@ impl Live {
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
-        own_files::carry(&self.record.images, &tree).doing(|| format!("dumping `{name}`"))?;
+        let images = &self.record.images;
+        own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
         // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
         self.record.state = State::Stopped;
@@ -257,7 +259,9 @@ impl Live {
         records.save(&self.record)?;
         criu.answer(true)?;
         criu.run_to(Some("post-restore"), watch, end)?;
-        self.first()?;
+        let name = &self.record.spec.name;
+        socket_options::bring_back(&self.record.images, &self.tree()?)
+            .doing(|| format!("restoring the sockets of `{name}`"))?;
         self.record.state = State::Held;
         clock.lap("restore");
         Ok(())

@@ -88,7 +88,13 @@ pub fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Re
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-fn set_option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+/// Sets one.
+pub fn set_option(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let length = mem::size_of_val(&value) as libc::socklen_t;
     // SAFETY: `value` is live and as long as said.
     let result =

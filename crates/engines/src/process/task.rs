@@ -111,6 +111,14 @@ impl Stat {
     }
 }
 
+/// The number that process `pid` has in the innermost of its PID namespaces.
+pub fn number_inside(pid: i32) -> io::Result<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    innermost.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// The processes below `root` and itself, each after its parent.
 pub fn tree(root: i32) -> io::Result<Vec<i32>> {
     let mut found = vec![root];

@@ -93,6 +93,8 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("b", "urge", "has not read the urgent data"),
         ("c", "queue", "has the message queue"),
         ("d", "unshare", "has a net namespace of its own"),
+        ("e", "clock", "has a time namespace of its own"),
+        ("f", "ping", "has a socket of IP protocol 1"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");

@@ -228,6 +228,22 @@ fn a_process_goes_on_reading_of_itself() {
     output.assert_counts();
 }
 
+/// CRIU does not carry them, or not as they were.
+#[test]
+fn sockets_keep_their_options() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("options", 16, &["keep_options"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
 fn connections_inside_of_an_instance_lose_nothing() {

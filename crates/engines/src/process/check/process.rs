@@ -6,11 +6,10 @@ use std::path::Path;
 
 use super::{Findings, named};
 
-/// Instances share these with their host. They do not share time: CRIU restores them with a clock
-/// that goes on where it stopped.
+/// Instances share these with their host.
 const SHARED: [&str; 5] = ["mnt", "uts", "ipc", "user", "cgroup"];
-/// All processes of an instance share these.
-const TOGETHER: [&str; 2] = ["net", "pid"];
+/// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
+const TOGETHER: [&str; 3] = ["net", "pid", "time"];
 
 impl Findings<'_> {
     pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
