@@ -20,6 +20,7 @@ use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::ending::Ending;
+use crate::failure;
 use crate::follow::Follow;
 
 /// All that the coordinator's tasks share.
@@ -56,6 +57,26 @@ pub struct Inner {
     /// The machine's instances, so that what is known of one is still there when the machine forgets it.
     known: HashMap<Vid, Instance>,
     failure: Option<StoreError>,
+}
+
+/// Why a node's answer did not come.
+pub enum AskError {
+    /// It is not connected.
+    Away(HostName),
+    /// It did not answer, or its connection was lost before.
+    Silent(HostName),
+    /// It refused.
+    Refused(Failure),
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Away(host) => failure::host_down(&host),
+            AskError::Silent(host) => failure::host_silent(&host),
+            AskError::Refused(failure) => failure,
+        }
+    }
 }
 
 /// A node's connection.
@@ -208,14 +229,19 @@ impl Cluster {
     }
 
     /// What the node of `host` answers.
-    pub async fn ask(&self, host: &HostName, question: Question, limit: Duration) -> Result<Answer, Failure> {
+    pub async fn ask(
+        &self,
+        host: &HostName,
+        question: Question,
+        limit: Duration,
+    ) -> Result<Answer, AskError> {
         let link = self.lock().nodes.get(host).cloned();
-        let Some(link) = link else { return Err(crate::failure::host_down(host)) };
+        let Some(link) = link else { return Err(AskError::Away(host.clone())) };
         let send = |number| link.outbox.send(&FromCoordinator::Ask { number, question });
         match link.pending.ask(limit, send).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(reason)) => Err(crate::failure::from_reason(&reason)),
-            Err(CallError::Closed | CallError::TimedOut) => Err(crate::failure::host_silent(host)),
+            Ok(Err(reason)) => Err(AskError::Refused(failure::from_reason(&reason))),
+            Err(CallError::Closed | CallError::TimedOut) => Err(AskError::Silent(host.clone())),
         }
     }
 }

@@ -2,21 +2,26 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{Event, Failure};
 use fabric::Vid;
 use moves::MoveId;
 use rpc::wire::{self, Question};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
-use crate::cluster::Cluster;
+use crate::cluster::{AskError, Cluster};
 use crate::follow::Events;
 use crate::server::Client;
 use crate::{failure, moving};
 
 /// How long a host may take to end an instance.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long an instance's host may be away, and how often it is looked for.
+const AWAY_LIMIT: Duration = Duration::from_secs(10);
+const AWAY_TURN: Duration = Duration::from_millis(100);
 
 /// Becomes how the end of an instance went.
 pub type Ending = watch::Receiver<Option<Result<(), Failure>>>;
@@ -78,11 +83,20 @@ async fn end(
     done.send_replace(Some(outcome));
 }
 
-/// Ends an instance that is not being moved.
+/// Ends an instance that is not being moved, also if its host's node is being restarted.
 async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
-    let host = cluster.lock().machine.image().instances.get(&vid).map(|instance| instance.host.clone());
-    let Some(host) = host else { return Ok(()) };
-    cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await.map(drop)
+    let patience = Instant::now() + AWAY_LIMIT;
+    loop {
+        let host = cluster.lock().machine.image().instances.get(&vid).map(|instance| instance.host.clone());
+        let Some(host) = host else { return Ok(()) };
+        match cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await {
+            Ok(_) => return Ok(()),
+            Err(AskError::Away(_) | AskError::Silent(_)) if Instant::now() < patience => {
+                sleep(AWAY_TURN).await
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 async fn over(mut ending: Ending) -> Result<(), Failure> {

@@ -396,6 +396,17 @@ fn a_killed_instance_is_gone() {
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
 }
 
+#[test]
+fn an_instance_whose_node_is_being_restarted_is_killed_when_it_is_back() {
+    let mut cluster = Cluster::start();
+    cluster.run("a", "h1");
+    cluster.stop_node(0);
+    let mut killing = Client::send(&cluster.socket(), &Request::Kill { name: "a".into() }).unwrap();
+    cluster.start_node(0);
+    assert_eq!(killing.next_event().unwrap(), Event::Done);
+    assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
+}
+
 /// Begins a move, and follows it until `phase` begins.
 fn move_up_to(cluster: &Cluster, name: &str, host: &str, phase: Phase) -> Client {
     let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false };

@@ -12,7 +12,7 @@ use crate::failure::Result;
 ///
 /// One that is being moved is ended as well: the move is cancelled, or, past its commit point, waited for. For which host
 /// that waits is said when it takes long. Ctrl-C leaves at once, and the instance is ended all the same. If the coordinator
-/// goes away, this waits for it, and asks it again.
+/// goes away, this waits for it, and asks it again; for a host that is away, up to ten seconds.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume kill job1")]
 pub struct Arguments {
