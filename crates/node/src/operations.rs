@@ -146,7 +146,7 @@ impl Node {
             return Ok(refusal);
         }
         let memory = frame::decode::<Needs>(facts)?.memory;
-        self.files.write_blueprint(vid, spec)?;
+        self.files.write_blueprint(vid, spec).map_err(|error| self.not_noted(&error))?;
         let live = Live::new(&blueprint, State::Prepared, None);
         let name = live.name.clone();
         self.lives().insert(vid, live);
@@ -236,7 +236,7 @@ impl Node {
                     return Err(Reason(reason));
                 }
             };
-            self.files.write_carried(vid, &carried)?;
+            self.files.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))?;
             Ok(())
         };
         let received: Result<()> = cancel.unless(receiving).await.ok_or("cancelled")?;
@@ -259,6 +259,12 @@ impl Node {
         let way_out =
             format!("see that the node of {source} runs and reaches the other one, then move it again");
         Reason(wire::reason(&what, &way_out))
+    }
+
+    /// What must be remembered of the instance cannot be written.
+    fn not_noted(&self, error: &io::Error) -> Reason {
+        let what = format!("host {} cannot write what it must remember of it: {error}", self.host);
+        Reason(wire::reason(&what, "make room there, or choose another host"))
     }
 
     /// What has gone wrong in the engine.

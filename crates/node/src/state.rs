@@ -88,8 +88,9 @@ impl StateFiles {
 
     fn write(&self, vid: Vid, name: &str, bytes: &[u8]) -> io::Result<()> {
         let folder = self.folder(vid);
-        private::directory(&folder)?;
-        private::replace(&folder.join(name), bytes)
+        let file = folder.join(name);
+        let written = private::directory(&folder).and_then(|()| private::replace(&file, bytes));
+        written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     }
 }
 
@@ -119,6 +120,15 @@ mod tests {
             [&old, &fresh].map(|file| (mode(file), mode(file.parent().unwrap()))),
             [(0o600, 0o700); 2]
         );
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(directory.path()).unwrap();
+        fs::write(directory.path().join("instances/7"), "in the way").unwrap();
+        let error = files.write_blueprint(Vid::new(7).unwrap(), b"").unwrap_err();
+        assert!(error.to_string().contains("instances/7/blueprint: "), "{error}");
     }
 
     #[test]
