@@ -461,12 +461,20 @@ fn an_instance_that_ended_before_its_move_is_not_said_to_run() {
 }
 
 #[test]
-fn cancel_waits_for_the_rollback() {
+fn cancel_waits_for_the_rollback_and_outlives_a_coordinator() {
     let stage = Stage::new("cancelled");
     let waiting =
         "\"cancelling\"\n{\"waiting\":{\"host\":\"h1\",\"why\":\"away\",\"outlook\":\"then\"}}\n\"done\"\n";
     let refused = "{\"failed\":{\"message\":\"`job` is not being moved\",\"help\":\"look\"}}\n";
-    let requests = stage.coordinator(&[waiting, refused, "{\"instances\":[]}\n", "{\"hosts\":[]}\n", ""]);
+    let lost = "";
+    let requests = stage.coordinator(&[
+        waiting,
+        refused,
+        "{\"instances\":[]}\n",
+        "{\"hosts\":[]}\n",
+        lost,
+        "\"done\"\n",
+    ]);
     let ended = stage.run(&["cancel", "job"]);
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(text(&ended.stderr), "transhume: waiting for host h1: away; then\n");
@@ -474,8 +482,10 @@ fn cancel_waits_for_the_rollback() {
     let ended = stage.run(&["cancel", "job"]);
     assert_eq!(ended.status.code(), Some(1));
     assert_eq!(text(&ended.stderr), "transhume: `job` is not being moved\n  look\n");
-    let lost = stage.run(&["cancel", "job"]);
-    assert!(text(&lost.stderr).contains("closed the connection before it had answered"), "{lost:?}");
+    let outlived = stage.run(&["cancel", "job"]);
+    assert!(outlived.status.success(), "{outlived:?}");
+    let wait = "the coordinator is lost; waiting for it to come back, to cancel the move of `job`";
+    assert!(text(&outlived.stderr).contains(wait), "{outlived:?}");
 }
 
 #[test]
