@@ -210,7 +210,7 @@ impl Core {
     /// Stages one frame of `handle`, answers and requests in turn. False if there is none for now.
     pub fn next_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
-        if qp.responder.owes().is_none() {
+        if !qp.responder.owes_answers() {
             return self.request_frame(handle, lookup, tx);
         }
         qp.answers_first = !qp.answers_first;

@@ -102,11 +102,18 @@ impl Responder {
         std::mem::take(&mut self.holds_receive).then_some(self.receive.wr_id)
     }
 
-    /// The message number of an answer that is owed.
-    pub fn owes(&self) -> Option<u64> {
-        self.answers.front().map(|answer| match *answer {
+    /// True if answers to reads or atomics are still to be sent, or refusals.
+    pub fn owes_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// What the peer has to be told once nothing is executed any more: before which message all is done, if that was not
+    /// said yet, and the first answer that it will not get.
+    pub fn last_words(&self) -> (Option<u64>, Option<u64>) {
+        let owed = self.answers.front().map(|answer| match *answer {
             Answer::Read { msn, .. } | Answer::Atomic { msn, .. } | Answer::Nak { msn, .. } => msn,
-        })
+        });
+        (self.ack_due.then(|| owed.unwrap_or(self.expected)), owed)
     }
 
     fn is_in(&self, header: &Header) -> bool {

@@ -618,6 +618,44 @@ fn a_message_whose_queue_pair_ends_half_way_is_given_up() {
 }
 
 #[test]
+fn what_was_executed_is_acknowledged_though_the_queue_pair_ends() {
+    for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
+        let net = &mut Net::new(2, Policy::Stable, medium, 1);
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        b.receive(net, 0, &[b.sge(0, 10)]);
+        a.post(net, 0, SendOp::Send, &[a.sge(0, 10)]);
+        net.settle();
+        assert_eq!((a.poll_sends(net).len(), b.poll_receives(net).len()), (1, 1));
+        b.receive(net, 1, &[b.sge(0, 10)]);
+        net.device(1).hold_acks(true);
+        a.post(net, 1, SendOp::Send, &[a.sge(0, 10)]);
+        net.run(|net| net.device(1).has_output(), 1_000_000);
+        end(net, &b);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success], "{medium:?}");
+    }
+}
+
+#[test]
+fn what_was_executed_before_an_answer_that_is_not_given_is_acknowledged() {
+    for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
+        let net = &mut Net::new(2, Policy::Stable, medium, 1);
+        let mut plan = Plan { memory: 4 << 20, ..Plan::default() };
+        plan.attr.timeout = 1;
+        let (a, b) = pair(net, 0, 1, &plan);
+        b.receive(net, 0, &[b.sge(0, 10)]);
+        net.device(1).hold_acks(true);
+        a.post(net, 0, SendOp::Send, &[a.sge(0, 10)]);
+        a.post(net, 1, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(0, 4 << 20)]);
+        net.run(|net| !b.poll_receives(net).is_empty(), 1_000_000);
+        end(net, &b);
+        net.settle();
+        let ends = statuses(&a.poll_sends(net));
+        assert_eq!(ends, [WcStatus::Success, WcStatus::RetryExceeded], "{medium:?}");
+    }
+}
+
+#[test]
 fn what_was_executed_behind_a_failure_is_flushed_too() {
     for (medium, steps) in
         Medium::ALL.into_iter().flat_map(|medium| (0..30).map(move |steps| (medium, steps)))

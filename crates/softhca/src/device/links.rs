@@ -114,17 +114,21 @@ impl Links {
         }
     }
 
-    /// `qp` will not give the answers that it owes: its peer must not wait for them for ever.
-    pub fn refuse_owed(&mut self, core: &mut Core, peer: ProcessId, handle: Qp) {
+    /// `qp` executes nothing any more: its peer is told what it has executed, and must not wait for ever for answers
+    /// that it will not give.
+    fn end_responder(&mut self, core: &mut Core, peer: ProcessId, handle: Qp) {
         let Some(link) = self.find(peer) else { return };
         let Some(qp) = core.qps.get_mut(handle.0) else { return };
-        if let Some(msn) = qp.responder.owes()
-            && link.state == State::Up
-        {
-            let nak = crate::requester::addressed(qp, &link.out.lookup, Opcode::Nak);
-            link.out.control(Header { msn, syndrome: Some(Syndrome::NotReady), ..nak });
+        if link.state == State::Up {
+            let (done, owed) = qp.responder.last_words();
+            let word = |opcode| crate::requester::addressed(qp, &link.out.lookup, opcode);
+            let ack = done.map(|msn| Header { msn, ..word(Opcode::Ack) });
+            let syndrome = Some(Syndrome::NotReady);
+            let refusal = owed.map(|msn| Header { msn, syndrome, ..word(Opcode::Nak) });
+            ack.into_iter().chain(refusal).for_each(|word| link.out.control(word));
         }
         qp.responder.interrupt();
+        link.out.carried_ack(handle);
     }
 
     fn close(&mut self, core: &mut Core, at: usize) {
@@ -219,10 +223,10 @@ impl Device {
         }
     }
 
-    /// Lets the peer of `qp` wait no longer for acknowledgements, which would go with the queue pair.
-    pub(super) fn send_acks(&mut self, qp: Qp) {
-        let peer = self.core.qps.get(qp.0).and_then(|entry| entry.peer);
-        let Some(&at) = peer.and_then(|peer| self.links.by_peer.get(&peer)) else { return };
+    /// Lets `qp` execute nothing any more, and says so to its peer at once: the application may end the process next.
+    pub(super) fn end_responder(&mut self, qp: Qp, peer: ProcessId) {
+        self.links.end_responder(&mut self.core, peer, qp);
+        let Some(&at) = self.links.by_peer.get(&peer) else { return };
         if self.links.links[at].has_work() {
             self.transmit(at);
         }

@@ -170,14 +170,14 @@ impl Device {
         }
         let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) else { return };
         self.links.copy_out(handle, u64::MAX);
-        self.links.refuse_owed(&mut self.core, peer, handle);
+        self.end_responder(handle, peer);
         self.links.detach(peer, handle);
         self.registered.disconnect(peer);
     }
 
     fn fail_qp(&mut self, handle: Qp) {
         if let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) {
-            self.links.refuse_owed(&mut self.core, peer, handle);
+            self.end_responder(handle, peer);
         }
         self.core.fail(handle);
     }
@@ -219,7 +219,6 @@ impl Device {
         if !self.core.groups.of(qp).is_empty() {
             return Err(Errno::BUSY);
         }
-        self.send_acks(qp);
         self.disconnect(qp);
         self.forget_completions(qp);
         self.core.qps.remove(qp.0);

@@ -125,7 +125,7 @@ impl QueuePair {
     pub fn has_more(&self) -> bool {
         self.requester.next < self.sends.end()
             || self.requester.owes_resync()
-            || self.responder.owes().is_some()
+            || self.responder.owes_answers()
     }
 
     /// True if all before message `msn` is over, and it has not been transmitted.
