@@ -293,7 +293,7 @@ impl Process {
 const LAST_DATAGRAMS: Duration = Duration::from_secs(1);
 
 /// How long for the lock: the thread that ends may hold it itself.
-const LAST_LOCK: Duration = Duration::from_millis(10);
+const LAST_LOCK: Duration = Duration::from_millis(100);
 
 /// Sends what would go with the process: acknowledgements that peers wait for, and datagrams, which the program takes
 /// for sent.
@@ -304,6 +304,8 @@ extern "C" fn send_the_last() {
     loop {
         let limit = match process.state.try_lock() {
             Some(mut state) => {
+                // The program will make no request any more that could carry them.
+                state.device.hold_acks(false);
                 state.device.progress(crate::thread::now());
                 process.attend(&mut state);
                 if !state.device.has_datagrams() {

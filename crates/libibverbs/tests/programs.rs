@@ -98,6 +98,11 @@ fn a_forked_child_does_its_parent_no_harm() {
 }
 
 #[test]
+fn a_process_acknowledges_what_it_has_received_before_it_ends() {
+    run("exits", &[]);
+}
+
+#[test]
 fn a_program_outside_an_instance_finds_no_device_and_is_told_once_why() {
     let output = command("outside", &[]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
