@@ -1,14 +1,13 @@
 //! What goes wrong in a lab, and how it is mended.
 
 use std::fs::{self, File};
-use std::io::{Seek as _, SeekFrom, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use lab::layout::Layout;
-use lab::{Lab, Place};
+use lab::{Lab, Place, daemons};
 
 use crate::program::run;
 use crate::testlab::TestLab;
@@ -118,15 +117,15 @@ impl<'a> SmallDisk<'a> {
         Ok(disk)
     }
 
-    /// Uses up all the room that is left.
+    /// Uses up all the room that is left. The node is held meanwhile: a move must not be faster.
     ///
     /// # Errors
-    /// If a file cannot be made.
+    /// If the node does not run, or a file cannot be made.
     pub fn fill(&self) -> Result<()> {
+        let _held = Held::new(self.lab, self.place)?;
         let zeroes = [0; 1 << 12];
         for folder in &self.folders {
             let mut file = File::create(folder.join("filler"))?;
-            reserve(&file)?;
             // It ends with the room.
             while file.write_all(&zeroes).is_ok() {}
         }
@@ -143,18 +142,27 @@ impl<'a> SmallDisk<'a> {
     }
 }
 
-/// Takes nearly all the room at once: a move goes on while a disk is filled byte by byte.
-fn reserve(file: &File) -> Result<()> {
-    // SAFETY: zeroes are values of these fields, and the structure can be written.
-    let room = unsafe {
-        let mut room: libc::statvfs = std::mem::zeroed();
-        ensure!(libc::fstatvfs(file.as_raw_fd(), &raw mut room) == 0, "{}", std::io::Error::last_os_error());
-        room.f_bavail * room.f_frsize
-    };
-    // SAFETY: a live descriptor. What there is no room for is written below, as far as it goes.
-    unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, room.cast_signed()) };
-    (&mut &*file).seek(SeekFrom::End(0))?;
-    Ok(())
+/// A daemon that stands still.
+struct Held(i32);
+
+impl Held {
+    fn new(lab: &TestLab, place: Place) -> Result<Self> {
+        let daemon = daemons::running(&Layout::of(lab.name()), place);
+        let held = Self(daemon.with_context(|| format!("nobody runs at {place}"))?.pid);
+        held.send(libc::SIGSTOP);
+        Ok(held)
+    }
+
+    fn send(&self, signal: libc::c_int) {
+        // SAFETY: a plain call; the daemon ends only when the test says so.
+        unsafe { libc::kill(self.0, signal) };
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.send(libc::SIGCONT);
+    }
 }
 
 impl Drop for SmallDisk<'_> {
