@@ -494,6 +494,30 @@ fn pin(kind: &str) {
             assert_ne!(queue, -1);
             count(u64::MAX);
         }
+        "semaphores" => {
+            // SAFETY: no memory is passed but one live operation.
+            let done = unsafe {
+                let set = libc::semget(libc::IPC_PRIVATE, 2, 0o600);
+                libc::semop(set, &mut libc::sembuf { sem_num: 1, sem_op: 1, sem_flg: 0 }, 1)
+            };
+            assert_eq!(done, 0, "{}", io::Error::last_os_error());
+            count(u64::MAX);
+        }
+        "messages" => {
+            let message: [libc::c_long; 2] = [1, 2];
+            // SAFETY: a type and a live message of the length given.
+            let done = unsafe {
+                let queue = libc::msgget(libc::IPC_PRIVATE, 0o600);
+                libc::msgsnd(queue, message.as_ptr().cast(), size_of::<libc::c_long>(), 0)
+            };
+            assert_eq!(done, 0, "{}", io::Error::last_os_error());
+            count(u64::MAX);
+        }
+        "segment" => {
+            // SAFETY: no memory is passed.
+            assert_ne!(unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o600) }, -1);
+            count(u64::MAX);
+        }
         "unshare" => {
             // SAFETY: no memory is passed.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);

@@ -4,7 +4,7 @@
 //! told in advance, with its name and the way out:
 //!
 //! * [`descriptors`], [`sockets`]: what is open;
-//! * [`mappings`]: what is mapped;
+//! * [`mappings`], [`system_v`]: what is mapped or shared;
 //! * [`network`]: what is set up in the instance's network;
 //! * [`process`]: what a process is;
 //! * [`verify`]: what the destination lacks.
@@ -15,6 +15,7 @@ mod mappings;
 mod network;
 mod process;
 mod sockets;
+mod system_v;
 pub mod verify;
 
 pub use descriptors::is_page_turner;
@@ -73,6 +74,7 @@ fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u
         Findings { network, first, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
     // As long as it has not ended.
     let _ended = findings.network();
+    findings.system_v();
     for &pid in &tree {
         // A process that ends meanwhile pins nothing.
         let _ended = findings

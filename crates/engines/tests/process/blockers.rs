@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::process::Command;
 
 use engines::{Error, Report, Watch};
 
@@ -98,6 +99,24 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");
+    }
+}
+
+/// It would be another's at the destination, or nobody's.
+#[test]
+fn what_is_shared_by_the_means_of_system_v_pins() {
+    let lab = Lab::new();
+    for (host, kind, option, expected) in [
+        ("a", "semaphores", "-s", "uses the System V semaphores "),
+        ("b", "messages", "-q", "uses the System V message queue "),
+        ("c", "segment", "-m", "has System V shared memory made or used (segment "),
+    ] {
+        let found = report(&lab.host(host), &["pin", kind]).blockers;
+        let [found] = &found[..] else { panic!("{kind}: {found:?}") };
+        let (_, id) = found.what.split_once(expected).unwrap_or_else(|| panic!("{kind}: {found:?}"));
+        // It would outlive the instance.
+        let removed = Command::new("ipcrm").args([option, id.trim_end_matches(')')]).status();
+        assert!(removed.unwrap().success(), "{kind}: {found:?}");
     }
 }
 

@@ -21,8 +21,7 @@ impl Findings<'_> {
 
     fn mapping(&mut self, pid: i32, range: &str, path: &str) {
         if path.starts_with("/SYSV") {
-            let what = format!("{} has System V shared memory attached", named(pid));
-            self.block(what, "let it use POSIX shared memory (for UCX: UCX_TLS=^sysv)");
+            self.shares_memory(pid, "attached");
         } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
         {
             let what = format!("{} has the device {path} mapped", named(pid));
