@@ -172,6 +172,7 @@ impl Bench {
         // UCX looks for devices in /sys, of which `ip netns exec` shows it the host's.
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &Layout::of(self.lab.name()).namespace(host), "ucx_perftest"]);
+        command.args(e2e::ucx::without_mpi());
         command.env("UCX_TLS", path.transports()).env("UCX_WARN_UNUSED_ENV_VARS", "n");
         // A host's address is its bridge's.
         command.env("UCX_TCP_BRIDGE_ENABLE", "y");

@@ -8,6 +8,7 @@
 //! * [`perftest`]: Debian's perftest, each program with each option that it has.
 //! * [`check`]: the checking workload between two places.
 //! * [`mpi`]: Open MPI jobs in a lab.
+//! * [`ucx`]: UCX's benchmark as it is installed.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
 //! * [`travel`]: programs whose instances take turns in moving.
 //! * [`fault`]: what goes wrong in a lab, and how it is mended.
@@ -22,6 +23,7 @@ pub mod program;
 pub mod signal;
 pub mod testlab;
 pub mod travel;
+pub mod ucx;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -31,13 +31,23 @@ const NO_TERMINALS: &str = "#include <errno.h>\nint openpty() { errno = ENOENT; 
 /// What a job's messages go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Open MPI's own code for verbs.
+    /// Open MPI's own code for verbs, which it had until version 5.
     Openib,
     /// UCX with these transports.
     Ucx(&'static str),
 }
 
 impl Layer {
+    /// True if this was a part of Open MPI, and is none of what is installed.
+    ///
+    /// # Errors
+    /// If Open MPI does not say what it has.
+    pub fn has_gone(self) -> Result<bool> {
+        let parts = run(Command::new("ompi_info").arg("--parsable"), Duration::from_secs(10))?.lines;
+        let openib = parts.iter().any(|line| line.starts_with("mca:btl:openib:"));
+        Ok(self == Self::Openib && !openib)
+    }
+
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Openib => &["ob1", "--mca", "btl", "openib,self", "--mca", "btl_openib_allow_ib", "1"],
@@ -87,12 +97,9 @@ impl Mpi {
         const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ring_of_ranks.py");
         let slots: Vec<_> = hosts.iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
         let mut command = lab.command(&["run", "--host", "h1", "--name", job, "--", "mpirun"]);
-        command.arg("--host").arg(slots.join(","));
-        for (name, value) in [
-            ("orte_leave_session_attached", "1"),
-            ("btl_openib_warn_no_device_params_found", "0"),
-            ("mpi_yield_when_idle", "1"),
-        ] {
+        // There are more ranks than processors.
+        command.args(["--bind-to", "none", "--leave-session-attached", "--host"]).arg(slots.join(","));
+        for (name, value) in [("btl_openib_warn_no_device_params_found", "0"), ("mpi_yield_when_idle", "1")] {
             command.args(["--mca", name, value]);
         }
         command.args(["--mca", "plm_rsh_agent"]).arg(self.agent());

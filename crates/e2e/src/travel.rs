@@ -9,6 +9,7 @@ use api::State;
 
 use crate::program::{Ended, Program};
 use crate::testlab::TestLab;
+use crate::ucx;
 
 /// How often instances move while a program works.
 const MOVES: usize = 10;
@@ -18,6 +19,9 @@ const ADDRESS: &str = "ADDRESS";
 
 /// What stands in a command for the amount of work.
 const WORK: &str = "WORK";
+
+/// What stands in a command for what [`ucx::without_mpi`] says.
+const WITHOUT_MPI: &str = "WITHOUT_MPI";
 
 /// How often a program is given more work because it was done before all moves were.
 const ATTEMPTS: u32 = 4;
@@ -30,7 +34,8 @@ pub const LIMIT: Duration = Duration::from_secs(100);
 pub struct Traveller {
     /// The side that is there first, if there are two.
     pub server: Option<Server>,
-    /// The only or the other side; `ADDRESS` in it stands for the server's, `WORK` for the amount of work.
+    /// The only or the other side; `ADDRESS` in it stands for the server's, `WORK` for the amount of work, `WITHOUT_MPI` for
+    /// what UCX's benchmark must be told.
     pub client: &'static [&'static str],
     /// What both sides find in their environment besides.
     pub environment: &'static [(&'static str, &'static str)],
@@ -43,7 +48,7 @@ pub struct Traveller {
 /// The side of a program that is there first.
 #[derive(Clone, Copy, Debug)]
 pub struct Server {
-    /// Its command, with `WORK` for the amount of work.
+    /// Its command, with `WORK` and `WITHOUT_MPI` as in the client's.
     pub command: &'static [&'static str],
     /// The TCP port on which it listens; a client that comes through the connection manager waits for it.
     pub port: Option<u16>,
@@ -143,7 +148,11 @@ pub fn with_enough(work: u32, mut attempt: impl FnMut(u32, u32) -> Result<bool>)
 }
 
 fn filled(command: &[&str], work: &str, address: &str) -> Vec<String> {
-    command.iter().map(|word| word.replace(WORK, work).replace(ADDRESS, address)).collect()
+    let words = command.iter().flat_map(|word| match *word {
+        WITHOUT_MPI => ucx::without_mpi(),
+        _ => std::slice::from_ref(word),
+    });
+    words.map(|word| word.replace(WORK, work).replace(ADDRESS, address)).collect()
 }
 
 /// Moves `instances` ten times in turn, of which the first is on host `h2` and the others on `h1`: it goes away, the others

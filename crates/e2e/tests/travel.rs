@@ -83,8 +83,20 @@ macro_rules! travellers {
 /// UCX's benchmark, whose two sides check what arrives.
 const fn ucx(environment: &'static [(&'static str, &'static str)]) -> Traveller {
     Traveller {
-        server: Some(Server { command: &["ucx_perftest"], port: Some(13337), ends: true }),
-        client: &["ucx_perftest", "-t", "tag_lat", "-w", "10", "-s", "10000", "-n", "WORK", "ADDRESS"],
+        server: Some(Server { command: &["ucx_perftest", "WITHOUT_MPI"], port: Some(13337), ends: true }),
+        client: &[
+            "ucx_perftest",
+            "WITHOUT_MPI",
+            "-t",
+            "tag_lat",
+            "-w",
+            "10",
+            "-s",
+            "10000",
+            "-n",
+            "WORK",
+            "ADDRESS",
+        ],
         environment,
         work: 200_000,
         report: "Final:",
@@ -130,6 +142,9 @@ travellers! {
 /// A job's ranks check what they get while the instances in which they are move.
 fn open_mpi(layer: Layer) -> Result<()> {
     let _alone = e2e::alone();
+    if layer.has_gone()? {
+        return Ok(());
+    }
     let mpi = Mpi::new()?;
     let lab = TestLab::up(3)?;
     with_enough(500, |attempt, turns| {
