@@ -29,6 +29,8 @@ pub struct Follow {
     report: MoveReport,
     /// The dump has ended, and what goes on is the transfer.
     dumped: bool,
+    /// How long the source waited for other dumps before it suspended anything.
+    waited_us: u64,
     commit: Duration,
     phase: progress::Phase,
     waiting_said: Option<Instant>,
@@ -50,6 +52,7 @@ impl Follow {
             began: Instant::now(),
             report: report(name, record),
             dumped: false,
+            waited_us: 0,
             commit: Duration::ZERO,
             phase,
             waiting_said: None,
@@ -80,7 +83,15 @@ impl Follow {
     pub fn measured(&mut self, measurement: Measurement) {
         let MoveReport { network, engine, .. } = &mut self.report;
         match measurement {
-            Measurement::Suspended { slowest_us, round_us, processes, queue_pairs, memory_regions } => {
+            Measurement::Suspended {
+                waited_us,
+                slowest_us,
+                round_us,
+                processes,
+                queue_pairs,
+                memory_regions,
+            } => {
+                self.waited_us = waited_us;
                 (network.suspend_us, network.suspend_round_us) = (slowest_us, round_us);
                 network.processes = processes;
                 network.queue_pairs = queue_pairs;
@@ -190,7 +201,12 @@ impl Follow {
         let mut times = Vec::new();
         let mut at_us = 0;
         let mut push = |phase, elapsed_us| {
-            times.push(PhaseTime { phase, at_us, elapsed_us });
+            match times.last_mut() {
+                Some(PhaseTime { phase: last, elapsed_us: so_far, .. }) if *last == phase => {
+                    *so_far += elapsed_us;
+                }
+                _ => times.push(PhaseTime { phase, at_us, elapsed_us }),
+            }
             at_us += elapsed_us;
         };
         for (phase, elapsed) in phases {
@@ -199,6 +215,8 @@ impl Follow {
                 progress::Phase::Transfer if self.dumped => {
                     (Phase::Dump, self.report.engine.dump_us.min(whole), Phase::Transfer)
                 }
+                // The instance worked meanwhile.
+                progress::Phase::Suspend => (Phase::Prepare, self.waited_us.min(whole), Phase::Suspend),
                 progress::Phase::Resume => (Phase::Commit, micros(self.commit).min(whole), Phase::Resume),
                 _ => {
                     push(phase_of(*phase), whole);
@@ -376,6 +394,27 @@ mod tests {
         assert_eq!(split(None), [(Phase::Dump, 40)], "the dump");
         let dumped = Measurement::Dumped { dump_us: 30 };
         assert_eq!(split(Some(dumped)), [(Phase::Dump, 30), (Phase::Transfer, 10)], "the transfer");
+    }
+
+    #[test]
+    fn the_wait_for_other_dumps_is_no_blackout() {
+        let mut follow = Follow::new("a", &record(Stage::Began));
+        follow.measured(Measurement::Suspended {
+            waited_us: 30,
+            slowest_us: 1,
+            round_us: 2,
+            processes: 1,
+            queue_pairs: 1,
+            memory_regions: 1,
+        });
+        let phases = [
+            (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::Suspend, Duration::from_micros(35)),
+        ];
+        let phases = follow.phases(&phases);
+        let split: Vec<_> = phases.iter().map(|time| (time.phase, time.at_us, time.elapsed_us)).collect();
+        assert_eq!(split, [(Phase::Prepare, 0, 130), (Phase::Suspend, 130, 5)]);
+        assert_eq!(blackout_us(&phases), 5);
     }
 
     #[test]

@@ -304,9 +304,17 @@ pub fn follow_to(moving: &mut Client, wanted: Phase) -> Result<Followed> {
 /// # Errors
 /// As [`follow_to`].
 pub fn outcome(moving: &mut Client) -> Result<Outcome> {
+    report(moving).map(|report| report.outcome)
+}
+
+/// The same, with all that is told of the move.
+///
+/// # Errors
+/// As [`follow_to`].
+pub fn report(moving: &mut Client) -> Result<MoveReport> {
     loop {
         match moving.next_event()? {
-            Event::Moved(report) => return Ok(report.outcome),
+            Event::Moved(report) => return Ok(*report),
             Event::Failed(failure) => bail!("{failure}"),
             _ => {}
         }

@@ -1,5 +1,6 @@
 //! Moves in a lab, through the command line, under the checking workload.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{Outcome, Phase, State};
 use e2e::program::{self, Program};
 use e2e::signal::Signal;
-use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome};
+use e2e::testlab::{CLIENT, Followed, SERVER, TestLab, follow_to, outcome, report};
 
 /// Moves in a row. `TRANSHUME_E2E_MOVES` sets another number.
 const MOVES: usize = 100;
@@ -179,6 +180,27 @@ fn scheduling(wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         wanted(&words.collect::<Vec<_>>().join(" ")).then_some(class)
     };
     Ok(all.iter().filter_map(of_one).collect())
+}
+
+/// One is dumped at a time on a machine; the one that has to wait is suspended only then.
+#[test]
+fn a_move_waits_for_other_dumps_while_its_instance_works() -> Result<()> {
+    const WAIT: Duration = Duration::from_secs(2);
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
+    check.progress()?;
+    let other = private::lock::try_take(Path::new(fabric::DUMP_LOCK))?.context("there is another dump")?;
+    let mut moving = lab.begin_move(CLIENT, "h2")?;
+    ensure!(matches!(follow_to(&mut moving, Phase::Suspend)?, Followed::Reached), "it has ended");
+    std::thread::sleep(WAIT);
+    check.progress().context("while it waits")?;
+    drop(other);
+    let report = report(&mut moving)?;
+    let outside = report.total_us - report.blackout_us;
+    ensure!(report.outcome == Outcome::Moved && Duration::from_micros(outside) >= WAIT, "{report:?}");
+    check.progress()?;
+    lab.end_check(check).map(drop)
 }
 
 #[test]

@@ -73,11 +73,18 @@ pub trait Engine: Send + Sync {
     /// If CRIU does not start.
     fn arm(&self, name: &InstanceName) -> Result<()>;
 
-    /// Source: takes back what [`Engine::arm`] did, since the instance stays. Nothing to do is no error.
+    /// Source: takes back what [`Engine::arm`] and [`Engine::await_turn`] did, since the instance stays. Nothing to do is no error.
     ///
     /// # Errors
     /// If it cannot be noted.
     fn disarm(&self, name: &InstanceName) -> Result<()>;
+
+    /// Source: waits for other dumps on this machine, so that [`Engine::suspend`] need not. None begins until that is over, or
+    /// [`Engine::disarm`] gives the turn back.
+    ///
+    /// # Errors
+    /// If it takes longer than `watch` allows; [`Error::Cancelled`](crate::Error::Cancelled).
+    fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()>;
 
     /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
     /// cancelled, the instance runs on and its link is up.

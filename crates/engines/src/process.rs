@@ -217,6 +217,16 @@ impl Engine for ProcessEngine {
         if live.record.state == State::Running { live.disarm(&self.records) } else { Ok(()) }
     }
 
+    fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()> {
+        let instance = self.find(name)?;
+        // Asked again, it has it already.
+        if lock(&instance).turn.is_none() {
+            let turn = Turn::take(name, watch)?;
+            lock(&instance).turn = Some(turn);
+        }
+        Ok(())
+    }
+
     fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -226,7 +236,10 @@ impl Engine for ProcessEngine {
             live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }
-        let turn = Turn::take(name, watch)?;
+        let turn = match live.turn.take() {
+            Some(turn) => turn,
+            None => Turn::take(name, watch)?,
+        };
         let mut attempts = 1;
         while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
             // It runs on, and may accept what has come.

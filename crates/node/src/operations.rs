@@ -171,6 +171,9 @@ impl Node {
         if let Some((id, destination)) = &leaving {
             self.open_image_stream(vid, *id, destination.clone());
         }
+        let asked = Instant::now();
+        self.await_turn(&live, cancel).await.map_err(|error| self.in_words(error))?;
+        let waited_us = micros(asked.elapsed());
         // Who has let go by then comes back when the broker listens again.
         let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
@@ -183,6 +186,7 @@ impl Node {
         if let Some((id, _)) = leaving {
             let slowest = report.processes.iter().map(|process| process.elapsed_us).max();
             let measurement = Measurement::Suspended {
+                waited_us,
                 slowest_us: slowest.unwrap_or_default(),
                 round_us: micros(report.elapsed),
                 processes: u32::try_from(report.processes.len()).unwrap_or(u32::MAX),
@@ -192,6 +196,12 @@ impl Node {
             self.measured(id, measurement);
         }
         Ok(Outcome::Suspended(suspension))
+    }
+
+    /// Waits for other dumps while the instance still works.
+    async fn await_turn(&self, live: &Live, cancel: &Arc<Cancel>) -> engines::Result<()> {
+        let (name, cancelled) = (live.name.clone(), cancel.clone());
+        self.engine(move |engine| engine.await_turn(&name, &watch(&|| cancelled.is_cancelled()))).await
     }
 
     async fn send(

@@ -29,7 +29,7 @@ use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -205,6 +205,8 @@ pub enum Answer {
 pub enum Measurement {
     /// Processes let go of their links.
     Suspended {
+        /// Before that, for other dumps on the machine, in which the instance worked.
+        waited_us: u64,
         /// The slowest process' own time.
         slowest_us: u64,
         /// From the node's word to the last of them.

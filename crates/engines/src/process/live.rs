@@ -13,6 +13,7 @@ use super::link::Link;
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
+use super::turn::Turn;
 use super::{Config, images, own_files, socket_options, sockets};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
@@ -38,6 +39,8 @@ pub struct Live {
     pub first: Option<Task>,
     /// The CRIU that is armed, or holds the restored tree.
     criu: Option<Criu>,
+    /// The right to dump, until it is dumped.
+    pub turn: Option<Turn>,
 }
 
 impl Live {
@@ -55,7 +58,7 @@ impl Live {
             reuse: sockets::Reuse::new(),
         };
         let (namespace, link) = place(&record.spec, bridge)?;
-        Ok(Self { record, namespace, link, first: None, criu: None })
+        Ok(Self { record, namespace, link, first: None, criu: None, turn: None })
     }
 
     /// Refuses a call that another state wants.
@@ -114,8 +117,9 @@ impl Live {
         Ok(criu)
     }
 
-    /// Ends the armed CRIU, if there is one.
+    /// Ends the armed CRIU, if there is one, and gives the turn back.
     pub fn disarm(&mut self, records: &Records) -> Result<()> {
+        self.turn = None;
         if self.criu.take().is_none() {
             return Ok(());
         }
@@ -382,7 +386,7 @@ impl Live {
         };
         record.first = first.as_ref().map(Task::id);
         (record.state, record.releasing) = (state, false);
-        let mut live = Self { record, namespace, link, first, criu: None };
+        let mut live = Self { record, namespace, link, first, criu: None, turn: None };
         match state {
             State::Prepared => live.drop_held(),
             // Nobody decided to stop it: a crash in the middle of a dump did.

@@ -41,7 +41,7 @@ pub struct Config {
     pub repeat: Duration,
     /// For the checks and the preparation.
     pub prepare: Duration,
-    /// For all libraries of the instance to close their links.
+    /// For other dumps on the source's machine, and for all libraries of the instance to close their links.
     pub suspend: Duration,
     /// For the dump and the images' way.
     pub transfer: Duration,
@@ -58,7 +58,7 @@ impl Default for Config {
         Self {
             repeat: Duration::from_secs(1),
             prepare: Duration::from_secs(30),
-            suspend: Duration::from_secs(10),
+            suspend: Duration::from_secs(70),
             transfer: Duration::from_secs(300),
             restore: Duration::from_secs(120),
             unreachable: Duration::from_secs(2),

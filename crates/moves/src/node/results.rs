@@ -131,6 +131,7 @@ impl Cell {
                 self.live.running = true;
                 let report = |id| ToCoordinator::Move { id, vid, report: Report::RolledBack };
                 out.extend(self.live.owes.take().map(report).map(Output::Send));
+                out.push(Output::Stays { vid });
             }
             Outcome::Gone { exit } => self.end(vid, exit, out),
             other => {

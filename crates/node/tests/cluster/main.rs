@@ -241,7 +241,7 @@ fn a_move_that_fails_leaves_the_instance_where_it_was() {
     assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
     assert_eq!(a.comes_back(), Epoch(1));
     assert_linked(&a, &b);
-    assert!(!cluster.engines[0].has("a"));
+    cluster.wait_until("destroying", |cluster| !cluster.engines[0].has("a"));
 }
 
 #[test]
@@ -594,7 +594,7 @@ fn an_instance_goes_back_to_a_host_that_still_removes_what_it_left_there() {
 }
 
 #[test]
-fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused() {
+fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused_or_failed() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
@@ -602,6 +602,10 @@ fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused() {
     cluster.engines[1].fail_prepare.store(true, Ordering::SeqCst);
     assert!(matches!(cluster.move_to("a", "h2").outcome, Outcome::RolledBack(_)));
     cluster.wait_until("disarming", |cluster| !cluster.engines[0].is_armed("a"));
+    cluster.engines[0].fail_dump.store(true, Ordering::SeqCst);
+    assert!(matches!(cluster.move_to("a", "h2").outcome, Outcome::RolledBack(_)));
+    assert_eq!(a.comes_back(), Epoch(0));
+    cluster.wait_until("disarming after a dump", |cluster| !cluster.engines[0].is_armed("a"));
     assert_eq!(cluster.move_to("a", "h2").outcome, Outcome::Moved);
     assert_eq!(a.comes_back(), Epoch(1));
 }
