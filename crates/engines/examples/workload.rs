@@ -1,10 +1,10 @@
 //! Programs that notice if a move loses or repeats anything, for the tests of this crate.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -30,6 +30,7 @@ fn main() {
         ["pin", kind] => pin(kind),
         ["lock", path] => lock(path),
         ["lock_often", path] => lock_often(path),
+        ["lock_unnamed", path] => lock_unnamed(path),
         ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
@@ -201,9 +202,7 @@ fn mixed() {
         .spawn()
         .unwrap();
     let (mut ask, mut answer) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    // SAFETY: the name is a C string, and the descriptor is new.
-    let memory = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"mixed".as_ptr(), 0)) };
-    let mut memory = File::from(memory);
+    let mut memory = memory_file();
     for number in 0_u64.. {
         to_thread.send(number).unwrap();
         assert_eq!(from_thread.recv().unwrap(), number);
@@ -219,6 +218,11 @@ fn mixed() {
         thread::sleep(PAUSE);
     }
     child.wait().unwrap();
+}
+
+fn memory_file() -> File {
+    // SAFETY: the name is a C string, and the descriptor is new.
+    unsafe { File::from_raw_fd(libc::memfd_create(c"workload".as_ptr(), 0)) }
 }
 
 /// Sends back what comes in.
@@ -345,6 +349,22 @@ fn lock_often(path: &str) {
         file.unlock().unwrap();
         println!("{number}");
         thread::sleep(3 * PAUSE);
+    }
+}
+
+/// Keeps files locked that have no name, and looks again and again whether they are.
+fn lock_unnamed(path: &str) {
+    let deleted = File::create_new(path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let files = [deleted, memory_file()];
+    files.iter().for_each(|file| file.lock().unwrap());
+    for number in 0_u64.. {
+        for file in &files {
+            let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+            assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
+        }
+        println!("{number}");
+        thread::sleep(PAUSE);
     }
 }
 

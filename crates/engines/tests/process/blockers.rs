@@ -46,9 +46,11 @@ fn a_lock_pins() {
     let host = lab.host("a");
     let path = host.config.state.join("locked");
     fs::write(&path, "").unwrap();
-    let found = report(&host, &["lock", path.to_str().unwrap()]).blockers;
-    assert!(found.len() == 1 && found[0].what.contains("holds a lock on"), "{found:?}");
-    assert!(found[0].what.contains(path.to_str().unwrap()), "{found:?}");
+    for (host, path) in [(host, path.to_str().unwrap()), (lab.host("b"), "/dev/full")] {
+        let found = report(&host, &["lock", path]).blockers;
+        let [found] = &found[..] else { panic!("{found:?}") };
+        assert!(found.what.ends_with(&format!("holds a lock on {path}")), "{found}");
+    }
 }
 
 #[test]

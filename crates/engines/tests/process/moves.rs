@@ -228,6 +228,23 @@ fn a_process_goes_on_reading_of_itself() {
     output.assert_counts();
 }
 
+/// A lock on a file with a name would be lost, or waited for, and pins. These are nobody else's.
+#[test]
+fn locks_on_files_without_a_name_come_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let path = a.config.state.join("locked");
+    let spec = workload("locking", 19, &["lock_unnamed", path.to_str().unwrap()]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
 /// CRIU does not carry them, or not as they were.
 #[test]
 fn sockets_keep_their_options() {

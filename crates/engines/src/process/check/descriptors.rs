@@ -69,7 +69,7 @@ impl Findings<'_> {
         if kind.is_block_device() {
             self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
         } else if kind.is_char_device() {
-            self.device(pid, path, via, metadata.st_rdev());
+            self.device(pid, number, path, via, metadata.st_rdev());
         } else if is_message_queue(via) {
             let what = format!("{} has the message queue {shown} open", named(pid));
             self.block(what, "let it close the queue before the move: CRIU cannot carry it");
@@ -84,19 +84,27 @@ impl Findings<'_> {
         } else if own_files::is_of_a_process(path) {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
-        } else if holds_lock(&info_of(pid, number)) {
-            // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
-            let what = format!("{} holds a lock on {shown}", named(pid));
-            self.block(what, "let it give the lock up before the move");
         } else {
-            self.need(path, via, is_written(pid, number));
+            self.named_file(pid, number, path, via);
         }
     }
 
-    fn device(&mut self, pid: i32, path: &Path, via: &Path, device: u64) {
+    /// A file that the destination has as well.
+    fn named_file(&mut self, pid: i32, number: i32, path: &Path, via: &Path) {
+        let info = info_of(pid, number);
+        if holds_lock(&info) {
+            // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
+            let what = format!("{} holds a lock on {}", named(pid), path.display());
+            self.block(what, "let it give the lock up before the move");
+        } else {
+            self.need(path, via, is_written(&info));
+        }
+    }
+
+    fn device(&mut self, pid: i32, number: i32, path: &Path, via: &Path, device: u64) {
         let (major, minor) = (libc::major(device), libc::minor(device));
         if major == MEMORY_DEVICES && HARMLESS.contains(&minor) {
-            return self.need(path, via, false);
+            return self.named_file(pid, number, path, via);
         }
         let (what, remedy) = if TERMINALS.contains(&major) {
             ("the terminal", "start it with its input and output elsewhere")
@@ -135,8 +143,7 @@ fn info_of(pid: i32, number: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
 }
 
-fn is_written(pid: i32, number: i32) -> bool {
-    let info = info_of(pid, number);
+fn is_written(info: &str) -> bool {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
     flags & libc::O_ACCMODE != libc::O_RDONLY
