@@ -549,6 +549,11 @@ fn pin(kind: &str) {
             let program = std::env::current_exe().unwrap();
             Command::new(program).args(["count", "1000000000"]).status().unwrap();
         }
+        "vfork" => {
+            // SAFETY: as fork(), but for the wait; the child has no other threads, and needs none.
+            unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) };
+            count(u64::MAX);
+        }
         "ping" => {
             std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();
             // SAFETY: no memory is passed.

@@ -104,6 +104,15 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
     }
 }
 
+/// CRIU cannot stop its parent meanwhile.
+#[test]
+fn a_child_that_its_parent_waits_for_pins() {
+    let lab = Lab::new();
+    let found = report(&lab.host("a"), &["pin", "vfork"]).blockers;
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert!(found.what.ends_with("waits for a child that it has made with vfork"), "{found}");
+}
+
 /// It would be another's at the destination, or nobody's.
 #[test]
 fn what_is_shared_by_the_means_of_system_v_pins() {

@@ -4,12 +4,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::super::task::{self, Stat};
 use super::{Findings, named};
 
 /// Instances share these with their host.
 const SHARED: [&str; 5] = ["mnt", "uts", "ipc", "user", "cgroup"];
 /// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
 const TOGETHER: [&str; 3] = ["net", "pid", "time"];
+/// The calls by which a thread may wait for its child.
+const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
 impl Findings<'_> {
     pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
@@ -44,7 +47,18 @@ impl Findings<'_> {
                 self.block(what, "start it without unshare or a sandbox of its own");
             }
         }
+        self.threads(pid)?;
         self.directories(pid)
+    }
+
+    /// CRIU cannot stop a thread before its child lets it go on.
+    fn threads(&mut self, pid: i32) -> io::Result<()> {
+        let threads = task::numbers_in(&format!("/proc/{pid}/task"))?;
+        if threads.into_iter().any(|thread| waits_for_a_child(pid, thread)) {
+            let what = format!("{} waits for a child that it has made with vfork", named(pid));
+            self.block(what, "move it when the child has started its program, or has ended");
+        }
+        Ok(())
     }
 
     fn directories(&mut self, pid: i32) -> io::Result<()> {
@@ -63,6 +77,14 @@ impl Findings<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a thread is in a call that makes a child, and sleeps there so that only a kill can wake it.
+fn waits_for_a_child(pid: i32, thread: i32) -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{thread}/{name}")).ok();
+    let sleeps = read("stat").and_then(|stat| Stat::parse(&stat)).is_some_and(|stat| stat.state == 'D');
+    let call = || read("syscall")?.split(' ').next()?.parse().ok();
+    sleeps && call().is_some_and(|call| MAKES_A_CHILD.contains(&call))
 }
 
 /// CRIU reads the resource limits of each process, for which it takes `CAP_SYS_RESOURCE` if the
