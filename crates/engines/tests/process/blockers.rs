@@ -6,7 +6,7 @@ use std::process::Command;
 
 use engines::{Error, Report, Watch};
 
-use crate::lab::{Host, Lab, Node, Output, workload};
+use crate::lab::{Host, Lab, Node, Output, parent_of, process_of, signal, stop, workload};
 
 fn report(host: &Host, words: &[&str]) -> Report {
     let spec = workload("pinned", 41, words);
@@ -111,6 +111,28 @@ fn a_child_that_its_parent_waits_for_pins() {
     let found = report(&lab.host("a"), &["pin", "vfork"]).blockers;
     let [found] = &found[..] else { panic!("{found:?}") };
     assert!(found.what.ends_with("waits for a child that it has made with vfork"), "{found}");
+}
+
+/// The node tells it to let go. The first process is told as one that uses RDMA.
+#[test]
+fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let spec = workload("stopped", 44, &["count", "1000000"]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let check = || host.call(|engine| engine.check(&spec.name)).unwrap().blockers;
+    let command = process_of(&spec, &host.network_of(&spec.name));
+    stop(command);
+    assert_eq!(check(), []);
+
+    let first = parent_of(command).unwrap();
+    stop(first);
+    let found = check();
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert!(found.what.contains(&format!("({first}) is stopped")), "{found}");
+    signal(first, libc::SIGCONT);
+    assert_eq!(check(), []);
 }
 
 /// It would be another's at the destination, or nobody's.

@@ -397,9 +397,12 @@ pub fn kill_criu(network: &OwnedFd) {
 }
 
 fn is_our_child(pid: &i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
+    parent_of(*pid).map(i32::cast_unsigned) == Some(std::process::id())
+}
+
+pub fn parent_of(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 pub fn has_criu(network: &OwnedFd) -> bool {
@@ -432,13 +435,31 @@ fn await_ends(found: &[i32]) {
 }
 
 fn lives(pid: &i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), None | Some('Z' | 'X'))
+    !matches!(state_of(*pid), None | Some('Z' | 'X'))
+}
+
+fn state_of(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
 }
 
 pub fn kill(pid: &i32) {
+    signal(*pid, libc::SIGKILL);
+}
+
+/// Stops a process, and waits until it is.
+pub fn stop(pid: i32) {
+    signal(pid, libc::SIGSTOP);
+    let end = Instant::now() + PATIENCE;
+    while state_of(pid) != Some('T') {
+        assert!(Instant::now() < end, "{pid} does not stop");
+        std::thread::yield_now();
+    }
+}
+
+pub fn signal(pid: i32, signal: libc::c_int) {
     // SAFETY: no memory is passed.
-    unsafe { libc::kill(*pid, libc::SIGKILL) };
+    unsafe { libc::kill(pid, signal) };
 }
 
 /// The processes with an instance's command, which no other test has, outside of a network.

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use fabric::attach::SOCKET_NAME;
 
-use super::super::task::Task;
+use super::super::task::{Stat, Task};
 use super::{Findings, named};
 
 /// Asks for the network namespace of a socket.
@@ -42,7 +42,7 @@ impl Findings<'_> {
             return;
         }
         if peer_name(socket).is_some_and(|name| name.strip_prefix(b"\0") == Some(SOCKET_NAME)) {
-            return;
+            return self.user_of_the_node(pid);
         }
         let Some(peer) = peer_pid(socket).filter(|peer| *peer > 0) else { return };
         // A pair's maker may be gone; CRIU tells then.
@@ -54,6 +54,14 @@ impl Findings<'_> {
                 named(peer)
             );
             self.block(what, "run both in one instance, or let it close the connection");
+        }
+    }
+
+    /// A process that the node will tell to let go, which it must hear.
+    fn user_of_the_node(&mut self, pid: i32) {
+        if Stat::read(pid).is_ok_and(|stat| stat.state == 'T') {
+            let what = format!("{} is stopped, and must let go of its RDMA connections", named(pid));
+            self.block(what, "let it go on with `kill -CONT`, or end it");
         }
     }
 
