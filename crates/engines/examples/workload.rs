@@ -1,10 +1,12 @@
 //! Programs that notice if a move loses or repeats anything, for the tests of this crate.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -31,6 +33,7 @@ fn main() {
         ["lock", path] => lock(path),
         ["lock_often", path] => lock_often(path),
         ["lock_unnamed", path] => lock_unnamed(path),
+        ["name_oddly", path] => name_oddly(path),
         ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
@@ -363,6 +366,32 @@ fn lock_unnamed(path: &str) {
             let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
             assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
         }
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Works in a directory whose name is no text, has it open and a file in it mapped, and is called like it.
+fn name_oddly(path: &str) {
+    let odd = OsStr::from_bytes(b"\xff");
+    let directory = Path::new(path).join(odd);
+    std::fs::create_dir(&directory).unwrap();
+    std::env::set_current_dir(&directory).unwrap();
+    std::fs::write(odd, [7]).unwrap();
+    let _open = File::open(&directory).unwrap();
+    let file = File::open(odd).unwrap();
+    // SAFETY: a new mapping of an open file's first page.
+    let mapped = unsafe {
+        let (none, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE);
+        libc::mmap(none, 1, libc::PROT_READ, flags, file.as_raw_fd(), 0).cast::<u8>()
+    };
+    drop(file);
+    // SAFETY: the name is a C string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"\xff".as_ptr()) };
+    for number in 0_u64.. {
+        // SAFETY: the mapping stays, and nobody cuts the file off.
+        assert_eq!(unsafe { mapped.read_volatile() }, 7);
+        assert!(std::fs::exists(odd).unwrap());
         println!("{number}");
         thread::sleep(PAUSE);
     }

@@ -44,6 +44,7 @@ pub struct Needs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
     /// Its path, as the instance sees it.
+    #[serde(with = "bytes")]
     pub path: PathBuf,
     /// What it is.
     pub kind: FileKind,
@@ -90,4 +91,38 @@ pub struct Host {
     pub memory_available: u64,
     /// Room for images, in bytes.
     pub image_room: u64,
+}
+
+/// A path that may be no UTF-8.
+mod bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        Vec::deserialize(deserializer).map(|bytes| OsString::from_vec(bytes).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_may_be_any_bytes() {
+        let path = OsStr::from_bytes(b"/srv/\xff").into();
+        let kind = FileKind::Directory;
+        let file = OpenFile { path, kind, mode: 0o755, size: 0, written: false, build_id: None };
+        let words = serde_json::to_string(&file).unwrap();
+        assert_eq!(serde_json::from_str::<OpenFile>(&words).unwrap(), file);
+    }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::ptrace::{self, Context, Stop};
 use super::{Guard, Infection, Tracee};
-use crate::process::task::{Stat, numbers_in};
+use crate::process::task::{Stat, numbers_in, read};
 
 /// `syscall; int3`.
 const SYSCALL_AND_TRAP: u64 = 0x00cc_050f;
@@ -105,7 +105,7 @@ pub(crate) fn clean(directory: &Path) {
 }
 
 fn process_of(thread: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let status = read(&format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
@@ -160,7 +160,7 @@ impl Tracee {
 
 /// Whether the first thing that a thread would do is to get a `SIGTRAP` of its own.
 fn trap_is_pending(thread: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let status = read(&format!("/proc/{thread}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & TRAP != 0
 }
@@ -227,7 +227,7 @@ fn stop(pid: i32) -> io::Result<()> {
 }
 
 fn mappings(pid: i32) -> io::Result<Vec<(u64, u64)>> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let maps = read(&format!("/proc/{pid}/maps"))?;
     Ok(maps.lines().filter(|line| line.contains(MAPPING)).filter_map(range).collect())
 }
 

@@ -121,6 +121,6 @@ impl Findings<'_> {
 
 /// A process as its user knows it: `sleep (1234)`.
 fn named(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = task::read(&format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("{} ({pid})", name.trim())
 }

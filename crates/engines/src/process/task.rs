@@ -100,7 +100,7 @@ pub struct Stat {
 impl Stat {
     /// Reads it.
     pub fn read(pid: i32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let text = read(&format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
@@ -113,7 +113,7 @@ impl Stat {
 
 /// The number that process `pid` has in the innermost of its PID namespaces.
 pub fn number_inside(pid: i32) -> io::Result<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let status = read(&format!("/proc/{pid}/status"))?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
     innermost.ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -137,6 +137,11 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
         found.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
     Ok(found)
+}
+
+/// What a file of `/proc` says. Names of processes and files are in it, which may be any bytes.
+pub fn read(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// The entries of a process' directory that are numbers; none if the process has ended.

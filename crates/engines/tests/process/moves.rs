@@ -1,6 +1,8 @@
 //! Moves that succeed, and rollbacks: what ran goes on as if nothing had happened.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use engines::{Config, Watch};
@@ -237,6 +239,27 @@ fn locks_on_files_without_a_name_come_along() {
     let spec = workload("locking", 19, &["lock_unnamed", path.to_str().unwrap()]);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
+#[test]
+fn names_may_be_any_bytes() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let directory = a.config.images[0].parent().unwrap();
+    let spec = workload("odd", 20, &["name_oddly", directory.to_str().unwrap()]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let odd = directory.join(OsStr::from_bytes(b"\xff"));
+    for path in [odd.join(odd.file_name().unwrap()), odd] {
+        assert!(needs.files.iter().any(|file| file.path == path), "{needs:?}");
+    }
     for (from, to) in [(&a, &b), (&b, &a)] {
         node = relocate(node, &spec, from, to, &mut output);
         let moved = output.lines();

@@ -5,11 +5,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::super::task;
 use super::{Findings, named};
 
 impl Findings<'_> {
     pub(super) fn mappings(&mut self, pid: i32) -> io::Result<()> {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let maps = task::read(&format!("/proc/{pid}/maps"))?;
         let mut seen = HashSet::new();
         for (range, path) in maps.lines().filter_map(range_and_path) {
             if seen.insert(path) {
@@ -28,7 +29,9 @@ impl Findings<'_> {
             self.block(what, "let it close the device");
         } else if !path.ends_with(" (deleted)") {
             let via = format!("/proc/{pid}/map_files/{range}");
-            self.need(Path::new(path), Path::new(&via), false);
+            // Byte for byte, which a line of the list is not.
+            let Ok(path) = fs::read_link(&via) else { return };
+            self.need(&path, Path::new(&via), false);
         }
     }
 }

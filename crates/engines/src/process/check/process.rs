@@ -16,7 +16,7 @@ const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc
 
 impl Findings<'_> {
     pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let status = task::read(&format!("/proc/{pid}/status"))?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             self.block(format!("{} is being traced", named(pid)), "detach the debugger");
@@ -81,7 +81,7 @@ impl Findings<'_> {
 
 /// Whether a thread is in a call that makes a child, and sleeps there so that only a kill can wake it.
 fn waits_for_a_child(pid: i32, thread: i32) -> bool {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{thread}/{name}")).ok();
+    let read = |name: &str| task::read(&format!("/proc/{pid}/task/{thread}/{name}")).ok();
     let sleeps = read("stat").and_then(|stat| Stat::parse(&stat)).is_some_and(|stat| stat.state == 'D');
     let call = || read("syscall")?.split(' ').next()?.parse().ok();
     sleeps && call().is_some_and(|call| MAKES_A_CHILD.contains(&call))
