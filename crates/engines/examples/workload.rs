@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -34,6 +35,7 @@ fn main() {
         ["lock_often", path] => lock_often(path),
         ["lock_unnamed", path] => lock_unnamed(path),
         ["name_oddly", path] => name_oddly(path),
+        ["delete", path] => delete(path),
         ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
@@ -392,6 +394,28 @@ fn name_oddly(path: &str) {
         // SAFETY: the mapping stays, and nobody cuts the file off.
         assert_eq!(unsafe { mapped.read_volatile() }, 7);
         assert!(std::fs::exists(odd).unwrap());
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Deletes a file that has a second name, `PATH.2`, and goes on to use it.
+fn delete(path: &str) {
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len(8).unwrap();
+    std::fs::hard_link(path, format!("{path}.2")).unwrap();
+    std::fs::remove_file(path).unwrap();
+    // SAFETY: a new mapping of an open file's first page.
+    let mapped = unsafe {
+        let (none, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        libc::mmap(none, 8, access, libc::MAP_SHARED, file.as_raw_fd(), 0).cast::<u64>()
+    };
+    for number in 0_u64.. {
+        // SAFETY: the mapping stays, and nobody cuts the file off.
+        unsafe { mapped.write_volatile(number) };
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), number);
         println!("{number}");
         thread::sleep(PAUSE);
     }

@@ -23,8 +23,9 @@ pub use elf::build_id_in;
 pub use mappings::range_and_path;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::linux::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -93,6 +94,14 @@ impl Findings<'_> {
         }
     }
 
+    /// CRIU carries a deleted file in its images, but not one that others may still find by another name.
+    fn half_deleted(&mut self, pid: i32, path: &Path, how: &str) {
+        let path = path.display().to_string();
+        let path = path.trim_end_matches(" (deleted)");
+        let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
+        self.block(what, "let it close the file, or delete its other names too (a semaphore's: sem_unlink)");
+    }
+
     /// The destination must have this file. `via` leads to it whatever its path is now.
     fn need(&mut self, path: &Path, via: &Path, written: bool) {
         let Ok(metadata) = fs::metadata(via) else { return };
@@ -117,6 +126,13 @@ impl Findings<'_> {
         });
         entry.written |= written;
     }
+}
+
+/// Whether a file has lost the name by which it was opened: `path` is what the kernel calls it, `metadata` is of what is
+/// open.
+fn is_deleted(path: &Path, metadata: &Metadata) -> bool {
+    let marked = path.as_os_str().as_bytes().ends_with(b" (deleted)");
+    metadata.st_nlink() == 0 || marked && fs::metadata(path).is_err()
 }
 
 /// A process as its user knows it: `sleep (1234)`.

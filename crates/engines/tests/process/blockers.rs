@@ -6,7 +6,7 @@ use std::process::Command;
 
 use engines::{Error, Report, Watch};
 
-use crate::lab::{Host, Lab, Node, Output, parent_of, process_of, signal, stop, workload};
+use crate::lab::{Host, Lab, Node, Output, parent_of, process_of, relocate, signal, stop, workload};
 
 fn report(host: &Host, words: &[&str]) -> Report {
     let spec = workload("pinned", 41, words);
@@ -133,6 +133,30 @@ fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
     assert!(found.what.contains(&format!("({first}) is stopped")), "{found}");
     signal(first, libc::SIGCONT);
     assert_eq!(check(), []);
+}
+
+/// A mapped one is what a POSIX semaphore is.
+#[test]
+fn a_deleted_file_pins_as_long_as_it_has_another_name() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let path = a.config.state.join("deleted");
+    let path = path.to_str().unwrap();
+    let spec = workload("deleting", 45, &["delete", path]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let found = a.call(|engine| engine.check(&spec.name)).unwrap().blockers;
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (found, how) in found.iter().zip(["mapped", "open"]) {
+        let expected = format!("has {path} {how}, which is deleted but has another name");
+        assert!(found.what.ends_with(&expected), "{found}");
+    }
+
+    fs::remove_file(format!("{path}.2")).unwrap();
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    let moved = output.lines();
+    node.read(&mut output, |output| output.lines() > moved + 10);
+    output.assert_counts();
 }
 
 /// It would be another's at the destination, or nobody's.

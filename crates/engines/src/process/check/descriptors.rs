@@ -12,7 +12,7 @@ use std::path::Path;
 use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
-use super::{Findings, named};
+use super::{Findings, is_deleted, named};
 
 /// What CRIU carries of what has no file.
 const CARRIED: [&str; 8] = [
@@ -79,6 +79,8 @@ impl Findings<'_> {
                 let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
                 self.block(what, "let it keep the file's name, or close it");
             }
+        } else if is_deleted(path, &metadata) {
+            self.half_deleted(pid, path, "open");
         } else if own_files::is_own(pid, path) {
             // It becomes the process' own elsewhere.
         } else if own_files::is_of_a_process(path) {

@@ -3,10 +3,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use super::super::task;
-use super::{Findings, named};
+use super::{Findings, is_deleted, named};
+
+/// The ring of asynchronous requests to disks, which is no file.
+const REQUESTS: &str = "/[aio] (deleted)";
 
 impl Findings<'_> {
     pub(super) fn mappings(&mut self, pid: i32) -> io::Result<()> {
@@ -27,11 +31,18 @@ impl Findings<'_> {
         {
             let what = format!("{} has the device {path} mapped", named(pid));
             self.block(what, "let it close the device");
-        } else if !path.ends_with(" (deleted)") {
-            let via = format!("/proc/{pid}/map_files/{range}");
-            // Byte for byte, which a line of the list is not.
-            let Ok(path) = fs::read_link(&via) else { return };
-            self.need(&path, Path::new(&via), false);
+        } else if path != REQUESTS {
+            self.mapped_file(pid, Path::new(&format!("/proc/{pid}/map_files/{range}")));
+        }
+    }
+
+    fn mapped_file(&mut self, pid: i32, via: &Path) {
+        // Byte for byte, which a line of the list is not.
+        let (Ok(path), Ok(metadata)) = (fs::read_link(via), fs::metadata(via)) else { return };
+        if !is_deleted(&path, &metadata) {
+            self.need(&path, via, false);
+        } else if metadata.st_nlink() > 0 {
+            self.half_deleted(pid, &path, "mapped");
         }
     }
 }
