@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -606,6 +606,31 @@ fn pin(kind: &str) {
             // SAFETY: as fork(), but for the wait; the child has no other threads, and needs none.
             unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) };
             count(u64::MAX);
+        }
+        "namespace" => keep(File::open("/proc/self/ns/net").unwrap()),
+        "pipes" => {
+            let unlimited = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            // SAFETY: the limit is live.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const unlimited) }, 0);
+            keep((0..1025).map(|_| io::pipe().unwrap()).collect::<Vec<_>>());
+        }
+        "cork" => {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            set_option(socket.as_raw_fd(), (libc::IPPROTO_UDP, libc::UDP_CORK, 1));
+            keep(socket);
+        }
+        "answer" => {
+            // SAFETY: the descriptor is new.
+            let socket = unsafe {
+                OwnedFd::from_raw_fd(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE))
+            };
+            let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+            // Its length, kind, number and sender, and for which family it asks.
+            let request = [20, i32::from(libc::RTM_GETLINK) | flags << 16, 1, 0, 0];
+            // SAFETY: the request is live and as long as said.
+            let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), 20, 0) };
+            assert_eq!(sent, 20, "{}", io::Error::last_os_error());
+            keep(socket);
         }
         "ping" => {
             std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();

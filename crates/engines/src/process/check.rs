@@ -47,6 +47,8 @@ pub struct Findings<'a> {
     /// Each reason once, in the order found.
     blockers: Vec<Blocker>,
     files: BTreeMap<PathBuf, OpenFile>,
+    /// The pipes that can be read from, as the kernel calls them.
+    pipes: HashSet<PathBuf>,
     memory: u64,
 }
 
@@ -71,8 +73,15 @@ pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenF
 fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
     let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
     let members = tree.iter().copied().collect();
-    let mut findings =
-        Findings { network, first, members, blockers: Vec::new(), files: BTreeMap::new(), memory: 0 };
+    let mut findings = Findings {
+        network,
+        first,
+        members,
+        blockers: Vec::new(),
+        files: BTreeMap::new(),
+        pipes: HashSet::new(),
+        memory: 0,
+    };
     // As long as it has not ended.
     let _ended = findings.network();
     findings.system_v();
@@ -83,6 +92,7 @@ fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u
             .and_then(|()| findings.mappings(pid))
             .and_then(|()| findings.descriptors(pid));
     }
+    findings.pipes();
     Ok((findings.blockers, findings.files.into_values().collect(), findings.memory))
 }
 

@@ -98,6 +98,10 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("d", "unshare", "has a net namespace of its own"),
         ("e", "clock", "has a time namespace of its own"),
         ("f", "ping", "has a socket of IP protocol 1"),
+        ("g", "namespace", "has the namespace net:["),
+        ("h", "pipes", "pipes open"),
+        ("i", "cork", "has a corked UDP socket open"),
+        ("j", "answer", "has not read what the kernel has sent it over netlink"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");

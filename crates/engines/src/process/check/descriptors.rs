@@ -12,6 +12,7 @@ use std::path::Path;
 use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
+use super::process::is_namespace;
 use super::{Findings, is_deleted, named};
 
 /// What CRIU carries of what has no file.
@@ -32,6 +33,9 @@ const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
 const TERMINALS: [u32; 4] = [4, 5, 88, 136];
 
+/// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
+const MOST_PIPES: usize = 1024;
+
 impl Findings<'_> {
     pub(super) fn descriptors(&mut self, pid: i32) -> io::Result<()> {
         let id = TaskId::of(pid)?;
@@ -42,11 +46,33 @@ impl Findings<'_> {
             match target.to_string_lossy() {
                 name if name.starts_with("socket:") => self.socket(pid, &task, number),
                 name if name.starts_with("anon_inode:") => self.nameless(pid, number, &name),
+                name if name.starts_with("pipe:") => self.pipe(pid, number, &target),
+                name if is_namespace(&name) => self.namespace(pid, &name),
                 name if name.starts_with('/') => self.file(pid, number, &target, Path::new(&link)),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// What has been found by [`descriptors`](Self::descriptors) in all processes.
+    pub(super) fn pipes(&mut self) {
+        let count = self.pipes.len();
+        if count > MOST_PIPES {
+            let what = format!("the instance has {count} pipes open");
+            self.block(what, format!("let it close some: CRIU carries {MOST_PIPES}"));
+        }
+    }
+
+    fn pipe(&mut self, pid: i32, number: i32, name: &Path) {
+        if access(&info_of(pid, number)) != libc::O_WRONLY {
+            self.pipes.insert(name.to_owned());
+        }
+    }
+
+    fn namespace(&mut self, pid: i32, name: &str) {
+        let what = format!("{} has the namespace {name} open", named(pid));
+        self.block(what, "let it close that before the move");
     }
 
     fn nameless(&mut self, pid: i32, number: i32, name: &str) {
@@ -146,9 +172,14 @@ fn info_of(pid: i32, number: i32) -> String {
 }
 
 fn is_written(info: &str) -> bool {
+    access(info) != libc::O_RDONLY
+}
+
+/// How it is open, of `O_ACCMODE`.
+fn access(info: &str) -> i32 {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
-    flags & libc::O_ACCMODE != libc::O_RDONLY
+    flags & libc::O_ACCMODE
 }
 
 #[cfg(test)]

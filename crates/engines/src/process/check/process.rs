@@ -79,6 +79,11 @@ impl Findings<'_> {
     }
 }
 
+/// Whether an open file's name is that of a namespace, such as `net:[4026531840]`.
+pub(super) fn is_namespace(name: &str) -> bool {
+    name.split_once(":[").is_some_and(|(kind, _)| SHARED.contains(&kind) || TOGETHER.contains(&kind))
+}
+
 /// Whether a thread is in a call that makes a child, and sleeps there so that only a kill can wake it.
 fn waits_for_a_child(pid: i32, thread: i32) -> bool {
     let read = |name: &str| task::read(&format!("/proc/{pid}/task/{thread}/{name}")).ok();

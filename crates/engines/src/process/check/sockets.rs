@@ -29,11 +29,19 @@ impl Findings<'_> {
         match family {
             libc::AF_UNIX => self.unix(pid, &socket),
             libc::AF_INET | libc::AF_INET6 => self.internet(pid, &socket),
-            libc::AF_NETLINK | libc::AF_PACKET => {}
+            libc::AF_NETLINK => self.netlink(pid, &socket),
+            libc::AF_PACKET => {}
             other => {
                 let what = format!("{} has a socket of address family {other} open", named(pid));
                 self.block(what, "let it use TCP, UDP or Unix sockets");
             }
+        }
+    }
+
+    fn netlink(&mut self, pid: i32, socket: &OwnedFd) {
+        if has(socket, libc::POLLIN) {
+            let what = format!("{} has not read what the kernel has sent it over netlink", named(pid));
+            self.block(what, "let it read that, or move it when it has");
         }
     }
 
@@ -86,9 +94,14 @@ impl Findings<'_> {
             let what = format!("{} has not accepted a connection that has come for it", named(pid));
             self.block(what, "let it accept the connection, or move it when it does");
         }
-        if protocol == libc::IPPROTO_TCP && has_urgent_data(socket) {
+        // CRIU reads no further than to urgent data.
+        if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLPRI) {
             let what = format!("{} has not read the urgent data of a connection", named(pid));
             self.block(what, "let it read that, or move it when it has");
+        }
+        if protocol == libc::IPPROTO_UDP && is_corked(socket) {
+            let what = format!("{} has a corked UDP socket open", named(pid));
+            self.block(what, "let it send what it has collected, by UDP_CORK as well");
         }
     }
 
@@ -133,11 +146,16 @@ fn has_connections_to_accept(socket: &OwnedFd) -> bool {
     result == 0 && info.tcpi_state == TCP_LISTEN && info.tcpi_unacked > 0
 }
 
-/// Whether there is urgent data. CRIU reads no further than to it.
-fn has_urgent_data(socket: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+/// Whether a socket has something of that kind to read.
+fn has(socket: &OwnedFd, kind: libc::c_short) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: kind, revents: 0 };
     // SAFETY: one live pollfd is passed.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLPRI != 0 }
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & kind != 0 }
+}
+
+fn is_corked(socket: &OwnedFd) -> bool {
+    let cork = super::super::sockets::option(socket, libc::IPPROTO_UDP, libc::UDP_CORK);
+    cork.is_ok_and(|cork| cork != 0)
 }
 
 fn own_address(socket: &OwnedFd) -> Option<IpAddr> {
