@@ -139,7 +139,7 @@ fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
     assert_eq!(check(), []);
 }
 
-/// A mapped one is what a POSIX semaphore is.
+/// A mapped one is what a POSIX semaphore is to who made it, if it has a name.
 #[test]
 fn a_deleted_file_pins_as_long_as_it_has_another_name() {
     let lab = Lab::new();

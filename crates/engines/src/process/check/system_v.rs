@@ -14,7 +14,7 @@ impl Findings<'_> {
     pub(super) fn system_v(&mut self) {
         for (pid, set) in self.users(semaphores()) {
             let what = format!("{} uses the System V semaphores {set}", named(pid));
-            self.block(what, "let it use POSIX semaphores");
+            self.block(what, "let it use POSIX semaphores without a name");
         }
         for (pid, queue) in self.users(queues()) {
             let what = format!("{} uses the System V message queue {queue}", named(pid));
