@@ -36,6 +36,7 @@ fn main() {
         ["lock_unnamed", path] => lock_unnamed(path),
         ["name_oddly", path] => name_oddly(path),
         ["delete", path] => delete(path),
+        ["await_disks"] => await_disks(),
         ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => know_itself(),
@@ -416,6 +417,20 @@ fn delete(path: &str) {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(u64::from_ne_bytes(bytes), number);
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Has a ring for asynchronous requests to disks, and looks again and again whether it can be asked.
+fn await_disks() {
+    let mut ring: libc::c_ulong = 0;
+    // SAFETY: the kernel writes the ring's address.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 8, &raw mut ring) }, 0);
+    for number in 0_u64.. {
+        // SAFETY: no event is asked for, and so none is written.
+        let events = unsafe { libc::syscall(libc::SYS_io_getevents, ring, 0, 0, 0, 0) };
+        assert_eq!(events, 0, "{}", io::Error::last_os_error());
         println!("{number}");
         thread::sleep(PAUSE);
     }

@@ -247,6 +247,20 @@ fn locks_on_files_without_a_name_come_along() {
     output.assert_counts();
 }
 
+/// It is mapped like a deleted file that has another name, which would pin.
+#[test]
+fn a_ring_of_asynchronous_requests_comes_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("ring", 21, &["await_disks"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    node = relocate(node, &spec, &a, &b, &mut output);
+    let moved = output.lines();
+    node.read(&mut output, |output| output.lines() > moved + 10);
+    output.assert_counts();
+}
+
 #[test]
 fn names_may_be_any_bytes() {
     let lab = Lab::new();
