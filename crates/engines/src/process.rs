@@ -37,6 +37,7 @@ mod rpc;
 mod socket_options;
 mod sockets;
 pub(crate) mod task;
+mod timers;
 mod turn;
 
 use std::collections::HashMap;

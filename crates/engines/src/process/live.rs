@@ -14,7 +14,7 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
-use super::{Config, images, own_files, socket_options, sockets};
+use super::{Config, images, own_files, socket_options, sockets, timers};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -182,6 +182,7 @@ impl Live {
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
         own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        timers::carry(images).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
         // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.

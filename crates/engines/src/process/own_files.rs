@@ -7,13 +7,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::protobuf::{Field, Message, fields};
+use super::protobuf::{not_understood, with, with_entries};
 use super::task;
 
 /// The image in which CRIU notes open files.
-const FILES: &str = "files.img";
-/// It begins with two magic numbers.
-const MAGIC: usize = 8;
+pub const FILES: &str = "files.img";
 
 /// Field of `file_entry`: a regular file or a directory.
 const REGULAR: u64 = 3;
@@ -50,10 +48,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     for &pid in tree {
         refuse_others(pid)?;
     }
-    let renamed = renamed(&image).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} is not understood", path.display()))
-    })?;
-    fs::write(&path, renamed)
+    fs::write(&path, renamed(&image).ok_or_else(|| not_understood(&path))?)
 }
 
 fn refuse_others(pid: i32) -> io::Result<()> {
@@ -67,19 +62,9 @@ fn refuse_others(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// The image with the names changed: after its magic numbers each entry has its length before it.
+/// The image with the names changed.
 fn renamed(image: &[u8]) -> Option<Vec<u8>> {
-    let (magic, mut rest) = image.split_at_checked(MAGIC)?;
-    let mut renamed = magic.to_vec();
-    while !rest.is_empty() {
-        let (length, after) = rest.split_first_chunk()?;
-        let (entry, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        let entry = with(entry, REGULAR, |file| with(file, NAME, |name| Some(by_self(name))))?;
-        renamed.extend(u32::try_from(entry.len()).ok()?.to_le_bytes());
-        renamed.extend(entry);
-        rest = after;
-    }
-    Some(renamed)
+    with_entries(image, |entry| with(entry, REGULAR, |file| with(file, NAME, |name| Some(by_self(name)))))
 }
 
 fn by_self(name: &[u8]) -> Vec<u8> {
@@ -89,21 +74,9 @@ fn by_self(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The message with the bytes of a field changed.
-fn with(message: &[u8], field: u64, change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-    let mut changed = Message::default();
-    for (number, value) in fields(message)? {
-        match value {
-            Field::Number(value) => changed.number(number, value),
-            Field::Bytes(value) if number == field => changed.bytes(number, &change(value)?),
-            Field::Bytes(value) => changed.bytes(number, value),
-        }
-    }
-    Some(changed.0)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::protobuf::{MAGIC, Message};
     use super::*;
 
     #[test]

@@ -1,4 +1,10 @@
-//! Protobuf by hand: a dozen fields are not worth a compiler.
+//! Protobuf by hand, and CRIU's images, which are made of it: a dozen fields are not worth a compiler.
+
+use std::io;
+use std::path::Path;
+
+/// An image begins with two magic numbers.
+pub const MAGIC: usize = 8;
 
 /// A protobuf message being written.
 #[derive(Default)]
@@ -54,6 +60,39 @@ pub fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
         fields.push((key >> 3, value));
     }
     Some(fields)
+}
+
+/// The message with the bytes of a field changed.
+pub fn with(message: &[u8], field: u64, change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut changed = Message::default();
+    for (number, value) in fields(message)? {
+        match value {
+            Field::Number(value) => changed.number(number, value),
+            Field::Bytes(value) if number == field => changed.bytes(number, &change(value)?),
+            Field::Bytes(value) => changed.bytes(number, value),
+        }
+    }
+    Some(changed.0)
+}
+
+/// The image with each of its entries changed: after the magic numbers each has its length before it.
+pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let (magic, mut rest) = image.split_at_checked(MAGIC)?;
+    let mut changed = magic.to_vec();
+    while !rest.is_empty() {
+        let (length, after) = rest.split_first_chunk()?;
+        let (entry, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let entry = change(entry)?;
+        changed.extend(u32::try_from(entry.len()).ok()?.to_le_bytes());
+        changed.extend(entry);
+        rest = after;
+    }
+    Some(changed)
+}
+
+/// What an image is that these do not take.
+pub fn not_understood(image: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{} is not understood", image.display()))
 }
 
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {

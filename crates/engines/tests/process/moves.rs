@@ -298,6 +298,22 @@ fn sockets_keep_their_options() {
     output.assert_counts();
 }
 
+/// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors.
+#[test]
+fn periodic_timers_go_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("timers", 18, &["keep_time"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a), (&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10 || !output.stderr.is_empty());
+        output.assert_counts();
+    }
+}
+
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
 fn connections_inside_of_an_instance_lose_nothing() {
