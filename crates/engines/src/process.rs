@@ -34,6 +34,7 @@ mod own_files;
 mod protobuf;
 mod record;
 mod rpc;
+mod scheduling;
 mod socket_options;
 mod sockets;
 pub(crate) mod task;

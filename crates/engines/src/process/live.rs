@@ -14,7 +14,7 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
-use super::{Config, images, own_files, socket_options, sockets, timers};
+use super::{Config, images, own_files, scheduling, socket_options, sockets, timers};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -184,6 +184,7 @@ impl Live {
         own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         timers::carry(images).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
+        scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
         // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
         self.record.state = State::Stopped;
@@ -265,8 +266,9 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(Some("post-restore"), watch, end)?;
         let name = &self.record.spec.name;
-        socket_options::bring_back(&self.record.images, &self.tree()?)
-            .doing(|| format!("restoring the sockets of `{name}`"))?;
+        let (images, tree) = (&self.record.images, self.tree()?);
+        socket_options::bring_back(images, &tree).doing(|| format!("restoring the sockets of `{name}`"))?;
+        scheduling::bring_back(images, &tree).doing(|| format!("restoring the scheduling of `{name}`"))?;
         self.record.state = State::Held;
         clock.lap("restore");
         Ok(())

@@ -298,6 +298,22 @@ fn sockets_keep_their_options() {
     output.assert_counts();
 }
 
+/// CRIU does not carry it.
+#[test]
+fn threads_keep_their_scheduling() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("scheduled", 19, &["keep_scheduling"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
 /// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors.
 #[test]
 fn periodic_timers_go_on() {
