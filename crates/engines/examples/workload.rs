@@ -647,7 +647,8 @@ extern "C" fn count_signal(signal: libc::c_int) {
     SIGNALS[usize::from(signal == libc::SIGUSR1)].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts the rounds in which each of its periodic timers has expired; says which one does not any more.
+/// Counts the rounds in which each of its periodic timers has expired; says which one does not any more, and if a timer for
+/// a point in time expires before.
 fn keep_time() {
     const SIGNAL_PERIOD: libc::c_long = 2_000_000;
     const SILENCE: Duration = Duration::from_secs(3);
@@ -659,6 +660,7 @@ fn keep_time() {
     }
     start_itimer(SIGNAL_PERIOD);
     start_posix_timer(SIGNAL_PERIOD);
+    let mut due = Due::soon();
     for number in 0_u64.. {
         let (mut expired, begin) = ([0; 5], Instant::now());
         SIGNALS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -669,6 +671,10 @@ fn keep_time() {
             }
             for (count, signals) in expired[timers.len()..].iter_mut().zip(&SIGNALS) {
                 *count = signals.load(Ordering::Relaxed);
+            }
+            if ticks(&due.timer) > 0 {
+                assert!(monotonic() >= due.at, "{} ns early", due.at - monotonic());
+                due = Due::soon();
             }
             assert!(begin.elapsed() < SILENCE, "1, 5, 20 ms, SIGALRM, SIGUSR1: {expired:?}");
         }
@@ -682,13 +688,41 @@ fn periodic(nanoseconds: libc::c_long) -> libc::itimerspec {
 }
 
 fn timerfd(nanoseconds: libc::c_long) -> File {
+    started_timerfd(0, &periodic(nanoseconds))
+}
+
+fn started_timerfd(flags: libc::c_int, times: &libc::itimerspec) -> File {
     // SAFETY: no memory is passed.
     let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK) };
     // SAFETY: the times are live, and the former ones are not asked for.
-    let set = unsafe { libc::timerfd_settime(descriptor, 0, &periodic(nanoseconds), std::ptr::null_mut()) };
-    checked(set).unwrap();
+    checked(unsafe { libc::timerfd_settime(descriptor, flags, times, std::ptr::null_mut()) }).unwrap();
     // SAFETY: the kernel has just made it for us.
     unsafe { File::from_raw_fd(descriptor) }
+}
+
+/// A timer for a point in time.
+struct Due {
+    timer: File,
+    /// In nanoseconds of the monotonic clock.
+    at: libc::c_long,
+}
+
+impl Due {
+    fn soon() -> Self {
+        const SECOND: libc::c_long = 1_000_000_000;
+        let at = monotonic() + SECOND / 3;
+        let mut times = periodic(0);
+        times.it_value = libc::timespec { tv_sec: at / SECOND, tv_nsec: at % SECOND };
+        Self { timer: started_timerfd(libc::TFD_TIMER_ABSTIME, &times), at }
+    }
+}
+
+/// The monotonic clock in nanoseconds.
+fn monotonic() -> libc::c_long {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live and writable.
+    checked(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) }).unwrap();
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
 fn start_itimer(nanoseconds: libc::c_long) {

@@ -1,7 +1,11 @@
-//! Timers behind descriptors (`timerfd_create`) that are periodic, and have expired without having been read since.
+//! Timers behind descriptors (`timerfd_create`) as CRIU would not restore them; other timers it restores rightly.
 //!
-//! The kernel starts such a timer again only when it is read; until then no time is left of it. CRIU sets it to just that,
-//! which stops it for ever, so that the images get a whole period instead. For other timers CRIU itself does so.
+//! The kernel starts a periodic timer that has expired again only when it is read; until then no time is left of it. CRIU
+//! sets it to just that, which stops it for ever, so that the images get a whole period instead.
+//!
+//! Of a timer for a point in time CRIU notes the time that is left, and adds whole seconds of the clock to it when it
+//! restores it: it would expire up to a second early. So it becomes one for a span of time. One for a point of the
+//! calendar's clock stays as it is: it follows when that clock is set.
 
 use std::fs;
 use std::io;
@@ -13,39 +17,51 @@ use super::protobuf::{Field, Message, fields, not_understood, with, with_entries
 /// Field of `file_entry`.
 const TIMERFD: u64 = 12;
 
+/// Field of `timerfd_entry`.
+const CLOCK: u64 = 4;
 /// Field of `timerfd_entry`: how often it has expired since it was read.
 const TICKS: u64 = 5;
+/// Field of `timerfd_entry`: the flags with which it was set.
+const FLAGS: u64 = 6;
 /// Fields of `timerfd_entry`: the time that is left, in seconds and nanoseconds.
 const LEFT: [u64; 2] = [7, 8];
 /// Fields of `timerfd_entry`: the period, in the same.
 const PERIOD: [u64; 2] = [9, 10];
 
-/// Gives the expired periodic timers in a tree's images a period to go.
+/// Makes the timers in a tree's images fit for CRIU in this.
 ///
 /// # Errors
 /// If the image cannot be read or written.
 pub fn carry(images: &Path) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
-    let changed = with_entries(&image, |entry| with(entry, TIMERFD, rewound));
+    let changed = with_entries(&image, |entry| with(entry, TIMERFD, mended));
     let changed = changed.ok_or_else(|| not_understood(&path))?;
     if changed == image { Ok(()) } else { fs::write(&path, changed) }
 }
 
-/// The timer with its period as the time that is left, if none is. Without ticks it was stopped by its program.
-fn rewound(timer: &[u8]) -> Option<Vec<u8>> {
-    if number(timer, TICKS)? == 0 || number(timer, LEFT[0])? != 0 || number(timer, LEFT[1])? != 0 {
-        return Some(timer.to_vec());
-    }
-    let mut changed = Message::default();
+fn mended(timer: &[u8]) -> Option<Vec<u8>> {
+    const ABSOLUTE: u64 = libc::TFD_TIMER_ABSTIME as u64;
+    let expired = has_expired(timer)?;
+    let of_calendar = number(timer, CLOCK)? == libc::CLOCK_REALTIME as u64;
+    let mut mended = Message::default();
     for (field, value) in fields(timer)? {
-        match (value, LEFT.iter().position(|left| *left == field)) {
-            (Field::Number(_), Some(unit)) => changed.number(field, number(timer, PERIOD[unit])?),
-            (Field::Number(value), None) => changed.number(field, value),
-            (Field::Bytes(value), _) => changed.bytes(field, value),
+        let unit = LEFT.iter().position(|left| *left == field);
+        match (value, unit) {
+            (Field::Number(_), Some(unit)) if expired => mended.number(field, number(timer, PERIOD[unit])?),
+            (Field::Number(flags), _) if field == FLAGS && !of_calendar => {
+                mended.number(field, flags & !ABSOLUTE);
+            }
+            (Field::Number(value), _) => mended.number(field, value),
+            (Field::Bytes(value), _) => mended.bytes(field, value),
         }
     }
-    Some(changed.0)
+    Some(mended.0)
+}
+
+/// Whether no time is left, and that is not read. Without ticks the timer was stopped by its program.
+fn has_expired(timer: &[u8]) -> Option<bool> {
+    Some(number(timer, TICKS)? > 0 && number(timer, LEFT[0])? == 0 && number(timer, LEFT[1])? == 0)
 }
 
 fn number(message: &[u8], field: u64) -> Option<u64> {
@@ -59,12 +75,18 @@ fn number(message: &[u8], field: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A timer with these ticks, this time left and this period.
+    /// A timer of the monotonic clock with these ticks, this time left and this period.
     fn timer(ticks: u64, left: [u64; 2], period: [u64; 2]) -> Vec<u8> {
+        timer_of(libc::CLOCK_MONOTONIC, ticks, 0, left, period)
+    }
+
+    fn timer_of(clock: libc::clockid_t, ticks: u64, flags: u64, left: [u64; 2], period: [u64; 2]) -> Vec<u8> {
         let mut timer = Message::default();
         timer.number(1, 300);
         timer.bytes(3, &[8, 0]);
+        timer.number(CLOCK, clock as u64);
         timer.number(TICKS, ticks);
+        timer.number(FLAGS, flags);
         for (field, value) in LEFT.into_iter().zip(left).chain(PERIOD.into_iter().zip(period)) {
             timer.number(field, value);
         }
@@ -73,7 +95,15 @@ mod tests {
 
     #[test]
     fn an_expired_periodic_timer_has_its_period_to_go() {
-        assert_eq!(rewound(&timer(1, [0, 0], [2, 300])), Some(timer(1, [2, 300], [2, 300])));
+        assert_eq!(mended(&timer(1, [0, 0], [2, 300])), Some(timer(1, [2, 300], [2, 300])));
+    }
+
+    #[test]
+    fn a_timer_for_a_point_in_time_becomes_one_for_a_span() {
+        let of = |clock, flags| timer_of(clock, 0, flags, [0, 7], [0, 0]);
+        let (steady, calendar) = (libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME);
+        assert_eq!(mended(&of(steady, 1)), Some(of(steady, 0)));
+        assert_eq!(mended(&of(calendar, 1)), Some(of(calendar, 1)));
     }
 
     #[test]
@@ -82,13 +112,13 @@ mod tests {
         let running = timer(1, [0, 7], [2, 300]);
         let expired_once = timer(1, [0, 0], [0, 0]);
         for timer in [stopped, running, expired_once] {
-            assert_eq!(rewound(&timer), Some(timer));
+            assert_eq!(mended(&timer), Some(timer));
         }
     }
 
     #[test]
     fn a_damaged_timer_is_refused() {
         let whole = timer(1, [0, 0], [2, 300]);
-        assert!((0..whole.len()).all(|length| rewound(&whole[..length]).is_none()));
+        assert!((0..whole.len()).all(|length| mended(&whole[..length]).is_none()));
     }
 }

@@ -314,9 +314,10 @@ fn threads_keep_their_scheduling() {
     output.assert_counts();
 }
 
-/// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors.
+/// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors; and it
+/// would have one for a point in time expire early.
 #[test]
-fn periodic_timers_go_on() {
+fn timers_go_on() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("timers", 18, &["keep_time"]);
