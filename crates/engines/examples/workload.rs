@@ -661,6 +661,8 @@ fn keep_time() {
     start_itimer(SIGNAL_PERIOD);
     start_posix_timer(SIGNAL_PERIOD);
     let mut due = Due::soon();
+    let stopped =
+        started_timerfd(0, &libc::itimerspec { it_value: periodic(0).it_value, ..periodic(7_000_000) });
     for number in 0_u64.. {
         let (mut expired, begin) = ([0; 5], Instant::now());
         SIGNALS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -672,6 +674,7 @@ fn keep_time() {
             for (count, signals) in expired[timers.len()..].iter_mut().zip(&SIGNALS) {
                 *count = signals.load(Ordering::Relaxed);
             }
+            assert_eq!(ticks(&stopped), 0);
             if ticks(&due.timer) > 0 {
                 assert!(monotonic() >= due.at, "{} ns early", due.at - monotonic());
                 due = Due::soon();

@@ -182,7 +182,7 @@ impl Live {
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
         own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
-        timers::carry(images).doing(|| format!("dumping `{name}`"))?;
+        timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
