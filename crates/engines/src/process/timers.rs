@@ -1,8 +1,9 @@
 //! Timers behind descriptors (`timerfd_create`) as CRIU would not restore them; other timers it restores rightly.
 //!
-//! The kernel starts a periodic timer that has expired again only when it is read; until then no time is left of it. CRIU
-//! sets it to just that, which stops it for ever, so that the images get a whole period instead. A timer that expires just when CRIU looks has
-//! no time left and no ticks, as one that its program has stopped: they are told apart a moment later.
+//! The kernel starts a periodic timer that has expired again only when it is read; until then no time is left of it.
+//! CRIU sets it to just that, which stops it for ever, so that the images get a whole period instead. A timer that
+//! expires just when CRIU looks has no time left and no ticks, as one that its program has stopped: they are told
+//! apart a moment later.
 //!
 //! Of a timer for a point in time CRIU notes the time that is left, and adds whole seconds of the clock to it when it
 //! restores it: it would expire up to a second early. So it becomes one for a span of time. One for a point of the
