@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 
 #define MESSAGES 16
-#define ROUNDS 100
+#define ROUNDS 25
 
 static struct pair pair;
 
