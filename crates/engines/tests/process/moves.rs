@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use engines::{Config, Watch};
+use engines::{Config, InstanceSpec, Watch};
 use fabric::attach::ToProcess;
 
-use crate::lab::{Lab, Node, Output, PATIENCE, relocate, relocate_when, workload};
+use crate::lab::{Host, Lab, Node, Output, PATIENCE, relocate, relocate_when, workload};
 
 #[test]
 fn a_command_runs_to_its_end_and_its_output_arrives() {
@@ -214,20 +214,29 @@ fn a_tcp_stream_loses_nothing_when_either_end_moves() {
     poured.assert_counts();
 }
 
+/// Starts a program that counts as long as it finds all as it was, and moves it away and back.
+fn comes_along(a: &Host, b: &Host, spec: &InstanceSpec) {
+    let (mut node, mut output) = (a.start(spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 10);
+    goes_on_after_moves(node, output, a, b, spec);
+}
+
+fn goes_on_after_moves(mut node: Node, mut output: Output, a: &Host, b: &Host, spec: &InstanceSpec) {
+    for (from, to) in [(a, b), (b, a)] {
+        node = relocate(node, spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 10);
+    }
+    output.assert_counts();
+}
+
 /// CRIU knows such a file by its process' number, which differs from host to host.
 #[test]
 fn a_process_goes_on_reading_of_itself() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("reading", 15, &["know_itself"]);
-    let (mut node, mut output) = (a.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 10);
-    for (from, to) in [(&a, &b), (&b, &a)] {
-        node = relocate(node, &spec, from, to, &mut output);
-        let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
-    }
-    output.assert_counts();
+    comes_along(&a, &b, &spec);
 }
 
 /// A lock on a file with a name would be lost, or waited for, and pins. These are nobody else's.
@@ -237,14 +246,7 @@ fn locks_on_files_without_a_name_come_along() {
     let (a, b) = (lab.host("a"), lab.host("b"));
     let path = a.config.state.join("locked");
     let spec = workload("locking", 19, &["lock_unnamed", path.to_str().unwrap()]);
-    let (mut node, mut output) = (a.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 10);
-    for (from, to) in [(&a, &b), (&b, &a)] {
-        node = relocate(node, &spec, from, to, &mut output);
-        let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
-    }
-    output.assert_counts();
+    comes_along(&a, &b, &spec);
 }
 
 /// It is mapped like a deleted file that has another name, which would pin.
@@ -253,12 +255,7 @@ fn a_ring_of_asynchronous_requests_comes_along() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("ring", 21, &["await_disks"]);
-    let (mut node, mut output) = (a.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 10);
-    node = relocate(node, &spec, &a, &b, &mut output);
-    let moved = output.lines();
-    node.read(&mut output, |output| output.lines() > moved + 10);
-    output.assert_counts();
+    comes_along(&a, &b, &spec);
 }
 
 #[test]
@@ -274,12 +271,7 @@ fn names_may_be_any_bytes() {
     for path in [odd.join(odd.file_name().unwrap()), odd] {
         assert!(needs.files.iter().any(|file| file.path == path), "{needs:?}");
     }
-    for (from, to) in [(&a, &b), (&b, &a)] {
-        node = relocate(node, &spec, from, to, &mut output);
-        let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
-    }
-    output.assert_counts();
+    goes_on_after_moves(node, output, &a, &b, &spec);
 }
 
 /// CRIU does not carry them, or not as they were.
@@ -288,14 +280,7 @@ fn sockets_keep_their_options() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("options", 16, &["keep_options"]);
-    let (mut node, mut output) = (a.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 10);
-    for (from, to) in [(&a, &b), (&b, &a)] {
-        node = relocate(node, &spec, from, to, &mut output);
-        let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
-    }
-    output.assert_counts();
+    comes_along(&a, &b, &spec);
 }
 
 /// CRIU does not carry it.
@@ -304,14 +289,7 @@ fn threads_keep_their_scheduling() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("scheduled", 19, &["keep_scheduling"]);
-    let (mut node, mut output) = (a.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 10);
-    for (from, to) in [(&a, &b), (&b, &a)] {
-        node = relocate(node, &spec, from, to, &mut output);
-        let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
-    }
-    output.assert_counts();
+    comes_along(&a, &b, &spec);
 }
 
 /// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors; and it

@@ -1,0 +1,145 @@
+//! Programs that have something that cannot move.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+
+use crate::options::set_option;
+use crate::{checked, count};
+
+/// Has something of this kind.
+pub fn pin(kind: &str) {
+    match kind {
+        "join" => keep(member_of_a_group()),
+        "urge" => keep(connection_with_urgent_data()),
+        "queue" => keep(open_message_queue()),
+        "semaphores" => use_semaphores(),
+        "messages" => send_message(),
+        "segment" => make_segment(),
+        "unshare" => unshare(libc::CLONE_NEWNET),
+        "clock" => count_by_another_clock(),
+        "vfork" => wait_for_a_child(),
+        "namespace" => keep(File::open("/proc/self/ns/net").unwrap()),
+        "pipes" => keep(many_pipes()),
+        "cork" => keep(corked_socket()),
+        "answer" => keep(socket_with_an_answer()),
+        "ping" => keep(ping_socket()),
+        _ => panic!("unknown {kind}"),
+    }
+    count(u64::MAX);
+}
+
+/// Keeps what is given.
+fn keep<T>(_kept: T) {
+    count(u64::MAX);
+}
+
+fn member_of_a_group() -> UdpSocket {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.join_multicast_v4(&Ipv4Addr::new(239, 1, 2, 3), &Ipv4Addr::LOCALHOST).unwrap();
+    socket
+}
+
+fn connection_with_urgent_data() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    // SAFETY: one byte is sent from live memory.
+    let sent = unsafe { libc::send(near.as_raw_fd(), [1_u8].as_ptr().cast(), 1, libc::MSG_OOB) };
+    assert_eq!(sent, 1);
+    (near, far)
+}
+
+/// Nobody else finds it: its name goes at once.
+fn open_message_queue() -> libc::mqd_t {
+    let name = CString::new(format!("/workload-{}", std::process::id())).unwrap();
+    let none = std::ptr::null_mut::<libc::mq_attr>();
+    // SAFETY: the name is a live C string; no attributes are passed.
+    let queue = unsafe { libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_RDONLY, 0o600, none) };
+    // SAFETY: the name is a live C string.
+    unsafe { libc::mq_unlink(name.as_ptr()) };
+    checked(queue).unwrap();
+    queue
+}
+
+fn use_semaphores() {
+    // SAFETY: no memory is passed but one live operation.
+    let done = unsafe {
+        let set = libc::semget(libc::IPC_PRIVATE, 2, 0o600);
+        libc::semop(set, &mut libc::sembuf { sem_num: 1, sem_op: 1, sem_flg: 0 }, 1)
+    };
+    checked(done).unwrap();
+}
+
+fn send_message() {
+    let message: [libc::c_long; 2] = [1, 2];
+    // SAFETY: a type and a live message of the length given.
+    let done = unsafe {
+        let queue = libc::msgget(libc::IPC_PRIVATE, 0o600);
+        libc::msgsnd(queue, message.as_ptr().cast(), size_of::<libc::c_long>(), 0)
+    };
+    checked(done).unwrap();
+}
+
+fn make_segment() {
+    // SAFETY: no memory is passed.
+    checked(unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o600) }).unwrap();
+}
+
+fn unshare(what: libc::c_int) {
+    // SAFETY: no memory is passed.
+    checked(unsafe { libc::unshare(what) }).unwrap();
+}
+
+fn count_by_another_clock() {
+    unshare(libc::CLONE_NEWTIME);
+    let program = std::env::current_exe().unwrap();
+    Command::new(program).args(["count", "1000000000"]).status().unwrap();
+}
+
+/// Its child does the same as this, and never lets it go on.
+fn wait_for_a_child() {
+    // SAFETY: as fork(), but for the wait; the child has no other threads, and needs none.
+    unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) };
+}
+
+fn many_pipes() -> Vec<(io::PipeReader, io::PipeWriter)> {
+    let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+    // SAFETY: the limit is live.
+    checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).unwrap();
+    (0..1025).map(|_| io::pipe().unwrap()).collect()
+}
+
+fn corked_socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    set_option(socket.as_raw_fd(), (libc::IPPROTO_UDP, libc::UDP_CORK, 1));
+    socket
+}
+
+/// It has asked the kernel which links there are.
+fn socket_with_an_answer() -> OwnedFd {
+    let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+    // Its length, kind, number and sender, and for which family it asks.
+    let request = [20, i32::from(libc::RTM_GETLINK) | flags << 16, 1, 0, 0];
+    // SAFETY: the request is live and as long as said.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), 20, 0) };
+    assert_eq!(sent, 20, "{}", io::Error::last_os_error());
+    socket
+}
+
+fn ping_socket() -> OwnedFd {
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();
+    socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP)
+}
+
+fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> OwnedFd {
+    // SAFETY: no memory is passed.
+    let socket = unsafe { libc::socket(family, kind, protocol) };
+    checked(socket).unwrap();
+    // SAFETY: the kernel has just made it for us.
+    unsafe { OwnedFd::from_raw_fd(socket) }
+}
