@@ -15,13 +15,14 @@ use crate::testlab::TestLab;
 /// What rank 0 says at the good end of a job.
 pub const REPORT: &str = "each as it was sent";
 
-/// What runs a command on another host for mpirun: as an instance, named after the host and the job.
+/// What runs a command on another host for mpirun: as an instance, named after the host and the job. The hosts of a lab
+/// have one name, that of the machine, by which Open MPI would take them for one host.
 const AGENT: &str = r#"#!/bin/sh
 host=$1
 shift
 export TMPDIR="$JOB_FOLDER/$JOB-$host" LD_PRELOAD="$JOB_FOLDER/no_terminals.so"
 mkdir "$TMPDIR"
-exec "$TRANSHUME" --lab "$LAB" run --host "$host" --name "$host-$JOB" --detach -- sh -c "$*"
+exec "$TRANSHUME" --lab "$LAB" run --host "$host" --name "$host-$JOB" --detach -- sh -c "hostname $host && $*"
 "#;
 
 /// Open MPI's daemon gives its ranks terminals for their output, and pipes where it gets none. A terminal is its host's, and

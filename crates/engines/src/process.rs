@@ -1,14 +1,14 @@
 //! The engine for process trees, on CRIU.
 //!
-//! An instance has PID and network namespaces of its own and shares the rest with its host, also
+//! An instance has PID, network and UTS namespaces of its own and shares the rest with its host, also
 //! `/proc`: CRIU carries a mount namespace only at the price of describing each of its mounts, and a
 //! tree without one costs nothing. What reads `/proc/self` sees itself; what reads `/proc/` and the PID
 //! that it knows sees another process.
 //!
 //! ```text
 //! node (host's network)
-//!   ├ criu swrk  in the instance's network namespace: it dumps sockets, and no namespace
-//!   └ init       in PID and network namespaces of its own, first process of the instance
+//!   ├ criu swrk  in the instance's network namespace: it dumps sockets, and of namespaces UTS
+//!   └ init       in namespaces of its own, first process of the instance
 //!       └ command
 //! ```
 //!

@@ -41,6 +41,7 @@ fn main() {
         ["extend", words] => extend(words),
         ["ignore"] => ignore(),
         ["know_itself"] => files::know_itself(),
+        ["keep_name", name] => keep_name(name),
         ["keep_options"] => options::keep_options(),
         ["keep_scheduling"] => scheduling::keep_scheduling(),
         ["keep_time"] => timers::keep_time(),
@@ -94,6 +95,17 @@ fn ignore() {
 fn extend(words: &str) {
     assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
     count(u64::MAX);
+}
+
+/// Calls its host by this name, and looks again and again whether it is called so.
+fn keep_name(name: &str) {
+    // SAFETY: the name is live and as long as said.
+    checked(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).unwrap();
+    for number in 0_u64.. {
+        assert_eq!(std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim_end(), name);
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
 }
 
 fn checked(result: i32) -> io::Result<()> {

@@ -58,7 +58,7 @@ impl Entry {
         // SAFETY: no memory is passed but the child's PID and limits, live and as long as said.
         unsafe {
             check(libc::setns(self.namespace, libc::CLONE_NEWNET))?;
-            check(libc::unshare(libc::CLONE_NEWPID))?;
+            check(libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWUTS))?;
             let pid = sibling()?;
             if pid != 0 {
                 libc::write(self.report, (&raw const pid).cast(), size_of_val(&pid));

@@ -274,6 +274,16 @@ fn names_may_be_any_bytes() {
     goes_on_after_moves(node, output, &a, &b, &spec);
 }
 
+/// Each instance has one of its own, which is its host's until it changes it.
+#[test]
+fn the_host_s_name_comes_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let before = fs::read("/proc/sys/kernel/hostname").unwrap();
+    comes_along(&a, &b, &workload("called", 22, &["keep_name", "elsewhere"]));
+    assert_eq!(fs::read("/proc/sys/kernel/hostname").unwrap(), before);
+}
+
 /// CRIU does not carry them, or not as they were.
 #[test]
 fn sockets_keep_their_options() {

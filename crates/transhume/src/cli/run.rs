@@ -20,7 +20,7 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 
 /// Starts a program that can be moved
 ///
-/// The program runs in PID and network namespaces of its own on one of the hosts, with this
+/// The program runs in PID, network and UTS namespaces of its own on one of the hosts, with this
 /// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
 /// Its output comes here, and its exit code is that of this command.
 /// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and

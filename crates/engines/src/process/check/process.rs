@@ -8,9 +8,9 @@ use super::super::task::{self, Stat};
 use super::{Findings, named};
 
 /// Instances share these with their host.
-const SHARED: [&str; 5] = ["mnt", "uts", "ipc", "user", "cgroup"];
+const SHARED: [&str; 4] = ["mnt", "ipc", "user", "cgroup"];
 /// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
-const TOGETHER: [&str; 3] = ["net", "pid", "time"];
+const TOGETHER: [&str; 4] = ["net", "pid", "time", "uts"];
 /// The calls by which a thread may wait for its child.
 const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
