@@ -19,7 +19,7 @@ macro_rules! perftest {
             }),
             client: &[$program, "-F", "-D", "WORK" $(, $option)*, "ADDRESS"],
             environment: &[],
-            work: 15,
+            work: 6,
             report: concat!(" ", $size, " "),
         }
     };
@@ -36,7 +36,7 @@ macro_rules! stream {
             }),
             client: &[$program, "-S", "10000", "-I", "WORK", "-C", "100", "-T", "v", "-s", "ADDRESS"],
             environment: &[],
-            work: 2000,
+            work: 800,
             report: "custom",
         }
     };
@@ -98,7 +98,7 @@ const fn ucx(environment: &'static [(&'static str, &'static str)]) -> Traveller 
             "ADDRESS",
         ],
         environment,
-        work: 200_000,
+        work: 50_000,
         report: "Final:",
     }
 }
@@ -115,14 +115,14 @@ travellers! {
         server: Some(Server { command: &["qperf"], port: Some(19765), ends: false }),
         client: &["qperf", "-t", "WORK", "ADDRESS", "rc_bw", "uc_bw", "ud_lat"],
         environment: &[],
-        work: 4,
+        work: 2,
         report: "latency",
     },
     rping: Traveller {
         server: Some(Server { command: &["rping", "-s", "-V", "-C", "WORK"], port: None, ends: true }),
         client: &["rping", "-c", "-V", "-C", "WORK", "-a", "ADDRESS"],
         environment: &[],
-        work: 20_000,
+        work: 8_000,
         report: "",
     },
     rstream: stream!("rstream"),
