@@ -1,16 +1,24 @@
 //! What daemons log.
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use clap::Args;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::prelude::*;
 
-/// Which messages are logged, as in `debug` or `info,node=trace`.
-const VARIABLE: &str = "TRANSHUME_LOG";
+/// What a daemon is told about its log.
+#[derive(Args)]
+pub struct Logging {
+    /// Which messages to log: a level, and others for parts of the program, as `info,node=trace`
+    #[arg(long = "log", value_name = "LEVELS", env = "TRANSHUME_LOG", default_value = "info")]
+    levels: Targets,
+}
 
-/// Logs to standard error from now on.
-pub fn to_stderr() {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .with_env_var(VARIABLE)
-        .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+impl Logging {
+    /// Logs to standard error from now on.
+    pub fn begin(self) {
+        let others = self.levels.default_level().unwrap_or(LevelFilter::INFO);
+        let levels = self.levels.with_default(others);
+        let lines = fmt::layer().with_ansi(false).with_writer(std::io::stderr).with_filter(levels);
+        tracing_subscriber::registry().with(lines).init();
+    }
 }

@@ -332,6 +332,14 @@ fn daemons_without_certificates_say_how_to_get_them() {
 }
 
 #[test]
+fn a_daemon_that_is_told_what_to_log_in_no_known_words_does_not_start() {
+    let stage = Stage::new("log");
+    let ended = stage.run(&["coordinator", "--listen", "127.0.0.1:0", "--log", "info,node=loud"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(text(&ended.stderr).contains("'info,node=loud' for '--log <LEVELS>'"), "{ended:?}");
+}
+
+#[test]
 fn run_detached_writes_the_name_only() {
     let stage = Stage::new("detach");
     let _requests = stage.coordinator(&[STARTED]);

@@ -9,7 +9,8 @@ use coordinator::CoordinatorOptions;
 
 use super::target::Target;
 use crate::failure::{Failure, Result};
-use crate::{logging, precedence};
+use crate::logging::Logging;
+use crate::precedence;
 
 /// Runs the coordinator, which knows where every instance is and decides moves
 ///
@@ -27,11 +28,13 @@ pub struct Arguments {
     /// The folder for what the coordinator must remember
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/coordinator")]
     state: PathBuf,
+    #[command(flatten)]
+    logging: Logging,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        logging::to_stderr();
+        self.logging.begin();
         precedence::take();
         let options = CoordinatorOptions {
             listen: self.listen,

@@ -12,7 +12,8 @@ use engines::process::{Config, ProcessEngine};
 use node::NodeOptions;
 
 use crate::failure::{Failure, Result};
-use crate::{logging, precedence};
+use crate::logging::Logging;
+use crate::precedence;
 
 /// Runs this host's node, which starts and moves instances
 ///
@@ -47,11 +48,13 @@ pub struct Arguments {
     /// CRIU 4.2 or newer [default: that of scripts/criu.sh, or the one installed]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_CRIU")]
     criu: Option<PathBuf>,
+    #[command(flatten)]
+    logging: Logging,
 }
 
 impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
-        logging::to_stderr();
+        self.logging.begin();
         // SAFETY: the call has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
             let message = "a node makes namespaces and moves other users' programs, which needs root";
