@@ -10,12 +10,14 @@
 //! * [`mpi`]: Open MPI jobs in a lab.
 //! * [`ucx`]: UCX's benchmark as it is installed.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
+//! * [`interrupt`]: what becomes of labs when their maker is interrupted.
 //! * [`travel`]: programs whose instances take turns in moving.
 //! * [`fault`]: what goes wrong in a lab, and how it is mended.
 
 pub mod artifacts;
 pub mod check;
 pub mod fault;
+pub mod interrupt;
 pub mod mpi;
 pub mod pair;
 pub mod perftest;

@@ -16,7 +16,7 @@ use lab::{Lab, LabName, Spec};
 
 use crate::check::Check;
 use crate::program::{Ended, Program, is_listening};
-use crate::{artifacts, check};
+use crate::{artifacts, check, interrupt};
 
 /// How long a command may take, a move included.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How often the coordinator is asked meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A lab, removed with all that is in it when it is dropped.
+/// A lab, removed with all that is in it when it is dropped, or when this process is interrupted.
 pub struct TestLab {
     /// The lab itself.
     pub lab: Lab,
@@ -43,7 +43,9 @@ impl TestLab {
     pub fn up(hosts: u16) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name: LabName = format!("t{:x}n{number:x}", process::id()).parse()?;
+        let prefix = format!("t{:x}n", process::id());
+        let name: LabName = format!("{prefix}{number:x}").parse()?;
+        interrupt::removes_labs(prefix)?;
         let program = artifacts::built("transhume")?;
         artifacts::environment()?;
         let lab = Lab::up(&Spec { name: name.clone(), hosts, program: program.clone() })?;
@@ -323,6 +325,7 @@ pub fn report(moving: &mut Client) -> Result<MoveReport> {
 
 impl Drop for TestLab {
     fn drop(&mut self) {
+        interrupt::stand_still_if_it_has_come();
         if let Err(error) = Lab::down(&self.name) {
             eprintln!("lab {} is left over: {error}", self.name);
         }
