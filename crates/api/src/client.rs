@@ -14,6 +14,9 @@ pub enum ClientError {
     /// The socket is another user's.
     #[error("{} may be opened by its owner only", .0.display())]
     NotAllowed(PathBuf),
+    /// No socket can have this path.
+    #[error("{} can be no socket: its path is longer than 107 bytes", .0.display())]
+    TooLong(PathBuf),
     /// The coordinator ended or closed the connection before its last event.
     #[error("the coordinator closed the connection before it had answered")]
     Closed,
@@ -103,6 +106,8 @@ fn not_connected(socket: &Path, error: io::Error) -> ClientError {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NotRunning(socket.to_owned()),
         ErrorKind::PermissionDenied => ClientError::NotAllowed(socket.to_owned()),
+        // What the standard library makes of a path that does not fit into an address.
+        ErrorKind::InvalidInput => ClientError::TooLong(socket.to_owned()),
         _ => ClientError::Io(error),
     }
 }
@@ -160,5 +165,7 @@ mod tests {
     fn nobody_listening_is_told_from_other_failures() {
         let error = Client::ask(&socket("nobody"), &Request::List).unwrap_err();
         assert!(matches!(error, ClientError::NotRunning(_)) && error.is_loss());
+        let error = Client::ask(&socket(&"long".repeat(30)), &Request::List).unwrap_err();
+        assert!(matches!(error, ClientError::TooLong(_)) && !error.is_loss());
     }
 }

@@ -80,6 +80,7 @@ impl CoordinatorError {
     pub fn way_out(&self) -> &'static str {
         match self {
             Self::Store(error) => error.way_out(),
+            Self::Io { source, .. } => rpc::way_out_of_listening(source),
             _ => "",
         }
     }

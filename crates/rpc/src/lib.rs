@@ -20,6 +20,8 @@ pub mod pki;
 pub mod tls;
 pub mod wire;
 
+use std::io::ErrorKind;
+
 pub use call::{CallError, Caller, Pending};
 pub use channel::{Closed, Inbox, Outbox};
 pub use rustls::Error as TlsError;
@@ -27,3 +29,13 @@ pub use tls::{Endpoint, Stream};
 
 /// The coordinator's name in its certificate. No host may have it.
 pub const COORDINATOR: &str = "coordinator";
+
+/// What helps a daemon that cannot listen where it was told to.
+#[must_use]
+pub fn way_out_of_listening(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrNotAvailable => "take an address of this host: `ip address` lists them",
+        ErrorKind::AddrInUse => "take another port: `ss -ltnp` says who listens there",
+        _ => "",
+    }
+}

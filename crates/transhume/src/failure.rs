@@ -96,6 +96,7 @@ impl From<ClientError> for Failure {
                  `transhume lab start coordinator`; `--socket` or `--lab` says which"
             }
             ClientError::NotAllowed(_) => "run this with sudo",
+            ClientError::TooLong(_) => "name another with `--socket`",
             ClientError::Closed => "its log says why; when it is back, `transhume ps` shows how things are",
             ClientError::Request(_) => {
                 "shorten the command, or run it with less in its environment: `env -i PATH=\"$PATH\" …`"

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
@@ -329,6 +330,24 @@ fn daemons_without_certificates_say_how_to_get_them() {
     let errors = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1));
     assert!(errors.contains("coordinator.pem is missing: issue it with `transhume pki`"), "{errors}");
+}
+
+#[test]
+fn a_daemon_that_cannot_listen_says_what_helps() {
+    let stage = Stage::new("listen");
+    let folder = stage.folder.display().to_string();
+    assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (address, help) in [
+        ("192.0.2.1:7700".to_owned(), "take an address of this host"),
+        (taken.local_addr().unwrap().to_string(), "take another port"),
+    ] {
+        let arguments = ["coordinator", "--listen", &address, "--pki", &folder, "--state", &folder];
+        let ended = stage.run(&arguments);
+        let errors = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(errors.contains(&format!("listening on {address}")) && errors.contains(help), "{errors}");
+    }
 }
 
 #[test]

@@ -34,5 +34,9 @@ impl Arguments {
 }
 
 fn failed(error: pki::PkiError) -> Failure {
-    Failure::new(error.to_string(), "")
+    let help = match error {
+        pki::PkiError::File { .. } => "choose another folder with `--dir`",
+        _ => "",
+    };
+    Failure::new(error.to_string(), help)
 }
