@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo bench-verbs bench-move soak fuzz lint man clean
+.PHONY: help setup setup-demo build test demo bench-verbs bench-move soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -16,29 +16,32 @@ help: ## List the targets
 setup: ## Install what is missing: packages, the Rust toolchain, CRIU
 	@scripts/setup.sh
 
-build: setup ## Build target/release/transhume and the library beside it
+setup-demo: ## Install only what `make build` and `make demo` need
+	@scripts/setup.sh demo
+
+build: setup-demo ## Build target/release/transhume and the library beside it
 	@cargo build --locked --release --workspace
 
 test: setup ## Build, check formatting and lints, run all tests (under 20 minutes)
 	@scripts/test.sh
 
-demo: setup ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
+demo: setup-demo ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
 	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
 
-bench-verbs: build ## Compare the user-space device with UCX, on one host and between two
+bench-verbs: setup build ## Compare the user-space device with UCX, on one host and between two
 	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
 
-bench-move: build ## Measure the blackout of moves against plain CRIU
+bench-move: setup build ## Measure the blackout of moves against plain CRIU
 	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
 
-soak: setup ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
+soak: setup-demo ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
 
 fuzz: setup ## Fuzz what reads others' bytes, SECONDS=60 for each target, or only TARGET=name
 	@scripts/fuzz.sh run $(or $(SECONDS),60) $(TARGET)
 
-lint: setup ## Check formatting and lints only
+lint: setup-demo ## Check formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 

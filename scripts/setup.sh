@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need on Debian 12 or 13, as far as it is missing:
-# packages by apt, the pinned Rust toolchain by rustup, and a CRIU that is new enough. Says nothing
-# when all is there. Run it again at any time.
+# Installs what Transhume needs on Debian 12 or 13, as far as it is missing: packages by apt, the
+# pinned Rust toolchain by rustup, and a CRIU that is new enough. Says nothing when all is there. Run
+# it again at any time.
+#
+#   scripts/setup.sh         all
+#   scripts/setup.sh demo    what building and the demo need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What it is for: build, lab, engine, and the programs that the tests and benchmarks run.
-readonly packages=(
-    gcc g++ libc6-dev make
-    iproute2 nftables util-linux procps
-    perftest ibverbs-utils libibverbs-dev librdmacm-dev rdmacm-utils ucx-utils
+# What they are for: the build, labs, and the program of the demo.
+packages=(
+    gcc libc6-dev make
+    iproute2 nftables util-linux
+    perftest
+)
+# The same for fuzz targets and C tests, and for other programs that the tests and benchmarks run.
+readonly more_packages=(
+    g++ libibverbs-dev librdmacm-dev
+    ibverbs-utils rdmacm-utils ucx-utils
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
 )
 
@@ -89,6 +97,11 @@ install_rust() {
         die "Rust $least or newer is needed and this is $version: install rustup from https://rustup.rs"
 }
 
+case ${1:-} in
+    '') packages+=("${more_packages[@]}") ;;
+    demo) ;;
+    *) die "there is no set-up for \`$1\`: say \`demo\`, or nothing for all" ;;
+esac
 install_packages
 install_rust
 quietly as_root scripts/criu.sh
