@@ -32,6 +32,9 @@ pub enum Error {
     /// A connection came for the instance that it had not accepted when it was stopped, which CRIU cannot carry.
     #[error("a connection came for `{0}` that it has not accepted yet")]
     NotAccepted(InstanceName),
+    /// A connection that the instance had closed when it was stopped had something left to send, which nobody can carry.
+    #[error("a connection that `{0}` has closed has not sent all yet")]
+    NotSent(InstanceName),
     /// CRIU refused; its log is kept.
     #[error("CRIU could not {doing} `{name}`: {reason}")]
     Criu {

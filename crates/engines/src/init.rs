@@ -20,6 +20,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use fabric::attach::ToNode;
+
 use self::attach::Attachment;
 use self::child::{Child, Order};
 use self::signals::Signals;
@@ -107,7 +109,7 @@ impl Init {
         }
         if let Some(output) = self.child.read_output() {
             self.node.send(&output);
-        } else if let Some(end) = self.child.end().filter(|_| !self.told_end) {
+        } else if let Some(end) = untold(&self.child, self.told_end) {
             self.told_end = true;
             self.node.send(end);
         }
@@ -120,7 +122,12 @@ impl Init {
         if self.node.has_room() {
             polls.extend(self.child.pipes().map(|pipe| interest(pipe.as_raw_fd(), libc::POLLIN)));
         }
-        let timeout = self.node.retry_after().map_or(-1, |time| time.as_millis() as libc::c_int);
+        // Nothing else tells of an end that came together with output.
+        let timeout = if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
+            0
+        } else {
+            self.node.retry_after().map_or(-1, |time| time.as_millis() as libc::c_int)
+        };
         // SAFETY: `polls` is live and as long as said.
         let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
         match io::Error::last_os_error() {
@@ -128,6 +135,11 @@ impl Init {
             _ => Ok(()),
         }
     }
+}
+
+/// The command's end, unless it was told.
+fn untold(child: &Child, told: bool) -> Option<&ToNode> {
+    child.end().filter(|_| !told)
 }
 
 fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {

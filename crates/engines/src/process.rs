@@ -30,6 +30,7 @@ mod launch;
 mod link;
 mod live;
 mod netlink;
+mod orphans;
 mod own_files;
 mod protobuf;
 mod record;
@@ -59,7 +60,7 @@ use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
-/// How often a dump is tried where connections come that the instance has not accepted yet.
+/// How often a dump is tried where connections come that the instance has not accepted yet, or are closed that have something to send.
 const ATTEMPTS: u32 = 5;
 
 /// What the process engine needs of its host.
@@ -244,8 +245,8 @@ impl Engine for ProcessEngine {
         };
         let mut attempts = 1;
         while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
-            // It runs on, and may accept what has come.
-            if !matches!(error, Error::NotAccepted(_)) || attempts == ATTEMPTS {
+            // It runs on, and may accept what has come, or send what is left.
+            if !matches!(error, Error::NotAccepted(_) | Error::NotSent(_)) || attempts == ATTEMPTS {
                 return Err(error);
             }
             attempts += 1;

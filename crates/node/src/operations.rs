@@ -296,6 +296,12 @@ impl Node {
             engines::Error::NotAccepted(_) => {
                 return wire::reason(&error.to_string(), "move it again when fewer connections come for it");
             }
+            engines::Error::NotSent(_) => {
+                return wire::reason(
+                    &error.to_string(),
+                    "move it again when its peers have taken what it sent",
+                );
+            }
             engines::Error::Criu { doing: "dump", reason, .. } => {
                 format!("its processes could not be dumped on host {host} (CRIU says: {reason})")
             }

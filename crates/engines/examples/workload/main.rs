@@ -29,6 +29,7 @@ fn main() {
         ["pour", address] => streams::pour(address),
         ["mixed"] => threads::mixed(),
         ["crowd", address] => threads::crowd(address),
+        ["leave", trigger] => threads::leave(trigger),
         ["reply"] => threads::reply(),
         ["open", path] => files::open(path),
         ["pin", kind] => pins::pin(kind),

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
@@ -27,6 +27,9 @@ pub fn pin(kind: &str) {
         "cork" => keep(corked_socket()),
         "answer" => keep(socket_with_an_answer()),
         "ping" => keep(ping_socket()),
+        "orphan" => keep(peer_of_an_orphan()),
+        "semaphore" => keep(semaphore_of_events()),
+        "reset" => keep(connection_that_was_reset()),
         _ => panic!("unknown {kind}"),
     }
     count(u64::MAX);
@@ -44,9 +47,7 @@ fn member_of_a_group() -> UdpSocket {
 }
 
 fn connection_with_urgent_data() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (far, _) = listener.accept().unwrap();
+    let (near, far) = connection();
     // SAFETY: one byte is sent from live memory.
     let sent = unsafe { libc::send(near.as_raw_fd(), [1_u8].as_ptr().cast(), 1, libc::MSG_OOB) };
     assert_eq!(sent, 1);
@@ -134,6 +135,38 @@ fn socket_with_an_answer() -> OwnedFd {
 fn ping_socket() -> OwnedFd {
     std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();
     socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP)
+}
+
+/// It reads nothing, while its other end is closed.
+fn peer_of_an_orphan() -> TcpStream {
+    let (near, far) = connection();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[0; 65_536]).is_ok() {}
+    drop(near);
+    far
+}
+
+fn semaphore_of_events() -> OwnedFd {
+    // SAFETY: no memory is passed.
+    let events = unsafe { libc::eventfd(3, libc::EFD_SEMAPHORE) };
+    checked(events).unwrap();
+    // SAFETY: the kernel has just made it for us.
+    unsafe { OwnedFd::from_raw_fd(events) }
+}
+
+/// Its other end is closed with something unread.
+fn connection_that_was_reset() -> TcpStream {
+    let (near, far) = connection();
+    (&near).write_all(&[0]).unwrap();
+    far.peek(&mut [0]).unwrap();
+    drop(far);
+    near
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
 }
 
 fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> OwnedFd {

@@ -113,7 +113,7 @@ pub fn connect_to(port: &str) -> Vec<TcpStream> {
     (0..CONNECTIONS).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect()
 }
 
-fn wait_for(file: &str) {
+pub fn wait_for(file: &str) {
     while !std::fs::exists(file).unwrap() {
         thread::sleep(PAUSE);
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::files::memory_file;
-use crate::streams::ask;
+use crate::streams::{ask, wait_for};
 use crate::{PAUSE, checked};
 
 /// Asks an echo for ever, beside threads that wait in the kernel and tell if that is interrupted.
@@ -94,6 +94,15 @@ pub fn mixed() {
         thread::sleep(PAUSE);
     }
     child.wait().unwrap();
+}
+
+/// Ends with 3 once the file `trigger` is there, with a last word, and leaves a child that has its output open.
+pub fn leave(trigger: &str) {
+    Command::new("sleep").arg("1000").spawn().unwrap();
+    println!("0");
+    wait_for(trigger);
+    println!("1");
+    std::process::exit(3);
 }
 
 /// Sends back what comes in.

@@ -14,7 +14,7 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
-use super::{Config, images, own_files, scheduling, socket_options, sockets, timers};
+use super::{Config, images, orphans, own_files, scheduling, socket_options, sockets, timers};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -175,6 +175,9 @@ impl Live {
         criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
         clock.lap("stop");
         self.link.cut().doing(|| "cutting the link".into())?;
+        if orphans::are_beside(first).doing(|| format!("looking at the connections of `{name}`"))? {
+            return Err(Error::NotSent(name.clone()));
+        }
         clock.lap("cut");
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;

@@ -70,6 +70,23 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
     }
 }
 
+/// The kernel sends it for nobody's descriptor. It may come after the check.
+#[test]
+fn what_is_left_of_a_closed_connection_pins() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let spec = workload("closing", 46, &["pin", "orphan"]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    node.suspend(&mut output);
+    let refused = host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET));
+    assert!(matches!(refused, Err(Error::NotSent(_))), "{refused:?}");
+    let mut node = Node::accept(&host.listen(&spec.name));
+    let before = output.lines();
+    node.read(&mut output, |output| output.lines() > before + 10);
+    output.assert_counts();
+}
+
 #[test]
 fn a_connection_that_nobody_accepts_pins() {
     let lab = Lab::new();
@@ -104,6 +121,9 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("g", "namespace", "has the namespace net:["),
         ("h", "pipes", "pipes open"),
         ("i", "cork", "has a corked UDP socket open"),
+        ("k", "orphan", "has closed a connection that has not sent all yet"),
+        ("l", "semaphore", "has an eventfd open that is a semaphore"),
+        ("m", "reset", "has not heard yet that a connection has failed"),
         ("j", "answer", "has not read what the kernel has sent it over netlink"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;

@@ -450,9 +450,14 @@ pub fn kill(pid: &i32) {
 /// Stops a process, and waits until it is.
 pub fn stop(pid: i32) {
     signal(pid, libc::SIGSTOP);
+    wait_for_state(pid, 'T');
+}
+
+/// Waits until a process is in this state of `/proc/PID/stat`.
+pub fn wait_for_state(pid: i32, state: char) {
     let end = Instant::now() + PATIENCE;
-    while state_of(pid) != Some('T') {
-        assert!(Instant::now() < end, "{pid} does not stop");
+    while state_of(pid) != Some(state) {
+        assert!(Instant::now() < end, "{pid} does not come to state {state}");
         std::thread::yield_now();
     }
 }

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use engines::{Config, InstanceSpec, Watch};
 use fabric::attach::ToProcess;
 
-use crate::lab::{Host, Lab, Node, Output, PATIENCE, relocate, relocate_when, workload};
+use crate::lab::{
+    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, relocate, relocate_when, signal, stop,
+    wait_for_state, workload,
+};
 
 #[test]
 fn a_command_runs_to_its_end_and_its_output_arrives() {
@@ -20,6 +23,25 @@ fn a_command_runs_to_its_end_and_its_output_arrives() {
     assert_eq!((output.lines(), output.code), (20, Some(7)));
     node.send(&ToProcess::Farewell);
     assert!(host.call(|engine| engine.wait(&spec.name, PATIENCE)).unwrap());
+}
+
+/// Nothing else wakes init then: what the command has left keeps its output open.
+#[test]
+fn an_end_that_comes_together_with_output_is_told() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let trigger = host.config.state.join("trigger");
+    let spec = workload("leaving", 2, &["leave", trigger.to_str().unwrap()]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() == 1);
+    let command = process_of(&spec, &host.network_of(&spec.name));
+    let init = parent_of(command).unwrap();
+    stop(init);
+    fs::write(trigger, "").unwrap();
+    wait_for_state(command, 'Z');
+    signal(init, libc::SIGCONT);
+    node.read(&mut output, |output| output.code.is_some());
+    assert_eq!((output.lines(), output.code), (2, Some(3)));
 }
 
 #[test]

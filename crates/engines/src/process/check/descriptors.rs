@@ -77,6 +77,10 @@ impl Findings<'_> {
 
     fn nameless(&mut self, pid: i32, number: i32, name: &str) {
         let kind = name.trim_start_matches("anon_inode:").trim_matches(['[', ']']);
+        if kind == "eventfd" && info_of(pid, number).contains("\neventfd-semaphore: 1\n") {
+            let what = format!("{} has an eventfd open that is a semaphore (EFD_SEMAPHORE)", named(pid));
+            return self.block(what, "let it use a POSIX semaphore without a name, or a pipe");
+        }
         if CARRIED.contains(&name) || (kind == "userfaultfd" && is_page_turner(&info_of(pid, number))) {
             return;
         }

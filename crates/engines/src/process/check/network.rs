@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::super::orphans;
 use super::Findings;
 
 impl Findings<'_> {
@@ -32,6 +33,10 @@ impl Findings<'_> {
         for link in links(&read("dev")?) {
             let what = format!("the instance has made itself the link {link}");
             self.block(what, "let it delete that before the move");
+        }
+        if orphans::are_beside(first)? {
+            let what = "the instance has closed a connection that has not sent all yet";
+            self.block(what, "move it when the peer has taken what was sent");
         }
         let prefix = self.network.prefix;
         let network = u32::from(own) & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);

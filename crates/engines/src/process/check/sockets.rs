@@ -99,6 +99,11 @@ impl Findings<'_> {
             let what = format!("{} has not read the urgent data of a connection", named(pid));
             self.block(what, "let it read that, or move it when it has");
         }
+        // CRIU carries the connection, but not its error: it would look as if the peer had sent all.
+        if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLERR) {
+            let what = format!("{} has not heard yet that a connection has failed", named(pid));
+            self.block(what, "let it read from the connection, or close it");
+        }
         if protocol == libc::IPPROTO_UDP && is_corked(socket) {
             let what = format!("{} has a corked UDP socket open", named(pid));
             self.block(what, "let it send what it has collected, by UDP_CORK as well");
