@@ -309,7 +309,7 @@ fn an_unknown_host_to_run_on_is_suggested_too() {
     let stage = Stage::new("host");
     let refusal = "{\"failed\":{\"message\":\"there is no host `nod1`\",\"help\":\"look\"}}\n";
     let hosts = "{\"hosts\":[{\"name\":\"node1\",\"address\":\"x\",\"up\":true,\"instances\":0}]}\n";
-    let _requests = stage.coordinator(&[refusal, "{\"instances\":[]}\n", hosts]);
+    let _requests = stage.coordinator(&[refusal, hosts]);
     let errors = text(&stage.run(&["run", "--host", "nod1", "--", "true"]).stderr);
     assert_eq!(errors, "transhume: there is no host `nod1`\n  did you mean `node1`? look\n");
 }
@@ -457,10 +457,9 @@ fn an_argument_or_a_directory_that_is_not_text_is_named() {
 fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
     let stage = Stage::new("refused");
     let refusal = "{\"failed\":{\"message\":\"there is no instance `jib`\",\"help\":\"look at `ps`\"}}\n";
-    let hosts = "{\"hosts\":[{\"name\":\"h2\",\"address\":\"x\",\"up\":true,\"instances\":0}]}\n";
     let instances = "{\"instances\":[{\"name\":\"job\",\"vid\":258,\"fabric\":1,\"host\":\"h1\",\"epoch\":0,\
                      \"address\":\"x\",\"state\":\"running\",\"command\":[\"x\"]}]}\n";
-    let _requests = stage.coordinator(&[ROLLED_BACK, refusal, instances, hosts, instances, hosts]);
+    let _requests = stage.coordinator(&[ROLLED_BACK, refusal, instances]);
     let ended = stage.run(&["move", "job", "h2"]);
     let errors = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1));
@@ -494,14 +493,7 @@ fn cancel_waits_for_the_rollback_and_outlives_a_coordinator() {
         "\"cancelling\"\n{\"waiting\":{\"host\":\"h1\",\"why\":\"away\",\"outlook\":\"then\"}}\n\"done\"\n";
     let refused = "{\"failed\":{\"message\":\"`job` is not being moved\",\"help\":\"look\"}}\n";
     let lost = "";
-    let requests = stage.coordinator(&[
-        waiting,
-        refused,
-        "{\"instances\":[]}\n",
-        "{\"hosts\":[]}\n",
-        lost,
-        "\"done\"\n",
-    ]);
+    let requests = stage.coordinator(&[waiting, refused, "{\"instances\":[]}\n", lost, "\"done\"\n"]);
     let ended = stage.run(&["cancel", "job"]);
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(text(&ended.stderr), "transhume: waiting for host h1: away; then\n");

@@ -24,7 +24,10 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let request = Request::Kill { name: self.name.clone() };
         let errand = format!("to end `{}`", self.name);
-        match target.ask_lasting(&request, &errand).map_err(|failure| target.suggest(failure, &self.name))? {
+        match target
+            .ask_lasting(&request, &errand)
+            .map_err(|failure| target.suggest_instance(failure, &self.name))?
+        {
             Event::Done => Ok(ExitCode::SUCCESS),
             event => Err(unexpected(&event)),
         }

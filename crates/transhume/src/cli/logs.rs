@@ -35,7 +35,7 @@ impl Arguments {
         let reading = Reading { name: &self.name, follow: self.follow, after: None, dropped: 0 };
         let events = target.send(&reading.request())?;
         let copied = reading.copy(&target.socket(), events, |failure| failure);
-        copied.map_err(|failure| target.suggest(failure, &self.name))
+        copied.map_err(|failure| target.suggest_instance(failure, &self.name))
     }
 }
 

@@ -9,30 +9,31 @@ use crate::failure::Failure;
 const ALIKE: f64 = 0.75;
 
 impl Target {
-    /// `failure` with the instance or host that was perhaps meant by `name`, if it is about that
-    /// and there is none of that name.
-    pub fn suggest(&self, failure: Failure, name: &str) -> Failure {
-        if !failure.names(name) {
-            return failure;
-        }
-        match nearest(name, &self.names()) {
-            Some(near) => failure.with_help(&format!("did you mean `{near}`?")),
-            None => failure,
-        }
+    /// `failure` with the instance that was perhaps meant by `name`, if it is about that and there is none of that name.
+    pub fn suggest_instance(&self, failure: Failure, name: &str) -> Failure {
+        suggest(failure, name, || match self.ask(&Request::List) {
+            Ok(Event::Instances(instances)) => instances.into_iter().map(|instance| instance.name).collect(),
+            _ => Vec::new(),
+        })
     }
 
-    /// All instances and hosts; none if the coordinator does not answer.
-    fn names(&self) -> Vec<String> {
-        let instances = match self.ask(&Request::List) {
-            Ok(Event::Instances(instances)) => instances,
+    /// The same of a host.
+    pub fn suggest_host(&self, failure: Failure, name: &str) -> Failure {
+        suggest(failure, name, || match self.ask(&Request::Hosts) {
+            Ok(Event::Hosts(hosts)) => hosts.into_iter().map(|host| host.name).collect(),
             _ => Vec::new(),
-        };
-        let hosts = match self.ask(&Request::Hosts) {
-            Ok(Event::Hosts(hosts)) => hosts,
-            _ => Vec::new(),
-        };
-        let instances = instances.into_iter().map(|instance| instance.name);
-        instances.chain(hosts.into_iter().map(|host| host.name)).collect()
+        })
+    }
+}
+
+/// `known` asks the coordinator; if that does not answer, there are none.
+fn suggest(failure: Failure, name: &str, known: impl FnOnce() -> Vec<String>) -> Failure {
+    if !failure.names(name) {
+        return failure;
+    }
+    match nearest(name, &known()) {
+        Some(near) => failure.with_help(&format!("did you mean `{near}`?")),
+        None => failure,
     }
 }
 

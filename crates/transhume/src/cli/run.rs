@@ -58,7 +58,7 @@ impl Arguments {
         let (detach, json) = (self.detach, self.json);
         let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
         let host = self.host.clone().unwrap_or_default();
-        let suggest = |failure| target.suggest(failure, &host);
+        let suggest = |failure| target.suggest_host(failure, &host);
         let instance = match target.ask(&Request::Run(self.request()?)).map_err(suggest)? {
             Event::Started(instance) => instance,
             Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),

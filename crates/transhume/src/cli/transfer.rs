@@ -55,7 +55,7 @@ impl Arguments {
             cancel_on_interrupt(target, self.name.clone(), self.json)?;
         }
         let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
-        let suggest = |failure| target.suggest(target.suggest(failure, &self.host), &self.name);
+        let suggest = |failure| target.suggest_instance(target.suggest_host(failure, &self.host), &self.name);
         match self.follow(&target.socket(), events, progress).map_err(suggest)? {
             Event::Checked { obstacles } => self.checked(obstacles),
             Event::Moved(report) => moved(&report, self.json),

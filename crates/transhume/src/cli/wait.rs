@@ -23,7 +23,10 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let request = Request::Wait { name: self.name.clone() };
         let errand = format!("while `{}` runs on", self.name);
-        match target.ask_lasting(&request, &errand).map_err(|failure| target.suggest(failure, &self.name))? {
+        match target
+            .ask_lasting(&request, &errand)
+            .map_err(|failure| target.suggest_instance(failure, &self.name))?
+        {
             Event::Exited { code } => Ok(exit_code(code)),
             event => Err(unexpected(&event)),
         }
