@@ -6,9 +6,10 @@ use libc::{c_int, c_void};
 use softhca::Errno;
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq};
 
+use waiting::EventQueue;
+
 use crate::cq::Cq;
 use crate::errno;
-use crate::events::EventQueue;
 use crate::object;
 use crate::process::Held;
 

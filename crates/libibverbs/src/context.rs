@@ -12,7 +12,6 @@ use verbs_abi::{
 
 use crate::cq::Cq;
 use crate::directory::Directory;
-use crate::events::EventQueue;
 use crate::process::{Held, Process, State};
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -20,7 +19,7 @@ use crate::{
     cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, multicast, object, post,
     qp, query, srq, xrc,
 };
-use waiting::Acks;
+use waiting::{Acks, EventQueue};
 
 /// What a program's `ibv_context` lies in.
 #[repr(C)]

@@ -148,14 +148,14 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
     // SAFETY: a context outlives its objects.
     let context = unsafe { Context::of(object.base.context) };
-    context.asynchronous.forget(|event| {
+    context.asynchronous.withdraw(|event| {
         // SAFETY: every member of the union is a pointer, or an integer in a union of that size.
         event.event_type == verbs_abi::constants::event::IBV_EVENT_CQ_ERR && unsafe { event.element.cq } == cq
     });
     if !object.base.channel.is_null() {
         // SAFETY: this CQ is still among the channel's users.
         let channel = unsafe { Channel::of(object.base.channel) };
-        channel.events.forget(|event| event.0 == cq);
+        channel.events.withdraw(|event| event.0 == cq);
         channel.users.fetch_sub(1, Ordering::AcqRel);
     }
     object.comp_acks.wait();

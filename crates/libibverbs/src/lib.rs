@@ -51,7 +51,6 @@ mod devices;
 mod directory;
 mod domain;
 mod errno;
-mod events;
 mod fork;
 mod held_acks;
 mod import;

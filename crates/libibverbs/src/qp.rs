@@ -325,7 +325,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         return errno.0;
     }
     // SAFETY: a context outlives its objects.
-    unsafe { Context::of(object.base.qp_base.context) }.asynchronous.forget(|event| is_of(event, qp));
+    unsafe { Context::of(object.base.qp_base.context) }.asynchronous.withdraw(|event| is_of(event, qp));
     object.acks.wait();
     // SAFETY: `create` gave it, and the program gives it back.
     unsafe { object::take::<Qp, _>(qp) };

@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         return errno.0;
     }
     // SAFETY: a context outlives its objects.
-    unsafe { Context::of(object.base.context) }.asynchronous.forget(|event| {
+    unsafe { Context::of(object.base.context) }.asynchronous.withdraw(|event| {
         // SAFETY: the type says that this member is set.
         event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && unsafe { event.element.srq } == srq
     });

@@ -298,7 +298,7 @@ impl Runtime {
         }
         let [node, call, links @ ..] = &*entries else { return Woken::default() };
         if call.revents != 0 {
-            self.process.wake.take();
+            self.process.wake.clear();
         }
         Woken {
             node: node.revents != 0,

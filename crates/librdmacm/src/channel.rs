@@ -1,14 +1,13 @@
 //! Event channels: queues of what happened to connections, with a descriptor that is readable while there is any.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use verbs_abi::rdma_event_channel;
 
 use crate::errno::Result;
 use crate::happening::Happening;
 use crate::id::Core;
-use waiting::{EventFd, lock};
+use waiting::EventQueue;
 
 /// Something that happened to an identifier.
 pub(crate) struct Queued {
@@ -16,11 +15,8 @@ pub(crate) struct Queued {
     pub(crate) happening: Happening,
 }
 
-/// See the module.
-pub(crate) struct Channel {
-    ready: EventFd,
-    queue: Mutex<VecDeque<Queued>>,
-}
+/// What happened to the identifiers of one channel.
+pub(crate) type Channel = EventQueue<Queued>;
 
 /// What a program holds.
 #[repr(C)]
@@ -32,9 +28,8 @@ pub(crate) struct ChannelObject {
 impl ChannelObject {
     /// A new channel, for the program.
     pub(crate) fn create() -> Result<*mut rdma_event_channel> {
-        let ready = EventFd::new(libc::EFD_SEMAPHORE)?;
-        let shown = rdma_event_channel { fd: ready.fd() };
-        let channel = Arc::new(Channel { ready, queue: Mutex::default() });
+        let channel = Arc::new(Channel::new()?);
+        let shown = rdma_event_channel { fd: channel.fd() };
         Ok(Box::into_raw(Box::new(Self { shown, channel })).cast())
     }
 
@@ -53,35 +48,7 @@ impl ChannelObject {
     }
 }
 
-impl Channel {
-    pub(crate) fn push(&self, queued: Queued) {
-        lock(&self.queue).push_back(queued);
-        self.ready.signal();
-    }
-
-    /// The oldest; waits for it unless the descriptor is non-blocking. `taken` sees it before anybody can
-    /// [`Self::withdraw`] it.
-    ///
-    /// # Errors
-    /// `EAGAIN`, `EINTR`.
-    pub(crate) fn next(&self, taken: impl Fn(&Queued)) -> Result<Queued> {
-        loop {
-            self.ready.wait()?;
-            let mut queue = lock(&self.queue);
-            if let Some(queued) = queue.pop_front() {
-                taken(&queued);
-                return Ok(queued);
-            }
-        }
-    }
-
-    /// Takes out what is of `core`.
-    pub(crate) fn withdraw(&self, core: &Arc<Core>) -> Vec<Queued> {
-        let mut queue = lock(&self.queue);
-        let (withdrawn, left): (Vec<_>, Vec<_>) =
-            queue.drain(..).partition(|queued: &Queued| Arc::ptr_eq(&queued.core, core));
-        queue.extend(left);
-        withdrawn.iter().for_each(|_| self.ready.take());
-        withdrawn
-    }
+/// Whether something happened to `core`.
+pub(crate) fn is_of(core: &Arc<Core>) -> impl Fn(&Queued) -> bool + '_ {
+    |queued| Arc::ptr_eq(&queued.core, core)
 }

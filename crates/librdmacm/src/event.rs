@@ -10,7 +10,7 @@ use verbs_abi::{
     RDMA_UDP_QKEY, ibv_gid, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 
-use crate::channel::{ChannelObject, Queued};
+use crate::channel::{ChannelObject, Queued, is_of};
 use crate::datagrams::route_to;
 use crate::errno::{INVALID, Result, status};
 use crate::happening::Happening;
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 /// Drops what the program has not seen of `core`.
 pub(crate) fn withdraw(core: &Arc<Core>) {
     let channel = lock(&core.state).channel.clone();
-    for queued in channel.withdraw(core) {
+    for queued in channel.withdraw(is_of(core)) {
         if let (Happening::Requested(child, _), Some(manager)) = (queued.happening, Manager::current()) {
             manager.abandon(&child);
         }

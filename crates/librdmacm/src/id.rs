@@ -10,7 +10,7 @@ use libc::c_void;
 use verbs_abi::port_space::{RDMA_PS_IPOIB, RDMA_PS_UDP};
 use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
 
-use crate::channel::{Channel, ChannelObject, Queued};
+use crate::channel::{Channel, ChannelObject, Queued, is_of};
 use crate::errno::{INVALID, Result};
 use crate::happening::Happening;
 use crate::verbs::{kind, zeroed};
@@ -95,7 +95,7 @@ impl Core {
     /// Moves what is queued to another channel, where what comes goes as well.
     pub(crate) fn migrate(self: &Arc<Self>, to: &Arc<Channel>) {
         let mut state = lock(&self.state);
-        let queued = state.channel.withdraw(self);
+        let queued = state.channel.withdraw(is_of(self));
         queued.into_iter().for_each(|queued| to.push(queued));
         state.channel = to.clone();
     }

@@ -391,7 +391,7 @@ extern "C" fn run(manager: &'static Manager) {
     loop {
         let timeout = manager.turn();
         waiting::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
-        manager.wake.take();
+        manager.wake.clear();
     }
 }
 

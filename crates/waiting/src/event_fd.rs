@@ -35,7 +35,7 @@ impl EventFd {
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Takes one (all, if not a semaphore); waits for it unless the descriptor is non-blocking.
+    /// Takes all; waits for it unless the descriptor is non-blocking.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`.
@@ -46,8 +46,8 @@ impl EventFd {
         if got == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes one if there is one, whatever flags the program has set on the descriptor.
-    pub fn take(&self) {
+    /// Takes all without waiting, whatever flags the program has set on the descriptor.
+    pub fn clear(&self) {
         let mut value = 0u64;
         let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
         // SAFETY: one vector of eight writable bytes is passed.

@@ -1,11 +1,13 @@
 //! What the drop-in libraries wait with.
 //!
 //! * [`EventFd`]: wakes a thread, or makes a descriptor readable that a program polls.
+//! * [`EventQueue`]: events of a program with such a descriptor.
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 
 mod acks;
 mod event_fd;
+mod event_queue;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 pub use acks::Acks;
 pub use event_fd::EventFd;
+pub use event_queue::EventQueue;
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
