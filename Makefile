@@ -7,6 +7,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
 .DEFAULT_GOAL := help
+# Two set-ups at once would wait for each other's lock of apt.
+.NOTPARALLEL:
 .PHONY: help setup setup-demo build test demo bench-verbs bench-move soak fuzz lint man clean
 
 help: ## List the targets

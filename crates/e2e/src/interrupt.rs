@@ -37,7 +37,8 @@ pub fn removes_labs(prefix: String) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns unless a signal has come: who fails because its lab is being removed must not end the process before that is done.
+/// Returns unless a signal has come: who fails because its lab is being removed must not end the process before that is
+/// done.
 pub fn stand_still_if_it_has_come() {
     while COME.load(Ordering::Relaxed) {
         thread::park();

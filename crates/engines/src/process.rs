@@ -60,7 +60,8 @@ use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
-/// How often a dump is tried where connections come that the instance has not accepted yet, or are closed that have something to send.
+/// How often a dump is tried where connections come that the instance has not accepted yet, or closed ones have not sent
+/// all.
 const ATTEMPTS: u32 = 5;
 
 /// What the process engine needs of its host.

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_void};
 use softhca::Errno;
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq};
-
 use waiting::EventQueue;
 
 use crate::cq::Cq;

@@ -74,8 +74,9 @@ impl<T> EventQueue<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -114,14 +115,15 @@ mod tests {
     #[test]
     fn threads_that_wait_get_each_event_once() {
         const EVENTS: u32 = 20_000;
-        const THREADS: u32 = 4;
+        const LIMIT: Duration = Duration::from_secs(20);
         let queue = Arc::new(EventQueue::new().unwrap());
-        let take = |queue: Arc<EventQueue<u32>>| {
-            move || (0..EVENTS / THREADS).map(|_| queue.next(|_| ()).unwrap()).collect::<Vec<_>>()
-        };
-        let takers: Vec<_> = (0..THREADS).map(|_| thread::spawn(take(queue.clone()))).collect();
+        let (sender, taken) = mpsc::channel();
+        for _ in 0..4 {
+            let (queue, sender) = (queue.clone(), sender.clone());
+            thread::spawn(move || while sender.send(queue.next(|_| ()).unwrap()).is_ok() {});
+        }
         (0..EVENTS).for_each(|event| queue.push(event));
-        let mut taken: Vec<_> = takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect();
+        let mut taken: Vec<_> = (0..EVENTS).map(|_| taken.recv_timeout(LIMIT).unwrap()).collect();
         taken.sort_unstable();
         assert!(taken.into_iter().eq(0..EVENTS));
         assert!(!is_ready(&queue));
