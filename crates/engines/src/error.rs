@@ -35,6 +35,9 @@ pub enum Error {
     /// A connection that the instance had closed when it was stopped had something left to send, which nobody can carry.
     #[error("a connection that `{0}` has closed has not sent all yet")]
     NotSent(InstanceName),
+    /// A connection failed that the instance had not looked at when it was stopped: CRIU would make its end of that.
+    #[error("a connection of `{0}` has failed, which it has not heard yet")]
+    NotHeard(InstanceName),
     /// CRIU refused; its log is kept.
     #[error("CRIU could not {doing} `{name}`: {reason}")]
     Criu {

@@ -60,8 +60,8 @@ use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
-/// How often a dump is tried where connections come that the instance has not accepted yet, or closed ones have not sent
-/// all.
+/// How often a dump is tried where connections come that the instance has not accepted yet, closed ones have not sent all,
+/// or others fail.
 const ATTEMPTS: u32 = 5;
 
 /// What the process engine needs of its host.
@@ -246,8 +246,9 @@ impl Engine for ProcessEngine {
         };
         let mut attempts = 1;
         while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
-            // It runs on, and may accept what has come, or send what is left.
-            if !matches!(error, Error::NotAccepted(_) | Error::NotSent(_)) || attempts == ATTEMPTS {
+            // It runs on, and may accept, send or hear that.
+            let passes = matches!(error, Error::NotAccepted(_) | Error::NotSent(_) | Error::NotHeard(_));
+            if !passes || attempts == ATTEMPTS {
                 return Err(error);
             }
             attempts += 1;

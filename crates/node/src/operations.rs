@@ -302,6 +302,12 @@ impl Node {
                     "move it again when its peers have taken what it sent",
                 );
             }
+            engines::Error::NotHeard(_) => {
+                return wire::reason(
+                    &error.to_string(),
+                    "move it again when it has read from the connection",
+                );
+            }
             engines::Error::Criu { doing: "dump", reason, .. } => {
                 format!("its processes could not be dumped on host {host} (CRIU says: {reason})")
             }

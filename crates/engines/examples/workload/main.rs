@@ -48,6 +48,7 @@ fn main() {
         ["keep_time"] => timers::keep_time(),
         ["listen", trigger] => streams::listen(trigger),
         ["fill", trigger] => streams::fill(trigger),
+        ["read_to_the_end"] => streams::read_to_the_end(),
         ["fill_back", port, trigger] => streams::exchange(streams::connect_to(port), trigger),
         ["whisper", port, trigger] => streams::whisper(port, trigger),
         _ => panic!("unknown workload {words:?}"),

@@ -1,5 +1,6 @@
 //! Programs that talk over TCP.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command};
@@ -156,6 +157,27 @@ fn write_what_fits(mut connection: &TcpStream, piece: &[u8]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// Closes one end of connection after connection, and reads from the other a while later.
+pub fn read_to_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut half_closed = VecDeque::new();
+    for number in 0_u64.. {
+        let mut closed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (open, _) = listener.accept().unwrap();
+        closed.write_all(&number.to_ne_bytes()).unwrap();
+        half_closed.push_back((number, open));
+        drop(closed);
+        if half_closed.len() > CONNECTIONS {
+            let (number, mut oldest) = half_closed.pop_front().unwrap();
+            let mut arrived = Vec::new();
+            oldest.read_to_end(&mut arrived).unwrap();
+            assert_eq!(arrived, number.to_ne_bytes());
+            println!("{number}");
+        }
+        thread::sleep(PAUSE);
     }
 }
 

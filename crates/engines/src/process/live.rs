@@ -27,6 +27,9 @@ const ARMED: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(10);
 /// How long a CRIU without its node may take to undo its work.
 const ORPHANED: Duration = Duration::from_secs(5);
+/// How long a stopped tree is kept waiting for the peers of connections that it has closed: they may acknowledge an end after
+/// 0.2 s.
+const ACKNOWLEDGED: Duration = Duration::from_millis(250);
 
 /// An instance and what of it this process holds.
 pub struct Live {
@@ -174,9 +177,15 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
         clock.lap("stop");
-        self.link.cut().doing(|| "cutting the link".into())?;
-        if orphans::are_beside(first).doing(|| format!("looking at the connections of `{name}`"))? {
+        let sent = orphans::have_sent_all(first, ACKNOWLEDGED);
+        if !sent.doing(|| format!("looking at the connections of `{name}`"))? {
             return Err(Error::NotSent(name.clone()));
+        }
+        self.link.cut().doing(|| "cutting the link".into())?;
+        // What is unheard of now came too late for the check.
+        let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
+        if sockets::any_has_failed(&tree).doing(|| format!("looking at the connections of `{name}`"))? {
+            return Err(Error::NotHeard(name.clone()));
         }
         clock.lap("cut");
         criu.answer(true)?;

@@ -36,10 +36,21 @@ pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     })
 }
 
-/// Has the kernel probe each peer of a tree whose connections have left repair mode, so that none waits for
-/// its timer.
+/// Has the kernel probe each peer of a restored tree whose connections have left repair mode, so that none waits for its
+/// timer. Peers that have closed may be gone, within the instance at least: their answer would be a reset.
 pub fn probe(tree: &[i32]) -> io::Result<()> {
-    for_each_tcp(tree, |_, socket| probe_peer(&socket))
+    for_each_tcp(tree, |_, socket| {
+        let is_over = has(&socket, libc::POLLRDHUP) && unacknowledged(&socket) == Some(0);
+        if is_over { Ok(()) } else { probe_peer(&socket) }
+    })
+}
+
+/// How many bytes the peer has not acknowledged.
+fn unacknowledged(socket: &OwnedFd) -> Option<libc::c_int> {
+    let mut bytes = 0;
+    // SAFETY: the kernel writes a number into `bytes`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    (result == 0).then_some(bytes)
 }
 
 fn probe_peer(socket: &OwnedFd) -> io::Result<()> {
@@ -56,6 +67,23 @@ fn probe_peer(socket: &OwnedFd) -> io::Result<()> {
 fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
+}
+
+/// Whether one of a tree's connections has failed, which its program has not heard yet.
+pub fn any_has_failed(tree: &[i32]) -> io::Result<bool> {
+    let mut found = false;
+    for_each_tcp(tree, |_, socket| {
+        found |= has(&socket, libc::POLLERR);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Whether `poll` tells one of these of a socket.
+pub fn has(socket: &OwnedFd, events: libc::c_short) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & events != 0 }
 }
 
 fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<()>) -> io::Result<()> {

@@ -70,21 +70,25 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
     }
 }
 
-/// The kernel sends it for nobody's descriptor. It may come after the check.
+/// What the kernel sends for nobody's descriptor, and a reset. They may come after the check.
 #[test]
-fn what_is_left_of_a_closed_connection_pins() {
+fn what_is_left_of_a_connection_pins() {
     let lab = Lab::new();
-    let host = lab.host("a");
-    let spec = workload("closing", 46, &["pin", "orphan"]);
-    let (mut node, mut output) = (host.start(&spec), Output::default());
-    node.read(&mut output, |output| output.lines() > 2);
-    node.suspend(&mut output);
-    let refused = host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET));
-    assert!(matches!(refused, Err(Error::NotSent(_))), "{refused:?}");
-    let mut node = Node::accept(&host.listen(&spec.name));
-    let before = output.lines();
-    node.read(&mut output, |output| output.lines() > before + 10);
-    output.assert_counts();
+    for (host, kind) in [(lab.host("a"), "orphan"), (lab.host("b"), "reset")] {
+        let spec = workload("closing", 46, &["pin", kind]);
+        let (mut node, mut output) = (host.start(&spec), Output::default());
+        node.read(&mut output, |output| output.lines() > 2);
+        node.suspend(&mut output);
+        match host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)) {
+            Err(Error::NotSent(_)) => assert_eq!(kind, "orphan"),
+            Err(Error::NotHeard(_)) => assert_eq!(kind, "reset"),
+            other => panic!("{kind}: {other:?}"),
+        }
+        let mut node = Node::accept(&host.listen(&spec.name));
+        let before = output.lines();
+        node.read(&mut output, |output| output.lines() > before + 10);
+        output.assert_counts();
+    }
 }
 
 #[test]

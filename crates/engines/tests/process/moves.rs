@@ -379,6 +379,14 @@ fn full_connections_inside_of_an_instance_come_along() {
     assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Nobody has the closed end any more: CRIU does not bring it along.
+#[test]
+fn half_closed_connections_inside_of_an_instance_come_along() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    comes_along(&a, &b, &workload("half", 47, &["read_to_the_end"]));
+}
+
 #[test]
 fn a_rolled_back_instance_runs_on_with_its_connections() {
     let lab = Lab::new();

@@ -4,9 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use super::super::orphans;
 use super::Findings;
+
+/// What a cut of the link has lost, in a move of the peer's for one, the kernel sends again after 0.2 s, twice that, and so
+/// on.
+const RETRANSMISSION: Duration = Duration::from_secs(3);
 
 impl Findings<'_> {
     pub(super) fn network(&mut self) -> io::Result<()> {
@@ -34,7 +39,7 @@ impl Findings<'_> {
             let what = format!("the instance has made itself the link {link}");
             self.block(what, "let it delete that before the move");
         }
-        if orphans::are_beside(first)? {
+        if !orphans::have_sent_all(first, RETRANSMISSION)? {
             let what = "the instance has closed a connection that has not sent all yet";
             self.block(what, "move it when the peer has taken what was sent");
         }

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use fabric::attach::SOCKET_NAME;
 
+use super::super::sockets::{self, has};
 use super::super::task::{Stat, Task};
 use super::{Findings, named};
 
@@ -151,15 +152,8 @@ fn has_connections_to_accept(socket: &OwnedFd) -> bool {
     result == 0 && info.tcpi_state == TCP_LISTEN && info.tcpi_unacked > 0
 }
 
-/// Whether a socket has something of that kind to read.
-fn has(socket: &OwnedFd, kind: libc::c_short) -> bool {
-    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: kind, revents: 0 };
-    // SAFETY: one live pollfd is passed.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & kind != 0 }
-}
-
 fn is_corked(socket: &OwnedFd) -> bool {
-    let cork = super::super::sockets::option(socket, libc::IPPROTO_UDP, libc::UDP_CORK);
+    let cork = sockets::option(socket, libc::IPPROTO_UDP, libc::UDP_CORK);
     cork.is_ok_and(|cork| cork != 0)
 }
 
@@ -207,5 +201,5 @@ fn peer_pid(socket: &OwnedFd) -> Option<i32> {
 }
 
 fn option(socket: &OwnedFd, name: libc::c_int) -> io::Result<libc::c_int> {
-    super::super::sockets::option(socket, libc::SOL_SOCKET, name)
+    sockets::option(socket, libc::SOL_SOCKET, name)
 }
