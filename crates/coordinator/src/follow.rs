@@ -291,7 +291,15 @@ fn is_blackout(phase: Phase) -> bool {
 }
 
 fn all_in_one(reasons: &[Failure]) -> Failure {
-    let join = |part: fn(&Failure) -> &str| reasons.iter().map(part).collect::<Vec<_>>().join("; ");
+    let join = |part: fn(&Failure) -> &str| {
+        let mut said = Vec::new();
+        for words in reasons.iter().map(part) {
+            if !said.contains(&words) {
+                said.push(words);
+            }
+        }
+        said.join("; ")
+    };
     Failure::new(join(|reason| &reason.message), join(|reason| &reason.help))
 }
 
@@ -429,5 +437,12 @@ mod tests {
         assert!(follow.tell(Progress::Ended { outcome, phases: phases.to_vec() }));
         let Ok(Event::Moved(report)) = heard.try_recv() else { panic!("no report") };
         assert_eq!((report.blackout_us, report.total_us > 0), (0, true));
+    }
+
+    #[test]
+    fn a_way_out_of_several_is_said_once() {
+        let reason = |what| Failure::new(what, "close it");
+        let all = all_in_one(&[reason("a is open"), reason("b is open")]);
+        assert_eq!((&*all.message, &*all.help), ("a is open; b is open", "close it"));
     }
 }

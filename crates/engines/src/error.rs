@@ -24,8 +24,13 @@ pub enum Error {
         must: &'static str,
     },
     /// The engine cannot work on this host.
-    #[error("{0}")]
-    Unusable(String),
+    #[error("{what}: {way_out}")]
+    Unusable {
+        /// What is missing.
+        what: String,
+        /// What to do.
+        way_out: String,
+    },
     /// The images of an instance do not fit: whose, and where.
     #[error("there is no room for {0}")]
     NoRoom(String),
@@ -75,6 +80,13 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The engine cannot work on this host: why, and what to do.
+    pub fn unusable(what: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self::Unusable { what: what.into(), way_out: way_out.into() }
+    }
 }
 
 /// Names what was tried.

@@ -130,9 +130,8 @@ impl Node {
     ) -> engines::Result<T> {
         let engine = self.engine.clone();
         let worked = tokio::task::spawn_blocking(move || work(&*engine)).await;
-        worked.unwrap_or_else(|_| {
-            Err(engines::Error::Unusable("the engine broke down: see the node's log".into()))
-        })
+        worked
+            .unwrap_or_else(|_| Err(engines::Error::unusable("the engine broke down", "see the node's log")))
     }
 }
 

@@ -89,7 +89,8 @@ impl Node {
             return Ok(refusal);
         }
         let checked = name.clone();
-        let Report { blockers, needs } = self.engine(move |engine| engine.check(&checked)).await?;
+        let report = self.engine(move |engine| engine.check(&checked)).await;
+        let Report { blockers, needs } = report.map_err(|error| self.in_words(error))?;
         if !blockers.is_empty() {
             return Ok(refused(&blockers));
         }
@@ -120,7 +121,8 @@ impl Node {
         if let Some(refusal) = self.no_room() {
             return Ok(Some(refusal));
         }
-        let blockers = self.engine(move |engine| engine.verify(&needs)).await?;
+        let blockers = self.engine(move |engine| engine.verify(&needs)).await;
+        let blockers = blockers.map_err(|error| self.in_words(error))?;
         Ok((!blockers.is_empty()).then(|| refused(&blockers)))
     }
 
@@ -292,6 +294,9 @@ impl Node {
                     &self.at_home(&error.to_string()),
                     "free some there, or choose another host",
                 );
+            }
+            engines::Error::Unusable { what, way_out } => {
+                return wire::reason(&self.at_home(what), way_out);
             }
             engines::Error::NotAccepted(_) => {
                 return wire::reason(&error.to_string(), "move it again when fewer connections come for it");

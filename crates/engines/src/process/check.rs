@@ -52,6 +52,9 @@ pub struct Findings<'a> {
     memory: u64,
 }
 
+/// What the kernel calls the files of `memfd_secret`.
+const SECRET_MEMORY: &str = "/secretmem";
+
 /// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
 /// is about to be accepted.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -108,6 +111,10 @@ impl Findings<'_> {
     fn half_deleted(&mut self, pid: i32, path: &Path, how: &str) {
         let path = path.display().to_string();
         let path = path.trim_end_matches(" (deleted)");
+        if path == SECRET_MEMORY {
+            let what = format!("{} has memory that nobody else can read (memfd_secret)", named(pid));
+            return self.block(what, "let it unmap and close that before the move");
+        }
         let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
         self.block(what, "let it close the file, or delete its other names too (a semaphore's: sem_unlink)");
     }

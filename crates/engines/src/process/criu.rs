@@ -128,9 +128,10 @@ impl Criu {
         if guard.stdout.take().and_then(line_in_time).as_deref() == Some("ready\n") {
             return Ok(());
         }
-        Err(Error::Unusable(format!(
-            "the guard of `{name}` cannot trace CRIU: is a debugger attached to it?"
-        )))
+        Err(Error::unusable(
+            format!("the guard of `{name}` cannot trace CRIU"),
+            "detach the debugger that does",
+        ))
     }
 
     /// Who it is, for the record.
@@ -394,7 +395,7 @@ fn is_noise(message: &str) -> bool {
 }
 
 fn unprintable(path: &Path) -> Error {
-    Error::Unusable(format!("the image directory {} is not UTF-8: choose another", path.display()))
+    Error::unusable(format!("the image directory {} is not UTF-8", path.display()), "choose another")
 }
 
 fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -19,7 +19,7 @@ const OLDEST: (u32, u32, u32) = (4, 1, 0);
 pub fn inspect(criu: &Path) -> Result<Host> {
     // SAFETY: no memory is passed.
     if unsafe { libc::geteuid() } != 0 {
-        return Err(Error::Unusable("moving processes needs root: run the node as root".into()));
+        return Err(Error::unusable("moving processes needs root", "run the node as root"));
     }
     let (kernel, architecture) = uname();
     let version = version_of(criu)?;
@@ -27,10 +27,10 @@ pub fn inspect(criu: &Path) -> Result<Host> {
     let needed = if release(&kernel) >= new { least } else { OLDEST };
     if version < needed {
         let (major, minor, _) = needed;
-        return Err(Error::Unusable(format!(
-            "{} is too old for kernel {kernel}: get CRIU {major}.{minor} or newer with scripts/criu.sh",
-            criu.display()
-        )));
+        return Err(Error::unusable(
+            format!("{} is too old for kernel {kernel}", criu.display()),
+            format!("get CRIU {major}.{minor} or newer with scripts/criu.sh"),
+        ));
     }
     check(criu)?;
     let cpu_features = cpu_features()?;
@@ -48,11 +48,14 @@ pub fn memory_available() -> Result<u64> {
 fn version_of(criu: &Path) -> Result<(u32, u32, u32)> {
     let output = Command::new(criu).arg("--version").output();
     let output = output.map_err(|error| {
-        Error::Unusable(format!("{}: {error}: get CRIU with scripts/criu.sh", criu.display()))
+        let what = format!("CRIU does not start as {} ({error})", criu.display());
+        Error::unusable(what, "get it with scripts/criu.sh")
     })?;
     let text = String::from_utf8_lossy(&output.stdout);
-    parse_version(&text)
-        .ok_or_else(|| Error::Unusable(format!("{} --version says nothing known", criu.display())))
+    parse_version(&text).ok_or_else(|| {
+        let what = format!("{} --version says nothing known", criu.display());
+        Error::unusable(what, "get CRIU with scripts/criu.sh")
+    })
 }
 
 /// `Version: 4.2.1` or `Version: v4.2-12-gabcdef`
@@ -77,7 +80,10 @@ fn check(criu: &Path) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said.lines().find(|line| line.contains("Error")).unwrap_or("it gives no reason").trim();
-    Err(Error::Unusable(format!("this kernel does not let CRIU work: criu check: {why}")))
+    Err(Error::unusable(
+        format!("this kernel does not let CRIU work (criu check: {why})"),
+        "choose a host with another kernel",
+    ))
 }
 
 fn uname() -> (String, String) {

@@ -128,7 +128,7 @@ impl Engine for Handle {
 
     fn prepare(&self, spec: &InstanceSpec, _: u64) -> Result<()> {
         if self.0.fail_prepare.swap(false, Ordering::SeqCst) {
-            return Err(Error::Unusable("the test says so".into()));
+            return Err(Error::unusable("the test says so", "let it"));
         }
         fs::create_dir_all(self.0.images(&spec.name)).unwrap();
         self.0.here.lock().unwrap().insert(spec.name.clone(), (spec.clone(), State::Prepared));
@@ -202,7 +202,7 @@ impl Engine for Handle {
 
     fn release(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Running> {
         if self.0.fail_release.swap(false, Ordering::SeqCst) {
-            return Err(Error::Unusable("the test says so".into()));
+            return Err(Error::unusable("the test says so", "let it"));
         }
         drop(self.0.release_gate.lock().unwrap());
         self.0.change(name, State::Held, State::Running)

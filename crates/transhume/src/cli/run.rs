@@ -22,7 +22,7 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 ///
 /// The program runs in PID, network and UTS namespaces of its own on one of the hosts, with this
 /// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
-/// Its output comes here, and its exit code is that of this command.
+/// It has no standard input (`/dev/null`). Its output comes here, and its exit code is that of this command.
 /// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and
 /// 126 if it cannot be run, as shells have it.
 /// Ctrl-C ends it (with SIGKILL, as `transhume kill` does), and so does SIGTERM, a terminal that is closed, and

@@ -147,11 +147,13 @@ impl Drop for Opened {
     }
 }
 
+const NO_DEVICE: &str = "no RDMA device; start this program with `transhume run`";
+
 fn open_context(functions: &Functions, name: Option<&str>) -> Result<NonNull<abi::ibv_context>> {
     let mut count: c_int = 0;
     // SAFETY: the pointer is valid for the call.
     let list = unsafe { (functions.ibv_get_device_list)(&raw mut count) };
-    let list = not_null(list, "ibv_get_device_list")?;
+    let list = not_null(list, "ibv_get_device_list").context(NO_DEVICE)?;
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the list has `count` devices, valid until it is freed.
     let devices = unsafe { std::slice::from_raw_parts(list.as_ptr(), count) };
@@ -165,7 +167,7 @@ fn open_context(functions: &Functions, name: Option<&str>) -> Result<NonNull<abi
     match (context, name) {
         (Some(context), _) => not_null(context, "ibv_open_device"),
         (None, Some(name)) => bail!("no RDMA device `{name}`; `ibv_devices` lists those that there are"),
-        (None, None) => bail!("no RDMA device; start this program with `transhume run`"),
+        (None, None) => bail!(NO_DEVICE),
     }
 }
 

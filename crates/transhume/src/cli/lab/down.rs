@@ -30,6 +30,12 @@ impl Arguments {
             (true, false) => Lab::names(),
             (false, _) => vec![target.lab_to_remove()?],
         };
+        if let [name] = &names[..]
+            && target.names_a_lab()
+            && !Lab::names().contains(name)
+        {
+            eprintln!("transhume: there is no lab `{name}`; what a crash may have left of it is removed");
+        }
         for name in &names {
             Lab::down(name)?;
         }
