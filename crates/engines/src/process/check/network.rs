@@ -10,8 +10,8 @@ use super::super::orphans;
 use super::Findings;
 
 /// What a cut of the link has lost, in a move of the peer's for one, the kernel sends again after 0.2 s, twice that, and so
-/// on.
-const RETRANSMISSION: Duration = Duration::from_secs(3);
+/// on; or after 3 s and more, if it had to ask for the connection twice (RFC 6298, 5.7).
+const RETRANSMISSION: Duration = Duration::from_secs(10);
 
 impl Findings<'_> {
     pub(super) fn network(&mut self) -> io::Result<()> {
