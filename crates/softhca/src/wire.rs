@@ -235,19 +235,22 @@ impl Header {
     #[must_use]
     #[inline]
     pub fn encode(&self) -> [u8; HEADER] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let syndrome = self.syndrome.map_or(0, |syndrome| syndrome as u8);
+        let kind = u32::from_le_bytes([self.opcode as u8, self.flags, syndrome, 0]);
+        // Whole words: many small copies would take as long as all else that is done to a short message.
+        let words = [
+            pair(kind, self.dst_qpn),
+            pair(self.src_qpn, self.length),
+            self.msn,
+            self.va,
+            pair(self.rkey, self.imm),
+            pair(self.offset, self.total),
+        ];
         let mut bytes = [0; HEADER];
-        bytes[0] = self.opcode as u8;
-        bytes[1] = self.flags;
-        bytes[2] = self.syndrome.map_or(0, |syndrome| syndrome as u8);
-        bytes[4..8].copy_from_slice(&self.dst_qpn.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.src_qpn.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.length.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.msn.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.va.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.rkey.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.imm.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[44..48].copy_from_slice(&self.total.to_le_bytes());
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
         bytes
     }
 

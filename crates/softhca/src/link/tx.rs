@@ -92,8 +92,9 @@ impl Tx {
     /// Writes as much as `stream` takes. True if that was all.
     pub fn flush(&mut self, stream: &mut dyn Stream) -> io::Result<bool> {
         while self.left > 0 {
-            let vectors: ArrayVec<iovec, MAX_VECTORS> =
-                self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)).collect();
+            // Filled where it stands: collected elsewhere, all of its room would be copied.
+            let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
+            vectors.extend(self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)));
             // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
             // registration or a request has called `copy_out`.
             let mut written = unsafe { stream.write(&vectors) };
