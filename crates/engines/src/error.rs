@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::instance::InstanceName;
+use crate::report::Blocker;
 
 /// The result of an engine's call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -34,15 +35,14 @@ pub enum Error {
     /// The images of an instance do not fit: whose, and where.
     #[error("there is no room for {0}")]
     NoRoom(String),
-    /// A connection came for the instance that it had not accepted when it was stopped, which CRIU cannot carry.
-    #[error("a connection came for `{0}` that it has not accepted yet")]
-    NotAccepted(InstanceName),
-    /// A connection that the instance had closed when it was stopped had something left to send, which nobody can carry.
-    #[error("a connection that `{0}` has closed has not sent all yet")]
-    NotSent(InstanceName),
-    /// A connection failed that the instance had not looked at when it was stopped: CRIU would make its end of that.
-    #[error("a connection of `{0}` has failed, which it has not heard yet")]
-    NotHeard(InstanceName),
+    /// What pins the instance came after the check, and was there still when it was stopped.
+    #[error("{blocker}")]
+    Pinned {
+        /// Which.
+        name: InstanceName,
+        /// What, and the way out.
+        blocker: Blocker,
+    },
     /// CRIU refused; its log is kept.
     #[error("CRIU could not {doing} `{name}`: {reason}")]
     Criu {

@@ -48,7 +48,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{self, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::live::Live;
 use self::record::Records;
@@ -60,9 +60,9 @@ use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
-/// How often a dump is tried where connections come that the instance has not accepted yet, closed ones have not sent all,
-/// or others fail.
-const ATTEMPTS: u32 = 5;
+/// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
+/// connection that it is about to accept. Each time it is stopped for hundredths of a second.
+const INSISTENCE: Duration = Duration::from_secs(1);
 
 /// What the process engine needs of its host.
 #[derive(Clone, Debug)]
@@ -195,10 +195,7 @@ impl Engine for ProcessEngine {
             check::inspect(live.first()?.id().pid, &live.record.spec.network)?;
         match live.place_images(&self.config.images, memory) {
             Err(error @ Error::NoRoom(_)) => {
-                blockers.push(Blocker {
-                    what: format!("at the source {error}"),
-                    remedy: "free some there".into(),
-                });
+                blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
             }
             placed => placed?,
         }
@@ -244,14 +241,12 @@ impl Engine for ProcessEngine {
             Some(turn) => turn,
             None => Turn::take(name, watch)?,
         };
-        let mut attempts = 1;
+        let end = Instant::now() + INSISTENCE;
         while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
-            // It runs on, and may accept, send or hear that.
-            let passes = matches!(error, Error::NotAccepted(_) | Error::NotSent(_) | Error::NotHeard(_));
-            if !passes || attempts == ATTEMPTS {
+            // It runs on, and what pins it may pass.
+            if !matches!(error, Error::Pinned { .. }) || Instant::now() > end {
                 return Err(error);
             }
-            attempts += 1;
             live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }

@@ -23,6 +23,13 @@ pub struct Blocker {
     pub remedy: String,
 }
 
+impl Blocker {
+    /// Something that pins, and what to do about it.
+    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
+}
+
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.remedy)

@@ -298,21 +298,7 @@ impl Node {
             engines::Error::Unusable { what, way_out } => {
                 return wire::reason(&self.at_home(what), way_out);
             }
-            engines::Error::NotAccepted(_) => {
-                return wire::reason(&error.to_string(), "move it again when fewer connections come for it");
-            }
-            engines::Error::NotSent(_) => {
-                return wire::reason(
-                    &error.to_string(),
-                    "move it again when its peers have taken what it sent",
-                );
-            }
-            engines::Error::NotHeard(_) => {
-                return wire::reason(
-                    &error.to_string(),
-                    "move it again when it has read from the connection",
-                );
-            }
+            engines::Error::Pinned { blocker, .. } => return wire::reason(&blocker.what, &blocker.remedy),
             engines::Error::Criu { doing: "dump", reason, .. } => {
                 format!("its processes could not be dumped on host {host} (CRIU says: {reason})")
             }

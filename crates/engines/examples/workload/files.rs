@@ -1,15 +1,15 @@
 //! Programs that use files.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 
-use crate::{PAUSE, count};
+use crate::{PAUSE, checked, count};
 
 pub fn memory_file() -> File {
     // SAFETY: the name is a C string, and the descriptor is new.
@@ -26,6 +26,16 @@ pub fn open(path: &str) {
 pub fn lock(path: &str) {
     let file = File::open(path).unwrap();
     file.lock().unwrap();
+    count(u64::MAX);
+}
+
+/// Writes into a FIFO, and reads nothing.
+pub fn leave_unread(path: &str) {
+    let name = CString::new(path).unwrap();
+    // SAFETY: the name is a live C string.
+    checked(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }).unwrap();
+    let mut fifo = File::options().read(true).write(true).open(path).unwrap();
+    fifo.write_all(&[0; 8]).unwrap();
     count(u64::MAX);
 }
 

@@ -29,6 +29,8 @@ pub fn pin(kind: &str) {
         "ping" => keep(ping_socket()),
         "orphan" => keep(peer_of_an_orphan()),
         "semaphore" => keep(semaphore_of_events()),
+        "packets" => keep(pipe_of_packets()),
+        "full" => keep(as_many_files_as_allowed()),
         "reset" => keep(connection_that_was_reset()),
         _ => panic!("unknown {kind}"),
     }
@@ -152,6 +154,21 @@ fn semaphore_of_events() -> OwnedFd {
     checked(events).unwrap();
     // SAFETY: the kernel has just made it for us.
     unsafe { OwnedFd::from_raw_fd(events) }
+}
+
+fn pipe_of_packets() -> [OwnedFd; 2] {
+    let mut ends = [-1; 2];
+    // SAFETY: the kernel writes two numbers.
+    checked(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT) }).unwrap();
+    // SAFETY: the kernel has just made them for us.
+    ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) })
+}
+
+fn as_many_files_as_allowed() -> Vec<File> {
+    let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+    // SAFETY: the limit is live.
+    checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).unwrap();
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
 /// Its other end is closed with something unread.

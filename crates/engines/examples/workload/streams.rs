@@ -160,6 +160,17 @@ fn write_what_fits(mut connection: &TcpStream, piece: &[u8]) {
     }
 }
 
+/// Looks again and again whether it is refused a socket of multipath TCP.
+pub fn listen_on_one_path() {
+    for number in 0_u64.. {
+        // SAFETY: no memory is passed.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP) };
+        assert_eq!(socket, -1);
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
 /// Closes one end of connection after connection, and reads from the other a while later.
 pub fn read_to_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -44,6 +44,8 @@ pub struct Findings<'a> {
     first: i32,
     /// The tree.
     members: HashSet<i32>,
+    /// Nothing runs: what the destination must have is known, and time matters.
+    is_stopped: bool,
     /// Each reason once, in the order found.
     blockers: Vec<Blocker>,
     files: BTreeMap<PathBuf, OpenFile>,
@@ -57,34 +59,27 @@ const SECRET_MEMORY: &str = "/secretmem";
 
 /// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
 /// is about to be accepted.
-const MOMENT: Duration = Duration::from_millis(200);
-const PAUSE: Duration = Duration::from_millis(20);
+const MOMENT: Duration = Duration::from_millis(500);
+/// The pauses between grow by this, so that they do not keep step with a program that takes and gives up a lock.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Inspects the tree below `first`.
 pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
     let end = Instant::now() + MOMENT;
+    let mut pause = Duration::ZERO;
     loop {
         let found = look(first, network)?;
         let (blockers, ..) = &found;
         if blockers.is_empty() || Instant::now() > end {
             return Ok(found);
         }
-        thread::sleep(PAUSE);
+        pause += PAUSE;
+        thread::sleep(pause);
     }
 }
 
 fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
-    let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
-    let members = tree.iter().copied().collect();
-    let mut findings = Findings {
-        network,
-        first,
-        members,
-        blockers: Vec::new(),
-        files: BTreeMap::new(),
-        pipes: HashSet::new(),
-        memory: 0,
-    };
+    let (tree, mut findings) = begin(first, network)?;
     // As long as it has not ended.
     let _ended = findings.network();
     findings.system_v();
@@ -99,9 +94,34 @@ fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u
     Ok((findings.blockers, findings.files.into_values().collect(), findings.memory))
 }
 
+/// Looks again at what the tree below `first` has open, which is stopped now: what pins it may have come after the check.
+pub fn inspect_stopped(first: i32, network: &Network) -> Result<Vec<Blocker>> {
+    let (tree, mut findings) = begin(first, network)?;
+    findings.is_stopped = true;
+    for &pid in &tree {
+        findings.descriptors(pid).doing(|| format!("looking at what process {pid} has open"))?;
+    }
+    Ok(findings.blockers)
+}
+
+fn begin(first: i32, network: &Network) -> Result<(Vec<i32>, Findings<'_>)> {
+    let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
+    let findings = Findings {
+        network,
+        first,
+        members: tree.iter().copied().collect(),
+        is_stopped: false,
+        blockers: Vec::new(),
+        files: BTreeMap::new(),
+        pipes: HashSet::new(),
+        memory: 0,
+    };
+    Ok((tree, findings))
+}
+
 impl Findings<'_> {
     fn block(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
-        let blocker = Blocker { what: what.into(), remedy: remedy.into() };
+        let blocker = Blocker::new(what, remedy);
         if !self.blockers.contains(&blocker) {
             self.blockers.push(blocker);
         }
@@ -121,6 +141,9 @@ impl Findings<'_> {
 
     /// The destination must have this file. `via` leads to it whatever its path is now.
     fn need(&mut self, path: &Path, via: &Path, written: bool) {
+        if self.is_stopped {
+            return;
+        }
         let Ok(metadata) = fs::metadata(via) else { return };
         let kind = metadata.file_type();
         let kind = if kind.is_dir() {

@@ -23,6 +23,7 @@ use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::guard;
 use crate::instance::InstanceName;
+use crate::report::Blocker;
 
 /// How often a wait looks whether the caller cancelled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -320,7 +321,9 @@ impl Criu {
         }
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         if log.contains("In-flight connection (l)") {
-            return Error::NotAccepted(self.name.clone());
+            let what = "a connection came for the instance that it has not accepted yet";
+            let blocker = Blocker::new(what, "move it when fewer connections come for it");
+            return Error::Pinned { name: self.name.clone(), blocker };
         }
         let reason = reason_in(&log).unwrap_or_else(|| match self.child.try_wait() {
             Ok(Some(status)) => format!("it ended early ({status})"),

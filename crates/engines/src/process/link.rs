@@ -66,6 +66,7 @@ impl Link {
         netlink::set_up(&near)?;
         netns::enter(namespace, || {
             without_ipv6();
+            without_multipath();
             netlink::set_up("lo")?;
             netlink::set_up(INSIDE)?;
             let link = Self::here(network, bridge)?;
@@ -190,6 +191,11 @@ fn forward(index: u32) -> io::Result<()> {
 /// Kernels without IPv6 have nothing to switch off.
 fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
+}
+
+/// CRIU carries no multipath TCP, which programs in Go have where they can. They take plain TCP then.
+fn without_multipath() {
+    let _absent = fs::write("/proc/sys/net/mptcp/enabled", "0");
 }
 
 fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {

@@ -14,7 +14,7 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
-use super::{Config, images, orphans, own_files, scheduling, socket_options, sockets, timers};
+use super::{Config, check, images, orphans, own_files, scheduling, socket_options, sockets, timers};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -179,13 +179,11 @@ impl Live {
         clock.lap("stop");
         let sent = orphans::have_sent_all(first, ACKNOWLEDGED);
         if !sent.doing(|| format!("looking at the connections of `{name}`"))? {
-            return Err(Error::NotSent(name.clone()));
+            return Err(Error::Pinned { name: name.clone(), blocker: orphans::blocker() });
         }
         self.link.cut().doing(|| "cutting the link".into())?;
-        // What is unheard of now came too late for the check.
-        let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
-        if sockets::any_has_failed(&tree).doing(|| format!("looking at the connections of `{name}`"))? {
-            return Err(Error::NotHeard(name.clone()));
+        if let Some(blocker) = check::inspect_stopped(first, &self.record.spec.network)?.into_iter().next() {
+            return Err(Error::Pinned { name: name.clone(), blocker });
         }
         clock.lap("cut");
         criu.answer(true)?;

@@ -7,6 +7,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::Blocker;
+
 /// States in which a connection has not sent all, its end included: `TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`.
 const UNSENT: [&str; 3] = ["04", "09", "0B"];
 const PAUSE: Duration = Duration::from_millis(5);
@@ -24,6 +26,12 @@ pub fn have_sent_all(pid: i32, patience: Duration) -> io::Result<bool> {
         left.retain(|connection| still.contains(connection));
     }
     Ok(true)
+}
+
+/// What to say if they have not.
+pub fn blocker() -> Blocker {
+    let what = "the instance has closed a connection that has not sent all yet";
+    Blocker::new(what, "move it when the peer has taken what was sent")
 }
 
 fn beside(pid: i32) -> io::Result<HashSet<String>> {

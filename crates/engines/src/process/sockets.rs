@@ -69,16 +69,6 @@ fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
 }
 
-/// Whether one of a tree's connections has failed, which its program has not heard yet.
-pub fn any_has_failed(tree: &[i32]) -> io::Result<bool> {
-    let mut found = false;
-    for_each_tcp(tree, |_, socket| {
-        found |= has(&socket, libc::POLLERR);
-        Ok(())
-    })?;
-    Ok(found)
-}
-
 /// Whether `poll` tells one of these of a socket.
 pub fn has(socket: &OwnedFd, events: libc::c_short) -> bool {
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };

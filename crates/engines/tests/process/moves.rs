@@ -379,6 +379,14 @@ fn full_connections_inside_of_an_instance_come_along() {
     assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// It could not come along.
+#[test]
+fn there_is_no_multipath_tcp() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    comes_along(&a, &b, &workload("single", 48, &["listen_on_one_path"]));
+}
+
 /// Nobody has the closed end any more: CRIU does not bring it along.
 #[test]
 fn half_closed_connections_inside_of_an_instance_come_along() {

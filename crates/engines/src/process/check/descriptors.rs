@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
@@ -36,21 +37,35 @@ const TERMINALS: [u32; 4] = [4, 5, 88, 136];
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
 
+/// Descriptors that CRIU makes in a process: of memory, and of a socket.
+const SPARE: usize = 2;
+
 impl Findings<'_> {
     pub(super) fn descriptors(&mut self, pid: i32) -> io::Result<()> {
         let id = TaskId::of(pid)?;
         let Some(task) = Task::open(id) else { return Ok(()) };
-        for number in task::numbers_in(&format!("/proc/{pid}/fd"))? {
-            let link = format!("/proc/{pid}/fd/{number}");
-            let Ok(target) = fs::read_link(&link) else { continue };
+        let numbers = task::numbers_in(&format!("/proc/{pid}/fd"))?;
+        self.room(pid, numbers.len())?;
+        for number in numbers {
+            let Ok(target) = fs::read_link(format!("/proc/{pid}/fd/{number}")) else { continue };
             match target.to_string_lossy() {
                 name if name.starts_with("socket:") => self.socket(pid, &task, number),
                 name if name.starts_with("anon_inode:") => self.nameless(pid, number, &name),
                 name if name.starts_with("pipe:") => self.pipe(pid, number, &target),
                 name if is_namespace(&name) => self.namespace(pid, &name),
-                name if name.starts_with('/') => self.file(pid, number, &target, Path::new(&link)),
+                name if name.starts_with('/') => self.file(pid, &task, number, &target),
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// CRIU works from within the process, which has `count` descriptors already.
+    fn room(&mut self, pid: i32, count: usize) -> io::Result<()> {
+        let limit = open_files(&task::read(&format!("/proc/{pid}/limits"))?);
+        if limit.is_some_and(|limit| count + SPARE > limit) {
+            let what = format!("{} has {count} descriptors open, as many as it may", named(pid));
+            self.block(what, "let it close some, or start it with a higher limit (`ulimit -n`)");
         }
         Ok(())
     }
@@ -65,8 +80,21 @@ impl Findings<'_> {
     }
 
     fn pipe(&mut self, pid: i32, number: i32, name: &Path) {
-        if access(&info_of(pid, number)) != libc::O_WRONLY {
+        let flags = flags_in(&info_of(pid, number));
+        if flags & libc::O_ACCMODE != libc::O_WRONLY {
             self.pipes.insert(name.to_owned());
+        }
+        if flags & libc::O_DIRECT != 0 {
+            let what = format!("{} has a pipe open that keeps packets apart (O_DIRECT)", named(pid));
+            self.block(what, "let it use a Unix socket of the type SOCK_SEQPACKET");
+        }
+    }
+
+    /// The destination's is filled from the images; it may be the same one, which has all of it already.
+    fn fifo(&mut self, pid: i32, task: &Task, number: i32, path: &Path) {
+        if task.descriptor(number).is_ok_and(|fifo| has_data(&fifo)) {
+            let what = format!("{} has not read all that is in the FIFO {}", named(pid), path.display());
+            self.block(what, "move it when that is read, or let it use a pipe without a name");
         }
     }
 
@@ -92,7 +120,9 @@ impl Findings<'_> {
         self.block(format!("{} has {kind} open", named(pid)), remedy);
     }
 
-    fn file(&mut self, pid: i32, number: i32, path: &Path, via: &Path) {
+    fn file(&mut self, pid: i32, task: &Task, number: i32, path: &Path) {
+        let via = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+        let via = via.as_path();
         let Ok(metadata) = fs::metadata(via) else { return };
         let kind = metadata.file_type();
         let shown = path.display();
@@ -117,6 +147,9 @@ impl Findings<'_> {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
         } else {
+            if kind.is_fifo() {
+                self.fifo(pid, task, number, path);
+            }
             self.named_file(pid, number, path, via);
         }
     }
@@ -176,19 +209,42 @@ fn info_of(pid: i32, number: i32) -> String {
 }
 
 fn is_written(info: &str) -> bool {
-    access(info) != libc::O_RDONLY
+    flags_in(info) & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-/// How it is open, of `O_ACCMODE`.
-fn access(info: &str) -> i32 {
+/// How it is open, as `open` has it.
+fn flags_in(info: &str) -> i32 {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
-    flags & libc::O_ACCMODE
+    flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
+}
+
+/// The limit in force, in `/proc/PID/limits`.
+fn open_files(limits: &str) -> Option<usize> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn has_data(fifo: &OwnedFd) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes a number into `bytes`.
+    unsafe { libc::ioctl(fifo.as_raw_fd(), libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_descriptors_is_read_as_the_kernel_writes_it() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max processes             95981                95981                processes \n\
+                      Max open files            1024                 1048576              files     \n";
+        assert_eq!(open_files(limits), Some(1024));
+        assert_eq!(
+            open_files("Max open files            unlimited            unlimited            files"),
+            None
+        );
+    }
 
     #[test]
     fn the_librarys_userfaultfd_is_told_from_others() {

@@ -40,8 +40,7 @@ impl Findings<'_> {
             self.block(what, "let it delete that before the move");
         }
         if !orphans::have_sent_all(first, RETRANSMISSION)? {
-            let what = "the instance has closed a connection that has not sent all yet";
-            self.block(what, "move it when the peer has taken what was sent");
+            self.blockers.push(orphans::blocker());
         }
         let prefix = self.network.prefix;
         let network = u32::from(own) & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);

@@ -16,7 +16,7 @@ pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
 fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
     let mut found = Vec::new();
     if source.architecture != here.architecture {
-        found.push(blocker(
+        found.push(Blocker::new(
             format!("the destination is {}, the source {}", here.architecture, source.architecture),
             "choose a destination of the same architecture",
         ));
@@ -24,19 +24,19 @@ fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
     let missing: Vec<&str> =
         source.cpu_features.iter().filter(|f| !here.cpu_features.contains(f)).map(String::as_str).collect();
     if !missing.is_empty() {
-        found.push(blocker(
+        found.push(Blocker::new(
             format!("the destination's CPU lacks {}", missing.join(", ")),
             "choose a destination with the same CPU or a newer one",
         ));
     }
     if here.criu < source.criu {
-        found.push(blocker(
+        found.push(Blocker::new(
             "the destination's CRIU is older than the source's",
             "update it with scripts/criu.sh",
         ));
     }
     if release(&here.kernel) < release(&source.kernel) {
-        found.push(blocker(
+        found.push(Blocker::new(
             format!("the destination's kernel {} is older than the source's {}", here.kernel, source.kernel),
             "update the destination's kernel",
         ));
@@ -49,14 +49,14 @@ fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
     let mut found = Vec::new();
     if here.memory_available < needs.memory {
         let free = here.memory_available >> 20;
-        found.push(blocker(
+        found.push(Blocker::new(
             format!("the destination has {free} MiB of memory to give, and {mebibytes} MiB are needed"),
             "choose a destination with more, or end something there",
         ));
     }
     if here.image_room < needs.memory {
         let free = here.image_room >> 20;
-        found.push(blocker(
+        found.push(Blocker::new(
             format!("the destination has room for {free} MiB of images, and {mebibytes} MiB are needed"),
             "free room there",
         ));
@@ -68,7 +68,7 @@ fn file(needed: &OpenFile) -> Option<Blocker> {
     let path = needed.path.display();
     let Ok(metadata) = fs::metadata(&needed.path) else {
         let what = format!("{path} is in use and is not at the destination");
-        return Some(blocker(what, "put it there too, at the same path"));
+        return Some(Blocker::new(what, "put it there too, at the same path"));
     };
     let kind = metadata.file_type();
     let same_kind = match needed.kind {
@@ -92,15 +92,11 @@ fn file(needed: &OpenFile) -> Option<Blocker> {
     } else {
         "keep it on a file system that both hosts share"
     };
-    Some(blocker(format!("{path} is in use and is another file at the destination"), remedy))
+    Some(Blocker::new(format!("{path} is in use and is another file at the destination"), remedy))
 }
 
 fn release(kernel: &str) -> (u32, u32) {
     super::super::host::release(kernel)
-}
-
-fn blocker(what: impl Into<String>, remedy: impl Into<String>) -> Blocker {
-    Blocker { what: what.into(), remedy: remedy.into() }
 }
 
 #[cfg(test)]
