@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     view.say("waiting for the end of verbs-check");
     let outcome = scene.finish()?;
     view.close();
-    let summary = Summary::new(moves, outcome);
+    let summary = Summary::new(moves, outcome, scene.traffic.known().write_restarts);
     summary.print(options.json)?;
     Ok(if summary.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

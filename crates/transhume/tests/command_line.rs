@@ -336,6 +336,8 @@ fn daemons_without_certificates_say_how_to_get_them() {
 fn a_daemon_that_cannot_listen_says_what_helps() {
     let stage = Stage::new("listen");
     let folder = stage.folder.display().to_string();
+    let twice = stage.run(&["pki", "--dir", &folder, "h1", "h1"]);
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("`h1` is named twice"), "{twice:?}");
     assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, help) in [

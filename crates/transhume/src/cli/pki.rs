@@ -1,5 +1,6 @@
 //! `transhume pki`
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,6 +26,10 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
+        let mut names = HashSet::new();
+        if let Some(twice) = self.names.iter().find(|name| !names.insert(*name)) {
+            return Err(Failure::new(format!("`{twice}` is named twice"), "name each host once"));
+        }
         if !self.dir.join("authority.pem").exists() {
             pki::create_authority(&self.dir).map_err(failed)?;
         }

@@ -13,7 +13,7 @@ use lab::{Lab, Place, Spec};
 use probe::Prober;
 
 use super::Options;
-use super::traffic::{End, Traffic, Verdict};
+use super::traffic::{End, GAVE_UP, Traffic, Verdict, WRITE_ENDED};
 use super::view::View;
 use crate::failure::{Failure, Result};
 use crate::library;
@@ -88,21 +88,33 @@ impl Scene {
 }
 
 /// verbs-check sleeps until a completion event comes. Four programs that spin would make the demo a show of how a small
-/// machine's processors are shared; and Debian's ib_write_bw gives up when it loses its processor in the moment in which it
-/// compares clocks ("Correlation coefficient").
+/// machine's processors are shared.
 fn home_script() -> Result<String> {
     let check = quoted(&beside("verbs-check")?);
     Ok(format!(
-        "{check} server --listen 0.0.0.0:{CHECK_PORT} --json --events & stdbuf -oL ib_write_bw {WRITE}; wait"
+        "{check} server --listen 0.0.0.0:{CHECK_PORT} --json --events & \
+         while :; do stdbuf -oL ib_write_bw {WRITE}; sleep 0.1; done"
     ))
 }
 
+/// Debian's ib_write_bw gives up when it loses its processor in the moment in which it compares clocks, which it does for
+/// each line of results. For that reason, and no other, it is started again.
 fn traveller_script(home: &str, seconds: u64) -> Result<String> {
     let (check, transhume) = (quoted(&beside("verbs-check")?), quoted(&env::current_exe()?));
     Ok(format!(
-        "{transhume} echo --port {ECHO_PORT} & \
-         {check} client {home}:{CHECK_PORT} --qps 16 --events --seconds {seconds} --json --report-interval 0.25 & \
-         stdbuf -oL ib_write_bw {WRITE} {home}; wait"
+        r#"{transhume} echo --port {ECHO_PORT} &
+        {check} client {home}:{CHECK_PORT} --qps 16 --events --seconds {seconds} --json --report-interval 0.25 &
+        gave_up() {{
+            reason=1
+            while IFS= read -r line; do
+                printf '%s\n' "$line"
+                case $line in "{GAVE_UP}"*) reason=0 ;; esac
+            done
+            return $reason
+        }}
+        while stdbuf -oL ib_write_bw {WRITE} {home} 2>&1 | gave_up; do sleep 1; done
+        echo '{WRITE_ENDED}'
+        wait"#
     ))
 }
 

@@ -4,7 +4,7 @@ use api::{MoveReport, Phase};
 use serde::Serialize;
 
 use super::tour::Seen;
-use super::traffic::Verdict;
+use super::traffic::{GAVE_UP, Verdict};
 use crate::cli::milliseconds;
 use crate::failure::Result;
 use crate::{output, table};
@@ -15,12 +15,15 @@ pub struct Summary {
     ok: bool,
     moves: Vec<Seen>,
     verdicts: Vec<Verdict>,
+    /// How often ib_write_bw gave up over its clocks, and was started again.
+    write_restarts: u32,
 }
 
 impl Summary {
     /// The result of these moves under these verdicts.
-    pub fn new(moves: Vec<Seen>, verdicts: Vec<Verdict>) -> Self {
-        Self { ok: verdicts.len() == 2 && verdicts.iter().all(|verdict| verdict.ok), moves, verdicts }
+    pub fn new(moves: Vec<Seen>, verdicts: Vec<Verdict>, write_restarts: u32) -> Self {
+        let ok = verdicts.len() == 2 && verdicts.iter().all(|verdict| verdict.ok);
+        Self { ok, moves, verdicts, write_restarts }
     }
 
     /// Whether nothing was lost, doubled, reordered or wrong.
@@ -33,7 +36,8 @@ impl Summary {
         if json {
             return output::json(self);
         }
-        output::write(format!("\n{}\n{}\n{}", self.blackouts(), self.phases(), self.checked()))
+        let (blackouts, phases, checked) = (self.blackouts(), self.phases(), self.checked());
+        output::write(format!("\n{blackouts}\n{phases}\n{checked}{}", self.restarts()))
     }
 
     fn blackouts(&self) -> String {
@@ -60,6 +64,16 @@ impl Summary {
         let verdict =
             if self.ok { "nothing lost, doubled, reordered or wrong".into() } else { wrong.join("; ") };
         format!("{completions} completions checked, {} MiB verified: {verdict}\n", bytes >> 20)
+    }
+
+    fn restarts(&self) -> String {
+        match self.write_restarts {
+            0 => String::new(),
+            times => format!(
+                "ib_write_bw was started again ({times} ×): it lost its processor while it compared clocks, and \
+                 gave up (\"{GAVE_UP}\")\n"
+            ),
+        }
     }
 }
 

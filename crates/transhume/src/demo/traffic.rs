@@ -14,6 +14,12 @@ const TAIL: usize = 12;
 /// The most samples that are kept of each kind: hours of them.
 const CAPACITY: usize = 1 << 17;
 
+/// How ib_write_bw begins to say that it had lost its processor while it compared clocks.
+pub const GAVE_UP: &str = "Correlation coefficient";
+
+/// A line after all of the traveller's ib_write_bw, which has ended for another reason.
+pub const WRITE_ENDED: &str = "ib_write_bw has ended";
+
 /// The two instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -78,6 +84,8 @@ pub struct Known {
     pub write_listens: bool,
     /// Averages of ib_write_bw over a second each, in MiB/s.
     pub write_rates: Vec<f64>,
+    /// How often ib_write_bw gave up over its clocks, and was started again.
+    pub write_restarts: u32,
     /// Reports of the traveller's verbs-check.
     pub intervals: Vec<Interval>,
     /// The verdicts of both ends, in the order of their arrival.
@@ -146,18 +154,25 @@ impl Traffic {
 
 impl Known {
     fn take_line(&mut self, end: End, line: &str) {
-        let tail = &mut self.tails[end as usize];
-        if tail.len() == TAIL {
-            tail.remove(0);
+        let event = serde_json::from_str(line);
+        if !matches!(event, Ok(CheckLine::Interval(_))) {
+            self.keep_in_tail(end, line);
         }
-        tail.push(line.to_owned());
-        match serde_json::from_str(line) {
+        match event {
             Ok(CheckLine::Listening) => self.check_listens = true,
             Ok(CheckLine::Interval(interval)) if end == End::Traveller => keep(&mut self.intervals, interval),
             Ok(CheckLine::Interval(_)) => {}
             Ok(CheckLine::Result(verdict)) => self.take_verdict(verdict),
             Err(_) => self.take_perftest(end, line),
         }
+    }
+
+    fn keep_in_tail(&mut self, end: End, line: &str) {
+        let tail = &mut self.tails[end as usize];
+        if tail.len() == TAIL {
+            tail.remove(0);
+        }
+        tail.push(line.to_owned());
     }
 
     fn take_verdict(&mut self, verdict: Verdict) {
@@ -172,9 +187,14 @@ impl Known {
         if line.contains("Waiting for client") {
             self.write_listens = true;
         }
-        if end == End::Traveller
-            && let Some(rate) = average_rate(line)
-        {
+        if end == End::Home {
+            return;
+        }
+        if line.starts_with(GAVE_UP) {
+            self.write_restarts += 1;
+        } else if line == WRITE_ENDED {
+            self.failed.get_or_insert_with(|| line.to_owned());
+        } else if let Some(rate) = average_rate(line) {
             keep(&mut self.write_rates, rate);
         }
     }
@@ -228,5 +248,21 @@ mod tests {
         assert_eq!(known.write_rates, [262.48]);
         assert_eq!((known.intervals[0].counts.bytes, known.intervals[0].gap_micros), (4, 600));
         assert!(known.verdicts[0].ok);
+    }
+
+    #[test]
+    fn why_ib_write_bw_ends_is_told() {
+        let traffic = Traffic::default();
+        let mut rest = String::new();
+        traffic.take_text(End::Traveller, "Correlation coefficient r^2: 0.803922 < 0.9\n", &mut rest);
+        assert_eq!(traffic.known().write_restarts, 1);
+        assert_eq!(traffic.known().failed, None);
+        let interval = "{\"event\":\"interval\",\"at\":1.5,\"elapsed\":1.0,\"operations\":2,\"received\":3,\
+                        \"bytes\":4,\"completions\":5,\"gap_micros\":600}\n";
+        let ended = format!(" Completion with error\n{}ib_write_bw has ended\n", interval.repeat(TAIL));
+        traffic.take_text(End::Traveller, &ended, &mut rest);
+        let failure = traffic.known().failure("traffic").to_string();
+        assert!(failure.contains("did not come: ib_write_bw has ended"), "{failure}");
+        assert!(failure.contains("Completion with error"), "{failure}");
     }
 }
