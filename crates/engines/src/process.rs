@@ -62,7 +62,7 @@ use crate::stopwatch::Stopwatch;
 
 /// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
 /// connection that it is about to accept. Each time it is stopped for hundredths of a second.
-const INSISTENCE: Duration = Duration::from_secs(1);
+const INSISTENCE: Duration = Duration::from_secs(3);
 
 /// What the process engine needs of its host.
 #[derive(Clone, Debug)]
@@ -247,6 +247,8 @@ impl Engine for ProcessEngine {
             if !matches!(error, Error::Pinned { .. }) || Instant::now() > end {
                 return Err(error);
             }
+            live.settle()?;
+            clock.lap("between");
             live.arm(&self.config, &self.records)?;
             clock.lap("start of CRIU");
         }

@@ -27,6 +27,8 @@ const ARMED: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(10);
 /// How long a CRIU without its node may take to undo its work.
 const ORPHANED: Duration = Duration::from_secs(5);
+/// How long it takes at most until what was lost is sent again, once, on a network that is not slow.
+const SENT_AGAIN: Duration = Duration::from_millis(500);
 /// How long a stopped tree is kept waiting for the peers of connections that it has closed: they may acknowledge an end after
 /// 0.2 s.
 const ACKNOWLEDGED: Duration = Duration::from_millis(250);
@@ -169,6 +171,14 @@ impl Live {
         dumped
     }
 
+    /// Waits until what the last attempt has lost of the connections that the running tree has closed is sent again: it
+    /// would pin at the next attempt too.
+    pub fn settle(&self) -> Result<()> {
+        let first = self.first()?.id().pid;
+        let sent = orphans::have_sent_all(first, SENT_AGAIN, || false);
+        sent.doing(|| format!("looking at the connections of `{}`", self.record.spec.name)).map(drop)
+    }
+
     fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
         let end = Instant::now() + watch.timeout;
         let first = self.first()?.id().pid;
@@ -177,14 +187,7 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
         clock.lap("stop");
-        let sent = orphans::have_sent_all(first, ACKNOWLEDGED);
-        if !sent.doing(|| format!("looking at the connections of `{name}`"))? {
-            return Err(Error::Pinned { name: name.clone(), blocker: orphans::blocker() });
-        }
-        self.link.cut().doing(|| "cutting the link".into())?;
-        if let Some(blocker) = check::inspect_stopped(first, &self.record.spec.network)?.into_iter().next() {
-            return Err(Error::Pinned { name: name.clone(), blocker });
-        }
+        cut(&self.link, &self.record.spec, first)?;
         clock.lap("cut");
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
@@ -410,6 +413,30 @@ impl Live {
         let _older = records.save(&live.record);
         Ok(live)
     }
+}
+
+/// Cuts the link of the stopped tree below `first`, which nothing pins then: at once, before anybody connects to it. What it
+/// has closed and not sent yet goes through an open link.
+fn cut(link: &Link, spec: &InstanceSpec, first: i32) -> Result<()> {
+    let InstanceSpec { name, network, .. } = spec;
+    let must_be_free = || match check::inspect_stopped(first, network)?.into_iter().next() {
+        Some(blocker) => Err(Error::Pinned { name: name.clone(), blocker }),
+        None => Ok(()),
+    };
+    let have_sent_all = |patience| {
+        let sent = orphans::have_sent_all(first, patience, || must_be_free().is_err());
+        sent.doing(|| format!("looking at the connections of `{name}`"))
+    };
+    link.cut().doing(|| "cutting the link".into())?;
+    must_be_free()?;
+    if have_sent_all(Duration::ZERO)? {
+        return Ok(());
+    }
+    link.mend().doing(|| "mending the link".into())?;
+    let sent = have_sent_all(ACKNOWLEDGED)?;
+    link.cut().doing(|| "cutting the link".into())?;
+    must_be_free()?;
+    if sent { Ok(()) } else { Err(Error::Pinned { name: name.clone(), blocker: orphans::blocker() }) }
 }
 
 /// Waits for a CRIU whose node died to undo its work, or kills it.

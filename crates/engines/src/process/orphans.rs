@@ -11,17 +11,27 @@ use crate::report::Blocker;
 
 /// States in which a connection has not sent all, its end included: `TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`.
 const UNSENT: [&str; 3] = ["04", "09", "0B"];
-const PAUSE: Duration = Duration::from_millis(5);
+/// States in which a connection has all that its other end has sent: `TCP_TIME_WAIT`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`,
+/// `TCP_CLOSING`.
+const END_ARRIVED: [&str; 4] = ["06", "08", "09", "0B"];
 
-/// Waits until those that are in the network of process `pid` now have sent all, and returns whether they have.
-pub fn have_sent_all(pid: i32, patience: Duration) -> io::Result<bool> {
+/// Most peers acknowledge at once, and others may want to connect to who waits: the first pause between two looks is short,
+/// and each is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Waits until those that are in the network of process `pid` now have sent all, and returns whether they have. Gives up when
+/// `is_in_vain`.
+pub fn have_sent_all(pid: i32, patience: Duration, mut is_in_vain: impl FnMut() -> bool) -> io::Result<bool> {
     let end = Instant::now() + patience;
     let mut left = beside(pid)?;
+    let mut pause = FIRST_PAUSE;
     while !left.is_empty() {
-        if Instant::now() > end {
+        if Instant::now() > end || is_in_vain() {
             return Ok(false);
         }
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
+        pause = LONGEST_PAUSE.min(2 * pause);
         let still = beside(pid)?;
         left.retain(|connection| still.contains(connection));
     }
@@ -53,15 +63,32 @@ fn counted(statistics: &str) -> Option<u64> {
     words.next()?.parse().ok()
 }
 
-/// Both addresses of each, out of `/proc/net/tcp`, which has them in its second and third column, the state in its fourth
-/// and the inode of the socket in its tenth.
-fn unsent(list: &str) -> impl Iterator<Item = String> {
-    list.lines().filter_map(|line| {
+/// Both addresses of each, out of `/proc/net/tcp`. Where the other end is in the same network, it shows whether all has
+/// arrived.
+fn unsent(list: &str) -> Vec<String> {
+    let lines: Vec<Line<'_>> = list.lines().filter_map(Line::parse).collect();
+    let ended = lines.iter().filter(|line| END_ARRIVED.contains(&line.state));
+    let ended: HashSet<_> = ended.map(|line| (line.remote, line.local)).collect();
+    let orphans = lines.iter().filter(|line| line.inode == "0" && UNSENT.contains(&line.state));
+    let left = orphans.filter(|line| !ended.contains(&(line.local, line.remote)));
+    left.map(|line| format!("{} {}", line.local, line.remote)).collect()
+}
+
+/// A connection in `/proc/net/tcp`.
+struct Line<'a> {
+    local: &'a str,
+    remote: &'a str,
+    state: &'a str,
+    inode: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// The columns are number, addresses, state, five more, and inode.
+    fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
-        let is_one = UNSENT.contains(&state) && fields.nth(5) == Some("0");
-        is_one.then(|| format!("{local} {remote}"))
-    })
+        Some(Self { local, remote, state, inode: fields.nth(5)? })
+    }
 }
 
 #[cfg(test)]
@@ -77,17 +104,20 @@ mod tests {
 
     #[test]
     fn orphans_are_told_from_others() {
-        let line = |state, inode| {
+        let line_of = |addresses, state, inode| {
             format!(
-                "   0: 0B014D0A:1F90 0C014D0A:D431 {state} 001ED2D5:00000000 01:00000014 00000000     0        0 {inode} 2 0 20 4\n"
+                "   0: {addresses} {state} 001ED2D5:00000000 01:00000014 00000000     0        0 {inode} 2 0 20 4\n"
             )
         };
+        let line = |state, inode| line_of("0B014D0A:1F90 0C014D0A:D431", state, inode);
+        let other_end = |state| line_of("0C014D0A:D431 0B014D0A:1F90", state, 8);
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-        let found = |list: &str| unsent(list).collect::<Vec<_>>();
-        let one = ["0B014D0A:1F90 0C014D0A:D431".to_owned()];
-        assert_eq!(found(&[head.into(), line("01", 7), line("04", 0)].concat()), one);
-        for other in [line("04", 7), line("06", 0), line("01", 7)] {
-            assert!(found(&[head.into(), other].concat()).is_empty());
+        let one = ["0B014D0A:1F90 0C014D0A:D431"];
+        for beside in [line("01", 7), other_end("01")] {
+            assert_eq!(unsent(&[head.into(), beside, line("04", 0)].concat()), one);
+        }
+        for other in [line("04", 7), line("06", 0), line("01", 7), line("04", 0) + &other_end("08")] {
+            assert!(unsent(&[head.into(), other].concat()).is_empty());
         }
     }
 }

@@ -39,7 +39,7 @@ impl Findings<'_> {
             let what = format!("the instance has made itself the link {link}");
             self.block(what, "let it delete that before the move");
         }
-        if !orphans::have_sent_all(first, RETRANSMISSION)? {
+        if !orphans::have_sent_all(first, RETRANSMISSION, || false)? {
             self.blockers.push(orphans::blocker());
         }
         let prefix = self.network.prefix;
