@@ -59,7 +59,7 @@ const SECRET_MEMORY: &str = "/secretmem";
 
 /// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
 /// is about to be accepted.
-const MOMENT: Duration = Duration::from_millis(500);
+const MOMENT: Duration = Duration::from_secs(1);
 /// The pauses between grow by this, so that they do not keep step with a program that takes and gives up a lock.
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -160,7 +160,7 @@ impl Findings<'_> {
         if holds_lock(&info) {
             // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
             let what = format!("{} holds a lock on {}", named(pid), path.display());
-            self.block(what, "let it give the lock up before the move");
+            self.block(what, "move it when it has given the lock up");
         } else {
             self.need(path, via, is_written(&info));
         }
