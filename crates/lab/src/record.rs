@@ -60,7 +60,7 @@ impl Record {
 /// # Errors
 /// Those of writing and renaming a file.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let new = path.with_extension("new");
+    let new = private::fresh_for(path);
     let text = serde_json::to_vec(value).map_err(std::io::Error::from);
     text.and_then(|text| fs::write(&new, text))
         .and_then(|()| fs::rename(&new, path))

@@ -6,7 +6,7 @@ pub mod lock;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{self, Path};
+use std::path::{self, Path, PathBuf};
 
 const DIRECTORY: u32 = 0o700;
 const PARENT: u32 = 0o755;
@@ -110,12 +110,21 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
+/// Where the new contents of the file at `path` are written, before they take its name. No other file's are: `a.pid` and
+/// `a.sock` may be replaced at once.
+#[must_use]
+pub fn fresh_for(path: &Path) -> PathBuf {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    fresh.into()
+}
+
 /// Writes a file of which readers see either the old contents or all of the new ones.
 ///
 /// # Errors
 /// As writing any file.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
+    let fresh = fresh_for(path);
     let mut file = open(&fresh, OpenOptions::new().write(true).create(true).truncate(true))?;
     let replaced = file.write_all(contents).and_then(|()| fs::rename(&fresh, path));
     if replaced.is_err() {
@@ -148,6 +157,15 @@ mod tests {
         assert_eq!((mode(&state), mode(&state.join("record.json"))), (0o700, 0o600));
         assert_eq!(fs::read(state.join("record.json")).unwrap(), b"secret");
         assert_ne!(mode(&folder.path().join("lib")), 0o700);
+    }
+
+    #[test]
+    fn files_of_one_stem_are_written_in_different_places() {
+        let [pid, socket] =
+            ["run/coordinator.pid", "run/coordinator.sock"].map(|path| fresh_for(Path::new(path)));
+        assert_ne!(pid, socket);
+        // The coordinator's socket is made there.
+        assert_ne!(pid, Path::new("run/coordinator.new"));
     }
 
     #[test]
