@@ -61,7 +61,8 @@ use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 
 /// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
-/// connection that it is about to accept. Each time it is stopped for hundredths of a second.
+/// connection that it is about to accept. Each time it is stopped for hundredths of a second, or a quarter of one where
+/// connections that it has closed have not sent all.
 const INSISTENCE: Duration = Duration::from_secs(3);
 
 /// What the process engine needs of its host.
