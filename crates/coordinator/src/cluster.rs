@@ -136,9 +136,13 @@ impl Cluster {
 
     /// Tells the machine what happened.
     pub fn input(&self, input: Input) {
-        let mut inner = self.lock();
+        self.input_to(&mut self.lock(), input);
+    }
+
+    /// As [`Cluster::input`], at once with what else changed under the same lock.
+    pub fn input_to(&self, inner: &mut Inner, input: Input) {
         let outputs = inner.machine.handle(input, self.now());
-        self.perform(&mut inner, outputs);
+        self.perform(inner, outputs);
     }
 
     /// Wakes the machine when it wants to be.

@@ -130,31 +130,26 @@ fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
     if said.ip().is_unspecified() { SocketAddr::new(from.ip(), said.port()) } else { said }
 }
 
+// A node comes into the list and into the machine under one lock, and goes so: else a host that is listed cannot be
+// moved to yet, and a connection that ends while its successor comes takes that away from the machine.
+
 fn register(cluster: &Cluster, host: &HostName, link: NodeLink, address: SocketAddr) {
-    {
-        let mut inner = cluster.lock();
-        inner.hosts.insert(host.clone(), address);
-        inner.nodes.insert(host.clone(), link);
-        let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
-        inner.send_all(&FromCoordinator::Hosts(hosts));
-    }
     tracing::info!("host {host} is connected, at {address}");
-    cluster.input(Input::LinkUp(host.clone()));
+    let mut inner = cluster.lock();
+    inner.hosts.insert(host.clone(), address);
+    inner.nodes.insert(host.clone(), link);
+    let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
+    inner.send_all(&FromCoordinator::Hosts(hosts));
+    cluster.input_to(&mut inner, Input::LinkUp(host.clone()));
 }
 
 fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     link.pending.close();
-    let present = {
-        let mut inner = cluster.lock();
-        let present = inner.nodes.get(host).is_some_and(|present| present.serial == link.serial);
-        if present {
-            inner.nodes.remove(host);
-        }
-        present
-    };
-    if present {
+    let mut inner = cluster.lock();
+    if inner.nodes.get(host).is_some_and(|present| present.serial == link.serial) {
         tracing::info!("host {host} is lost");
-        cluster.input(Input::LinkDown(host.clone()));
+        inner.nodes.remove(host);
+        cluster.input_to(&mut inner, Input::LinkDown(host.clone()));
     }
 }
 
@@ -201,7 +196,63 @@ async fn listen(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+
+    use rpc::pki::{self, Identity};
+
     use super::*;
+
+    fn endpoint(directory: &Path, name: &str) -> Endpoint {
+        pki::issue(directory, name).unwrap();
+        Endpoint::new(Identity::load(directory, name).unwrap()).unwrap()
+    }
+
+    /// The coordinator's end of a connection to `host`.
+    async fn connection(host: &HostName) -> NodeLink {
+        let directory = tempfile::tempdir().unwrap();
+        pki::create_authority(directory.path()).unwrap();
+        let coordinator = endpoint(directory.path(), COORDINATOR);
+        let node = endpoint(directory.path(), host.as_str());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (accepted, _) = tokio::join!(
+            async { coordinator.accept(listener.accept().await.unwrap().0).await.unwrap().0 },
+            async { node.connect(address, COORDINATOR).await.unwrap() }
+        );
+        let outbox = channel::open::<FromCoordinator, FromNode>(accepted).0;
+        NodeLink { serial: 0, outbox, pending: Pending::default() }
+    }
+
+    #[tokio::test]
+    async fn a_host_is_connected_for_the_moves_as_soon_and_as_long_as_it_is_listed() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = Cluster::open(&directory.path().join("store")).unwrap();
+        let host = HostName::new("h1").unwrap();
+        let link = connection(&host).await;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let come_and_go = |serials: std::ops::Range<u64>| {
+                for serial in serials {
+                    let link = NodeLink { serial, ..link.clone() };
+                    register(&cluster, &host, link.clone(), address);
+                    unregister(&cluster, &host, &link);
+                }
+            };
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let inner = cluster.lock();
+                    assert_eq!(inner.nodes.contains_key(&host), inner.machine.is_connected(&host));
+                }
+            });
+            let others = scope.spawn(move || come_and_go(0..1000));
+            come_and_go(1000..2000);
+            others.join().unwrap();
+            over.store(true, Ordering::Relaxed);
+        });
+    }
 
     #[test]
     fn a_node_that_listens_everywhere_is_reached_where_it_comes_from() {
