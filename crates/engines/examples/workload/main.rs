@@ -47,6 +47,7 @@ fn main() {
         ["keep_options"] => options::keep_options(),
         ["keep_scheduling"] => scheduling::keep_scheduling(),
         ["keep_time"] => timers::keep_time(),
+        ["expire_once", mebibytes] => timers::expire_once(mebibytes.parse().unwrap()),
         ["listen", trigger] => streams::listen(trigger),
         ["fill", trigger] => streams::fill(trigger),
         ["listen_on_one_path"] => streams::listen_on_one_path(),

@@ -1,18 +1,31 @@
-//! A program that knows when its timers expire.
+//! Programs that know when their timers expire.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::checked;
 
-/// How often the signals of [`keep_time`] have come: `SIGALRM` and `SIGUSR1`.
-static SIGNALS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Signals of timers.
+const COUNTED: [libc::c_int; 3] = [libc::SIGALRM, libc::SIGUSR1, libc::SIGUSR2];
+
+/// How often they have come.
+static SIGNALS: [AtomicU64; COUNTED.len()] = [const { AtomicU64::new(0) }; COUNTED.len()];
 
 extern "C" fn count_signal(signal: libc::c_int) {
-    SIGNALS[usize::from(signal == libc::SIGUSR1)].fetch_add(1, Ordering::Relaxed);
+    if let Some(number) = COUNTED.iter().position(|counted| *counted == signal) {
+        SIGNALS[number].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn count_signals() {
+    for signal in COUNTED {
+        // SAFETY: the handler only adds to an atomic.
+        unsafe { libc::signal(signal, count_signal as *const () as libc::sighandler_t) };
+    }
 }
 
 /// Counts the rounds in which each of its periodic timers has expired; says which one does not any more, and if a timer for
@@ -22,15 +35,12 @@ pub fn keep_time() {
     const SILENCE: Duration = Duration::from_secs(3);
     let timers = [1_000_000, 5_000_000, 20_000_000].map(timerfd);
     let epoll = epoll_of(&timers);
-    for signal in [libc::SIGALRM, libc::SIGUSR1] {
-        // SAFETY: the handler only adds to an atomic.
-        unsafe { libc::signal(signal, count_signal as *const () as libc::sighandler_t) };
-    }
-    start_itimer(SIGNAL_PERIOD);
-    start_posix_timer(SIGNAL_PERIOD);
+    count_signals();
+    start_itimer(&periodic(SIGNAL_PERIOD));
+    let timer = posix_timer(libc::SIGEV_SIGNAL, libc::SIGUSR1);
+    start_posix_timer(timer, &periodic(SIGNAL_PERIOD));
     let mut due = Due::soon();
-    let stopped =
-        started_timerfd(0, &libc::itimerspec { it_value: periodic(0).it_value, ..periodic(7_000_000) });
+    let stopped = started_timerfd(0, &libc::itimerspec { it_value: once(0).it_value, ..periodic(7_000_000) });
     for number in 0_u64.. {
         let (mut expired, begin) = ([0; 5], Instant::now());
         SIGNALS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -51,6 +61,36 @@ pub fn keep_time() {
         }
         println!("{number}");
     }
+}
+
+/// Counts the rounds in which each of its timers has expired once, as it was set to; says which one does not. Its memory takes
+/// some time to be dumped.
+pub fn expire_once(mebibytes: usize) {
+    const SILENCE: Duration = Duration::from_secs(3);
+    let memory = std::hint::black_box(vec![1_u8; mebibytes << 20]);
+    count_signals();
+    let of_process = posix_timer(libc::SIGEV_SIGNAL, libc::SIGUSR1);
+    let of_thread = posix_timer(libc::SIGEV_THREAD_ID, libc::SIGUSR2);
+    for number in 0_u64.. {
+        SIGNALS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        start_itimer(&once(30_000_000));
+        start_posix_timer(of_process, &once(50_000_000));
+        start_posix_timer(of_thread, &once(70_000_000));
+        let counts = || SIGNALS.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let begin = Instant::now();
+        while counts().contains(&0) {
+            thread::sleep(Duration::from_millis(1));
+            assert!(begin.elapsed() < SILENCE, "SIGALRM, SIGUSR1, SIGUSR2: {:?}", counts());
+        }
+        thread::sleep(Duration::from_millis(1));
+        assert_eq!(counts(), [1; COUNTED.len()]);
+        assert_eq!(memory[number as usize % memory.len()], 1);
+        println!("{number}");
+    }
+}
+
+fn once(nanoseconds: libc::c_long) -> libc::itimerspec {
+    libc::itimerspec { it_interval: periodic(0).it_interval, ..periodic(nanoseconds) }
 }
 
 fn periodic(nanoseconds: libc::c_long) -> libc::itimerspec {
@@ -82,7 +122,7 @@ impl Due {
     fn soon() -> Self {
         const SECOND: libc::c_long = 1_000_000_000;
         let at = monotonic() + SECOND / 3;
-        let mut times = periodic(0);
+        let mut times = once(0);
         times.it_value = libc::timespec { tv_sec: at / SECOND, tv_nsec: at % SECOND };
         Self { timer: started_timerfd(libc::TFD_TIMER_ABSTIME, &times), at }
     }
@@ -96,21 +136,28 @@ fn monotonic() -> libc::c_long {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-fn start_itimer(nanoseconds: libc::c_long) {
-    let time = libc::timeval { tv_sec: 0, tv_usec: nanoseconds / 1000 };
-    let times = libc::itimerval { it_interval: time, it_value: time };
+fn start_itimer(times: &libc::itimerspec) {
+    let of = |time: libc::timespec| libc::timeval { tv_sec: time.tv_sec, tv_usec: time.tv_nsec / 1000 };
+    let times = libc::itimerval { it_interval: of(times.it_interval), it_value: of(times.it_value) };
     // SAFETY: the times are live, and the former ones are not asked for.
     checked(unsafe { libc::setitimer(libc::ITIMER_REAL, &times, std::ptr::null_mut()) }).unwrap();
 }
 
-fn start_posix_timer(nanoseconds: libc::c_long) {
+/// A timer that sends `signal` to this process, or to this thread.
+fn posix_timer(notify: libc::c_int, signal: libc::c_int) -> libc::timer_t {
     // SAFETY: all-zero is a valid sigevent, and a valid timer_t.
     let (mut event, mut timer): (libc::sigevent, libc::timer_t) = unsafe { std::mem::zeroed() };
-    (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGUSR1);
+    (event.sigev_notify, event.sigev_signo) = (notify, signal);
+    // SAFETY: no memory is passed.
+    event.sigev_notify_thread_id = unsafe { libc::gettid() };
     // SAFETY: `event` is live, and `timer` live and writable.
     checked(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) }).unwrap();
-    // SAFETY: the kernel has just made the timer; the times are live, and the former ones are not asked for.
-    checked(unsafe { libc::timer_settime(timer, 0, &periodic(nanoseconds), std::ptr::null_mut()) }).unwrap();
+    timer
+}
+
+fn start_posix_timer(timer: libc::timer_t, times: &libc::itimerspec) {
+    // SAFETY: the kernel has made the timer; the times are live, and the former ones are not asked for.
+    checked(unsafe { libc::timer_settime(timer, 0, times, std::ptr::null_mut()) }).unwrap();
 }
 
 fn epoll_of(files: &[File]) -> OwnedFd {

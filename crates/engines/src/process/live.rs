@@ -14,7 +14,9 @@ use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
-use super::{Config, check, images, orphans, own_files, scheduling, socket_options, sockets, timers};
+use super::{
+    Config, check, images, orphans, own_files, process_timers, scheduling, socket_options, sockets, timers,
+};
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceSpec;
@@ -196,6 +198,9 @@ impl Live {
         let images = &self.record.images;
         own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        if let Some(pid) = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))? {
+            return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
+        }
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that

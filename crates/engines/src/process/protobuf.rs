@@ -62,6 +62,22 @@ pub fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     Some(fields)
 }
 
+/// The number in a field; `None` if it is not there, or the message malformed.
+pub fn number(message: &[u8], field: u64) -> Option<u64> {
+    fields(message)?.into_iter().find_map(|(number, value)| match value {
+        Field::Number(value) if number == field => Some(value),
+        _ => None,
+    })
+}
+
+/// The bytes in a field; `None` if it is not there, or the message malformed.
+pub fn bytes(message: &[u8], field: u64) -> Option<&[u8]> {
+    fields(message)?.into_iter().find_map(|(number, value)| match value {
+        Field::Bytes(value) if number == field => Some(value),
+        _ => None,
+    })
+}
+
 /// The message with the bytes of a field changed.
 pub fn with(message: &[u8], field: u64, change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut changed = Message::default();

@@ -114,9 +114,13 @@ impl Stat {
 /// The number that process `pid` has in the innermost of its PID namespaces.
 pub fn number_inside(pid: i32) -> io::Result<i32> {
     let status = read(&format!("/proc/{pid}/status"))?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    innermost.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    innermost_number(&status).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The number that the process or thread of this `/proc/PID/status` has in the innermost of its PID namespaces.
+pub fn innermost_number(status: &str) -> Option<i32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
 }
 
 /// The processes below `root` and itself, each after its parent.

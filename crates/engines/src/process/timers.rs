@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 use super::own_files::FILES;
-use super::protobuf::{Field, Message, fields, not_understood, with, with_entries};
+use super::protobuf::{Field, Message, fields, not_understood, number, with, with_entries};
 use super::task;
 
 /// Field of `file_entry`.
@@ -94,13 +94,6 @@ fn stopped(text: &str) -> Option<Rhythm> {
     let (left, period): ([u64; 2], _) = (times("it_value")?, times("it_interval")?);
     let none = value("ticks")? == "0" && left == [0, 0];
     none.then_some((value("clockid")?.parse().ok()?, period))
-}
-
-fn number(message: &[u8], field: u64) -> Option<u64> {
-    fields(message)?.into_iter().find_map(|(number, value)| match value {
-        Field::Number(value) if number == field => Some(value),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

@@ -341,6 +341,22 @@ fn timers_go_on() {
     }
 }
 
+/// Each expires many times in the time that the dump takes.
+#[test]
+fn timers_that_expire_during_the_dump_have_expired() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("alarms", 49, &["expire_once", "128"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 3);
+    for (from, to) in [(&a, &b), (&b, &a), (&a, &b), (&b, &a)] {
+        node = relocate(node, &spec, from, to, &mut output);
+        let moved = output.lines();
+        node.read(&mut output, |output| output.lines() > moved + 3 || !output.stderr.is_empty());
+        output.assert_counts();
+    }
+}
+
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
 fn connections_inside_of_an_instance_lose_nothing() {
