@@ -1,5 +1,6 @@
 //! Completion channels: a descriptor that is readable while events of its CQs wait.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_void};
@@ -16,7 +17,7 @@ use crate::process::Held;
 #[repr(C)]
 pub(crate) struct Channel {
     base: ibv_comp_channel,
-    pub(crate) events: EventQueue<Held<ibv_cq>>,
+    pub(crate) events: Arc<EventQueue<Held<ibv_cq>>>,
     /// CQs that use the channel.
     pub(crate) users: AtomicU32,
 }
@@ -26,7 +27,7 @@ starts_with!(Channel, ibv_comp_channel);
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     errno::object(EventQueue::new().map_err(|_| Errno(libc::EMFILE)).map(|events| {
         let base = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
-        object::give(Channel { base, events, users: AtomicU32::new(0) })
+        object::give(Channel { base, events: Arc::new(events), users: AtomicU32::new(0) })
     }))
 }
 
@@ -47,9 +48,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the contract of verbs.
-    let channel = unsafe { Channel::of(channel) };
+    let events = &unsafe { Channel::of(channel) }.events;
     // SAFETY: a CQ's events leave the channel before it is freed.
-    let taken = channel.events.next(|Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
+    let taken = EventQueue::next_of(events, |Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
     match taken {
         Ok(Held(found)) => {
             // SAFETY: the contract of verbs; and the CQ waits for the acknowledgement before it goes.

@@ -1,6 +1,7 @@
 //! Event channels: queues of what happened to connections, with a descriptor that is readable while there is any.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use verbs_abi::rdma_event_channel;
 
@@ -43,6 +44,11 @@ impl ChannelObject {
     /// # Safety
     /// As for [`Self::of`], and the channel is not used again.
     pub(crate) unsafe fn destroy(channel: *mut rdma_event_channel) {
+        /// Debian's `rping` destroys a channel while its other thread is on its way from one event to the next: late, it
+        /// finds the descriptor closed, and ends the program as failed.
+        const ON_ITS_WAY: Duration = Duration::from_millis(50);
+        // SAFETY: the caller's promise.
+        unsafe { Self::of(channel) }.channel.await_reader(ON_ITS_WAY);
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
     }

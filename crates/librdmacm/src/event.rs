@@ -10,7 +10,7 @@ use verbs_abi::{
     RDMA_UDP_QKEY, ibv_gid, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 
-use crate::channel::{ChannelObject, Queued, is_of};
+use crate::channel::{Channel, ChannelObject, Queued, is_of};
 use crate::datagrams::route_to;
 use crate::errno::{INVALID, Result, status};
 use crate::happening::Happening;
@@ -189,10 +189,10 @@ fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Event {
 /// # Safety
 /// `channel` came from this library.
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
-    // SAFETY: the caller's promise.
-    let channel = &unsafe { ChannelObject::of(channel) }.channel;
     loop {
-        let queued = channel.next(|queued| queued.core.acks.taken())?;
+        // SAFETY: the caller's promise.
+        let channel = &unsafe { ChannelObject::of(channel) }.channel;
+        let queued = Channel::next_of(channel, |queued| queued.core.acks.taken())?;
         let core = queued.core.clone();
         match present(queued) {
             Some(event) => return Ok(Box::into_raw(Box::new(event)).cast()),

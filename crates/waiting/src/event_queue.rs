@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::{EventFd, lock};
 
@@ -15,6 +19,10 @@ use crate::{EventFd, lock};
 pub struct EventQueue<T> {
     ready: EventFd,
     events: Mutex<VecDeque<T>>,
+    /// Threads that are in [`Self::next`].
+    readers: AtomicU32,
+    /// The thread that took the last event; 0 before the first.
+    last_reader: AtomicI32,
 }
 
 impl<T> EventQueue<T> {
@@ -23,7 +31,8 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// Those of `eventfd`.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { ready: EventFd::new(0)?, events: Mutex::default() })
+        let ready = EventFd::new(0)?;
+        Ok(Self { ready, events: Mutex::default(), readers: 0.into(), last_reader: 0.into() })
     }
 
     /// For the program.
@@ -45,15 +54,48 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// `EAGAIN`, `EINTR`.
     pub fn next(&self, taken: impl Fn(&T)) -> io::Result<T> {
+        self.readers.fetch_add(1, Ordering::AcqRel);
+        let next = self.await_next(taken);
+        self.readers.fetch_sub(1, Ordering::AcqRel);
+        next
+    }
+
+    /// As [`Self::next`], for a queue that may be given up meanwhile: some programs destroy a channel on which another thread
+    /// waits, which then waits for ever.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_of(queue: &Arc<Self>, taken: impl Fn(&T)) -> io::Result<T> {
+        // A program may cancel a thread that waits (pthreads(7)), which ends it without a way back through frames
+        // that have something to drop.
+        let held = ManuallyDrop::new(Arc::clone(queue));
+        let next = held.next(taken);
+        drop(ManuallyDrop::into_inner(held));
+        next
+    }
+
+    fn await_next(&self, taken: impl Fn(&T)) -> io::Result<T> {
         loop {
             self.ready.wait()?;
             let mut events = lock(&self.events);
             let oldest = events.pop_front();
             self.show(&events);
             if let Some(event) = oldest {
+                self.last_reader.store(this_thread(), Ordering::Release);
                 taken(&event);
                 return Ok(event);
             }
+        }
+    }
+
+    /// Waits until another thread that took the last event is in [`Self::next`] again, or has ended; `patience` at most.
+    pub fn await_reader(&self, patience: Duration) {
+        const LOOK: Duration = Duration::from_millis(1);
+        let reader = self.last_reader.load(Ordering::Acquire);
+        let is_away = || self.readers.load(Ordering::Acquire) == 0 && lives(reader);
+        let end = Instant::now() + patience;
+        while reader != 0 && reader != this_thread() && is_away() && Instant::now() < end {
+            thread::sleep(LOOK);
         }
     }
 
@@ -72,11 +114,20 @@ impl<T> EventQueue<T> {
     }
 }
 
+fn this_thread() -> libc::pid_t {
+    // SAFETY: no memory is passed.
+    unsafe { libc::gettid() }
+}
+
+/// Whether this process has such a thread.
+fn lives(thread: libc::pid_t) -> bool {
+    // SAFETY: no memory is passed; signal 0 is none.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
-    use std::thread;
-    use std::time::Duration;
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -110,6 +161,34 @@ mod tests {
         queue.push(1);
         assert_eq!(queue.withdraw(|event| *event == 1), [1]);
         assert!(!is_ready(&queue));
+    }
+
+    #[test]
+    fn a_reader_on_its_way_back_is_waited_for() {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let queue = Arc::new(EventQueue::new().unwrap());
+        queue.push(1);
+        let (sender, taken) = mpsc::channel();
+        let reader = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                sender.send(queue.next(|_| ()).unwrap()).unwrap();
+                thread::sleep(Duration::from_millis(50));
+                queue.next(|_| ()).unwrap()
+            })
+        };
+        taken.recv().unwrap();
+        assert_eq!(queue.readers.load(Ordering::Acquire), 0);
+        queue.await_reader(PATIENCE);
+        assert_eq!(queue.readers.load(Ordering::Acquire), 1);
+        queue.push(2);
+        reader.join().unwrap();
+        let begin = Instant::now();
+        queue.await_reader(PATIENCE);
+        queue.push(3);
+        queue.next(|_| ()).unwrap();
+        queue.await_reader(PATIENCE);
+        assert!(begin.elapsed() < PATIENCE, "one that has ended, and the own thread, are not waited for");
     }
 
     #[test]
