@@ -23,7 +23,7 @@ pub const PROGRAMS: [&str; 8] = [
 /// Where a server of perftest, or of libibverbs' examples, waits for its client.
 pub const PORT: u16 = 18515;
 
-/// How long one run may take. For each size perftest measures the processor's clock for 0.2 s of its time.
+/// How long one run may take. For each size most measure the processor's clock for 0.2 s of its time.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A way to run a program.
@@ -99,16 +99,22 @@ pub fn variants(program: &str) -> Result<impl Iterator<Item = Variant>> {
 /// # Errors
 /// If either side fails, takes too long, or reports nothing.
 pub fn exchange(pair: &Pair, program: &str, variant: Variant) -> Result<()> {
+    let arguments = [variant.arguments, unit(program)].concat();
     let mut server = command(&pair.first, program)?;
-    let mut server = Program::start(server.args(variant.arguments).arg("-F"))?;
+    let mut server = Program::start(server.args(&arguments).arg("-F"))?;
     server.wait_for_listener(PORT, LIMIT)?;
     let mut client = command(&pair.second, program)?;
-    let client = Program::start(client.args(variant.arguments).args(["-F", FIRST]))?;
+    let client = Program::start(client.args(&arguments).args(["-F", FIRST]))?;
     let client = client.end(LIMIT);
     let server = if client.is_ok() { server.end(LIMIT) } else { server.end(Duration::ZERO) };
     let client = both(client, server)?;
     ensure!(has_results(&client.lines), "{program} reports nothing:\n{}", client.lines.join("\n"));
     Ok(())
+}
+
+/// Latencies in cycles of the processor: for others perftest measures its clock for 0.2 s of its time, for each size.
+fn unit(program: &str) -> &'static [&'static str] {
+    if program.ends_with("_lat") { &["-C"] } else { &[] }
 }
 
 /// The client's end, if both sides ended well; otherwise what both said.
