@@ -3,7 +3,7 @@
 use std::slice;
 
 use libc::c_int;
-use softhca::{Device, Errno, Payload, Posted, QpKind, SendOp, SendWr, Sge};
+use softhca::{Device, Errno, Payload, Posted, QpKind, Rdma, SendOp, SendWr, Sge};
 use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
-#[inline]
+#[inline(always)]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
     match queued {
         true if state.armed => state.device.flush_doorbell(qp.handle),
@@ -58,6 +58,11 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
     let mut queued = false;
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        if unsafe { rdma(wr) }.is_some_and(|rdma| device.post_rdma(qp.handle, &rdma)) {
+            *next = wr.next;
+            continue;
+        }
         // SAFETY: the caller's promise.
         match unsafe { send_wr(wr, qp.kind).and_then(|wr| device.post_send(qp.handle, &wr)) } {
             Ok(posted) => queued |= posted == Posted::Queued,
@@ -66,6 +71,32 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
         *next = wr.next;
     }
     (queued, Ok(()))
+}
+
+/// What is done by the million a second: a WRITE or READ of one piece, which need not become a request of the device first.
+///
+/// # Safety
+/// The request's array is as long as it says.
+#[inline(always)]
+unsafe fn rdma(wr: &ibv_send_wr) -> Option<Rdma<'_>> {
+    let reads = match wr.opcode {
+        wr_opcode::IBV_WR_RDMA_WRITE => false,
+        wr_opcode::IBV_WR_RDMA_READ => true,
+        _ => return None,
+    };
+    if wr.num_sge != 1 || wr.sg_list.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise; both structures are laid out alike, and the union's member holds plain integers.
+    let (piece, to) = unsafe { (slice::from_ref(&*wr.sg_list.cast::<Sge>()), wr.wr.rdma) };
+    Some(Rdma {
+        wr_id: wr.wr_id,
+        va: to.remote_addr,
+        rkey: to.rkey,
+        reads,
+        signaled: wr.send_flags & send_flags::IBV_SEND_SIGNALED != 0,
+        payload: payload(wr, piece),
+    })
 }
 
 /// # Safety
@@ -94,8 +125,14 @@ unsafe fn send_wr(wr: &ibv_send_wr, kind: QpKind) -> Result<SendWr<'_>, Errno> {
         fence: has(send_flags::IBV_SEND_FENCE),
         solicited: has(send_flags::IBV_SEND_SOLICITED),
         srq_number: wr.qp_type,
-        payload: if has(send_flags::IBV_SEND_INLINE) { Payload::Inline(sges) } else { Payload::Sges(sges) },
+        payload: payload(wr, sges),
     })
+}
+
+#[inline(always)]
+fn payload<'a>(wr: &ibv_send_wr, pieces: &'a [Sge]) -> Payload<'a> {
+    let is_inline = wr.send_flags & send_flags::IBV_SEND_INLINE != 0;
+    if is_inline { Payload::Inline(pieces) } else { Payload::Sges(pieces) }
 }
 
 /// # Safety

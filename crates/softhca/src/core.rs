@@ -16,7 +16,7 @@ use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
-use crate::work::{SendWr, Wc, WcOpcode, WcStatus};
+use crate::work::{Rdma, Wc, WcOpcode, WcStatus};
 
 /// A protection domain, or one of extended reliable connections.
 #[derive(Debug, Default)]
@@ -258,10 +258,11 @@ pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, sta
     }
 }
 
-/// The completion of `wr`, a WRITE or READ of `length` bytes that never left.
+/// The completion of `rdma`, of `length` bytes, which never left.
 #[inline]
-pub(crate) fn sent_directly(qp: &QueuePair, wr: &SendWr<'_>, length: u32) -> Wc {
-    Wc { wr_id: wr.wr_id, opcode: wr.op.completes_as(), byte_len: length, qpn: qp.qpn, ..Wc::default() }
+pub(crate) fn sent_directly(qp: &QueuePair, rdma: &Rdma<'_>, length: u32) -> Wc {
+    let opcode = if rdma.reads { WcOpcode::RdmaRead } else { WcOpcode::RdmaWrite };
+    Wc { wr_id: rdma.wr_id, opcode, byte_len: length, qpn: qp.qpn, ..Wc::default() }
 }
 
 /// The completion of a receive; a successful one is filled in by the caller.

@@ -40,19 +40,44 @@ impl SendWr<'_> {
     pub(crate) fn check(&self, caps: &QpCaps) -> Result<u32, Errno> {
         let (Payload::Sges(pieces) | Payload::Inline(pieces)) = self.payload;
         let is_inline = matches!(self.payload, Payload::Inline(_));
-        // Before the pieces are looked at: a program that asks for too many may not have them.
-        let fits = is_inline || pieces.len() <= caps.max_send_sge as usize;
-        let length: u64 = if fits { pieces.iter().map(|sge| u64::from(sge.length)).sum() } else { 0 };
+        let length = self.payload.length(caps).ok_or(Errno::INVALID)?;
         let is_atomic = matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         let is_query = is_atomic || matches!(self.op, SendOp::Read { .. });
-        let is_good_inline = !is_query && !self.op.is_local() && length <= u64::from(caps.max_inline);
         let has_word = || length == 8 && pieces.iter().any(|sge| sge.length == 8);
-        if !fits || (is_inline && !is_good_inline) || (is_atomic && !has_word()) {
+        if (is_inline && (is_query || self.op.is_local())) || (is_atomic && !has_word()) {
             return Err(Errno::INVALID);
         }
         // Past the largest message the request completes with an error, as on hardware.
         Ok(u32::try_from(length).unwrap_or(u32::MAX))
     }
+
+    /// The same, if it is a WRITE or READ without more.
+    #[inline]
+    pub(crate) fn rdma(&self) -> Option<Rdma<'_>> {
+        let (va, rkey, reads) = match self.op {
+            SendOp::Write { va, rkey } => (va, rkey, false),
+            SendOp::Read { va, rkey } => (va, rkey, true),
+            _ => return None,
+        };
+        Some(Rdma { wr_id: self.wr_id, va, rkey, reads, signaled: self.signaled, payload: self.payload })
+    }
+}
+
+/// A WRITE or READ, as far as it matters where it may be done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Rdma<'a> {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Where in the peer's region.
+    pub va: u64,
+    /// The region's key.
+    pub rkey: u32,
+    /// A READ.
+    pub reads: bool,
+    /// As in [`SendWr`].
+    pub signaled: bool,
+    /// As in [`SendWr`].
+    pub payload: Payload<'a>,
 }
 
 /// Local memory of a send work request.
@@ -63,6 +88,18 @@ pub enum Payload<'a> {
     /// Copied by `post_send` from these pieces of memory, whatever their registration: address and
     /// bytes; keys are ignored. They must be readable during the call.
     Inline(&'a [Sge]),
+}
+
+impl Payload<'_> {
+    /// Its bytes, if a queue pair with `caps` takes it.
+    pub(crate) fn length(&self, caps: &QpCaps) -> Option<u64> {
+        let bytes = |pieces: &[Sge]| pieces.iter().map(|sge| u64::from(sge.length)).sum();
+        match self {
+            // Before the pieces are looked at: a program that asks for too many may not have them.
+            Self::Sges(pieces) => (pieces.len() <= caps.max_send_sge as usize).then(|| bytes(pieces)),
+            Self::Inline(pieces) => Some(bytes(pieces)).filter(|length| *length <= caps.max_inline.into()),
+        }
+    }
 }
 
 /// What a send work request does. Immediate data is carried as the 32 bits that the application

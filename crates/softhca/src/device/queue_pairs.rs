@@ -241,7 +241,9 @@ impl Device {
     /// Inline pieces are readable.
     #[inline]
     pub unsafe fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<Posted, Errno> {
-        if self.post_directly(qp, wr) {
+        if let Some(rdma) = wr.rdma()
+            && self.post_rdma(qp, &rdma)
+        {
             return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.

@@ -8,7 +8,7 @@ use crate::handle::Qp;
 use crate::share::owner::{Answer, whole_pages};
 use crate::share::window::Direct;
 use crate::wire::{Export, Header};
-use crate::work::SendWr;
+use crate::work::Rdma;
 
 impl Device {
     /// Allows or forbids to share registered memory with neighbours on the same host. Forbidden at first.
@@ -23,10 +23,10 @@ impl Device {
         self.sharing.turn_all_back();
     }
 
-    /// Does a request by copying, where that is possible. False if it has to be queued.
+    /// Does a WRITE or READ at once by copying, where that is possible. False if it has to be posted.
     #[inline(always)]
-    pub(super) fn post_directly(&mut self, qp: Qp, wr: &SendWr<'_>) -> bool {
-        match self.core.direct(qp, wr) {
+    pub fn post_rdma(&mut self, qp: Qp, rdma: &Rdma<'_>) -> bool {
+        match self.core.direct(qp, rdma) {
             Direct::Done => return true,
             Direct::Declined => {}
             Direct::Unknown(rkey) => self.want_window(qp, rkey),

@@ -9,7 +9,7 @@ use crate::memory;
 use crate::qp::QueuePair;
 pub(crate) use crate::share::pages::Mapped;
 use crate::stream::Gate;
-use crate::work::{Payload, SendOp, SendWr, Sge};
+use crate::work::{Payload, Rdma, Sge};
 
 /// Longer messages go by the ring, which gives the lock up in between.
 pub(crate) const LONGEST: u32 = 4 << 20;
@@ -126,17 +126,14 @@ struct Target<'a> {
     reads: bool,
 }
 
-/// Where `wr` leads, if it is a WRITE or READ of memory that a window shows.
+/// Where `rdma` leads, if a window shows it.
 #[inline(always)]
-fn target<'a>(qp: &'a QueuePair, wr: &SendWr<'_>) -> Result<Target<'a>, Direct> {
-    let (va, rkey, reads) = match wr.op {
-        SendOp::Write { va, rkey } => (va, rkey, false),
-        SendOp::Read { va, rkey } => (va, rkey, true),
-        _ => return Err(Direct::Declined),
-    };
-    let length = match wr.payload {
+fn target<'a>(qp: &'a QueuePair, rdma: &Rdma<'_>) -> Result<Target<'a>, Direct> {
+    let Rdma { va, rkey, reads, .. } = *rdma;
+    let length = match rdma.payload {
         Payload::Sges([piece]) => piece.length,
-        _ => wr.check(&qp.init.caps).unwrap_or(0),
+        Payload::Inline(_) if reads => 0,
+        payload => payload.length(&qp.init.caps).and_then(|length| length.try_into().ok()).unwrap_or(0),
     };
     if length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
         return Err(Direct::Declined);
@@ -148,21 +145,20 @@ fn target<'a>(qp: &'a QueuePair, wr: &SendWr<'_>) -> Result<Target<'a>, Direct> 
 }
 
 impl Core {
-    /// Does `wr` by copying, if it is a WRITE or READ of memory that a window shows, and nothing is
-    /// queued before it.
+    /// Does `rdma` by copying, if a window shows the memory, and nothing is queued before it.
     #[inline(always)]
-    pub fn direct(&mut self, handle: Qp, wr: &SendWr<'_>) -> Direct {
+    pub fn direct(&mut self, handle: Qp, rdma: &Rdma<'_>) -> Direct {
         let Some(qp) = self.qps.get(handle.0) else { return Direct::Declined };
-        let target = match target(qp, wr) {
+        let target = match target(qp, rdma) {
             Ok(target) => target,
             Err(outcome) => return outcome,
         };
         if qp.state() != QpState::Rts || !qp.sends.is_empty() {
             return Direct::Declined;
         }
-        let outcome = self.copy_directly(qp, wr, &target);
-        if outcome == Direct::Done && (wr.signaled || qp.init.sq_sig_all) {
-            let (completion, cq) = (sent_directly(qp, wr, target.length), qp.init.send_cq);
+        let outcome = self.copy_directly(qp, rdma.payload, &target);
+        if outcome == Direct::Done && (rdma.signaled || qp.init.sq_sig_all) {
+            let (completion, cq) = (sent_directly(qp, rdma, target.length), qp.init.send_cq);
             self.complete(cq, completion);
         }
         outcome
@@ -175,13 +171,14 @@ impl Core {
         let Some(request) = qp.sends.get(msn) else { return Queued::Declined };
         let inline = request.inline.as_ref().map(|bytes| [memory::piece(bytes)]);
         let wr = request.work(inline.as_ref());
-        let Ok(target) = target(qp, &wr) else { return Queued::Declined };
+        let Some(rdma) = wr.rdma() else { return Queued::Declined };
+        let Ok(target) = target(qp, &rdma) else { return Queued::Declined };
         if !qp.is_next(msn) {
             let is_worth_it = target.length >= WORTH_WAITING || qp.windows.is_new;
             let waits = msn > qp.sends.head() && is_worth_it;
             return if waits { Queued::Waits } else { Queued::Declined };
         }
-        match self.copy_directly(qp, &wr, &target) {
+        match self.copy_directly(qp, rdma.payload, &target) {
             Direct::Done => {}
             Direct::Closed => {
                 self.stale.push(handle);
@@ -189,7 +186,7 @@ impl Core {
             }
             Direct::Declined | Direct::Unknown(_) => return Queued::Declined,
         }
-        let reported = request.signaled.then(|| sent_directly(qp, &wr, target.length));
+        let reported = request.signaled.then(|| sent_directly(qp, &rdma, target.length));
         let cq = qp.init.send_cq;
         if let Some(qp) = self.qps.get_mut(handle.0) {
             qp.windows.is_new = false;
@@ -201,16 +198,16 @@ impl Core {
         Queued::Done
     }
 
-    /// Copies what `wr` says from or to `target`.
+    /// Copies `payload` to `target`, or fills it from there.
     #[inline(always)]
-    fn copy_directly(&self, qp: &QueuePair, wr: &SendWr<'_>, target: &Target<'_>) -> Direct {
+    fn copy_directly(&self, qp: &QueuePair, payload: Payload<'_>, target: &Target<'_>) -> Direct {
         let Target { window, address, length, reads } = *target;
         let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
-        let local = |piece: &Sge| match wr.payload {
+        let local = |piece: &Sge| match payload {
             Payload::Inline(_) => Some(piece.addr),
             Payload::Sges(_) => self.regions.local(qp.init.pd, piece, local_needs),
         };
-        let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+        let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
         // Inside the gate nothing can fail any more. Most messages have one piece, and it is looked up once.
         let only = if let [piece] = pieces { local(piece) } else { None };
         if only.is_none() && !(pieces.len() > 1 && pieces.iter().all(|piece| local(piece).is_some())) {
