@@ -32,6 +32,7 @@ mod live;
 mod netlink;
 mod orphans;
 mod own_files;
+mod pending;
 mod process_timers;
 mod protobuf;
 mod record;

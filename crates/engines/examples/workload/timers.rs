@@ -9,23 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::checked;
 
-/// Signals of timers.
-const COUNTED: [libc::c_int; 3] = [libc::SIGALRM, libc::SIGUSR1, libc::SIGUSR2];
-
-/// How often they have come.
-static SIGNALS: [AtomicU64; COUNTED.len()] = [const { AtomicU64::new(0) }; COUNTED.len()];
+/// How often the signals of [`keep_time`] have come: `SIGALRM` and `SIGUSR1`.
+static SIGNALS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 extern "C" fn count_signal(signal: libc::c_int) {
-    if let Some(number) = COUNTED.iter().position(|counted| *counted == signal) {
-        SIGNALS[number].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-fn count_signals() {
-    for signal in COUNTED {
-        // SAFETY: the handler only adds to an atomic.
-        unsafe { libc::signal(signal, count_signal as *const () as libc::sighandler_t) };
-    }
+    SIGNALS[usize::from(signal == libc::SIGUSR1)].fetch_add(1, Ordering::Relaxed);
 }
 
 /// Counts the rounds in which each of its periodic timers has expired; says which one does not any more, and if a timer for
@@ -35,9 +23,12 @@ pub fn keep_time() {
     const SILENCE: Duration = Duration::from_secs(3);
     let timers = [1_000_000, 5_000_000, 20_000_000].map(timerfd);
     let epoll = epoll_of(&timers);
-    count_signals();
+    for signal in [libc::SIGALRM, libc::SIGUSR1] {
+        // SAFETY: the handler only adds to an atomic.
+        unsafe { libc::signal(signal, count_signal as *const () as libc::sighandler_t) };
+    }
     start_itimer(&periodic(SIGNAL_PERIOD));
-    let timer = posix_timer(libc::SIGEV_SIGNAL, libc::SIGUSR1);
+    let timer = posix_timer(libc::SIGEV_SIGNAL, libc::SIGUSR1, 0);
     start_posix_timer(timer, &periodic(SIGNAL_PERIOD));
     let mut due = Due::soon();
     let stopped = started_timerfd(0, &libc::itimerspec { it_value: once(0).it_value, ..periodic(7_000_000) });
@@ -63,29 +54,77 @@ pub fn keep_time() {
     }
 }
 
-/// Counts the rounds in which each of its timers has expired once, as it was set to; says which one does not. Its memory takes
-/// some time to be dumped.
+/// How often the timers of [`expire_once`] have expired.
+static EXPIRED: [AtomicU64; 1 + POSIX.len()] = [const { AtomicU64::new(0) }; 1 + POSIX.len()];
+
+/// Its timers besides that of `setitimer`: whom they signal, and with which signal from this on.
+const POSIX: [(libc::c_int, libc::c_int); 11] = {
+    const REAL_TIME: libc::c_int = 40;
+    const TO_PROCESS: libc::c_int = libc::SIGEV_SIGNAL;
+    const TO_THREAD: libc::c_int = libc::SIGEV_THREAD_ID;
+    [
+        (TO_PROCESS, libc::SIGUSR1),
+        (TO_PROCESS, libc::SIGUSR1),
+        (TO_THREAD, libc::SIGUSR2),
+        (TO_PROCESS, REAL_TIME),
+        (TO_PROCESS, REAL_TIME),
+        (TO_PROCESS, REAL_TIME),
+        (TO_PROCESS, REAL_TIME),
+        (TO_THREAD, REAL_TIME + 1),
+        (TO_THREAD, REAL_TIME + 1),
+        (TO_THREAD, REAL_TIME + 1),
+        (TO_THREAD, REAL_TIME + 1),
+    ]
+};
+
+extern "C" fn count_expiration(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a live one; what it says of a timer's signal is in it.
+    let (code, value) = unsafe { ((*info).si_code, (*info).si_value().sival_ptr as usize) };
+    let number = if code == libc::SI_TIMER { value } else { 0 };
+    EXPIRED[number].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts the rounds in which each of its timers has expired, which it sets again each time; says which one does not, or more
+/// often than it was set. Its memory takes some time to be dumped.
 pub fn expire_once(mebibytes: usize) {
     const SILENCE: Duration = Duration::from_secs(3);
     let memory = std::hint::black_box(vec![1_u8; mebibytes << 20]);
-    count_signals();
-    let of_process = posix_timer(libc::SIGEV_SIGNAL, libc::SIGUSR1);
-    let of_thread = posix_timer(libc::SIGEV_THREAD_ID, libc::SIGUSR2);
-    for number in 0_u64.. {
-        SIGNALS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-        start_itimer(&once(30_000_000));
-        start_posix_timer(of_process, &once(50_000_000));
-        start_posix_timer(of_thread, &once(70_000_000));
-        let counts = || SIGNALS.each_ref().map(|count| count.load(Ordering::Relaxed));
-        let begin = Instant::now();
-        while counts().contains(&0) {
+    for signal in POSIX.map(|(_, signal)| signal).into_iter().chain([libc::SIGALRM]) {
+        // SAFETY: all-zero is a valid sigaction.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        (action.sa_sigaction, action.sa_flags) = (count_expiration as *const () as usize, libc::SA_SIGINFO);
+        // SAFETY: the action is live, and its handler only adds to atomics.
+        checked(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }).unwrap();
+    }
+    let mut number = 0;
+    let timers = POSIX.map(|(notify, signal)| {
+        number += 1;
+        posix_timer(notify, signal, number)
+    });
+    let start = |timer: usize| {
+        let times = once(20_000_000 + 7_000_000 * timer as libc::c_long);
+        if timer == 0 { start_itimer(&times) } else { start_posix_timer(timers[timer - 1], &times) }
+    };
+    let (mut started, mut begin) = ([0; EXPIRED.len()], Instant::now());
+    for number in 1.. {
+        while started.iter().any(|count| *count <= number) {
+            for (timer, (count, expired)) in started.iter_mut().zip(&EXPIRED).enumerate() {
+                let expired = expired.load(Ordering::Relaxed);
+                assert!(
+                    expired <= *count,
+                    "timer {timer} has expired {expired} times and was set {count} times"
+                );
+                if expired == *count {
+                    start(timer);
+                    *count += 1;
+                }
+            }
+            assert!(begin.elapsed() < SILENCE, "set {started:?}, expired {EXPIRED:?}");
             thread::sleep(Duration::from_millis(1));
-            assert!(begin.elapsed() < SILENCE, "SIGALRM, SIGUSR1, SIGUSR2: {:?}", counts());
         }
-        thread::sleep(Duration::from_millis(1));
-        assert_eq!(counts(), [1; COUNTED.len()]);
+        begin = Instant::now();
         assert_eq!(memory[number as usize % memory.len()], 1);
-        println!("{number}");
+        println!("{}", number - 1);
     }
 }
 
@@ -143,11 +182,12 @@ fn start_itimer(times: &libc::itimerspec) {
     checked(unsafe { libc::setitimer(libc::ITIMER_REAL, &times, std::ptr::null_mut()) }).unwrap();
 }
 
-/// A timer that sends `signal` to this process, or to this thread.
-fn posix_timer(notify: libc::c_int, signal: libc::c_int) -> libc::timer_t {
+/// A timer that sends `signal` to this process, or to this thread, with `value`.
+fn posix_timer(notify: libc::c_int, signal: libc::c_int, value: usize) -> libc::timer_t {
     // SAFETY: all-zero is a valid sigevent, and a valid timer_t.
     let (mut event, mut timer): (libc::sigevent, libc::timer_t) = unsafe { std::mem::zeroed() };
     (event.sigev_notify, event.sigev_signo) = (notify, signal);
+    event.sigev_value.sival_ptr = std::ptr::without_provenance_mut(value);
     // SAFETY: no memory is passed.
     event.sigev_notify_thread_id = unsafe { libc::gettid() };
     // SAFETY: `event` is live, and `timer` live and writable.

@@ -198,9 +198,7 @@ impl Live {
         let images = &self.record.images;
         own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
-        if let Some(pid) = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))? {
-            return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
-        }
+        let late = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
@@ -210,7 +208,10 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(None, watch, end)?;
         clock.lap("leave");
-        Ok(())
+        match late.carry().doing(|| format!("dumping `{name}`"))? {
+            Some(pid) => Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) }),
+            None => Ok(()),
+        }
     }
 
     /// Lets a stopped tree run again here, except for what was paused before, with its link.

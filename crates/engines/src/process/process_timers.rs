@@ -2,9 +2,13 @@
 //!
 //! CRIU notes first which signals wait for a process, then its memory, and its timers last. One that expires once, and does
 //! so in between, is in neither note: its signal came too late for the first, and no time is left of it for the second.
-//! A program that waits for it (`alarm(2)`, say) would wait for ever. So the images get each signal that waits for a
-//! stopped process, that CRIU has not noted, and that a timer without time left explains. Periodic timers go on by
-//! themselves.
+//! A program that waits for it (`alarm(2)`, say) would wait for ever. So the images get a moment of time for timers
+//! without any whose signals CRIU has not noted, and that wait once it has left the tree stopped. Not there any more is
+//! then one signal of each kind that is not blocked and comes before `SIGSTOP`: a thread has taken it on its way. If
+//! none of its kind was noted, it is that of the timer which is left over. Periodic timers go on by themselves.
+//!
+//! The same holds for two timers with one signal that both were noted: the kernel takes only one of them back, unless
+//! it is a real-time signal.
 //!
 //! Of a timer that signals its process' first thread CRIU notes some number, and could not make it again.
 
@@ -12,8 +16,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::pending::{self, Info, Pending, Set};
 use super::protobuf::{Field, MAGIC, Message, bytes, fields, not_understood, number, with, with_entries};
-use super::task;
 use crate::report::Blocker;
 
 /// Fields of `core_entry`.
@@ -37,7 +41,6 @@ const POSIX_TIMES: [u64; 4] = [7, 8, 9, 10];
 const POSIX_ID: u64 = 1;
 const POSIX_SIGNAL: u64 = 3;
 const POSIX_NOTIFY: u64 = 4;
-const POSIX_VALUE: u64 = 5;
 const POSIX_THREAD: u64 = 11;
 
 /// For whom a signal waits.
@@ -48,50 +51,127 @@ enum Receiver {
     Thread(i32),
 }
 
-/// The signal of a timer of which no time is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Alarm {
-    receiver: Receiver,
-    signal: libc::c_int,
-    of_interval_timer: bool,
-    /// As the kernel hands it over, `siginfo_t`.
-    info: Vec<u8>,
+/// Names a timer of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// Of `setitimer`, by its field.
+    Interval(u64),
+    /// Of `timer_create`, by its number.
+    Posix(u64),
 }
 
-/// Which signals wait, as the kernel shows them: bit 0 stands for signal 1.
-type Set = u64;
+/// The signal of a timer of which no time is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Alarm {
+    timer: Timer,
+    receiver: Receiver,
+    signal: libc::c_int,
+}
 
-/// Makes the timers in a stopped tree's images fit for CRIU in this. Returns a process of which it is not known which of its timers
-/// expired; it has to be dumped again.
+impl Alarm {
+    /// Whether the kernel has made this signal for the timer.
+    fn is(&self, info: &[u8]) -> bool {
+        let is_its_timers = match self.timer {
+            Timer::Interval(_) => word(info, 2) == Some(libc::SI_KERNEL),
+            Timer::Posix(id) => word(info, 2) == Some(libc::SI_TIMER) && word(info, 4) == Some(id as i32),
+        };
+        is_its_timers && word(info, 0) == Some(self.signal)
+    }
+
+    /// Whether the kernel will have the signal again once `noted` are given back.
+    fn comes_back(&self, noted: &[Vec<u8>]) -> bool {
+        /// As the kernel counts, which leaves none to the C library.
+        const FIRST_REAL_TIME: libc::c_int = 32;
+        let mut of_its_kind = noted.iter().filter(|info| word(info, 0) == Some(self.signal));
+        match self.signal {
+            FIRST_REAL_TIME.. => of_its_kind.any(|info| self.is(info)),
+            _ => of_its_kind.next().is_some_and(|info| self.is(info)),
+        }
+    }
+}
+
+/// A queue of signals in the images.
+struct Queue {
+    receiver: Receiver,
+    core: PathBuf,
+    /// What nobody takes from it.
+    blocked: Set,
+    /// The thread by which the kernel shows it.
+    tid: i32,
+}
+
+/// Timers whose signals may have come late.
+pub struct Late(Vec<LateIn>);
+
+/// Those of one process.
+struct LateIn {
+    pid: i32,
+    /// The image with its timers.
+    leader: PathBuf,
+    queues: Vec<(Queue, Vec<Alarm>)>,
+}
+
+/// Makes the timers in a stopped tree's images fit for CRIU in this, while CRIU holds the tree, but for those that it returns.
 ///
 /// # Errors
 /// If an image cannot be read or written.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<Option<i32>> {
+pub fn carry(images: &Path, tree: &[i32]) -> io::Result<Late> {
+    let mut late = Vec::new();
     for &pid in tree {
-        let waiting = Waiting::for_process(pid)?;
-        let leader = core_of(images, waiting.first()?);
+        let pending = Pending::of(pid)?;
+        let leader = core_of(images, pending.first()?.number);
         let image = fs::read(&leader)?;
-        let named = with_first_thread(&image, &waiting).ok_or_else(|| not_understood(&leader))?;
+        let named = with_first_thread(&image, &pending).ok_or_else(|| not_understood(&leader))?;
         if named != image {
             fs::write(&leader, &named)?;
         }
-        if waiting.is_empty() {
-            continue;
-        }
-        let alarms = alarms_in(&named).ok_or_else(|| not_understood(&leader))?;
-        let for_threads = waiting.threads.iter().map(|(number, set)| (Receiver::Thread(*number), *set));
-        for (receiver, set) in for_threads.chain([(Receiver::Process, waiting.shared)]) {
-            let core = match receiver {
-                Receiver::Process => leader.clone(),
-                Receiver::Thread(thread) => core_of(images, thread),
-            };
-            let ours: Vec<&Alarm> = alarms.iter().filter(|alarm| alarm.receiver == receiver).collect();
-            if !ours.is_empty() && add(&core, receiver, set, &ours)? == Added::Unclear {
-                return Ok(Some(pid));
-            }
+        if !pending.is_empty() {
+            let alarms = alarms_in(&named).ok_or_else(|| not_understood(&leader))?;
+            late.push(LateIn { pid, leader, queues: queues_of(images, &pending, &alarms)? });
         }
     }
-    Ok(None)
+    Ok(Late(late))
+}
+
+impl Late {
+    /// Gives them a moment to go, once CRIU has left the tree stopped. Returns a process of which it is not known which of its
+    /// timers expired; it has to be dumped again.
+    ///
+    /// # Errors
+    /// If a thread cannot be looked at, or an image not be read or written.
+    pub fn carry(self) -> io::Result<Option<i32>> {
+        for LateIn { pid, leader, queues } in self.0 {
+            let mut late = Vec::new();
+            for (queue, alarms) in queues {
+                let queued = pending::queued(queue.tid, queue.receiver == Receiver::Process)?;
+                let Some(found) = queue.late(alarms, &queue.noted()?, &queued) else { return Ok(Some(pid)) };
+                late.extend(found);
+            }
+            if !late.is_empty() {
+                let image = fs::read(&leader)?;
+                fs::write(&leader, with_moment(&image, &late).ok_or_else(|| not_understood(&leader))?)?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The queues of a process with the alarms that may be in them.
+fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<Vec<(Queue, Vec<Alarm>)>> {
+    let first = pending.first()?;
+    let own = pending.threads.iter().map(|thread| {
+        let receiver = Receiver::Thread(thread.number);
+        let core = core_of(images, thread.number);
+        (Queue { receiver, core, blocked: thread.blocked, tid: thread.tid }, thread.waiting)
+    });
+    let core = core_of(images, first.number);
+    let shared = Queue { receiver: Receiver::Process, core, blocked: pending.blocked(), tid: first.tid };
+    let all = own.chain([(shared, pending.shared)]).map(|(queue, waiting)| {
+        let is_its = |alarm: &&Alarm| alarm.receiver == queue.receiver && pending::has(waiting, alarm.signal);
+        let alarms: Vec<Alarm> = alarms.iter().filter(is_its).copied().collect();
+        (queue, alarms)
+    });
+    Ok(all.filter(|(_, alarms)| !alarms.is_empty()).collect())
 }
 
 /// What to say of such a process.
@@ -105,90 +185,50 @@ fn core_of(images: &Path, number: i32) -> PathBuf {
 }
 
 /// The image with the number of the process' first thread in those timers that signal it.
-fn with_first_thread(image: &[u8], waiting: &Waiting) -> Option<Vec<u8>> {
-    let first = waiting.first().ok()?;
-    let is_thread = |value: u64| waiting.threads.iter().any(|(number, _)| *number == value as i32);
-    let named = |timer: &[u8]| {
-        let mut named = Message::default();
-        for (field, value) in fields(timer)? {
-            match value {
-                Field::Number(thread) if field == POSIX_THREAD && !is_thread(thread) => {
-                    named.number(field, first as u64);
-                }
-                Field::Number(value) => named.number(field, value),
-                Field::Bytes(value) => named.bytes(field, value),
-            }
-        }
-        Some(named.0)
+fn with_first_thread(image: &[u8], pending: &Pending) -> Option<Vec<u8>> {
+    let first = pending.first().ok()?.number;
+    let is_thread = |value: u64| pending.threads.iter().any(|thread| thread.number == value as i32);
+    let named = |timer: &[u8]| match number(timer, POSIX_THREAD) {
+        Some(thread) if !is_thread(thread) => with_number(timer, POSIX_THREAD, first as u64),
+        _ => Some(timer.to_vec()),
     };
     let in_task = |task: &[u8]| with(task, TIMERS, |timers| with(timers, POSIX_TIMERS, named));
     with_entries(image, |core| with(core, TASK, in_task))
 }
 
-/// The signals that wait in a process.
-struct Waiting {
-    /// For any of its threads.
-    shared: Set,
-    /// For each of its threads, by their numbers in the instance; the first thread comes first.
-    threads: Vec<(i32, Set)>,
-}
-
-impl Waiting {
-    fn for_process(pid: i32) -> io::Result<Self> {
-        let mut waiting = Self { shared: 0, threads: Vec::new() };
-        for tid in task::numbers_in(&format!("/proc/{pid}/task"))? {
-            let status = task::read(&format!("/proc/{pid}/task/{tid}/status"))?;
-            let (number, own) = (task::innermost_number(&status), set_in(&status, "SigPnd:"));
-            let shared = set_in(&status, "ShdPnd:");
-            let all = number.zip(own).zip(shared).ok_or(io::ErrorKind::InvalidData)?;
-            waiting.threads.push(all.0);
-            waiting.shared = all.1;
-        }
-        Ok(waiting)
+impl Queue {
+    /// The timers of those `alarms` that are not `noted`, and that are `queued` or were taken; `None` if it is not known which.
+    fn late(&self, mut alarms: Vec<Alarm>, noted: &[Vec<u8>], queued: &[Info]) -> Option<Vec<Timer>> {
+        alarms.retain(|alarm| !alarm.comes_back(noted));
+        let waits = |alarm: &Alarm| queued.iter().any(|info| alarm.is(info));
+        let is_noted = |alarm: &Alarm| noted.iter().any(|info| alarm.is(info));
+        let (mut late, mut others): (Vec<_>, Vec<_>) =
+            alarms.iter().copied().partition(|alarm| waits(alarm) || is_noted(alarm));
+        let kind_is_noted = |signal| noted.iter().any(|info| word(info, 0) == Some(signal));
+        others.retain(|alarm| self.is_taken_before_stop(alarm.signal) && !kind_is_noted(alarm.signal));
+        late.extend(one_for_each_signal(others)?);
+        Some(late.iter().map(|alarm| alarm.timer).collect())
     }
 
-    fn first(&self) -> io::Result<i32> {
-        self.threads.first().map(|(number, _)| *number).ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// The signals that CRIU has noted.
+    fn noted(&self) -> io::Result<Vec<Vec<u8>>> {
+        noted_in(&fs::read(&self.core)?, self.receiver).ok_or_else(|| not_understood(&self.core))
     }
 
-    fn is_empty(&self) -> bool {
-        self.shared == 0 && self.threads.iter().all(|(_, set)| *set == 0)
+    /// Whether a thread that is told to stop takes `signal` first: the kernel hands out first what is for one thread alone, and
+    /// then lower numbers before higher ones.
+    fn is_taken_before_stop(&self, signal: libc::c_int) -> bool {
+        let comes_first = signal < libc::SIGSTOP || self.receiver != Receiver::Process;
+        comes_first && !pending::has(self.blocked, signal)
     }
-}
-
-fn set_in(status: &str, name: &str) -> Option<Set> {
-    Set::from_str_radix(status.lines().find_map(|line| line.strip_prefix(name))?.trim(), 16).ok()
-}
-
-/// What came of [`add`].
-#[derive(Debug, PartialEq, Eq)]
-enum Added {
-    /// Nothing is missing any more.
-    All,
-    /// A signal is missing that several timers explain.
-    Unclear,
-}
-
-/// Adds to an image what of `alarms` is in the set of those that wait.
-fn add(core: &Path, receiver: Receiver, set: Set, alarms: &[&Alarm]) -> io::Result<Added> {
-    let image = fs::read(core)?;
-    let noted = noted_in(&image, receiver).ok_or_else(|| not_understood(core))?;
-    let is_missing = |signal: libc::c_int| set >> (signal - 1) & 1 == 1 && !noted.contains(&signal);
-    let missing: Vec<&Alarm> = alarms.iter().copied().filter(|alarm| is_missing(alarm.signal)).collect();
-    if missing.is_empty() {
-        return Ok(Added::All);
-    }
-    let Some(missing) = one_for_each_signal(missing) else { return Ok(Added::Unclear) };
-    fs::write(core, with_signals(&image, receiver, &missing).ok_or_else(|| not_understood(core))?)?;
-    Ok(Added::All)
 }
 
 /// Every process has interval timers, which most never start: one explains a signal only if no other timer does.
-fn one_for_each_signal(mut alarms: Vec<&Alarm>) -> Option<Vec<&Alarm>> {
-    let by_others: Vec<_> =
-        alarms.iter().filter(|alarm| !alarm.of_interval_timer).map(|alarm| alarm.signal).collect();
-    alarms.retain(|alarm| !(alarm.of_interval_timer && by_others.contains(&alarm.signal)));
-    let is_alone = |alarm: &&Alarm| alarms.iter().filter(|other| other.signal == alarm.signal).count() == 1;
+fn one_for_each_signal(mut alarms: Vec<Alarm>) -> Option<Vec<Alarm>> {
+    let is_posix = |alarm: &Alarm| matches!(alarm.timer, Timer::Posix(_));
+    let of_posix: Vec<_> = alarms.iter().filter(|alarm| is_posix(alarm)).map(|alarm| alarm.signal).collect();
+    alarms.retain(|alarm| is_posix(alarm) || !of_posix.contains(&alarm.signal));
+    let is_alone = |alarm: &Alarm| alarms.iter().filter(|other| other.signal == alarm.signal).count() == 1;
     alarms.iter().all(is_alone).then_some(alarms)
 }
 
@@ -200,28 +240,44 @@ fn queue_of(receiver: Receiver) -> (u64, u64) {
     }
 }
 
-fn with_signals(image: &[u8], receiver: Receiver, alarms: &[&Alarm]) -> Option<Vec<u8>> {
-    let (part, queue) = queue_of(receiver);
-    let added = |signals: &[u8]| {
-        let mut all = Message(signals.to_vec());
-        for alarm in alarms {
-            let mut signal = Message::default();
-            signal.bytes(SIGNAL, &alarm.info);
-            all.bytes(SIGNAL, &signal.0);
+/// The image with a moment left of the timers.
+fn with_moment(image: &[u8], late: &[Timer]) -> Option<Vec<u8>> {
+    let in_timers = |timers: &[u8]| {
+        let mut changed = Message::default();
+        for (field, timer) in fields(timers)? {
+            let timer = message(timer)?;
+            let (name, left) = match field {
+                POSIX_TIMERS => (Timer::Posix(number(timer, POSIX_ID)?), POSIX_TIMES[3]),
+                _ => (Timer::Interval(field), INTERVAL_TIMES[3]),
+            };
+            match late.contains(&name) {
+                true => changed.bytes(field, &with_number(timer, left, 1)?),
+                false => changed.bytes(field, timer),
+            }
         }
-        Some(all.0)
+        Some(changed.0)
     };
-    let changed = with_entries(image, |core| with(core, part, |part| with(part, queue, added)))?;
-    // CRIU writes queues that are empty, too.
-    (changed != image).then_some(changed)
+    with_entries(image, |core| with(core, TASK, |task| with(task, TIMERS, in_timers)))
+}
+
+fn with_number(message: &[u8], field: u64, to: u64) -> Option<Vec<u8>> {
+    let mut changed = Message::default();
+    for (number, value) in fields(message)? {
+        match value {
+            Field::Number(_) if number == field => changed.number(number, to),
+            Field::Number(value) => changed.number(number, value),
+            Field::Bytes(value) => changed.bytes(number, value),
+        }
+    }
+    Some(changed.0)
 }
 
 /// The signals that CRIU has noted for `receiver`.
-fn noted_in(image: &[u8], receiver: Receiver) -> Option<Vec<libc::c_int>> {
+fn noted_in(image: &[u8], receiver: Receiver) -> Option<Vec<Vec<u8>>> {
     let (part, queue) = queue_of(receiver);
     let queue = bytes(bytes(core_entry(image)?, part)?, queue)?;
     let signals = fields(queue)?.into_iter();
-    signals.map(|(_, signal)| word(bytes(message(signal)?, SIGNAL)?, 0)).collect()
+    signals.map(|(_, signal)| bytes(message(signal)?, SIGNAL).map(<[u8]>::to_vec)).collect()
 }
 
 /// The signals of the timers that have no time left.
@@ -235,8 +291,7 @@ fn alarms_in(image: &[u8]) -> Option<Vec<Alarm>> {
         if let Some((_, signal)) = INTERVAL_TIMERS.into_iter().find(|(number, _)| *number == field)
             && is_over(timer, INTERVAL_TIMES)?
         {
-            let (receiver, info) = (Receiver::Process, info(&[signal, 0, libc::SI_KERNEL]));
-            found.push(Alarm { receiver, signal, of_interval_timer: true, info });
+            found.push(Alarm { timer: Timer::Interval(field), receiver: Receiver::Process, signal });
         }
         if field == POSIX_TIMERS && is_over(timer, POSIX_TIMES)? {
             found.extend(posix_alarm(timer)?);
@@ -258,19 +313,7 @@ fn posix_alarm(timer: &[u8]) -> Option<Option<Alarm>> {
         libc::SIGEV_THREAD_ID => Receiver::Thread(number(timer, POSIX_THREAD)? as i32),
         _ => return Some(None),
     };
-    let value = number(timer, POSIX_VALUE)?;
-    // The timer's number, its overrun, and the program's value.
-    let words = [number(timer, POSIX_ID)? as i32, 0, value as i32, (value >> 32) as i32];
-    let info = info(&[&[signal, 0, libc::SI_TIMER, 0], &words[..]].concat());
-    let alarm = Alarm { receiver, signal, of_interval_timer: false, info };
-    Some((1..=64).contains(&signal).then_some(alarm))
-}
-
-/// A `siginfo_t` that begins with these words.
-fn info(words: &[i32]) -> Vec<u8> {
-    let mut info: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    info.resize(size_of::<libc::siginfo_t>(), 0);
-    info
+    Some(Some(Alarm { timer: Timer::Posix(number(timer, POSIX_ID)?), receiver, signal }))
 }
 
 /// One of the words of a `siginfo_t`, the first of which is the signal.
@@ -293,6 +336,7 @@ fn message<'a>(field: Field<'a>) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pending::Thread;
     use super::*;
 
     /// A timer of `setitimer`, or of `timer_create` with its number and signal.
@@ -302,7 +346,6 @@ mod tests {
         if let Some((id, signal, _)) = posix {
             timer.number(POSIX_ID, id);
             timer.number(POSIX_SIGNAL, signal as u64);
-            timer.number(POSIX_VALUE, 0x0102_0304_0506_0708);
         }
         for (field, value) in times.into_iter().zip([0, 0, 0, left]) {
             timer.number(field, value);
@@ -341,16 +384,11 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_noted_as_the_kernel_would_say_it() {
-        let image = image(&[(POSIX_TIMERS, timer(Some((5, libc::SIGUSR1, None)), 0))]);
-        let alarms = alarms_in(&image).unwrap();
-        let changed = with_signals(&image, Receiver::Process, &alarms.iter().collect::<Vec<_>>()).unwrap();
-        assert_eq!(noted_in(&image, Receiver::Process).unwrap(), [0; 0]);
-        assert_eq!(noted_in(&changed, Receiver::Process).unwrap(), [libc::SIGUSR1]);
-        let info = &alarms[0].info;
-        assert_eq!(info.len(), 128);
-        let words: Vec<i32> = (0..8).map(|at| word(info, at).unwrap()).collect();
-        assert_eq!(words, [libc::SIGUSR1, 0, libc::SI_TIMER, 0, 5, 0, 0x0506_0708, 0x0102_0304]);
+    fn a_late_timer_has_a_moment_to_go() {
+        let of = |id, left| (POSIX_TIMERS, timer(Some((id, libc::SIGUSR1, None)), left));
+        let before = image(&[(1, timer(None, 0)), (2, timer(None, 0)), of(5, 0), of(6, 0)]);
+        let after = image(&[(1, timer(None, 1)), (2, timer(None, 0)), of(5, 0), of(6, 1)]);
+        assert_eq!(with_moment(&before, &[Timer::Posix(6), Timer::Interval(1)]), Some(after));
     }
 
     #[test]
@@ -364,30 +402,57 @@ mod tests {
         let of = |thread| (POSIX_TIMERS, timer(Some((5, 32, Some(thread))), 0));
         let before = image(&[of(4711), of(u64::MAX), of(17), (1, timer(None, 0))]);
         let after = image(&[of(12), of(12), of(17), (1, timer(None, 0))]);
-        let waiting = Waiting { shared: 0, threads: vec![(12, 0), (17, 0)] };
-        assert_eq!(with_first_thread(&before, &waiting), Some(after.clone()));
-        assert_eq!(with_first_thread(&after, &waiting), Some(after));
+        let threads = [12, 17].map(|number| Thread { tid: 0, number, waiting: 0, blocked: 0 });
+        let pending = Pending { shared: 0, threads: threads.into() };
+        assert_eq!(with_first_thread(&before, &pending), Some(after.clone()));
+        assert_eq!(with_first_thread(&after, &pending), Some(after));
     }
 
     #[test]
     fn an_interval_timer_explains_what_no_other_does() {
         let of = |id| (POSIX_TIMERS, timer(Some((id, libc::SIGALRM, None)), 0));
         let alarms_of = |timers: &[_]| alarms_in(&image(timers)).unwrap();
-        let kept = |alarms: Vec<Alarm>| {
-            one_for_each_signal(alarms.iter().collect())
-                .map(|kept| kept.into_iter().cloned().collect::<Vec<_>>())
-        };
         let (alone, both) = (alarms_of(&[(1, timer(None, 0))]), alarms_of(&[(1, timer(None, 0)), of(0)]));
-        assert_eq!(kept(alone.clone()), Some(alone));
-        assert_eq!(kept(both.clone()), Some(vec![both[1].clone()]));
-        assert_eq!(kept(alarms_of(&[of(0), of(1)])), None);
+        assert_eq!(one_for_each_signal(alone.clone()), Some(alone));
+        assert_eq!(one_for_each_signal(both.clone()), Some(vec![both[1]]));
+        assert_eq!(one_for_each_signal(alarms_of(&[of(0), of(1)])), None);
+    }
+
+    /// Which of the timers 0 to 2 are late, of which `noted` and `queued` have signals there.
+    fn late(signal: libc::c_int, noted: &[u64], queued: &[u64]) -> Option<Vec<u64>> {
+        let of = |id: &u64| {
+            let mut info = [0; size_of::<Info>()];
+            let words = [signal, 0, libc::SI_TIMER, 0, *id as i32].map(i32::to_ne_bytes);
+            info.iter_mut().zip(words.as_flattened()).for_each(|(to, byte)| *to = *byte);
+            info
+        };
+        let alarm = |id| Alarm { timer: Timer::Posix(id), receiver: Receiver::Process, signal };
+        let noted: Vec<_> = noted.iter().map(|id| of(id).to_vec()).collect();
+        let queued: Vec<_> = queued.iter().map(of).collect();
+        let queue = Queue { receiver: Receiver::Process, core: PathBuf::new(), blocked: 0, tid: 0 };
+        let late = queue.late([0, 1, 2].map(alarm).into(), &noted, &queued)?;
+        Some(late.into_iter().map(|timer| if let Timer::Posix(id) = timer { id } else { u64::MAX }).collect())
     }
 
     #[test]
-    fn the_kernels_sets_are_read() {
-        let status = "SigQ:\t0/95\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000002200\n";
-        assert_eq!(set_in(status, "SigPnd:"), Some(0));
-        assert_eq!(set_in(status, "ShdPnd:"), Some(1 << (libc::SIGALRM - 1) | 1 << (libc::SIGUSR1 - 1)));
+    fn what_is_queued_and_not_noted_is_late() {
+        let signal = libc::SIGRTMIN();
+        assert_eq!(late(signal, &[0], &[0, 2]), Some(vec![2]));
+        assert_eq!(late(signal, &[0, 1], &[0, 1]), Some(vec![]));
+        assert_eq!(late(signal, &[], &[]), Some(vec![]));
+    }
+
+    #[test]
+    fn what_was_taken_on_the_way_is_what_is_left_over() {
+        let signal = libc::SIGUSR1;
+        assert_eq!(late(signal, &[], &[0, 2]), Some(vec![0, 2, 1]));
+        assert_eq!(late(signal, &[0], &[2]), Some(vec![2]));
+        assert_eq!(late(signal, &[], &[2]), None);
+    }
+
+    #[test]
+    fn of_one_signal_that_is_not_real_time_the_kernel_takes_one_back() {
+        assert_eq!(late(libc::SIGUSR1, &[1, 0], &[0]), Some(vec![0]));
     }
 
     #[test]
