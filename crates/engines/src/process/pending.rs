@@ -61,11 +61,6 @@ impl Pending {
     pub fn is_empty(&self) -> bool {
         self.shared == 0 && self.threads.iter().all(|thread| thread.waiting == 0)
     }
-
-    /// What no thread takes.
-    pub fn blocked(&self) -> Set {
-        self.threads.iter().fold(Set::MAX, |all, thread| all & thread.blocked)
-    }
 }
 
 fn set_in(status: &str, name: &str) -> Option<Set> {

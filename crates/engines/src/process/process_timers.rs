@@ -94,8 +94,8 @@ impl Alarm {
 struct Queue {
     receiver: Receiver,
     core: PathBuf,
-    /// What nobody takes from it.
-    blocked: Set,
+    /// What each thread that takes from it has blocked.
+    blocked: Vec<Set>,
     /// The thread by which the kernel shows it.
     tid: i32,
 }
@@ -162,10 +162,11 @@ fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<V
     let own = pending.threads.iter().map(|thread| {
         let receiver = Receiver::Thread(thread.number);
         let core = core_of(images, thread.number);
-        (Queue { receiver, core, blocked: thread.blocked, tid: thread.tid }, thread.waiting)
+        (Queue { receiver, core, blocked: vec![thread.blocked], tid: thread.tid }, thread.waiting)
     });
     let core = core_of(images, first.number);
-    let shared = Queue { receiver: Receiver::Process, core, blocked: pending.blocked(), tid: first.tid };
+    let blocked = pending.threads.iter().map(|thread| thread.blocked).collect();
+    let shared = Queue { receiver: Receiver::Process, core, blocked, tid: first.tid };
     let all = own.chain([(shared, pending.shared)]).map(|(queue, waiting)| {
         let is_its = |alarm: &&Alarm| alarm.receiver == queue.receiver && pending::has(waiting, alarm.signal);
         let alarms: Vec<Alarm> = alarms.iter().filter(is_its).copied().collect();
@@ -204,8 +205,12 @@ impl Queue {
         let is_noted = |alarm: &Alarm| noted.iter().any(|info| alarm.is(info));
         let (mut late, mut others): (Vec<_>, Vec<_>) =
             alarms.iter().copied().partition(|alarm| waits(alarm) || is_noted(alarm));
-        let kind_is_noted = |signal| noted.iter().any(|info| word(info, 0) == Some(signal));
-        others.retain(|alarm| self.is_taken_before_stop(alarm.signal) && !kind_is_noted(alarm.signal));
+        let noted_of = |signal| noted.iter().filter(|info| word(info, 0) == Some(signal)).count();
+        // Those that are noted were there first.
+        others.retain(|alarm| noted_of(alarm.signal) < self.takers_before_stop(alarm.signal));
+        if others.iter().any(|alarm| noted_of(alarm.signal) > 0) {
+            return None;
+        }
         late.extend(one_for_each_signal(others)?);
         Some(late.iter().map(|alarm| alarm.timer).collect())
     }
@@ -215,11 +220,12 @@ impl Queue {
         noted_in(&fs::read(&self.core)?, self.receiver).ok_or_else(|| not_understood(&self.core))
     }
 
-    /// Whether a thread that is told to stop takes `signal` first: the kernel hands out first what is for one thread alone, and
-    /// then lower numbers before higher ones.
-    fn is_taken_before_stop(&self, signal: libc::c_int) -> bool {
+    /// How many threads take `signal` once before they stop when they are told to: the kernel hands out first what is for one
+    /// thread alone, and then lower numbers before higher ones.
+    fn takers_before_stop(&self, signal: libc::c_int) -> usize {
         let comes_first = signal < libc::SIGSTOP || self.receiver != Receiver::Process;
-        comes_first && !pending::has(self.blocked, signal)
+        let takers = self.blocked.iter().filter(|blocked| !pending::has(**blocked, signal)).count();
+        if comes_first { takers } else { 0 }
     }
 }
 
@@ -420,6 +426,10 @@ mod tests {
 
     /// Which of the timers 0 to 2 are late, of which `noted` and `queued` have signals there.
     fn late(signal: libc::c_int, noted: &[u64], queued: &[u64]) -> Option<Vec<u64>> {
+        late_for(1, signal, noted, queued)
+    }
+
+    fn late_for(threads: usize, signal: libc::c_int, noted: &[u64], queued: &[u64]) -> Option<Vec<u64>> {
         let of = |id: &u64| {
             let mut info = [0; size_of::<Info>()];
             let words = [signal, 0, libc::SI_TIMER, 0, *id as i32].map(i32::to_ne_bytes);
@@ -429,7 +439,8 @@ mod tests {
         let alarm = |id| Alarm { timer: Timer::Posix(id), receiver: Receiver::Process, signal };
         let noted: Vec<_> = noted.iter().map(|id| of(id).to_vec()).collect();
         let queued: Vec<_> = queued.iter().map(of).collect();
-        let queue = Queue { receiver: Receiver::Process, core: PathBuf::new(), blocked: 0, tid: 0 };
+        let (receiver, core) = (Receiver::Process, PathBuf::new());
+        let queue = Queue { receiver, core, blocked: vec![0; threads], tid: 0 };
         let late = queue.late([0, 1, 2].map(alarm).into(), &noted, &queued)?;
         Some(late.into_iter().map(|timer| if let Timer::Posix(id) = timer { id } else { u64::MAX }).collect())
     }
@@ -448,6 +459,14 @@ mod tests {
         assert_eq!(late(signal, &[], &[0, 2]), Some(vec![0, 2, 1]));
         assert_eq!(late(signal, &[0], &[2]), Some(vec![2]));
         assert_eq!(late(signal, &[], &[2]), None);
+    }
+
+    #[test]
+    fn each_thread_may_have_taken_one() {
+        let signal = libc::SIGUSR1;
+        assert_eq!(late_for(2, signal, &[0], &[2]), None);
+        assert_eq!(late_for(2, signal, &[0, 1], &[2]), Some(vec![1, 2]));
+        assert_eq!(late_for(2, libc::SIGRTMIN(), &[0], &[2]), Some(vec![2]));
     }
 
     #[test]
