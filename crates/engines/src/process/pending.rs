@@ -70,14 +70,21 @@ fn set_in(status: &str, name: &str) -> Option<Set> {
 /// A signal as the kernel would hand it over, `siginfo_t`.
 pub type Info = [u8; size_of::<libc::siginfo_t>()];
 
-/// The signals that wait for thread `tid` alone, or, if they are `shared`, for its process, in their order. The thread is
-/// stopped, nobody traces it, and it stays stopped.
+/// The signals that wait for thread `tid` alone, or, if they are `shared`, for its process, in their order. The thread has been
+/// told to stop, nobody traces it, and it stays stopped.
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     /// Of any kind of child, and no child at all but for the tracing.
     const WAIT: libc::c_int = libc::__WALL | libc::WNOHANG;
     const LIMIT: Duration = Duration::from_secs(2);
-    trace(libc::PTRACE_SEIZE, tid, ptr::null_mut(), ptr::null_mut())?;
     let end = Instant::now() + LIMIT;
+    // Traced before, it would stop for us instead of for the signal, and run on when it is let go.
+    while task::Stat::read(tid)?.state != 'T' {
+        if Instant::now() > end {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    trace(libc::PTRACE_SEIZE, tid, ptr::null_mut(), ptr::null_mut())?;
     // SAFETY: a null status asks for none.
     while unsafe { libc::waitpid(tid, ptr::null_mut(), WAIT) } != tid {
         if Instant::now() > end {
