@@ -59,12 +59,19 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above.
-        if unsafe { rdma(wr) }.is_some_and(|rdma| device.post_rdma(qp.handle, &rdma)) {
+        let rdma = unsafe { rdma(wr) };
+        if rdma.is_some_and(|rdma| device.post_rdma(qp.handle, &rdma)) {
             *next = wr.next;
             continue;
         }
-        // SAFETY: the caller's promise.
-        match unsafe { send_wr(wr, qp.kind).and_then(|wr| device.post_send(qp.handle, &wr)) } {
+        let mut post = |wr: &SendWr<'_>| match rdma {
+            // SAFETY: the caller's promise.
+            Some(_) => unsafe { device.post_to_link(qp.handle, wr) },
+            // SAFETY: as above.
+            None => unsafe { device.post_send(qp.handle, wr) },
+        };
+        // SAFETY: as above.
+        match unsafe { send_wr(wr, qp.kind) }.and_then(|wr| post(&wr)) {
             Ok(posted) => queued |= posted == Posted::Queued,
             Err(error) => return (queued, Err(error)),
         }

@@ -247,6 +247,19 @@ impl Device {
             return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.
+        unsafe { self.post_to_link(qp, wr) }
+    }
+
+    /// As [`Self::post_send`], for what [`Self::post_rdma`] has declined or does not do.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub unsafe fn post_to_link(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<Posted, Errno> {
+        // SAFETY: the caller's promise is passed on.
         if unsafe { self.send_express(qp, wr) } {
             return Ok(Posted::Done);
         }
