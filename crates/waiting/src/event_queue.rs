@@ -169,17 +169,25 @@ mod tests {
         let queue = Arc::new(EventQueue::new().unwrap());
         queue.push(1);
         let (sender, taken) = mpsc::channel();
+        let (open, gate) = mpsc::channel();
         let reader = {
             let queue = queue.clone();
             thread::spawn(move || {
                 sender.send(queue.next(|_| ()).unwrap()).unwrap();
-                thread::sleep(Duration::from_millis(50));
+                gate.recv().unwrap();
                 queue.next(|_| ()).unwrap()
             })
         };
         taken.recv().unwrap();
-        assert_eq!(queue.readers.load(Ordering::Acquire), 0);
-        queue.await_reader(PATIENCE);
+        let waiter = {
+            let queue = queue.clone();
+            thread::spawn(move || queue.await_reader(PATIENCE))
+        };
+        // Enough for one that does not wait to end.
+        thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        open.send(()).unwrap();
+        waiter.join().unwrap();
         assert_eq!(queue.readers.load(Ordering::Acquire), 1);
         queue.push(2);
         reader.join().unwrap();

@@ -73,6 +73,12 @@ pub type Info = [u8; size_of::<libc::siginfo_t>()];
 /// The signals that wait for thread `tid` alone, or, if they are `shared`, for its process, in their order. The thread has been
 /// told to stop, nobody traces it, and it stays stopped.
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
+    // Whatever fails, the kernel lets the traced one go with the end of the thread that traces it.
+    std::thread::scope(|scope| scope.spawn(|| traced(tid, shared)).join())
+        .unwrap_or_else(|_| Err(io::Error::other("the look at a thread's signals failed")))
+}
+
+fn traced(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     /// Of any kind of child, and no child at all but for the tracing.
     const WAIT: libc::c_int = libc::__WALL | libc::WNOHANG;
     const LIMIT: Duration = Duration::from_secs(2);
@@ -88,8 +94,6 @@ pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     // SAFETY: a null status asks for none.
     while unsafe { libc::waitpid(tid, ptr::null_mut(), WAIT) } != tid {
         if Instant::now() > end {
-            // One that cannot be detached is let go with this thread.
-            let _left = trace(libc::PTRACE_DETACH, tid, ptr::null_mut(), ptr::null_mut());
             return Err(io::ErrorKind::TimedOut.into());
         }
         std::thread::sleep(Duration::from_micros(50));
@@ -159,7 +163,9 @@ mod tests {
             assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
         };
         send(libc::SIGSTOP);
-        while task::Stat::read(pid).unwrap().state != 'T' {
+        let state = || task::Stat::read(pid).unwrap().state;
+        while state() != 'T' {
+            assert_ne!(state(), 'Z', "it has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
         // One that is not stopped yet would end at once.
@@ -172,7 +178,7 @@ mod tests {
         assert_eq!(signals, [libc::SIGRTMIN(), libc::SIGRTMIN()]);
         assert!(queued(pid, false).unwrap().is_empty());
         std::thread::sleep(Duration::from_millis(20));
-        assert!(matches!(task::Stat::read(pid).unwrap().state, 'T'));
+        assert_eq!(state(), 'T');
         child.kill().unwrap();
         child.wait().unwrap();
     }
