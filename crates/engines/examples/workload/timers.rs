@@ -57,7 +57,7 @@ pub fn keep_time() {
 /// How often the timers of [`expire_once`] have expired.
 static EXPIRED: [AtomicU64; 1 + POSIX.len()] = [const { AtomicU64::new(0) }; 1 + POSIX.len()];
 
-/// Its timers besides that of `setitimer`: whom they signal, and with which signal from this on.
+/// Its timers besides that of `setitimer`: whom they signal, and by which signal.
 const POSIX: [(libc::c_int, libc::c_int); 11] = {
     const REAL_TIME: libc::c_int = 40;
     const TO_PROCESS: libc::c_int = libc::SIGEV_SIGNAL;

@@ -341,7 +341,7 @@ fn timers_go_on() {
     }
 }
 
-/// Each expires many times in the time that the dump takes.
+/// Their times are about as long as the dump takes, so that in each some expire in the middle of it.
 #[test]
 fn timers_that_expire_during_the_dump_have_expired() {
     let lab = Lab::new();
