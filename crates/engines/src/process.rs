@@ -20,19 +20,21 @@
 //! * [`record`], [`images`]: what is on disk;
 //! * [`task`], [`sockets`]: processes and their sockets.
 
+pub(crate) mod call;
 mod check;
 mod criu;
 #[doc(hidden)]
 pub mod foreign;
 mod host;
 mod images;
+mod interrupted;
 mod launch;
 mod link;
 mod live;
 mod netlink;
 mod orphans;
 mod own_files;
-mod pending;
+pub(crate) mod pending;
 mod process_timers;
 mod protobuf;
 mod record;

@@ -7,6 +7,7 @@ mod scheduling;
 mod streams;
 mod threads;
 mod timers;
+mod waits;
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -48,6 +49,10 @@ fn main() {
         ["keep_scheduling"] => scheduling::keep_scheduling(),
         ["keep_time"] => timers::keep_time(),
         ["expire_once", mebibytes] => timers::expire_once(mebibytes.parse().unwrap()),
+        ["keep_waiting"] => waits::keep_waiting(),
+        ["end_by_timer", milliseconds, mebibytes] => {
+            waits::end_by_timer(milliseconds.parse().unwrap(), mebibytes.parse().unwrap());
+        }
         ["listen", trigger] => streams::listen(trigger),
         ["fill", trigger] => streams::fill(trigger),
         ["listen_on_one_path"] => streams::listen_on_one_path(),

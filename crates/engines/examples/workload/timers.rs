@@ -128,7 +128,8 @@ pub fn expire_once(mebibytes: usize) {
     }
 }
 
-fn once(nanoseconds: libc::c_long) -> libc::itimerspec {
+/// Times of a timer that expires once.
+pub fn once(nanoseconds: libc::c_long) -> libc::itimerspec {
     libc::itimerspec { it_interval: periodic(0).it_interval, ..periodic(nanoseconds) }
 }
 
@@ -175,7 +176,8 @@ fn monotonic() -> libc::c_long {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-fn start_itimer(times: &libc::itimerspec) {
+/// Starts the timer that sends `SIGALRM`.
+pub fn start_itimer(times: &libc::itimerspec) {
     let of = |time: libc::timespec| libc::timeval { tv_sec: time.tv_sec, tv_usec: time.tv_nsec / 1000 };
     let times = libc::itimerval { it_interval: of(times.it_interval), it_value: of(times.it_value) };
     // SAFETY: the times are live, and the former ones are not asked for.

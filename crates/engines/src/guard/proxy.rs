@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::ptrace::{self, GETSIGMASK, PEEKSIGINFO, SETSIGMASK, Stop};
+use super::rescue::process_of;
 use super::{Guard, Infection, Tracee};
+use crate::process::pending::waits_for_handler;
 use crate::process::task::numbers_in;
 
 const SECCOMP_GET_FILTER: u32 = 0x420c;
@@ -233,12 +235,16 @@ impl Guard {
 
 impl Tracee {
     /// CRIU has what cannot wait on elsewhere fail with `EINTR` (`nanosleep`, `poll`, and so on), also
-    /// where it only stays. In the place where it was begun it can.
+    /// where it only stays. There the kernel can go on with it.
     fn let_wait_on(&self, pid: i32) -> io::Result<()> {
-        match (&self.context, self.stop) {
-            // The end of a system call is no place from which one is begun again.
-            (Some(context), Some(Stop::Signal(_) | Stop::Event(_))) if context.waits_by_restart() => {
-                context.restore_registers(pid)
+        let (Some(context), Some(stop)) = (&self.context, self.stop) else { return Ok(()) };
+        // Not from the end of a system call, nor in the first thread, which ran CRIU's code.
+        if context.waits_by_restart() && stop != Stop::Syscall && process_of(pid) != Some(pid) {
+            return context.restore_registers(pid);
+        }
+        match context.begun_again(pid) {
+            Some(registers) if !waits_for_handler(pid, context.mask)? => {
+                ptrace::set_registers(pid, &registers)
             }
             _ => Ok(()),
         }

@@ -3,6 +3,8 @@
 use std::io;
 use std::mem;
 
+use crate::process::call::Call;
+
 /// Requests that the libc crate lacks.
 pub const PEEKSIGINFO: u32 = 0x4209;
 pub const GETSIGMASK: u32 = 0x420a;
@@ -183,6 +185,20 @@ impl Context {
     /// Whether the thread waits in a system call that the kernel begins again with the rest of its time.
     pub fn waits_by_restart(&self) -> bool {
         self.registers.orig_rax.cast_signed() >= 0 && self.registers.rax.cast_signed() == -RESTART_BLOCK
+    }
+
+    /// The registers with which the system call of thread `pid`, if it is in one, begins again where it would end with `EINTR`;
+    /// `None` if it would not, or cannot.
+    pub fn begun_again(&self, pid: i32) -> Option<libc::user_regs_struct> {
+        let all = &self.registers;
+        let result = if self.waits_by_restart() { -i64::from(libc::EINTR) } else { all.rax.cast_signed() };
+        let (number, instruction) = (all.orig_rax.cast_signed(), all.rip);
+        let arguments = [all.rdi, all.rsi, all.rdx, all.r10, all.r8];
+        let call = Call { number, result, instruction, arguments }
+            .begun_again(|address, bytes| read(pid, address, bytes))?;
+        let [rdi, rsi, rdx, r10, r8] = call.arguments;
+        let (rax, rip) = (call.result.cast_unsigned(), call.instruction);
+        Some(libc::user_regs_struct { rax, rip, rdi, rsi, rdx, r10, r8, ..*all })
     }
 
     /// The thread's next instruction.

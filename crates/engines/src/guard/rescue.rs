@@ -104,7 +104,8 @@ pub(crate) fn clean(directory: &Path) {
     }
 }
 
-fn process_of(thread: i32) -> Option<i32> {
+/// The process of a thread.
+pub fn process_of(thread: i32) -> Option<i32> {
     let status = read(&format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }

@@ -82,6 +82,11 @@ pub fn delete(directory: &Path) -> Result<()> {
     absent_is_fine(fs::remove_dir_all(directory)).doing(|| format!("deleting {}", directory.display()))
 }
 
+/// The image of the thread that has this number in its instance.
+pub fn core_of(images: &Path, number: i32) -> PathBuf {
+    images.join(format!("core-{number}.img"))
+}
+
 /// The image that CRIU reads first.
 pub const INVENTORY: &str = "inventory.img";
 

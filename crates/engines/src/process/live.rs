@@ -15,7 +15,8 @@ use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
 use super::{
-    Config, check, images, orphans, own_files, process_timers, scheduling, socket_options, sockets, timers,
+    Config, check, images, interrupted, orphans, own_files, process_timers, scheduling, socket_options,
+    sockets, timers,
 };
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
@@ -208,10 +209,10 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(None, watch, end)?;
         clock.lap("leave");
-        match late.carry().doing(|| format!("dumping `{name}`"))? {
-            Some(pid) => Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) }),
-            None => Ok(()),
+        if let Some(pid) = late.carry().doing(|| format!("dumping `{name}`"))? {
+            return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
         }
+        interrupted::carry(images, &tree).doing(|| format!("dumping `{name}`"))
     }
 
     /// Lets a stopped tree run again here, except for what was paused before, with its link.

@@ -63,6 +63,13 @@ impl Pending {
     }
 }
 
+/// Whether a signal waits that thread `tid`, which has these blocked, will handle.
+pub fn waits_for_handler(tid: i32, blocked: Set) -> io::Result<bool> {
+    let status = task::read(&format!("/proc/{tid}/status"))?;
+    let set = |name| set_in(&status, name).ok_or(io::ErrorKind::InvalidData);
+    Ok((set("SigPnd:")? | set("ShdPnd:")?) & set("SigCgt:")? & !blocked != 0)
+}
+
 fn set_in(status: &str, name: &str) -> Option<Set> {
     Set::from_str_radix(status.lines().find_map(|line| line.strip_prefix(name))?.trim(), 16).ok()
 }

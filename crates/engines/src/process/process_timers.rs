@@ -16,8 +16,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::images::core_of;
 use super::pending::{self, Info, Pending, Set};
-use super::protobuf::{Field, MAGIC, Message, bytes, fields, not_understood, number, with, with_entries};
+use super::protobuf::{
+    Message, bytes, fields, first_entry, not_understood, number, with, with_entries, with_number,
+};
 use crate::report::Blocker;
 
 /// Fields of `core_entry`.
@@ -38,6 +41,14 @@ const POSIX_TIMERS: u64 = 4;
 const INTERVAL_TIMES: [u64; 4] = [1, 2, 3, 4];
 /// Fields of `posix_timer_entry`: the same in seconds and nanoseconds.
 const POSIX_TIMES: [u64; 4] = [7, 8, 9, 10];
+/// The units of the smaller parts of their times, in nanoseconds.
+const INTERVAL_UNIT: u64 = 1000;
+const POSIX_UNIT: u64 = 1;
+const SECOND: u64 = 1_000_000_000;
+/// What a late timer gets, in nanoseconds.
+const MOMENT: u64 = 1000;
+/// As long as it may take, on a busy host, from when CRIU starts timers until the threads are back in their calls.
+const SOON: u64 = SECOND / 4;
 const POSIX_ID: u64 = 1;
 const POSIX_SIGNAL: u64 = 3;
 const POSIX_NOTIFY: u64 = 4;
@@ -45,7 +56,8 @@ const POSIX_THREAD: u64 = 11;
 
 /// For whom a signal waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Receiver {
+pub enum Receiver {
+    /// Any thread of the process.
     Process,
     /// A thread, by its number in the instance.
     Thread(i32),
@@ -60,12 +72,14 @@ enum Timer {
     Posix(u64),
 }
 
-/// The signal of a timer of which no time is left.
+/// The signal of a timer that expires once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Alarm {
+pub struct Alarm {
     timer: Timer,
-    receiver: Receiver,
-    signal: libc::c_int,
+    /// Who gets it.
+    pub receiver: Receiver,
+    /// Its number.
+    pub signal: libc::c_int,
 }
 
 impl Alarm {
@@ -126,7 +140,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<Late> {
             fs::write(&leader, &named)?;
         }
         if !pending.is_empty() {
-            let alarms = alarms_in(&named).ok_or_else(|| not_understood(&leader))?;
+            let alarms = alarms_in(&named, |left| left == 0).ok_or_else(|| not_understood(&leader))?;
             late.push(LateIn { pid, leader, queues: queues_of(images, &pending, &alarms)? });
         }
     }
@@ -149,7 +163,7 @@ impl Late {
             }
             if !late.is_empty() {
                 let image = fs::read(&leader)?;
-                fs::write(&leader, with_moment(&image, &late).ok_or_else(|| not_understood(&leader))?)?;
+                fs::write(&leader, with_left(&image, &late, MOMENT).ok_or_else(|| not_understood(&leader))?)?;
             }
         }
         Ok(None)
@@ -179,10 +193,6 @@ fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<V
 pub fn blocker(pid: i32) -> Blocker {
     let what = format!("timers of process {pid} expire, of which several send the same signal");
     Blocker::new(what, "move it when fewer of them expire")
-}
-
-fn core_of(images: &Path, number: i32) -> PathBuf {
-    images.join(format!("core-{number}.img"))
 }
 
 /// The image with the number of the process' first thread in those timers that signal it.
@@ -246,18 +256,19 @@ fn queue_of(receiver: Receiver) -> (u64, u64) {
     }
 }
 
-/// The image with a moment left of the timers.
-fn with_moment(image: &[u8], late: &[Timer]) -> Option<Vec<u8>> {
+/// The image with so many nanoseconds left of the timers, less than a second.
+fn with_left(image: &[u8], of: &[Timer], left: u64) -> Option<Vec<u8>> {
     let in_timers = |timers: &[u8]| {
         let mut changed = Message::default();
         for (field, timer) in fields(timers)? {
-            let timer = message(timer)?;
-            let (name, left) = match field {
-                POSIX_TIMERS => (Timer::Posix(number(timer, POSIX_ID)?), POSIX_TIMES[3]),
-                _ => (Timer::Interval(field), INTERVAL_TIMES[3]),
+            let timer = timer.message()?;
+            let (name, [.., seconds, fraction], unit) = match field {
+                POSIX_TIMERS => (Timer::Posix(number(timer, POSIX_ID)?), POSIX_TIMES, POSIX_UNIT),
+                _ => (Timer::Interval(field), INTERVAL_TIMES, INTERVAL_UNIT),
             };
-            match late.contains(&name) {
-                true => changed.bytes(field, &with_number(timer, left, 1)?),
+            match of.contains(&name) {
+                true => changed
+                    .bytes(field, &with_number(&with_number(timer, seconds, 0)?, fraction, left / unit)?),
                 false => changed.bytes(field, timer),
             }
         }
@@ -266,49 +277,70 @@ fn with_moment(image: &[u8], late: &[Timer]) -> Option<Vec<u8>> {
     with_entries(image, |core| with(core, TASK, |task| with(task, TIMERS, in_timers)))
 }
 
-fn with_number(message: &[u8], field: u64, to: u64) -> Option<Vec<u8>> {
-    let mut changed = Message::default();
-    for (number, value) in fields(message)? {
-        match value {
-            Field::Number(_) if number == field => changed.number(number, to),
-            Field::Number(value) => changed.number(number, value),
-            Field::Bytes(value) => changed.bytes(number, value),
-        }
-    }
-    Some(changed.0)
+/// The image in which those timers expire when the threads are back in the calls that they are to end.
+pub fn put_off(image: &[u8], alarms: &[Alarm]) -> Option<Vec<u8>> {
+    let timers: Vec<_> = alarms.iter().map(|alarm| alarm.timer).collect();
+    with_left(image, &timers, SOON)
+}
+
+/// The signals of timers that may expire before the threads are back in their calls.
+pub fn signals_soon(image: &[u8]) -> Option<Vec<Alarm>> {
+    alarms_in(image, |left| (MOMENT + 1..SOON).contains(&left))
+}
+
+/// The signals that a process gets as soon as it is restored from these images, of which its first thread's is `image`, with
+/// who gets them: those that CRIU has noted, but for those for one thread, and those of timers with a moment to go.
+pub fn signals_at_once(image: &[u8]) -> Option<Vec<(Receiver, libc::c_int)>> {
+    let noted =
+        signals_noted(image, Receiver::Process)?.into_iter().map(|signal| (Receiver::Process, signal));
+    let soon = alarms_in(image, |left| left == MOMENT)?;
+    Some(noted.chain(soon.iter().map(|alarm| (alarm.receiver, alarm.signal))).collect())
+}
+
+/// The signals, by number, that CRIU has noted for `receiver` in its image.
+pub fn signals_noted(image: &[u8], receiver: Receiver) -> Option<Vec<libc::c_int>> {
+    noted_in(image, receiver)?.iter().map(|info| word(info, 0)).collect()
 }
 
 /// The signals that CRIU has noted for `receiver`.
 fn noted_in(image: &[u8], receiver: Receiver) -> Option<Vec<Vec<u8>>> {
     let (part, queue) = queue_of(receiver);
-    let queue = bytes(bytes(core_entry(image)?, part)?, queue)?;
+    // What has ended gets none.
+    let Some(queue) = bytes(bytes(first_entry(image)?, part)?, queue) else { return Some(Vec::new()) };
     let signals = fields(queue)?.into_iter();
-    signals.map(|(_, signal)| bytes(message(signal)?, SIGNAL).map(<[u8]>::to_vec)).collect()
+    signals.map(|(_, signal)| bytes(signal.message()?, SIGNAL).map(<[u8]>::to_vec)).collect()
 }
 
-/// The signals of the timers that have no time left.
-fn alarms_in(image: &[u8]) -> Option<Vec<Alarm>> {
-    let task = bytes(core_entry(image)?, TASK)?;
+/// The signals of the timers without a period that have such a time left, in nanoseconds.
+fn alarms_in(image: &[u8], is_such: impl Fn(u64) -> bool) -> Option<Vec<Alarm>> {
+    let task = bytes(first_entry(image)?, TASK)?;
     // A process that has ended has none.
     let Some(timers) = bytes(task, TIMERS) else { return Some(Vec::new()) };
     let mut found = Vec::new();
     for (field, timer) in fields(timers)? {
-        let timer = message(timer)?;
+        let timer = timer.message()?;
         if let Some((_, signal)) = INTERVAL_TIMERS.into_iter().find(|(number, _)| *number == field)
-            && is_over(timer, INTERVAL_TIMES)?
+            && left_of_one(timer, INTERVAL_TIMES, INTERVAL_UNIT)?.is_some_and(&is_such)
         {
             found.push(Alarm { timer: Timer::Interval(field), receiver: Receiver::Process, signal });
         }
-        if field == POSIX_TIMERS && is_over(timer, POSIX_TIMES)? {
+        if field == POSIX_TIMERS && left_of_one(timer, POSIX_TIMES, POSIX_UNIT)?.is_some_and(&is_such) {
             found.extend(posix_alarm(timer)?);
         }
     }
     Some(found)
 }
 
-/// Whether a timer has neither a period nor any time left.
-fn is_over(timer: &[u8], times: [u64; 4]) -> Option<bool> {
-    times.into_iter().try_fold(true, |over, field| Some(over && number(timer, field)? == 0))
+/// What is left of a timer, in nanoseconds; none if it has a period.
+fn left_of_one(timer: &[u8], times: [u64; 4], unit: u64) -> Option<Option<u64>> {
+    let [mut period, mut left] = [0_u64; 2];
+    let units = [SECOND, unit, SECOND, unit];
+    for (place, (field, unit)) in times.into_iter().zip(units).enumerate() {
+        let part = number(timer, field)?.saturating_mul(unit);
+        let whole = if place < 2 { &mut period } else { &mut left };
+        *whole = whole.saturating_add(part);
+    }
+    Some((period == 0).then_some(left))
 }
 
 /// The signal of a timer of `timer_create`, if it sends any.
@@ -327,22 +359,10 @@ fn word(info: &[u8], at: usize) -> Option<i32> {
     info.get(4 * at..)?.first_chunk().map(|word| i32::from_ne_bytes(*word))
 }
 
-/// The only entry of a process' or a thread's image.
-fn core_entry(image: &[u8]) -> Option<&[u8]> {
-    let (length, entry) = image.get(MAGIC..)?.split_first_chunk()?;
-    entry.get(..u32::from_le_bytes(*length) as usize)
-}
-
-fn message<'a>(field: Field<'a>) -> Option<&'a [u8]> {
-    match field {
-        Field::Bytes(value) => Some(value),
-        Field::Number(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::pending::Thread;
+    use super::super::protobuf::MAGIC;
     use super::*;
 
     /// A timer of `setitimer`, or of `timer_create` with its number and signal.
@@ -376,6 +396,10 @@ mod tests {
         image
     }
 
+    fn over_in(image: &[u8]) -> Option<Vec<Alarm>> {
+        alarms_in(image, |left| left == 0)
+    }
+
     fn signals_of(alarms: &[Alarm]) -> Vec<libc::c_int> {
         alarms.iter().map(|alarm| alarm.signal).collect()
     }
@@ -385,22 +409,22 @@ mod tests {
         let of = |id, signal, left| (POSIX_TIMERS, timer(Some((id, signal, None)), left));
         let timers =
             [(1, timer(None, 0)), (2, timer(None, 7)), of(0, libc::SIGUSR1, 0), of(1, libc::SIGUSR2, 7)];
-        assert_eq!(signals_of(&alarms_in(&image(&timers)).unwrap()), [libc::SIGALRM, libc::SIGUSR1]);
-        assert_eq!(alarms_in(&image(&[])).unwrap(), []);
+        assert_eq!(signals_of(&over_in(&image(&timers)).unwrap()), [libc::SIGALRM, libc::SIGUSR1]);
+        assert_eq!(over_in(&image(&[])).unwrap(), []);
     }
 
     #[test]
     fn a_late_timer_has_a_moment_to_go() {
         let of = |id, left| (POSIX_TIMERS, timer(Some((id, libc::SIGUSR1, None)), left));
         let before = image(&[(1, timer(None, 0)), (2, timer(None, 0)), of(5, 0), of(6, 0)]);
-        let after = image(&[(1, timer(None, 1)), (2, timer(None, 0)), of(5, 0), of(6, 1)]);
-        assert_eq!(with_moment(&before, &[Timer::Posix(6), Timer::Interval(1)]), Some(after));
+        let after = image(&[(1, timer(None, 1)), (2, timer(None, 0)), of(5, 0), of(6, 1000)]);
+        assert_eq!(with_left(&before, &[Timer::Posix(6), Timer::Interval(1)], MOMENT), Some(after));
     }
 
     #[test]
     fn a_timer_of_a_thread_signals_that() {
         let image = image(&[(POSIX_TIMERS, timer(Some((5, 32, Some(17))), 0))]);
-        assert_eq!(alarms_in(&image).unwrap()[0].receiver, Receiver::Thread(17));
+        assert_eq!(over_in(&image).unwrap()[0].receiver, Receiver::Thread(17));
     }
 
     #[test]
@@ -417,7 +441,7 @@ mod tests {
     #[test]
     fn an_interval_timer_explains_what_no_other_does() {
         let of = |id| (POSIX_TIMERS, timer(Some((id, libc::SIGALRM, None)), 0));
-        let alarms_of = |timers: &[_]| alarms_in(&image(timers)).unwrap();
+        let alarms_of = |timers: &[_]| over_in(&image(timers)).unwrap();
         let (alone, both) = (alarms_of(&[(1, timer(None, 0))]), alarms_of(&[(1, timer(None, 0)), of(0)]));
         assert_eq!(one_for_each_signal(alone.clone()), Some(alone));
         assert_eq!(one_for_each_signal(both.clone()), Some(vec![both[1]]));
@@ -477,6 +501,6 @@ mod tests {
     #[test]
     fn a_damaged_image_is_refused() {
         let whole = image(&[(1, timer(None, 0))]);
-        assert!((MAGIC..whole.len()).all(|length| alarms_in(&whole[..length]).is_none()));
+        assert!((MAGIC..whole.len()).all(|length| over_in(&whole[..length]).is_none()));
     }
 }

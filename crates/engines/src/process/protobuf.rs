@@ -42,6 +42,16 @@ pub enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
+impl<'a> Field<'a> {
+    /// The message that it holds; `None` if it is a number.
+    pub fn message(self) -> Option<&'a [u8]> {
+        match self {
+            Field::Bytes(value) => Some(value),
+            Field::Number(_) => None,
+        }
+    }
+}
+
 /// The fields of a message with their numbers, in their order; `None` if it is malformed.
 pub fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     let mut fields = Vec::new();
@@ -89,6 +99,25 @@ pub fn with(message: &[u8], field: u64, change: impl Fn(&[u8]) -> Option<Vec<u8>
         }
     }
     Some(changed.0)
+}
+
+/// The message with the number in a field changed.
+pub fn with_number(message: &[u8], field: u64, to: u64) -> Option<Vec<u8>> {
+    let mut changed = Message::default();
+    for (number, value) in fields(message)? {
+        match value {
+            Field::Number(_) if number == field => changed.number(number, to),
+            Field::Number(value) => changed.number(number, value),
+            Field::Bytes(value) => changed.bytes(number, value),
+        }
+    }
+    Some(changed.0)
+}
+
+/// The first entry of an image.
+pub fn first_entry(image: &[u8]) -> Option<&[u8]> {
+    let (length, entry) = image.get(MAGIC..)?.split_first_chunk()?;
+    entry.get(..u32::from_le_bytes(*length) as usize)
 }
 
 /// The image with each of its entries changed: after the magic numbers each has its length before it.

@@ -36,7 +36,7 @@ struct Kept {
 pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let everywhere = processors(0)?;
     let mut kept = Vec::new();
-    for_each_thread(tree, |tid, thread| {
+    task::for_each_thread(tree, |tid, thread| {
         let processors = Some(processors(tid)?).filter(|processors| *processors != everywhere);
         let (io_priority, timer_slack) = (io_priority(tid)?, timer_slack(tid).ok());
         kept.push(Kept { thread, processors, io_priority, timer_slack });
@@ -52,7 +52,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 pub fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| (kept.thread, kept)).collect();
-    for_each_thread(tree, |tid, thread| all.get(&thread).map_or(Ok(()), |kept| kept.give(tid)))
+    task::for_each_thread(tree, |tid, thread| all.get(&thread).map_or(Ok(()), |kept| kept.give(tid)))
 }
 
 impl Kept {
@@ -75,18 +75,6 @@ impl Kept {
     fn not_set(&self, what: &str, error: &io::Error) -> io::Error {
         io::Error::new(error.kind(), format!("thread {} does not get its {what}: {error}", self.thread))
     }
-}
-
-/// Shows each thread of a tree, with its number on this host and in the instance.
-fn for_each_thread(tree: &[i32], mut show: impl FnMut(i32, i32) -> io::Result<()>) -> io::Result<()> {
-    for &pid in tree {
-        for tid in task::numbers_in(&format!("/proc/{pid}/task"))? {
-            // Of a stopped tree none ends; of one that is restored, what helped CRIU.
-            let Ok(thread) = task::number_inside(tid) else { continue };
-            show(tid, thread)?;
-        }
-    }
-    Ok(())
 }
 
 /// The mask of the processors on which a thread may run; 0 is the caller.

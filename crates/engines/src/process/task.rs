@@ -143,6 +143,18 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
+/// Shows each thread of a tree, with its number on this host and in the instance.
+pub fn for_each_thread(tree: &[i32], mut show: impl FnMut(i32, i32) -> io::Result<()>) -> io::Result<()> {
+    for &pid in tree {
+        for tid in numbers_in(&format!("/proc/{pid}/task"))? {
+            // Of a stopped tree none ends; of one that is restored, what helped CRIU.
+            let Ok(thread) = number_inside(tid) else { continue };
+            show(tid, thread)?;
+        }
+    }
+    Ok(())
+}
+
 /// What a file of `/proc` says. Names of processes and files are in it, which may be any bytes.
 pub fn read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())

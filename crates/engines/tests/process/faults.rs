@@ -31,6 +31,21 @@ pub fn runs(listener: OwnedFd, output: &mut Output) -> Node {
     node
 }
 
+/// CRIU has it end with `EINTR`, also where it was begun.
+#[test]
+fn what_waits_in_the_kernel_waits_on_after_a_rollback() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("waiting", 52, &["keep_waiting"]);
+    let mut output = suspended(&spec, &a, &b);
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    let (mut node, lines) = (runs(listener, &mut output), output.lines());
+    // What its threads say comes on another way than its lines.
+    node.read(&mut output, |output| output.lines() > lines + 300);
+    output.assert_counts();
+}
+
 #[test]
 fn a_held_instance_that_is_aborted_leaves_nothing_and_the_source_runs_on() {
     let lab = Lab::new();

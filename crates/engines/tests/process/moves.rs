@@ -240,16 +240,17 @@ fn a_tcp_stream_loses_nothing_when_either_end_moves() {
 fn comes_along(a: &Host, b: &Host, spec: &InstanceSpec) {
     let (mut node, mut output) = (a.start(spec), Output::default());
     node.read(&mut output, |output| output.lines() > 10);
-    goes_on_after_moves(node, output, a, b, spec);
+    goes_on_after_moves(node, &mut output, a, b, spec);
 }
 
-fn goes_on_after_moves(mut node: Node, mut output: Output, a: &Host, b: &Host, spec: &InstanceSpec) {
+fn goes_on_after_moves(mut node: Node, output: &mut Output, a: &Host, b: &Host, spec: &InstanceSpec) -> Node {
     for (from, to) in [(a, b), (b, a)] {
-        node = relocate(node, spec, from, to, &mut output);
+        node = relocate(node, spec, from, to, output);
         let moved = output.lines();
-        node.read(&mut output, |output| output.lines() > moved + 10);
+        node.read(output, |output| output.lines() > moved + 10);
     }
     output.assert_counts();
+    node
 }
 
 /// CRIU knows such a file by its process' number, which differs from host to host.
@@ -293,7 +294,7 @@ fn names_may_be_any_bytes() {
     for path in [odd.join(odd.file_name().unwrap()), odd] {
         assert!(needs.files.iter().any(|file| file.path == path), "{needs:?}");
     }
-    goes_on_after_moves(node, output, &a, &b, &spec);
+    goes_on_after_moves(node, &mut output, &a, &b, &spec);
 }
 
 /// Each instance has one of its own, which is its host's until it changes it.
@@ -354,6 +355,35 @@ fn timers_that_expire_during_the_dump_have_expired() {
         let moved = output.lines();
         node.read(&mut output, |output| output.lines() > moved + 3 || !output.stderr.is_empty());
         output.assert_counts();
+    }
+}
+
+/// CRIU has it end with `EINTR`.
+#[test]
+fn what_waits_in_the_kernel_waits_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    comes_along(&a, &b, &workload("waits", 50, &["keep_waiting"]));
+}
+
+/// Handled first, the signal would end nothing. It comes while the memory is dumped.
+#[test]
+fn what_a_late_signal_ends_does_not_wait_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    comes_along(&a, &b, &workload("ended", 51, &["end_by_timer", "20", "128"]));
+}
+
+/// The same where it may come when the instance is about to go on.
+#[test]
+fn what_an_early_signal_ends_does_not_wait_on() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("early", 53, &["end_by_timer", "5", "0"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    for _ in 0..8 {
+        node.read(&mut output, |output| output.lines() > 1);
+        node = goes_on_after_moves(node, &mut output, &a, &b, &spec);
     }
 }
 
