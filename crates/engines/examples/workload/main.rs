@@ -53,6 +53,8 @@ fn main() {
         ["end_by_timer", milliseconds, mebibytes] => {
             waits::end_by_timer(milliseconds.parse().unwrap(), mebibytes.parse().unwrap());
         }
+        ["end_children"] => waits::end_children(),
+        ["end", milliseconds] => waits::end(milliseconds.parse().unwrap()),
         ["listen", trigger] => streams::listen(trigger),
         ["fill", trigger] => streams::fill(trigger),
         ["listen_on_one_path"] => streams::listen_on_one_path(),

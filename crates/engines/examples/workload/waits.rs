@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 use std::mem;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -138,4 +140,24 @@ pub fn end_by_timer(milliseconds: libc::c_long, mebibytes: usize) {
         assert_eq!(memory.get(number as usize).copied().unwrap_or(1), 1);
         println!("{number}");
     }
+}
+
+/// Counts children that a timer has ended, and says if one ends otherwise.
+pub fn end_children() {
+    for number in 0_u64.. {
+        let children = [5, 20, 35].map(|milliseconds: u32| {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["end", &milliseconds.to_string()]).spawn().unwrap()
+        });
+        for mut child in children {
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGALRM));
+        }
+        println!("{number}");
+    }
+}
+
+/// Is ended by a timer.
+pub fn end(milliseconds: libc::c_long) {
+    start_itimer(&once(milliseconds * 1_000_000));
+    thread::sleep(LONG);
 }

@@ -47,7 +47,11 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     for &pid in tree {
         let leader = core_of(images, task::number_inside(pid)?);
         let process = Process::of(&fs::read(&leader)?).ok_or_else(|| not_understood(&leader))?;
-        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let memory = match File::open(format!("/proc/{pid}/mem")) {
+            // A signal has ended it before it stopped, and does so there again.
+            Err(error) if task::has_ended(&error) => continue,
+            memory => memory?,
+        };
         let mut early = Vec::new();
         task::for_each_thread(&[pid], |_, number| {
             let core = core_of(images, number);

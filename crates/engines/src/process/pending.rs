@@ -78,7 +78,7 @@ fn set_in(status: &str, name: &str) -> Option<Set> {
 pub type Info = [u8; size_of::<libc::siginfo_t>()];
 
 /// The signals that wait for thread `tid` alone, or, if they are `shared`, for its process, in their order. The thread has been
-/// told to stop, nobody traces it, and it stays stopped.
+/// told to stop, nobody traces it, and it stays stopped; none wait if a signal has ended it before it stopped.
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     // Whatever fails, the kernel lets the traced one go with the end of the thread that traces it.
     std::thread::scope(|scope| scope.spawn(|| traced(tid, shared)).join())
@@ -91,11 +91,15 @@ fn traced(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     const LIMIT: Duration = Duration::from_secs(2);
     let end = Instant::now() + LIMIT;
     // Traced before, it would stop for us instead of for the signal, and run on when it is let go.
-    while task::Stat::read(tid)?.state != 'T' {
-        if Instant::now() > end {
-            return Err(io::ErrorKind::TimedOut.into());
+    loop {
+        match task::Stat::read(tid) {
+            Ok(stat) if stat.state == 'T' => break,
+            Ok(stat) if matches!(stat.state, 'Z' | 'X') => return Ok(Vec::new()),
+            Err(error) if task::has_ended(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+            Ok(_) if Instant::now() > end => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => std::thread::sleep(Duration::from_micros(50)),
         }
-        std::thread::sleep(Duration::from_micros(50));
     }
     trace(libc::PTRACE_SEIZE, tid, ptr::null_mut(), ptr::null_mut())?;
     // SAFETY: a null status asks for none.

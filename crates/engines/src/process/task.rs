@@ -170,7 +170,7 @@ pub fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
 }
 
 /// Whether the kernel says so that a process has ended.
-fn has_ended(error: &io::Error) -> bool {
+pub fn has_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 

@@ -387,6 +387,19 @@ fn what_an_early_signal_ends_does_not_wait_on() {
     }
 }
 
+/// On its way to stop at the source a child may have ended.
+#[test]
+fn children_that_a_timer_ends_end() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("children", 54, &["end_children"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    for _ in 0..4 {
+        node.read(&mut output, |output| output.lines() > 1);
+        node = goes_on_after_moves(node, &mut output, &a, &b, &spec);
+    }
+}
+
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
 fn connections_inside_of_an_instance_lose_nothing() {
