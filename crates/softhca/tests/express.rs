@@ -174,6 +174,29 @@ fn memory_is_checked_at_both_ends() {
     assert_eq!(statuses(&a.poll_sends(&mut net)), [WcStatus::RemoteOperation]);
 }
 
+/// A program that only receives need not go further.
+#[test]
+fn who_is_ready_to_receive_is_told_of_the_first_message_and_gets_all() {
+    let (mut net, plan) = (Net::new(2, Policy::Stable, Medium::Shm, 5), Plan::default());
+    let (c, d) = pair(&mut net, 0, 1, &plan);
+    c.post(&mut net, 0, SendOp::Write { va: d.va(0), rkey: d.key }, &[c.sge(0, 1)]);
+    net.settle();
+    let (a, b) = (open(&mut net, 0, &plan), open(&mut net, 1, &plan));
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        to_init(&mut net, end, &plan);
+        to_rtr(&mut net, end, peer, &plan);
+    }
+    to_rts(&mut net, &a, &plan);
+    receive_eight(&mut net, &b);
+    a.post(&mut net, 0, SendOp::SendImm(0), &[a.sge(0, 8)]);
+    net.settle();
+    assert!((1..8).all(|n| send(&mut net, &a, n)));
+    net.settle();
+    let imms: Vec<_> = b.poll_receives(&mut net).iter().map(|wc| wc.imm).collect();
+    assert_eq!(imms, (0..8).map(Some).collect::<Vec<_>>());
+    assert_eq!(net.asyncs(1), [AsyncEvent::CommunicationEstablished(b.qp)]);
+}
+
 #[test]
 fn a_fence_waits_for_what_was_read() {
     let (mut net, a, b) = neighbours();

@@ -194,7 +194,8 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
         let is_expected = qp.attr.remote_qpn == header.src_qpn && qp.responder.awaits(header.msn);
         // In RTR the first message is an event.
-        let executes = qp.executes() && qp.state() != QpState::Rtr && !out.has_news();
+        let raises = qp.state() == QpState::Rtr && !qp.established;
+        let executes = qp.executes() && !raises && !out.has_news();
         let is_whole = is_plain(qp) && header.length == header.total && header.flags & flag::ASKED_AGAIN == 0;
         if !(is_expected && executes && is_whole && qp.init.srq.is_none()) {
             return false;
