@@ -4,11 +4,15 @@
 //! * [`report`]: medians, and the line at the end.
 //! * [`figure`]: the figure in the output of perftest or of UCX.
 //! * [`exchange`]: one run of perftest or UCX in a lab.
+//! * [`inside`]: messages within one device, without anything else.
 //! * [`handles`]: what virtual handles cost.
+//! * [`scale`]: what a large device costs.
 //! * [`plain`]: what plain CRIU takes for the same program as a move.
 
 pub mod exchange;
 pub mod figure;
 pub mod handles;
+pub mod inside;
 pub mod plain;
 pub mod report;
+pub mod scale;

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use bench::exchange::{Bench, COMPARISONS, Comparison, Path, RATES};
 use bench::figure::Quantity;
-use bench::handles;
 use bench::report::{self, Row};
+use bench::{handles, scale};
 use clap::Parser;
 
 /// Compares the user-space device with UCX, on one host and between two.
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
             add(&mut rows, compare(&mut bench, comparison, path, RATE_SIZE, options.runs)?);
         }
     }
-    for row in handles::rows(options.runs)? {
+    for row in handles::rows(options.runs)?.into_iter().chain(scale::rows(options.runs)?) {
         add(&mut rows, row);
     }
     let idle = (0..options.runs).map(|_| bench.idle()).collect::<Result<Vec<_>>>()?;
