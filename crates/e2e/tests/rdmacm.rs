@@ -142,6 +142,12 @@ fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
 }
 
 #[test]
+fn sockets_for_datagrams_refuse_what_cannot_be_and_go_on() -> Result<()> {
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_sockets.py");
+    exchange("/usr/bin/python3", &[SCRIPT, "serve"], &[SCRIPT, "ask", FIRST])
+}
+
+#[test]
 fn rcopy_copies_a_file() -> Result<()> {
     let _alone = e2e::alone();
     let pair = Pair::new(Place::TwoHosts)?;
