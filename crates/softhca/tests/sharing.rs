@@ -195,9 +195,46 @@ fn rights_hold_in_windows() {
         net.settle();
     }
     assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+    assert_eq!(rights_of_neighbours(&b), if privileged() { vec!["r--s"] } else { Vec::new() });
     a.post(net, 1, SendOp::Write { va, rkey }, &[a.sge(0, 10)]);
     net.settle();
     assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
+}
+
+/// How neighbours have mapped the shared pages of `owner`, which are mapped in their own place, too.
+fn rights_of_neighbours(owner: &End) -> Vec<String> {
+    let own = owner.memory.address()..owner.memory.address() + owner.memory.len() as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let shared = maps.lines().filter(|line| line.contains("transhume-pages")).filter_map(|line| {
+        let [range, rights, _, _, inode, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let start = u64::from_str_radix(range.split_once('-')?.0, 16).ok()?;
+        Some((own.contains(&start), inode.to_owned(), rights.to_owned()))
+    });
+    let (owners, others): (Vec<_>, Vec<_>) = shared.partition(|(is_own, ..)| *is_own);
+    let is_of_owner = |inode: &String| owners.iter().any(|(_, own, _)| own == inode);
+    others.into_iter().filter(|(_, inode, _)| is_of_owner(inode)).map(|(.., rights)| rights).collect()
+}
+
+#[test]
+fn who_may_write_to_a_part_gets_no_other() {
+    let net = &mut neighbours(Policy::Stable);
+    let plan = Plan { mr_access: EVERYTHING - Access::REMOTE_WRITE, ..plan() };
+    let (a, b) = pair(net, 0, 1, &plan);
+    for at in 0..3 {
+        a.post(net, at, SendOp::Read { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
+        net.settle();
+    }
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+    let (at, length) = (b.memory.address(), b.memory.len() as u64 / 2);
+    // SAFETY: test memory is never unmapped.
+    let (_, keys) = unsafe { net.device(1).reg_mr(b.pd, at, length, at, EVERYTHING) }.unwrap();
+    let part = End { key: keys.rkey, ..b };
+    for text in [b"by the ring", b"by it again", b"and so on.."] {
+        assert!(!write_at_once(net, &a, &part, text));
+    }
+    assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
 #[test]

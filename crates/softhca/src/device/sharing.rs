@@ -97,12 +97,18 @@ impl Device {
             Answer::Never => return true,
         };
         let Some(neighbour) = link.neighbour() else { return true };
-        let sending = match link.sharing.given.get(&shared.id) {
+        let given = (shared.id, rights.contains(Access::REMOTE_WRITE));
+        let sending = match link.sharing.given.get(&given) {
             Some(sending) => *sending,
-            None if neighbour.send_memory(link.sharing.sent + 1, shared.memory.as_fd()).is_ok() => {
-                link.sharing.sent + 1
+            None => {
+                let next = link.sharing.sent + 1;
+                let sent =
+                    shared.memory(given.1).and_then(|memory| neighbour.send_memory(next, memory.as_fd()));
+                if sent.is_err() {
+                    return true;
+                }
+                next
             }
-            None => return true,
         };
         let pages = whole_pages(region);
         let export = Export {
@@ -113,7 +119,7 @@ impl Device {
             count: neighbour.gate(),
         };
         let va = region.iova + (pages.start - region.addr);
-        link.sharing.given.insert(shared.id, sending);
+        link.sharing.given.insert(given, sending);
         link.sharing.sent = link.sharing.sent.max(sending);
         link.export(&self.core, qp, request, va, &export);
         self.registered.mark_active(link.peer);

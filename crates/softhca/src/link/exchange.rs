@@ -61,11 +61,14 @@ impl Link {
         if qp.peer != Some(self.peer) || qp.attr.remote_qpn != header.src_qpn {
             return;
         }
+        let granted = Access::from_bits_truncate(export.rights);
+        // What cannot be written to is not, whatever its owner says.
+        let forbidden = if memory.writable { Access::empty() } else { Access::REMOTE_WRITE };
         qp.windows.add(Window {
             rkey: header.imm,
             va: header.va,
             length: export.length,
-            rights: Access::from_bits_truncate(export.rights),
+            rights: granted - forbidden,
             address,
             count: export.count,
             gate,

@@ -1,10 +1,12 @@
 //! The owner's side: which regions are shared, and who may touch them.
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::attr::Access;
 use crate::handle::Mr;
 use crate::region::Region;
 use crate::share::{maps, pages};
@@ -22,10 +24,20 @@ pub(crate) struct Shared {
     /// The region it was made for. It may show others that lie within.
     of: Mr,
     pub range: Range<u64>,
-    pub memory: OwnedFd,
+    memory: OwnedFd,
+    /// Neighbours may write to that region.
+    writable: bool,
 }
 
 impl Shared {
+    /// The memory for a neighbour, who may write to it or not.
+    ///
+    /// # Errors
+    /// Those of opening it anew.
+    pub fn memory(&self, writable: bool) -> io::Result<OwnedFd> {
+        if writable { self.memory.try_clone() } else { pages::read_only(self.memory.as_fd()) }
+    }
+
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
     /// registrations for later may deregister what is long gone, and has perhaps mapped something else there.
     fn turn_back(&self, length: u64) {
@@ -94,7 +106,7 @@ impl Sharing {
             return Answer::Never;
         }
         if !self.regions.contains_key(&mr) {
-            let progress = self.begin(mr, whole_pages(region)).unwrap_or(Progress::Never);
+            let progress = self.begin(mr, region).unwrap_or(Progress::Never);
             self.regions.insert(mr, progress);
         }
         match self.regions.get(&mr) {
@@ -104,7 +116,8 @@ impl Sharing {
         }
     }
 
-    fn begin(&mut self, mr: Mr, range: Range<u64>) -> Option<Progress> {
+    fn begin(&mut self, mr: Mr, region: &Region) -> Option<Progress> {
+        let (range, writable) = (whole_pages(region), region.access.contains(Access::REMOTE_WRITE));
         if range.is_empty() || range.end - range.start > LARGEST || self.regions.len() >= MOST {
             return None;
         }
@@ -115,14 +128,15 @@ impl Sharing {
             _ => None,
         });
         if let Some(shared) = known {
-            return Some(Progress::Ready(shared));
+            // Whoever may write to a part of it could write to all.
+            return (shared.writable || !writable).then_some(Progress::Ready(shared));
         }
         let mut pieces = maps::anonymous_pieces(&range)?;
         pieces.reverse();
         let memory = pages::create_memory(range.end - range.start).ok()?;
         let handler = pages::fault_handler().ok()?;
         self.ids += 1;
-        let shared = Shared { id: self.ids, of: mr, range, memory };
+        let shared = Shared { id: self.ids, of: mr, range, memory, writable };
         Some(Progress::Turning { pieces, turned: 0, shared, handler })
     }
 

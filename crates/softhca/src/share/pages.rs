@@ -15,6 +15,7 @@
 //! over it.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -69,7 +70,7 @@ struct UffdWriteProtect {
     mode: u64,
 }
 
-/// A sealed memfd of `length` bytes.
+/// A sealed memfd of `length` bytes, which no other user opens anew.
 ///
 /// # Errors
 /// Those of the system calls, and `FileTooLarge` where the process' limit for files would end it by a signal.
@@ -89,7 +90,17 @@ pub(super) fn create_memory(length: u64) -> io::Result<OwnedFd> {
     check(unsafe { libc::ftruncate(memory.as_raw_fd(), size) })?;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fchmod(memory.as_raw_fd(), libc::S_IRUSR | libc::S_IWUSR) })?;
     Ok(memory)
+}
+
+/// The same memory for one who may read it only.
+///
+/// # Errors
+/// Those of `open`; there may be no `/proc`.
+pub(super) fn read_only(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(File::open(format!("/proc/self/fd/{}", memory.as_raw_fd()))?.into())
 }
 
 /// Makes whoever touches missing pages, or writes to protected ones, wait, system calls as well.
@@ -302,6 +313,8 @@ unsafe fn replace(
 pub(crate) struct Mapped {
     at: *mut c_void,
     length: u64,
+    /// Its owner lets us write.
+    pub writable: bool,
 }
 
 // SAFETY: the address of a mapping is good in every thread.
@@ -328,13 +341,16 @@ impl Mapped {
                 "a neighbour's memory is not sealed, or too long",
             ));
         }
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: no memory is passed.
+        let flags = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GETFL) })?;
+        let writable = flags & libc::O_ACCMODE == libc::O_RDWR;
+        let rights = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: a fresh mapping where the kernel likes.
         let at = unsafe {
             let source = Source::File(memory.as_fd(), 0);
             mapping::map(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, source)?
         };
-        Ok(Self { at, length })
+        Ok(Self { at, length, writable })
     }
 
     /// Its bytes.
