@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 
 use crate::PAUSE;
@@ -23,16 +24,22 @@ pub fn keep_options() {
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 300_000),
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 4096),
         (libc::IPPROTO_IP, libc::IP_TTL, 44),
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1),
     ];
+    let (local, _peer) = UnixStream::pair().unwrap();
+    let of_local = [(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)];
     let of_datagrams = [
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x20),
         (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 43),
         (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, 7),
+        (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1),
     ];
-    let sockets: [(RawFd, &[SocketOption]); 3] = [
+    let sockets: [(RawFd, &[SocketOption]); 4] = [
         (listener.as_raw_fd(), &of_listener),
         (stream.as_raw_fd(), &of_stream),
         (datagrams.as_raw_fd(), &of_datagrams),
+        (local.as_raw_fd(), &of_local),
     ];
     sockets
         .iter()

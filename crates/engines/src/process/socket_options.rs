@@ -1,4 +1,4 @@
-//! Options of Internet sockets that CRIU does not carry, or not as they were.
+//! Options of Internet and Unix sockets that CRIU does not carry, or not as they were.
 //!
 //! They travel in a file beside CRIU's images, and are set once CRIU has made the sockets. An option that already has its
 //! value is left alone: many cannot be set in every state of a socket.
@@ -18,12 +18,40 @@ use super::task::{self, Task, TaskId};
 /// Sent as an image; CRIU does not look at it.
 const FILE: &str = "socket-options.img";
 
-/// Level and name of options that are numbers.
-const NUMBERS: [(libc::c_int, libc::c_int); 24] = [
+/// Options that the libc crate lacks.
+const SO_TIMESTAMP_NEW: libc::c_int = 63;
+const SO_TIMESTAMPNS_NEW: libc::c_int = 64;
+const SO_TXREHASH: libc::c_int = 74;
+const SO_RCVMARK: libc::c_int = 75;
+const SO_PASSPIDFD: libc::c_int = 76;
+const SO_RCVPRIORITY: libc::c_int = 82;
+const SO_PASSRIGHTS: libc::c_int = 83;
+const IP_RECVERR_RFC4884: libc::c_int = 26;
+const TCP_TX_DELAY: libc::c_int = 37;
+
+/// Level and name of options that are numbers, and can be set in every state of a socket, or do not change.
+const NUMBERS: [(libc::c_int, libc::c_int); 52] = [
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_DEBUG),
+    (libc::SOL_SOCKET, libc::SO_WIFI_STATUS),
+    (libc::SOL_SOCKET, libc::SO_NOFCS),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW),
+    (libc::SOL_SOCKET, SO_TXREHASH),
+    (libc::SOL_SOCKET, SO_RCVMARK),
+    (libc::SOL_SOCKET, SO_RCVPRIORITY),
+    (libc::SOL_SOCKET, SO_PASSPIDFD),
+    (libc::SOL_SOCKET, SO_PASSRIGHTS),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
@@ -37,6 +65,16 @@ const NUMBERS: [(libc::c_int, libc::c_int); 24] = [
     (libc::IPPROTO_IP, libc::IP_RECVERR),
     (libc::IPPROTO_IP, libc::IP_RECVTTL),
     (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS),
+    (libc::IPPROTO_IP, libc::IP_PASSSEC),
+    (libc::IPPROTO_IP, libc::IP_CHECKSUM),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE),
+    (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+    (libc::IPPROTO_IP, IP_RECVERR_RFC4884),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -44,17 +82,19 @@ const NUMBERS: [(libc::c_int, libc::c_int); 24] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
 ];
 
 /// More of them, which only sockets for datagrams have.
-const NUMBERS_OF_DATAGRAMS: [(libc::c_int, libc::c_int); 6] = [
+const NUMBERS_OF_DATAGRAMS: [(libc::c_int, libc::c_int); 4] = [
     (libc::IPPROTO_UDP, libc::UDP_SEGMENT),
     (libc::IPPROTO_UDP, libc::UDP_GRO),
     (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL),
-    (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
     (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS),
-    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
 ];
+
+/// The sockets that have them.
+const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
 /// The longest name of a congestion control, with its end (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
@@ -125,7 +165,7 @@ fn numbers_of(socket: &OwnedFd) -> impl Iterator<Item = &'static (libc::c_int, l
     NUMBERS.iter().chain(more.into_iter().flatten())
 }
 
-/// Shows each Internet socket of a tree, with its process' number in the instance and its own.
+/// Shows each Internet or Unix socket of a tree, with its process' number in the instance and its own.
 fn for_each_socket(
     tree: &[i32],
     mut show: impl FnMut(i32, RawFd, &OwnedFd) -> io::Result<()>,
@@ -136,7 +176,7 @@ fn for_each_socket(
         for descriptor in task::numbers_in(&format!("/proc/{pid}/fd"))? {
             let Ok(file) = task.descriptor(descriptor) else { continue };
             let family = option(&file, libc::SOL_SOCKET, libc::SO_DOMAIN);
-            if family.is_ok_and(|family| [libc::AF_INET, libc::AF_INET6].contains(&family)) {
+            if family.is_ok_and(|family| FAMILIES.contains(&family)) {
                 show(process, descriptor, &file)?;
             }
         }
