@@ -24,10 +24,10 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the contract of verbs.
     let qp = unsafe { Qp::of(qp) };
     let mut next = list;
-    let posted = qp.process.lock().and_then(|mut state| {
+    let posted = qp.process.locked(|state| {
         // SAFETY: the contract of verbs.
         let (queued, posted) = unsafe { post_sends(&mut state.device, qp, &mut next) };
-        ring(qp, &mut state, queued);
+        ring(qp, state, queued);
         posted
     });
     // SAFETY: the contract of verbs: `bad` can be written.

@@ -165,19 +165,23 @@ impl Process {
     /// # Errors
     /// `EIO` in a forked child; otherwise those of `work`.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
-        let mut state = self.lock()?;
-        let result = work(&mut state);
-        self.attend(&mut state);
-        result
+        self.locked(|state| {
+            let result = work(state);
+            self.attend(state);
+            result
+        })
     }
 
-    /// The lock, for the program. Who changes more than memory calls [`Self::attend`] before it is given up.
+    /// Runs `work` under the lock, for the program. Who changes more than memory calls [`Self::attend`] at the end.
     ///
     /// # Errors
-    /// `EIO` in a forked child.
+    /// `EIO` in a forked child; otherwise those of `work`.
     #[inline]
-    pub(crate) fn lock(&self) -> Result<Guard<'_, State>, Errno> {
-        self.state.lock_as_owner().map_or_else(|| self.lock_politely(), Ok)
+    pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
+        match self.state.lock_as_owner() {
+            Some(mut state) => work(&mut state),
+            None => self.locked_politely(work),
+        }
     }
 
     /// Passes on what a call of the program has brought about.
@@ -187,20 +191,21 @@ impl Process {
         self.tell_thread(state);
     }
 
-    /// The lock, for a thread of the program that does not own it; the library's thread goes first if it can.
+    /// As [`Self::locked`], for a thread that does not own the lock; the library's thread goes first if it can.
     ///
     /// # Errors
-    /// `EIO` in a forked child, where no thread owns it.
+    /// `EIO` in a forked child, where no thread owns it; otherwise those of `work`.
     #[cold]
-    fn lock_politely(&self) -> Result<Guard<'_, State>, Errno> {
+    #[inline(never)]
+    fn locked_politely<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(Errno(libc::EIO));
         }
         self.give_way();
         self.program_waits.fetch_add(1, Ordering::Relaxed);
-        let state = self.state.lock_often();
+        let mut state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
-        Ok(state)
+        work(&mut state)
     }
 
     /// Lets the thread have the lock if it waits for it, but does not wait until it does: programs on its processor may

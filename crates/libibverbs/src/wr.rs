@@ -197,23 +197,24 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
     batch.mistake.map_or(Ok(()), Err)?;
-    let mut state = qp.process.lock()?;
-    if state.device.send_room(qp.handle) < batch.requests.len() {
-        return Err(Errno::NO_MEMORY);
-    }
-    let (mut queued, mut posted) = (false, Ok(()));
-    for request in &batch.requests {
-        // SAFETY: inline elements lie in the batch since `settle`.
-        match unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) } {
-            Ok(done) => queued |= done == Posted::Queued,
-            Err(errno) => {
-                posted = Err(errno);
-                break;
+    qp.process.locked(|state| {
+        if state.device.send_room(qp.handle) < batch.requests.len() {
+            return Err(Errno::NO_MEMORY);
+        }
+        let (mut queued, mut posted) = (false, Ok(()));
+        for request in &batch.requests {
+            // SAFETY: inline elements lie in the batch since `settle`.
+            match unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) } {
+                Ok(done) => queued |= done == Posted::Queued,
+                Err(errno) => {
+                    posted = Err(errno);
+                    break;
+                }
             }
         }
-    }
-    ring(qp, &mut state, queued);
-    posted
+        ring(qp, state, queued);
+        posted
+    })
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {

@@ -133,6 +133,38 @@ impl SendQueue {
     /// # Safety
     /// Inline pieces are readable.
     pub unsafe fn push(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) -> Result<(), Errno> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.push_as(|| wr.op, wr, signaled, length) }
+    }
+
+    /// The same for a SEND, with immediate data or without.
+    ///
+    /// It makes the operation anew. A copy of the one that the caller has just stored piece by piece would wait until all stores before
+    /// it have left the processor, also those to a ring whose lines the neighbour has.
+    ///
+    /// # Safety
+    /// Inline pieces are readable.
+    pub unsafe fn push_send(
+        &mut self,
+        imm: Option<u32>,
+        wr: &SendWr<'_>,
+        signaled: bool,
+        length: u32,
+    ) -> Result<(), Errno> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.push_as(|| imm.map_or(SendOp::Send, SendOp::SendImm), wr, signaled, length) }
+    }
+
+    /// # Safety
+    /// Inline pieces are readable.
+    #[inline(always)]
+    unsafe fn push_as(
+        &mut self,
+        op: impl FnOnce() -> SendOp,
+        wr: &SendWr<'_>,
+        signaled: bool,
+        length: u32,
+    ) -> Result<(), Errno> {
         if self.end - self.head >= u64::from(self.depth) {
             return Err(Errno::NO_MEMORY);
         }
@@ -141,6 +173,7 @@ impl SendQueue {
         while self.slots.len() <= slot {
             self.slots.push(SendRequest::empty());
         }
+        self.slots[slot].op = op();
         // SAFETY: the caller's promise is passed on.
         unsafe { self.slots[slot].fill(wr, signaled, length) };
         self.end += 1;
@@ -184,11 +217,12 @@ impl SendRequest {
         }
     }
 
+    /// All but the operation.
+    ///
     /// # Safety
     /// Inline pieces are readable.
     unsafe fn fill(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) {
         self.wr_id = wr.wr_id;
-        self.op = wr.op;
         self.signaled = signaled;
         self.fence = wr.fence;
         self.solicited = wr.solicited;

@@ -32,8 +32,8 @@ impl Link {
     #[inline]
     pub unsafe fn send_express(&mut self, core: &mut Core, handle: Qp, wr: &SendWr<'_>) -> bool {
         let (opcode, imm) = match wr.op {
-            SendOp::Send => (Opcode::Send, 0),
-            SendOp::SendImm(imm) => (Opcode::SendImm, imm),
+            SendOp::Send => (Opcode::Send, None),
+            SendOp::SendImm(imm) => (Opcode::SendImm, Some(imm)),
             _ => return false,
         };
         let is_free = self.state == State::Up && !self.blocked && self.tx.is_empty() && self.out.lets_pass();
@@ -45,11 +45,11 @@ impl Link {
         let signaled = wr.signaled || qp.init.sq_sig_all;
         let msn = qp.sends.end();
         // SAFETY: the caller's promise is passed on.
-        if unsafe { qp.sends.push(wr, signaled, length) }.is_err() {
+        if unsafe { qp.sends.push_send(imm, wr, signaled, length) }.is_err() {
             return false;
         }
-        let mut header =
-            Header { msn, imm, length, total: length, ..addressed(qp, &self.out.lookup, opcode) };
+        let mut header = Header { msn, length, total: length, ..addressed(qp, &self.out.lookup, opcode) };
+        header.imm = imm.unwrap_or_default();
         if wr.solicited {
             header.flags |= flag::SOLICITED;
         }
