@@ -37,11 +37,8 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
 #[inline(always)]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
-    match queued {
-        true if state.armed => state.device.flush_doorbell(qp.handle),
-        // A program that spins polls next.
-        true => state.device.defer_doorbell(qp.handle),
-        false => {}
+    if queued {
+        state.device.defer_doorbell(qp.handle);
     }
     if queued || state.device.has_news() {
         qp.process.attend(state);

@@ -53,7 +53,7 @@ fn every_operation_arrives() {
 }
 
 #[test]
-fn short_requests_of_a_program_that_polls_leave_together() {
+fn short_requests_leave_together() {
     let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 11);
     let (a, b) = pair(net, 0, 1, &Plan::default());
     let write = |net: &mut Net, wr_id| {
@@ -84,8 +84,16 @@ fn short_requests_of_a_program_that_polls_leave_together() {
     assert!(net.device(0).has_output());
     assert_eq!(poll_one(net), 1);
     assert!(!net.device(0).has_output(), "and so has one that finds something");
+    write(net, 7);
+    write(net, 8);
+    assert!(net.device(0).has_output());
+    net.device(0).arm_cq(a.send_cq, false).unwrap();
+    assert!(!net.device(0).has_output(), "and so has who is about to wait");
+    write(net, 9);
+    assert!(net.device(0).has_output());
+    // The answers to those before it send the last one.
     net.settle();
-    assert_eq!(a.poll_sends(net).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [4, 5, 6]);
+    assert_eq!(a.poll_sends(net).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9]);
 }
 
 #[test]

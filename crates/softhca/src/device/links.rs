@@ -39,7 +39,7 @@ pub(super) struct Links {
     version: u64,
     /// Acknowledgements are left for the application's next request.
     holds_acks: bool,
-    /// Requests are left for the application's next poll.
+    /// Requests are left for the application's next poll, or the peer's next answer.
     lingers: bool,
 }
 
@@ -163,8 +163,8 @@ impl Device {
         self.transmit_of(qp);
     }
 
-    /// The same for an application that polls again and again. While the peer has still to answer for what went before,
-    /// short requests wait for the next poll, so that those posted by then leave in one write.
+    /// The same without haste: while the peer has still to answer for what went before, short requests wait for that answer or the
+    /// application's next poll, whichever comes first, so that those posted by then leave in one write.
     #[inline]
     pub fn defer_doorbell(&mut self, qp: Qp) {
         match self.lingering_place(qp) {

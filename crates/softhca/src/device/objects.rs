@@ -163,11 +163,13 @@ impl Device {
         Ok(queue.take(room, take))
     }
 
-    /// The next completion (the next solicited one) raises [`crate::Event::Completion`].
+    /// The next completion (the next solicited one) raises [`crate::Event::Completion`]. Nothing waits for company any
+    /// more: the application is about to sleep.
     ///
     /// # Errors
     /// `INVALID` if there is no such queue.
     pub fn arm_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), Errno> {
+        self.end_lingering();
         self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?.arm(solicited_only);
         Ok(())
     }
