@@ -134,12 +134,14 @@ impl Call {
     }
 }
 
-/// The `struct timespec` at an address.
+/// The `struct timespec` at an address, if there is one: the program may have written something else there since.
 fn time_at(address: u64, memory: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<Duration> {
+    const SECOND: u32 = 1_000_000_000;
     let mut parts = [[0; 8]; 2];
     memory(address, parts.as_flattened_mut()).ok()?;
     let [seconds, nanoseconds] = parts.map(u64::from_ne_bytes);
-    Some(Duration::new(seconds, u32::try_from(nanoseconds).ok()?))
+    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds < SECOND)?;
+    Some(Duration::new(seconds, nanoseconds))
 }
 
 /// Whether a futex operation's limit is a point in time.
@@ -159,12 +161,13 @@ mod tests {
         Call { number, result: INTERRUPTED, instruction: 0x1002, arguments }
     }
 
-    /// The arguments with which it begins again. At 0x5000 is half a second, at 0x6000 are ten seconds.
+    /// The arguments with which it begins again. At 0x5000 is half a second, at 0x6000 are ten seconds, at 0x6100 is no time.
     fn again(number: libc::c_long, arguments: [u64; 5]) -> Option<[u64; 5]> {
         let again = interrupted(number, arguments).begun_again(|address, bytes| {
             let time = match address {
                 0x5000 => [0, 500_000_000],
                 0x6000 => [10, 0_u64],
+                0x6100 => [u64::MAX, u64::from(u32::MAX)],
                 _ => return Err(io::ErrorKind::NotFound.into()),
             };
             bytes.copy_from_slice(time.map(u64::to_ne_bytes).as_flattened());
@@ -212,7 +215,8 @@ mod tests {
             (libc::SYS_futex, 3),
         ];
         for (number, argument) in calls {
-            assert!(with(number, argument, 0x5000) && !with(number, argument, 0x6000), "{number}");
+            assert!(with(number, argument, 0x5000), "{number}");
+            assert!([0x6000, 0x6100].iter().all(|at| !with(number, argument, *at)), "{number}");
         }
         assert!(with(libc::SYS_poll, 2, 1000) && !with(libc::SYS_poll, 2, 1001));
         assert!(with(libc::SYS_epoll_wait, 3, 1000) && !with(libc::SYS_epoll_wait, 3, 1001));
