@@ -1,5 +1,6 @@
 //! Programs that notice how what they wait for in the kernel ends.
 
+use std::fs;
 use std::io::{self, Read};
 use std::mem;
 use std::os::unix::process::ExitStatusExt;
@@ -71,14 +72,21 @@ fn poll(milliseconds: libc::c_int) -> io::Result<()> {
 }
 
 fn wait_for_signal(signal: libc::c_int) -> io::Result<()> {
+    let set = block(signal);
+    // SAFETY: the set is live, and no siginfo is asked for.
+    checked(unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) })
+}
+
+/// Blocks a signal in this thread, and returns the set of it.
+fn block(signal: libc::c_int) -> libc::sigset_t {
     // SAFETY: all-zero is a valid set.
     let mut set: libc::sigset_t = unsafe { mem::zeroed() };
-    // SAFETY: the set is live and writable, and no siginfo is asked for.
-    checked(unsafe {
+    // SAFETY: the set is live and writable.
+    unsafe {
         libc::sigaddset(&raw mut set, signal);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
-        libc::sigwaitinfo(&raw const set, ptr::null_mut())
-    })
+    }
+    set
 }
 
 /// Waits until a point in time for what never comes.
@@ -100,6 +108,8 @@ fn wait_for_event(epoll: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::epoll_wait(epoll, &mut mem::zeroed(), 1, -1) })
 }
 
+/// The calls that have begun, and the signals that were handled.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn handle(_: libc::c_int) {
@@ -107,8 +117,10 @@ extern "C" fn handle(_: libc::c_int) {
 }
 
 /// Counts the calls that a timer has ended, and says if one waits on. Its memory takes some time to be dumped.
+///
+/// The timer, which takes a little longer each time, is started by another thread once the first one is in its call: a signal that came
+/// before would end nothing.
 pub fn end_by_timer(milliseconds: libc::c_long, mebibytes: usize) {
-    const SILENCE: Duration = Duration::from_secs(5);
     let memory = std::hint::black_box(vec![1_u8; mebibytes << 20]);
     // SAFETY: all-zero is a valid action, which lets no call begin again, and its handler only adds to an atomic.
     checked(unsafe {
@@ -118,16 +130,9 @@ pub fn end_by_timer(milliseconds: libc::c_long, mebibytes: usize) {
     })
     .unwrap();
     let (nothing, _writer) = io::pipe().unwrap();
-    thread::spawn(move || {
-        loop {
-            let before = HANDLED.load(Ordering::Relaxed);
-            thread::sleep(SILENCE);
-            let stands = HANDLED.load(Ordering::Relaxed) == before;
-            assert!(!stands, "a call waits on after {before} signals");
-        }
-    });
+    thread::spawn(move || start_timers(milliseconds));
     for number in 0_u64.. {
-        start_itimer(&once((milliseconds + number as libc::c_long * 7 % 40) * 1_000_000));
+        BEGUN.store(number + 1, Ordering::Relaxed);
         let ended = if number % 2 == 0 {
             // SAFETY: no memory is passed.
             unsafe { libc::pause() };
@@ -140,6 +145,34 @@ pub fn end_by_timer(milliseconds: libc::c_long, mebibytes: usize) {
         assert_eq!(memory.get(number as usize).copied().unwrap_or(1), 1);
         println!("{number}");
     }
+}
+
+/// Starts a timer for each call of the first thread, once it sleeps in it.
+fn start_timers(milliseconds: libc::c_long) {
+    const SILENCE: Duration = Duration::from_secs(10);
+    block(libc::SIGALRM);
+    for number in 0.. {
+        let sleeps = || BEGUN.load(Ordering::Relaxed) > number && state_of_first() == b'S';
+        await_within(SILENCE, sleeps, "no call began");
+        start_itimer(&once((milliseconds + number as libc::c_long * 7 % 40) * 1_000_000));
+        await_within(SILENCE, || HANDLED.load(Ordering::Relaxed) > number, "no signal came");
+        await_within(SILENCE, || BEGUN.load(Ordering::Relaxed) > number + 1, "a call waits on");
+    }
+}
+
+fn await_within(limit: Duration, is_so: impl Fn() -> bool, otherwise: &str) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < limit, "{otherwise}");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The letter behind the name of the first thread, in which is no bracket.
+fn state_of_first() -> u8 {
+    let stat = fs::read("/proc/self/stat").unwrap();
+    let end = stat.iter().position(|byte| *byte == b')').unwrap();
+    stat[end + 2]
 }
 
 /// Counts children that a timer has ended, and says if one ends otherwise.

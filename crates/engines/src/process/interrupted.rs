@@ -12,11 +12,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::call::{Call, SYSCALL};
 use super::images::core_of;
 use super::pending;
-use super::process_timers::{Alarm, Receiver, put_off, signals_at_once, signals_noted, signals_soon};
+use super::process_timers::{Alarm, Receiver, put_off, signals_at_once, signals_before, signals_noted};
 use super::protobuf::{bytes, fields, first_entry, not_understood, number, with, with_entries, with_number};
 use super::task;
 
@@ -39,14 +40,22 @@ const ACTIONS: u64 = 15;
 const HANDLER: u64 = 1;
 const FLAGS: u64 = 2;
 
-/// Makes the calls of a stopped tree in its images go on as the kernel would have had them. CRIU has left it.
+/// How long it may take from when CRIU starts timers until the threads are back in their calls: some hundredths of a second,
+/// and more where the dump took long, as on a busy host.
+fn until_back(dump: Duration) -> Duration {
+    (5 * dump).clamp(Duration::from_millis(250), Duration::from_secs(2))
+}
+
+/// Makes the calls of a stopped tree in its images go on as the kernel would have had them. CRIU has left it, which took so
+/// long to `dump` it.
 ///
 /// # Errors
 /// If an image cannot be read or written, or a process not be looked at.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+pub fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
+    let soon = until_back(dump);
     for &pid in tree {
         let leader = core_of(images, task::number_inside(pid)?);
-        let process = Process::of(&fs::read(&leader)?).ok_or_else(|| not_understood(&leader))?;
+        let process = Process::of(&fs::read(&leader)?, soon).ok_or_else(|| not_understood(&leader))?;
         let memory = match File::open(format!("/proc/{pid}/mem")) {
             // A signal has ended it before it stopped, and does so there again.
             Err(error) if task::has_ended(&error) => continue,
@@ -68,7 +77,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
         })?;
         if !early.is_empty() {
             let image = fs::read(&leader)?;
-            fs::write(&leader, put_off(&image, &early).ok_or_else(|| not_understood(&leader))?)?;
+            fs::write(&leader, put_off(&image, &early, soon).ok_or_else(|| not_understood(&leader))?)?;
         }
     }
     Ok(())
@@ -86,7 +95,7 @@ struct Process {
 
 impl Process {
     /// That whose first thread has this image.
-    fn of(image: &[u8]) -> Option<Self> {
+    fn of(image: &[u8], soon: Duration) -> Option<Self> {
         let task = bytes(first_entry(image)?, TASK)?;
         let actions = fields(task)?.into_iter().filter(|(field, _)| *field == ACTIONS);
         let mut restarts =
@@ -96,7 +105,7 @@ impl Process {
             let place = (signal as usize - 1).min(restarts.len());
             restarts.insert(place, None);
         }
-        Some(Self { restarts, at_once: signals_at_once(image)?, soon: signals_soon(image)? })
+        Some(Self { restarts, at_once: signals_at_once(image)?, soon: signals_before(image, soon)? })
     }
 
     /// The call of a thread, with this memory, as it has to be.

@@ -183,7 +183,8 @@ impl Live {
     }
 
     fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
-        let end = Instant::now() + watch.timeout;
+        let begin = Instant::now();
+        let end = begin + watch.timeout;
         let first = self.first()?.id().pid;
         let name = &self.record.spec.name;
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
@@ -212,7 +213,7 @@ impl Live {
         if let Some(pid) = late.carry().doing(|| format!("dumping `{name}`"))? {
             return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
         }
-        interrupted::carry(images, &tree).doing(|| format!("dumping `{name}`"))
+        interrupted::carry(images, &tree, begin.elapsed()).doing(|| format!("dumping `{name}`"))
     }
 
     /// Lets a stopped tree run again here, except for what was paused before, with its link.

@@ -15,6 +15,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::images::core_of;
 use super::pending::{self, Info, Pending, Set};
@@ -47,8 +48,6 @@ const POSIX_UNIT: u64 = 1;
 const SECOND: u64 = 1_000_000_000;
 /// What a late timer gets, in nanoseconds.
 const MOMENT: u64 = 1000;
-/// As long as it may take, on a busy host, from when CRIU starts timers until the threads are back in their calls.
-const SOON: u64 = SECOND / 4;
 const POSIX_ID: u64 = 1;
 const POSIX_SIGNAL: u64 = 3;
 const POSIX_NOTIFY: u64 = 4;
@@ -256,7 +255,7 @@ fn queue_of(receiver: Receiver) -> (u64, u64) {
     }
 }
 
-/// The image with so many nanoseconds left of the timers, less than a second.
+/// The image with so many nanoseconds left of the timers.
 fn with_left(image: &[u8], of: &[Timer], left: u64) -> Option<Vec<u8>> {
     let in_timers = |timers: &[u8]| {
         let mut changed = Message::default();
@@ -267,8 +266,14 @@ fn with_left(image: &[u8], of: &[Timer], left: u64) -> Option<Vec<u8>> {
                 _ => (Timer::Interval(field), INTERVAL_TIMES, INTERVAL_UNIT),
             };
             match of.contains(&name) {
-                true => changed
-                    .bytes(field, &with_number(&with_number(timer, seconds, 0)?, fraction, left / unit)?),
+                true => changed.bytes(
+                    field,
+                    &with_number(
+                        &with_number(timer, seconds, left / SECOND)?,
+                        fraction,
+                        left % SECOND / unit,
+                    )?,
+                ),
                 false => changed.bytes(field, timer),
             }
         }
@@ -277,15 +282,19 @@ fn with_left(image: &[u8], of: &[Timer], left: u64) -> Option<Vec<u8>> {
     with_entries(image, |core| with(core, TASK, |task| with(task, TIMERS, in_timers)))
 }
 
-/// The image in which those timers expire when the threads are back in the calls that they are to end.
-pub fn put_off(image: &[u8], alarms: &[Alarm]) -> Option<Vec<u8>> {
+/// The image in which those timers expire `soon`, and not before.
+pub fn put_off(image: &[u8], alarms: &[Alarm], soon: Duration) -> Option<Vec<u8>> {
     let timers: Vec<_> = alarms.iter().map(|alarm| alarm.timer).collect();
-    with_left(image, &timers, SOON)
+    with_left(image, &timers, nanoseconds(soon))
 }
 
-/// The signals of timers that may expire before the threads are back in their calls.
-pub fn signals_soon(image: &[u8]) -> Option<Vec<Alarm>> {
-    alarms_in(image, |left| (MOMENT + 1..SOON).contains(&left))
+/// The signals of timers that may expire before it is `soon`.
+pub fn signals_before(image: &[u8], soon: Duration) -> Option<Vec<Alarm>> {
+    alarms_in(image, |left| (MOMENT + 1..nanoseconds(soon)).contains(&left))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The signals that a process gets as soon as it is restored from these images, of which its first thread's is `image`, with
@@ -419,6 +428,17 @@ mod tests {
         let before = image(&[(1, timer(None, 0)), (2, timer(None, 0)), of(5, 0), of(6, 0)]);
         let after = image(&[(1, timer(None, 1)), (2, timer(None, 0)), of(5, 0), of(6, 1000)]);
         assert_eq!(with_left(&before, &[Timer::Posix(6), Timer::Interval(1)], MOMENT), Some(after));
+    }
+
+    #[test]
+    fn an_early_timer_is_put_off() {
+        let of = |left| (POSIX_TIMERS, timer(Some((5, libc::SIGUSR1, None)), left));
+        let before = image(&[(1, timer(None, 999)), (2, timer(None, 2000)), of(0)]);
+        let early = signals_before(&before, Duration::from_millis(1)).unwrap();
+        assert_eq!(signals_of(&early), [libc::SIGALRM]);
+        let late = put_off(&before, &early, Duration::from_millis(2500)).unwrap();
+        let left = alarms_in(&late, |left| left == 2_500_000_000).unwrap();
+        assert_eq!(left, early);
     }
 
     #[test]

@@ -381,7 +381,7 @@ fn what_an_early_signal_ends_does_not_wait_on() {
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("early", 53, &["end_by_timer", "5", "0"]);
     let (mut node, mut output) = (a.start(&spec), Output::default());
-    for _ in 0..8 {
+    for _ in 0..5 {
         node.read(&mut output, |output| output.lines() > 1);
         node = goes_on_after_moves(node, &mut output, &a, &b, &spec);
     }
