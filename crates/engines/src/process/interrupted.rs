@@ -210,6 +210,7 @@ fn with_call(image: &[u8], call: &Call) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process_timers::Timer;
     use super::super::protobuf::{MAGIC, Message};
     use super::*;
 
@@ -244,6 +245,21 @@ mod tests {
         let of = |number| process(&[true], &[(Receiver::Thread(number), 1)]);
         assert!(calls(&of(7), 0) && !calls(&of(8), 0));
         assert!(!calls(&process(&[], &[(Receiver::Process, 1), (Receiver::Process, 0)]), 0));
+    }
+
+    #[test]
+    fn a_timer_that_would_end_a_call_may_come_too_early() {
+        let alarm = Alarm { timer: Timer::Interval(1), receiver: Receiver::Process, signal: 1 };
+        let early = |restarts, number, result| {
+            let process = Process { soon: vec![alarm], ..process(&[restarts], &[]) };
+            let call = Call { number, result, instruction: 0x1000, arguments: [0; 5] };
+            process.comes_early(&thread(0, &[]), call).eq([alarm])
+        };
+        assert!(
+            early(true, libc::SYS_pause, libc::SYS_pause) && early(false, libc::SYS_read, libc::SYS_read)
+        );
+        assert!(!early(true, libc::SYS_read, libc::SYS_read));
+        assert!(!early(false, libc::SYS_read, 7), "it has ended");
     }
 
     fn image(fields: &[(u64, u64)]) -> Vec<u8> {

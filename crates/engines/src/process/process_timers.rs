@@ -64,7 +64,7 @@ pub enum Receiver {
 
 /// Names a timer of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Timer {
+pub enum Timer {
     /// Of `setitimer`, by its field.
     Interval(u64),
     /// Of `timer_create`, by its number.
@@ -74,7 +74,8 @@ enum Timer {
 /// The signal of a timer that expires once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
-    timer: Timer,
+    /// Whose it is.
+    pub timer: Timer,
     /// Who gets it.
     pub receiver: Receiver,
     /// Its number.
