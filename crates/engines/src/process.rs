@@ -18,6 +18,7 @@
 //! * [`launch`]: its first process;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
+//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
 //! * [`task`], [`sockets`]: processes and their sockets.
 
 pub(crate) mod call;

@@ -183,6 +183,7 @@ fn is_made(call: &Call, memory: &File) -> bool {
     memory.read_exact_at(&mut instruction, call.made_at()).is_ok() && instruction == SYSCALL
 }
 
+/// The call in which the thread with this image was stopped; none if it was stopped elsewhere, or has ended.
 fn call_in(image: &[u8]) -> Option<Option<Call>> {
     let Some(info) = bytes(first_entry(image)?, THREAD_INFO) else { return Some(None) };
     let registers = bytes(info, REGISTERS)?;
