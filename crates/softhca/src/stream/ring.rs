@@ -9,7 +9,8 @@
 //! What one write brings is a *chunk*: its length, then its bytes. A long write is several, so that the reader copies out
 //! while the writer still copies in. Chunks start on cache lines, so that a short message
 //! is one line, which the reader watches: nothing else travels between the two processors. The writer clears the
-//! length of the next chunk before it stores that of this one; hence a reader never takes old bytes for a length.
+//! length of the next chunk before it stores anything of this one; hence a reader never takes old bytes for a length. Were it
+//! cleared after the bytes, the reader would take this chunk's line back meanwhile, and it would travel twice.
 //!
 //! Each side keeps its own place privately; what it loads from the memory it loads once, and checks. Two pairs of
 //! accesses order everything:
@@ -204,19 +205,30 @@ impl Writer {
         Ok((written, wakes))
     }
 
-    /// Where `count` bytes of a chunk have room now. [`Self::commit`] shows them.
+    /// Where `count` bytes of a chunk have room now, with the length of the next chunk cleared. [`Self::commit`] shows them.
     #[inline]
     pub fn reserve(&mut self, count: usize) -> io::Result<Option<*mut u8>> {
         if self.room() < count {
             self.look()?;
         }
-        Ok((self.room() >= count).then(|| self.place.at(self.written + LENGTH as u64)))
+        if self.room() < count {
+            return Ok(None);
+        }
+        self.place.length(self.after(count)).store(0, Ordering::Relaxed);
+        Ok(Some(self.place.at(self.written + LENGTH as u64)))
+    }
+
+    /// Where the chunk after one of `count` bytes will be.
+    fn after(&self, count: usize) -> u64 {
+        next_line(self.written + (LENGTH + count) as u64)
     }
 
     /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. True if the reader sleeps.
     #[inline]
     pub fn commit(&mut self, count: usize) -> bool {
-        self.publish(count, next_line(self.written + (LENGTH + count) as u64));
+        self.place.length(self.written).store(count as u64, Ordering::Release);
+        self.written = self.after(count);
+        fence_fast_side(self.registered);
         self.wakes_reader()
     }
 
@@ -225,14 +237,6 @@ impl Writer {
     fn wakes_reader(&self) -> bool {
         let sleeps = &self.place.control().reader_sleeps.0;
         sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
-    }
-
-    /// Shows a chunk of `count` bytes; the one after it will be at `next`.
-    fn publish(&mut self, count: usize, next: u64) {
-        self.place.length(next).store(0, Ordering::Relaxed);
-        self.place.length(self.written).store(count as u64, Ordering::Release);
-        self.written = next;
-        fence_fast_side(self.registered);
     }
 
     /// Announces that the writer waits for room. False if there is some.
