@@ -7,25 +7,25 @@
 //!  owner                          anybody else, holding the mutex
 //!  inside = 1                     owner = nobody
 //!  ── fence of the compiler ──    ── fence of all threads ──
-//!  owner still me? go on : back   inside = 0? go on : wait
+//!  owner still me? go on : back   inside = 0? go on : sleep until woken
 //!  inside = 0 (release)           (acquire)
+//!  ── fence of the compiler ──
+//!  owner still me? done : wake
 //! ```
 //!
 //! Who is not the owner takes the mutex and ends the ownership. A thread that has come by the mutex some times in a row
-//! becomes the owner.
+//! becomes the owner. Who waits for an owner inside has the mutex already, so that the owner cannot come back before.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::thread;
+use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
-use waiting::lock;
-
-use crate::crowding::NAP;
+use waiting::{futex, lock};
 
 /// No thread has this identity.
 const NOBODY: usize = 0;
@@ -37,8 +37,19 @@ const MOST_OWNERS: usize = 64;
 /// longer, must not touch the next owner's. Never freed.
 struct Seat {
     thread: usize,
-    /// The thread holds the lock as its owner, or is about to find out that it may not.
-    inside: AtomicBool,
+    /// [`INSIDE`] or [`OUTSIDE`].
+    inside: AtomicU32,
+}
+
+/// The thread holds the lock as its owner, or is about to find out that it may not.
+const INSIDE: u32 = 1;
+const OUTSIDE: u32 = 0;
+
+impl Seat {
+    /// For who waits to see what an owner has done.
+    fn is_inside(&self) -> bool {
+        self.inside.load(Ordering::Acquire) == INSIDE
+    }
 }
 
 /// Times in a row after which a thread becomes the owner, at first and at most.
@@ -92,20 +103,28 @@ impl<T> BiasedLock<T> {
         // SAFETY: a seat is never freed.
         let seat = unsafe { self.owner.load(Ordering::Acquire).as_ref() }?;
         // A signal handler that interrupts the owner inside finds the lock taken, as any other's would be.
-        let is_free = seat.thread == this_thread() && !seat.inside.load(Ordering::Relaxed);
+        let is_free = seat.thread == this_thread() && seat.inside.load(Ordering::Relaxed) == OUTSIDE;
         if is_free { self.enter(seat) } else { None }
     }
 
     /// Takes the lock if it is still owned from this thread's `seat`.
     #[inline]
     fn enter(&self, seat: &'static Seat) -> Option<OwnerGuard<'_, T>> {
-        seat.inside.store(true, Ordering::Relaxed);
+        seat.inside.store(INSIDE, Ordering::Relaxed);
+        light_fence();
+        let guard = OwnerGuard { lock: self, seat };
+        // Who is late leaves as who is done does: it may be waited for.
+        ptr::eq(self.owner.load(Ordering::Relaxed), seat).then_some(guard)
+    }
+
+    /// The owner at `seat` goes out, and wakes who has ended its ownership meanwhile.
+    #[inline]
+    fn leave(&self, seat: &'static Seat) {
+        seat.inside.store(OUTSIDE, Ordering::Release);
         light_fence();
         if !ptr::eq(self.owner.load(Ordering::Relaxed), seat) {
-            seat.inside.store(false, Ordering::Release);
-            return None;
+            futex::wake(&seat.inside);
         }
-        Some(OwnerGuard { lock: self, seat })
     }
 
     /// Takes the lock, for a thread that is to own it if it does so often.
@@ -117,16 +136,19 @@ impl<T> BiasedLock<T> {
         let Some(seat) = habits.become_owner(me) else {
             return Guard::ByMutex { lock: self, _habits: habits };
         };
-        seat.inside.store(true, Ordering::Relaxed);
+        seat.inside.store(INSIDE, Ordering::Relaxed);
         self.owner.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         Guard::ByOwner(OwnerGuard { lock: self, seat })
     }
 
     /// Takes the lock, for a thread that will not do so often.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        let habits = lock(&self.habits);
-        self.end_ownership(&habits);
-        Guard::ByMutex { lock: self, _habits: habits }
+        self.claim().enter()
+    }
+
+    /// Takes the mutex: nobody but an owner who is inside is before the caller from now on.
+    pub(crate) fn claim(&self) -> Claim<'_, T> {
+        Claim { lock: self, habits: lock(&self.habits) }
     }
 
     /// Takes the lock if nobody waits for it or holds it.
@@ -138,7 +160,7 @@ impl<T> BiasedLock<T> {
         };
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
         Among::Threads.fence();
-        let is_held = habits.former.is_some_and(|seat| seat.inside.load(Ordering::Acquire));
+        let is_held = habits.former.is_some_and(Seat::is_inside);
         (!is_held).then_some(Guard::ByMutex { lock: self, _habits: habits })
     }
 
@@ -147,10 +169,8 @@ impl<T> BiasedLock<T> {
         if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
         }
-        let mut turns = 0;
-        while habits.former.is_some_and(|seat| seat.inside.load(Ordering::Acquire)) {
-            wait(turns);
-            turns += 1;
+        if let Some(seat) = habits.former {
+            wait_for(seat);
         }
     }
 }
@@ -180,16 +200,26 @@ impl Habits {
         if self.seats.len() == MOST_OWNERS {
             return None;
         }
-        let seat: &'static Seat = Box::leak(Box::new(Seat { thread: me, inside: AtomicBool::new(false) }));
+        let seat: &'static Seat = Box::leak(Box::new(Seat { thread: me, inside: AtomicU32::new(OUTSIDE) }));
         self.seats.push(seat);
         Some(seat)
     }
 }
 
-/// Waits for an owner that is inside, at last without the processor: the owner may have lost its own.
-fn wait(turns: u32) {
+/// Waits until the last owner is outside, at last without the processor: the owner may have lost its own.
+fn wait_for(owner: &Seat) {
     const SPINS: u32 = 100;
-    if turns < SPINS { std::hint::spin_loop() } else { thread::sleep(NAP) }
+    /// Who leaves wakes; where the kernel cannot let all threads pass a fence, it may not see that it is to.
+    const AGES: Duration = Duration::from_millis(1);
+    let mut turns = 0;
+    while owner.is_inside() {
+        if turns < SPINS {
+            std::hint::spin_loop();
+        } else {
+            futex::wait(&owner.inside, INSIDE, AGES);
+        }
+        turns += 1;
+    }
 }
 
 /// The running thread, by the address of its thread-local storage.
@@ -234,7 +264,21 @@ impl<T> DerefMut for OwnerGuard<'_, T> {
 impl<T> Drop for OwnerGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.seat.inside.store(false, Ordering::Release);
+        self.lock.leave(self.seat);
+    }
+}
+
+/// The mutex is held, and an owner may still be inside.
+pub(crate) struct Claim<'a, T> {
+    lock: &'a BiasedLock<T>,
+    habits: MutexGuard<'a, Habits>,
+}
+
+impl<'a, T> Claim<'a, T> {
+    /// Ends the ownership, if there is one.
+    pub(crate) fn enter(self) -> Guard<'a, T> {
+        self.lock.end_ownership(&self.habits);
+        Guard::ByMutex { lock: self.lock, _habits: self.habits }
     }
 }
 
@@ -272,7 +316,7 @@ impl<T> DerefMut for Guard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::thread;
 
     use super::*;
 

@@ -244,9 +244,9 @@ impl Process {
     /// The lock, for the thread, with precedence over the program.
     pub(crate) fn lock_first(&self) -> Guard<'_, State> {
         self.ways_to_give.store(WAYS_TO_GIVE, Ordering::Relaxed);
-        let state = self.state.lock();
+        let claim = self.state.claim();
         self.ways_to_give.store(0, Ordering::Relaxed);
-        state
+        claim.enter()
     }
 
     /// The lock, as `fork` takes it.

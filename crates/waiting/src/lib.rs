@@ -4,10 +4,12 @@
 //! * [`EventQueue`]: events of a program with such a descriptor.
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
+//! * [`futex`]: to sleep until a word changes.
 
 mod acks;
 mod event_fd;
 mod event_queue;
+pub mod futex;
 
 use std::io;
 use std::os::fd::RawFd;
