@@ -5,24 +5,32 @@
 //! needs the thread. So the thread is *armed* (sleeps on links) or not:
 //!
 //! ```text
-//!           woke `patience` times in a row, and each time the program had spun meanwhile
+//!           woke, and the program had spun meanwhile, `patience` times more often than not
 //!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
 //!         ◀────────────────────────────────────────────────────────────────────
 //!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
 //!           or a tick found work that the program had not polled for
 //! ```
 //!
-//! In the last case disarming was a mistake, and patience grows.
+//! In the last case disarming was a mistake, and patience grows; the first tick is a short one, so that a mistake costs little.
 //! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
 //! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
 //! that spins, and after a quiet while it sleeps soundly until a call wakes it.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
-/// Polls since the thread last looked after which the program is taken to spin.
-const SPINNING: u32 = 32;
+/// How often a disarmed thread looks whether the program still polls.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
 
-/// The least and the most wake-ups in a row after which the program is taken to poll for itself.
+/// The first time it looks sooner.
+const TRIAL: Duration = Duration::from_micros(100);
+
+/// Polls in a tick after which the program is taken to spin; in less time it takes fewer, but some.
+const SPINNING: u32 = 10;
+const SPINNING_FOR_A_MOMENT: u32 = 3;
+
+/// The least and the most wake-ups after which the program is taken to poll for itself.
 const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
 
 /// Quiet ticks after which the thread sleeps until something wakes it.
@@ -31,12 +39,19 @@ const DROWSY: u32 = 10;
 /// Ticks after which disarming counts as right.
 const PROVEN: u32 = 20;
 
+/// The program's polls by some time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Polls {
+    pub(crate) count: u32,
+    pub(crate) at: Duration,
+}
+
 /// What the thread has seen of the program.
 pub(crate) struct Arming {
-    /// The program's polls when the thread last looked.
-    seen: u32,
-    /// Wake-ups in a row of a program that spins.
-    streak: u32,
+    /// When it last looked.
+    seen: Polls,
+    /// By how many more wake-ups the program has spun than it has not.
+    lead: u32,
     patience: u32,
     /// Ticks since the thread was disarmed.
     ticks: u32,
@@ -46,20 +61,28 @@ pub(crate) struct Arming {
 
 impl Default for Arming {
     fn default() -> Self {
-        Self { seen: 0, streak: 0, patience: *PATIENCE.start(), ticks: 0, quiet: 0 }
+        let patience = *PATIENCE.start();
+        Self { seen: Polls::default(), lead: 0, patience, ticks: 0, quiet: 0 }
     }
 }
 
 impl Arming {
-    /// True if the program, with so many `polls` by now, spins.
-    pub(crate) fn spins(&self, polls: u32) -> bool {
-        polls.wrapping_sub(self.seen) >= SPINNING
+    /// True if the program, which has polled so often by `now`, spins.
+    pub(crate) fn spins(&self, now: Polls) -> bool {
+        let elapsed = now.at.saturating_sub(self.seen.at).min(TICK);
+        let enough = SPINNING * elapsed.subsec_micros() / TICK.subsec_micros();
+        now.count.wrapping_sub(self.seen.count) >= enough.max(SPINNING_FOR_A_MOMENT)
     }
 
-    /// A tick has passed in which the thread did not look for more than the program's `polls`.
-    pub(crate) fn glance(&mut self, polls: u32) {
-        self.seen = polls;
+    /// A tick has passed in which the thread did not look for more than the program's polls.
+    pub(crate) fn glance(&mut self, now: Polls) {
+        self.seen = now;
         self.ticks += 1;
+    }
+
+    /// How long the disarmed thread sleeps before it looks again.
+    pub(crate) fn tick(&self) -> Duration {
+        if self.ticks == 0 { TRIAL } else { TICK }
     }
 
     /// True if there has been nothing to do for long.
@@ -69,10 +92,10 @@ impl Arming {
 
     /// Whether the thread is to be armed, who now is or is not. `by_link`: a link has woken the thread; `did_work`: it
     /// found something to do there.
-    pub(crate) fn judge(&mut self, armed: bool, polls: u32, by_link: bool, did_work: bool) -> bool {
-        let spins = self.spins(polls);
-        let has_polled = polls != self.seen;
-        self.seen = polls;
+    pub(crate) fn judge(&mut self, armed: bool, now: Polls, by_link: bool, did_work: bool) -> bool {
+        let spins = self.spins(now);
+        let has_polled = now.count != self.seen.count;
+        self.seen = now;
         self.quiet = if by_link || has_polled { 0 } else { self.quiet.saturating_add(1) };
         if !armed {
             self.ticks += 1;
@@ -83,17 +106,17 @@ impl Arming {
         if !by_link {
             return true;
         }
-        self.streak = if spins { self.streak + 1 } else { 0 };
+        self.lead = if spins { self.lead + 1 } else { self.lead.saturating_sub(1) };
         self.ticks = 0;
-        self.streak < self.patience
+        self.lead < self.patience
     }
 
     fn learn(&mut self, mistaken: bool) {
-        self.streak = 0;
-        if mistaken {
-            self.patience = (self.patience * 4).min(*PATIENCE.end());
-        } else if self.ticks > PROVEN {
+        self.lead = 0;
+        if self.ticks > PROVEN {
             self.patience = *PATIENCE.start();
+        } else if mistaken {
+            self.patience = (self.patience * 4).min(*PATIENCE.end());
         }
     }
 }
@@ -102,54 +125,82 @@ impl Arming {
 mod tests {
     use super::*;
 
+    impl Polls {
+        /// So many more polls, in a tick.
+        fn poll(&mut self, count: u32) -> Self {
+            self.count += count;
+            self.at += TICK;
+            *self
+        }
+
+        fn spin(&mut self) -> Self {
+            self.poll(SPINNING)
+        }
+    }
+
     /// Wake-ups by links of a program that spins until the thread is disarmed.
-    fn until_disarmed(arming: &mut Arming, polls: &mut u32) -> u32 {
-        let armed_after = |_: &u32| {
-            *polls += SPINNING;
-            arming.judge(true, *polls, true, true)
-        };
-        1 + (1..).take_while(armed_after).count() as u32
+    fn until_disarmed(arming: &mut Arming, polls: &mut Polls) -> u32 {
+        1 + (1..).take_while(|_| arming.judge(true, polls.spin(), true, true)).count() as u32
     }
 
     #[test]
     fn a_program_that_spins_is_left_alone_until_it_stops() {
-        let (mut arming, mut polls) = (Arming::default(), 0);
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
         assert_eq!(until_disarmed(&mut arming, &mut polls), *PATIENCE.start());
-        polls += SPINNING;
-        assert!(!arming.judge(false, polls, false, true));
+        assert!(!arming.judge(false, polls.spin(), false, true));
         assert!(arming.judge(false, polls, false, false), "no poll since");
     }
 
     #[test]
-    fn a_program_that_is_about_to_block_is_believed() {
-        let (mut arming, mut polls) = (Arming::default(), 0);
-        until_disarmed(&mut arming, &mut polls);
-        assert!(arming.judge(true, polls + SPINNING, false, false), "the program has armed it");
+    fn fewer_polls_will_do_in_less_time() {
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
+        arming.glance(polls.spin());
+        let later = |count, micros| Polls {
+            count: polls.count + count,
+            at: polls.at + Duration::from_micros(micros),
+        };
+        assert!(arming.spins(later(SPINNING_FOR_A_MOMENT, 10)));
+        assert!(!arming.spins(later(SPINNING_FOR_A_MOMENT - 1, 10)));
+        assert!(!arming.spins(later(SPINNING - 1, 1000)));
+        assert!(arming.spins(later(SPINNING, 60_000)));
     }
 
     #[test]
-    fn a_mistake_makes_patient_and_time_forgets_it() {
-        let (mut arming, mut polls) = (Arming::default(), 0);
+    fn a_program_that_is_now_and_then_kept_from_polling_is_left_alone_too() {
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
+        let stays_armed = |turn: &u32| {
+            let count = if turn.is_multiple_of(3) { 0 } else { SPINNING };
+            arming.judge(true, polls.poll(count), true, true)
+        };
+        assert!((1..100).take_while(stays_armed).count() < 99);
+    }
+
+    #[test]
+    fn a_program_that_is_about_to_block_is_believed() {
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
         until_disarmed(&mut arming, &mut polls);
-        assert!(arming.judge(false, polls + 1, false, true), "there was work, and hardly a poll");
-        polls += 1;
+        assert!(arming.judge(true, polls.spin(), false, false), "the program has armed it");
+    }
+
+    #[test]
+    fn a_mistake_costs_little_and_makes_patient_and_time_forgets_it() {
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
+        until_disarmed(&mut arming, &mut polls);
+        assert_eq!(arming.tick(), TRIAL);
+        assert!(arming.judge(false, polls.poll(1), false, true), "there was work, and hardly a poll");
         assert_eq!(until_disarmed(&mut arming, &mut polls), 4 * PATIENCE.start());
-        for _ in 0..=PROVEN {
-            polls += SPINNING;
-            arming.glance(polls);
-        }
-        assert!(!arming.judge(false, polls + SPINNING, false, false));
-        polls += SPINNING;
-        assert!(arming.judge(false, polls, false, false));
+        (0..=PROVEN).for_each(|_| arming.glance(polls.spin()));
+        assert_eq!(arming.tick(), TICK);
+        assert!(arming.judge(false, polls.poll(1), false, true), "it has stopped");
         assert_eq!(until_disarmed(&mut arming, &mut polls), *PATIENCE.start());
     }
 
     #[test]
     fn a_program_that_blocks_keeps_the_thread_and_lets_it_rest() {
-        let mut arming = Arming::default();
-        assert!((0..100).all(|polls| arming.judge(true, polls, true, true)));
+        let (mut arming, mut polls) = (Arming::default(), Polls::default());
+        assert!((0..100).all(|_| arming.judge(true, polls.poll(1), true, true)));
         assert!(!arming.is_drowsy());
-        assert!((0..DROWSY).all(|_| arming.judge(true, 99, false, false)));
+        assert!((0..DROWSY).all(|_| arming.judge(true, polls, false, false)));
         assert!(arming.is_drowsy());
     }
 }

@@ -20,15 +20,12 @@ use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, seqpacket};
 use softhca::{Progress, Stream, Waitable, stream};
 
-use crate::arming::Arming;
+use crate::arming::{Arming, Polls, TICK};
 use crate::attach::{self, Refusal, Welcome};
 use crate::crowding::NAP;
 use crate::debug;
 use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
-
-/// How often a disarmed thread looks whether the program still polls.
-const TICK: Duration = Duration::from_millis(1);
 
 /// The thread's time slice, the least that the scheduler grants.
 const SLICE: Duration = Duration::from_micros(100);
@@ -193,7 +190,8 @@ impl Runtime {
         if woken.is_some() {
             state.device.awake();
         }
-        let leaves_acks = self.leaves_acks(state, woken.as_ref().is_some_and(|woken| woken.link));
+        let by_link = woken.as_ref().is_some_and(|woken| woken.link);
+        let leaves_acks = self.leaves_acks(state, by_link, now);
         state.device.hold_acks(leaves_acks);
         let progress = self.drive(state, now);
         self.process.deliver(state);
@@ -201,11 +199,12 @@ impl Runtime {
             if woken.link && !progress.did_work {
                 state.device.drain_wakes();
             }
-            state.armed = self.arming.judge(state.armed, self.polls(), woken.link, progress.did_work);
+            state.armed = self.arming.judge(state.armed, self.polls(now), woken.link, progress.did_work);
         }
         state.known = Known::of(&state.device);
         self.waitables.clear();
-        if progress.more || state.armed && !state.device.prepare_to_sleep() {
+        // Who is disarmed leaves what is there to the program.
+        if state.armed && (progress.more || !state.device.prepare_to_sleep()) {
             return Next::Again;
         }
         if state.armed {
@@ -230,17 +229,17 @@ impl Runtime {
     }
 
     /// Whether acknowledgements are left to the program this time.
-    fn leaves_acks(&mut self, state: &State, link: bool) -> bool {
+    fn leaves_acks(&mut self, state: &State, link: bool, now: Duration) -> bool {
         if !state.armed {
             // A program that spins sends them itself as soon as a poll finds nothing.
-            return self.arming.spins(self.polls());
+            return self.arming.spins(self.polls(now));
         }
         self.acks.may_be_left(state.device.acks_sent(), link)
     }
 
-    /// The program's polls so far.
-    fn polls(&self) -> u32 {
-        self.process.polls.load(Ordering::Relaxed)
+    /// The program's polls so far; `at`: the time.
+    fn polls(&self, at: Duration) -> Polls {
+        Polls { count: self.process.polls.load(Ordering::Relaxed), at }
     }
 
     /// Drives links until nothing is left, in two rounds at most while others may want the lock.
@@ -263,12 +262,13 @@ impl Runtime {
 
     /// Sleeps for some ticks while the program spins, without the lock, for which the program would have to wait.
     fn doze(&mut self) -> Woken {
-        let mut woken = self.sleep(Some(TICK));
+        let mut woken = self.sleep(Some(self.arming.tick()));
         for _ in 1..GLANCES {
-            if woken.node || woken.call || !self.arming.spins(self.polls()) {
+            let polls = self.polls(now());
+            if woken.node || woken.call || !self.arming.spins(polls) {
                 break;
             }
-            self.arming.glance(self.polls());
+            self.arming.glance(polls);
             woken = self.sleep(Some(TICK));
         }
         woken
