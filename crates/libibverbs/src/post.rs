@@ -23,7 +23,11 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the contract of verbs.
     let qp = unsafe { Qp::of(qp) };
-    let mut next = list;
+    // SAFETY: as above.
+    let mut next = unsafe { write_plainly(qp, list) };
+    if next.is_null() {
+        return 0;
+    }
     let posted = qp.process.locked(|state| {
         // SAFETY: the contract of verbs.
         let (queued, posted) = unsafe { post_sends(&mut state.device, qp, &mut next) };
@@ -32,6 +36,42 @@ pub(crate) unsafe extern "C" fn post_send(
     });
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
+}
+
+/// Does the plain WRITEs that a list begins with, if this thread owns the lock. Returns the rest.
+///
+/// They cost the program little more than their instructions, and here these are some 150 instead of the 240 of [`post_sends`].
+///
+/// # Safety
+/// `list` is NULL or a live list, whose arrays are as long as it says.
+#[inline(always)]
+unsafe fn write_plainly(qp: &Qp, list: *mut ibv_send_wr) -> *mut ibv_send_wr {
+    // SAFETY: the caller's promise.
+    if !unsafe { list.as_ref() }.is_some_and(is_plain_write) {
+        return list;
+    }
+    let Some(state) = qp.process.lock_as_owner() else { return list };
+    let mut next = list;
+    // SAFETY: as above.
+    while let Some(wr) = unsafe { next.as_ref() }.filter(|wr| is_plain_write(wr)) {
+        // SAFETY: as above; both structures are laid out alike, and the union's member holds plain integers.
+        let (piece, to) = unsafe { (&*wr.sg_list.cast::<Sge>(), wr.wr.rdma) };
+        if !state.device.write_plainly(qp.handle, piece, to.remote_addr, to.rkey) {
+            break;
+        }
+        next = wr.next;
+    }
+    next
+}
+
+/// True for WRITEs of one registered piece that ask for no completion.
+#[inline(always)]
+fn is_plain_write(wr: &ibv_send_wr) -> bool {
+    const NOT_PLAIN: u32 = send_flags::IBV_SEND_SIGNALED | send_flags::IBV_SEND_INLINE;
+    wr.opcode == wr_opcode::IBV_WR_RDMA_WRITE
+        && wr.num_sge == 1
+        && !wr.sg_list.is_null()
+        && wr.send_flags & NOT_PLAIN == 0
 }
 
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.

@@ -10,7 +10,7 @@ use softhca::{AsyncEvent, Device, Errno, Event};
 use verbs_abi::constants::event;
 use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
-use crate::biased::{BiasedLock, Guard};
+use crate::biased::{BiasedLock, Guard, OwnerGuard};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::crowding::{Crowding, NAP};
@@ -182,6 +182,12 @@ impl Process {
             Some(mut state) => work(&mut state),
             None => self.locked_politely(work),
         }
+    }
+
+    /// The lock, if the calling thread owns it.
+    #[inline]
+    pub(crate) fn lock_as_owner(&self) -> Option<OwnerGuard<'_, State>> {
+        self.state.lock_as_owner()
     }
 
     /// Passes on what a call of the program has brought about.
