@@ -26,11 +26,22 @@ fn client(pair: &Pair, program: &str, arguments: &[&str]) -> Result<Ended> {
 
 /// Runs `program` between two hosts and on one, and looks at what both sides say of it.
 fn exchange(program: &str, server: &[&str], asked: &[&str]) -> Result<()> {
+    exchange_when(program, server, asked, |_| Ok(()))
+}
+
+/// As [`exchange`]; the client starts when the server is `ready`.
+fn exchange_when(
+    program: &str,
+    server: &[&str],
+    asked: &[&str],
+    ready: impl Fn(&mut Program) -> Result<()>,
+) -> Result<()> {
     let _alone = e2e::alone();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         let mut serving = command(&pair.first, program)?;
-        let serving = Program::start(serving.args(server))?;
+        let mut serving = Program::start(serving.args(server))?;
+        ready(&mut serving)?;
         let ended = client(&pair, program, asked);
         let served = serving.end(if ended.is_ok() { LIMIT } else { Duration::ZERO });
         match (ended, served.and_then(Ended::success)) {
@@ -144,7 +155,9 @@ fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
 #[test]
 fn sockets_for_datagrams_refuse_what_cannot_be_and_go_on() -> Result<()> {
     const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_sockets.py");
-    exchange("/usr/bin/python3", &[SCRIPT, "serve"], &[SCRIPT, "ask", FIRST])
+    // A datagram for which there is no socket yet is lost, as with UDP.
+    let serves = |server: &mut Program| server.wait_for(LIMIT, |line| (line == "serves").then_some(()));
+    exchange_when("/usr/bin/python3", &[SCRIPT, "serve"], &[SCRIPT, "ask", FIRST], serves)
 }
 
 #[test]
