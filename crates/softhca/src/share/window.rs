@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Does a WRITE of one registered piece that needs no completion, if nothing stands in its way. False if it is for
-    /// [`Self::direct`]; nothing has changed then.
+    /// [`Self::direct`].
     ///
     /// What programs that write much do most, without what makes `direct` nearly twice as long: its many ways out.
     #[inline(always)]
