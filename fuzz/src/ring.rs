@@ -82,6 +82,7 @@ impl Hostile {
         let mut taken = Vec::new();
         while let Some(length) = self.next_length() {
             taken.extend((0..length).map(|at| self.out_of_ring(self.read + LENGTH as u64 + at)));
+            self.poke(LOWER + (self.read % CAPACITY as u64) as usize, 0);
             self.read = (self.read + LENGTH as u64 + length).next_multiple_of(LINE as u64);
         }
         self.poke(READ, self.read);

@@ -38,8 +38,8 @@
 //!   │ GOODBYE ────────────────────────▶ │   the sender will be moved; the link closes
 //! ```
 //!
-//! Compatibility: [`VERSION`] must be equal at both ends. It is raised with every change of this file
-//! that changes bytes.
+//! Compatibility: [`VERSION`] must be equal at both ends. It is raised with every change of this file, or of a ring,
+//! that changes bytes, or who writes them.
 
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use verbs::{HandleKind, Translation};
@@ -47,7 +47,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;

@@ -8,9 +8,10 @@
 //!
 //! What one write brings is a *chunk*: its length, then its bytes. A long write is several, so that the reader copies out
 //! while the writer still copies in. Chunks start on cache lines, so that a short message
-//! is one line, which the reader watches: nothing else travels between the two processors. The writer clears the
-//! length of the next chunk before it stores anything of this one; hence a reader never takes old bytes for a length. Were it
-//! cleared after the bytes, the reader would take this chunk's line back meanwhile, and it would travel twice.
+//! is one line, which the reader watches: nothing else travels between the two processors. Behind the last chunk stands a
+//! length of zero, so that a reader never takes old bytes for one. The reader leaves it there: it clears each length that it has taken.
+//! What was in the middle of a chunk is cleared by the writer, before it stores anything of a chunk that ends there.
+//! A writer that cleared all of them would have to fetch the line that the reader watches twice for each message.
 //!
 //! Each side keeps its own place privately; what it loads from the memory it loads once, and checks. Two pairs of
 //! accesses order everything:
@@ -33,6 +34,9 @@ pub(super) const CAPACITY: usize = 512 * 1024;
 
 /// Chunks start at multiples of this many bytes.
 const LINE: usize = 64;
+
+/// Lines of a ring.
+const LINES: usize = CAPACITY / LINE;
 
 /// Bytes of a chunk's length.
 const LENGTH: usize = size_of::<AtomicU64>();
@@ -108,6 +112,11 @@ fn next_line(position: u64) -> u64 {
     position.next_multiple_of(LINE as u64)
 }
 
+/// Which line of the ring is at `position`.
+fn line(position: u64) -> usize {
+    (position % CAPACITY as u64) as usize / LINE
+}
+
 fn cheated() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the peer's ring index is impossible")
 }
@@ -160,12 +169,14 @@ pub(super) struct Writer {
     written: u64,
     /// What the reader had read when we last looked.
     read: u64,
+    /// Lines that begin with bytes of a chunk, which nobody has cleared.
+    dirty: Box<[bool]>,
 }
 
 impl Writer {
     /// `registered`: this process is reached by [`Among::Processes`].
     pub fn new(place: Place, registered: bool) -> Self {
-        Self { place, registered, written: 0, read: 0 }
+        Self { place, registered, written: 0, read: 0, dirty: vec![false; LINES].into_boxed_slice() }
     }
 
     /// Bytes that a chunk can have now.
@@ -205,7 +216,7 @@ impl Writer {
         Ok((written, wakes))
     }
 
-    /// Where `count` bytes of a chunk have room now, with the length of the next chunk cleared. [`Self::commit`] shows them.
+    /// Where `count` bytes of a chunk have room now, with no length behind them. [`Self::commit`] shows them.
     #[inline]
     pub fn reserve(&mut self, count: usize) -> io::Result<Option<*mut u8>> {
         if self.room() < count {
@@ -214,7 +225,10 @@ impl Writer {
         if self.room() < count {
             return Ok(None);
         }
-        self.place.length(self.after(count)).store(0, Ordering::Relaxed);
+        let after = self.after(count);
+        if std::mem::take(&mut self.dirty[line(after)]) {
+            self.place.length(after).store(0, Ordering::Relaxed);
+        }
         Ok(Some(self.place.at(self.written + LENGTH as u64)))
     }
 
@@ -227,7 +241,11 @@ impl Writer {
     #[inline]
     pub fn commit(&mut self, count: usize) -> bool {
         self.place.length(self.written).store(count as u64, Ordering::Release);
-        self.written = self.after(count);
+        let (first, after) = (self.written, self.after(count));
+        for middle in (first + LINE as u64..after).step_by(LINE) {
+            self.dirty[line(middle)] = true;
+        }
+        self.written = after;
         fence_fast_side(self.registered);
         self.wakes_reader()
     }
@@ -356,11 +374,13 @@ impl Reader {
         if self.left > 0 {
             return Ok(true);
         }
-        let length = self.place.length(self.read).load(Ordering::Acquire);
+        let shown = self.place.length(self.read);
+        let length = shown.load(Ordering::Acquire);
         if length > LONGEST as u64 {
             return Err(cheated());
         }
         if length > 0 {
+            shown.store(0, Ordering::Relaxed);
             self.left = length as usize;
             self.read += LENGTH as u64;
         }

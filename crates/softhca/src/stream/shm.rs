@@ -350,3 +350,35 @@ impl Drop for Shm {
         self.wake_peer();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(bytes: &mut [u8]) -> iovec {
+        iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    #[test]
+    fn no_old_byte_is_taken_for_a_length_however_often_the_ring_goes_round() {
+        let (lower, higher) = create_shm_pair().unwrap();
+        let (mut writer, mut reader) = (shm_stream(lower, true).unwrap(), shm_stream(higher, false).unwrap());
+        let (mut sent, mut taken) = (vec![1u8; 200], vec![0u8; 400]);
+        let mut passed = 0;
+        for turn in 0.. {
+            let length = 1 + turn * 37 % sent.len();
+            // SAFETY: the vectors name live vectors.
+            unsafe {
+                assert_eq!(writer.write(&[vector(&mut sent[..length])]).unwrap(), length);
+                assert_eq!(reader.read(&[vector(&mut taken)]).unwrap(), length);
+                let nothing = reader.read(&[vector(&mut taken)]).unwrap_err();
+                assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+            }
+            assert!(reader.is_quiet());
+            passed += length;
+            if passed > 8 * CAPACITY {
+                break;
+            }
+        }
+    }
+}
