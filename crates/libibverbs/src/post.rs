@@ -3,7 +3,7 @@
 use std::slice;
 
 use libc::c_int;
-use softhca::{Device, Errno, Payload, Posted, QpKind, Rdma, SendOp, SendWr, Sge};
+use softhca::{Device, Errno, Payload, PlainSend, Posted, QpKind, Rdma, SendOp, SendWr, Sge};
 use verbs_abi::constants::{send_flags, wr_opcode};
 use verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 
@@ -96,19 +96,20 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
     // SAFETY: the caller's promise.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above.
-        let rdma = unsafe { rdma(wr) };
-        if rdma.is_some_and(|rdma| device.post_rdma(qp.handle, &rdma)) {
-            *next = wr.next;
-            continue;
-        }
-        let mut post = |wr: &SendWr<'_>| match rdma {
-            // SAFETY: the caller's promise.
-            Some(_) => unsafe { device.post_to_link(qp.handle, wr) },
+        let posted = match unsafe { frequent(wr, qp.kind) } {
+            Some(Frequent::Rdma(rdma)) if device.post_rdma(qp.handle, &rdma) => Ok(Posted::Done),
             // SAFETY: as above.
-            None => unsafe { device.post_send(qp.handle, wr) },
+            Some(Frequent::Send(send)) if unsafe { device.send_express(qp.handle, &send) } => {
+                Ok(Posted::Done)
+            }
+            // SAFETY: as above.
+            Some(_) => unsafe {
+                send_wr(wr, qp.kind).and_then(|wr| device.queue_send(qp.handle, &wr)).map(|()| Posted::Queued)
+            },
+            // SAFETY: as above.
+            None => unsafe { send_wr(wr, qp.kind).and_then(|wr| device.post_send(qp.handle, &wr)) },
         };
-        // SAFETY: as above.
-        match unsafe { send_wr(wr, qp.kind) }.and_then(|wr| post(&wr)) {
+        match posted {
             Ok(posted) => queued |= posted == Posted::Queued,
             Err(error) => return (queued, Err(error)),
         }
@@ -117,30 +118,39 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
     (queued, Ok(()))
 }
 
-/// What is done by the million a second: a WRITE or READ of one piece, which need not become a request of the device first.
-///
+/// What is done by the million a second, with one piece of memory: it need not become a request of the device first.
+enum Frequent<'a> {
+    Rdma(Rdma<'a>),
+    Send(PlainSend<'a>),
+}
+
 /// # Safety
 /// The request's array is as long as it says.
 #[inline(always)]
-unsafe fn rdma(wr: &ibv_send_wr) -> Option<Rdma<'_>> {
-    let reads = match wr.opcode {
-        wr_opcode::IBV_WR_RDMA_WRITE => false,
-        wr_opcode::IBV_WR_RDMA_READ => true,
-        _ => return None,
-    };
+unsafe fn frequent(wr: &ibv_send_wr, kind: QpKind) -> Option<Frequent<'_>> {
     if wr.num_sge != 1 || wr.sg_list.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; both structures are laid out alike, and the union's member holds plain integers.
-    let (piece, to) = unsafe { (slice::from_ref(&*wr.sg_list.cast::<Sge>()), wr.wr.rdma) };
-    Some(Rdma {
-        wr_id: wr.wr_id,
-        va: to.remote_addr,
-        rkey: to.rkey,
-        reads,
-        signaled: wr.send_flags & send_flags::IBV_SEND_SIGNALED != 0,
-        payload: payload(wr, piece),
-    })
+    // SAFETY: the caller's promise; both structures are laid out alike.
+    let payload = payload(wr, slice::from_ref(unsafe { &*wr.sg_list.cast::<Sge>() }));
+    let has = |flag: u32| wr.send_flags & flag != 0;
+    let (wr_id, signaled) = (wr.wr_id, has(send_flags::IBV_SEND_SIGNALED));
+    let rdma = |reads| {
+        // SAFETY: the caller's promise; the member holds plain integers.
+        let to = unsafe { wr.wr.rdma };
+        Frequent::Rdma(Rdma { wr_id, va: to.remote_addr, rkey: to.rkey, reads, signaled, payload })
+    };
+    let send = |imm| {
+        let (fence, solicited) = (has(send_flags::IBV_SEND_FENCE), has(send_flags::IBV_SEND_SOLICITED));
+        Frequent::Send(PlainSend { wr_id, imm, signaled, fence, solicited, payload })
+    };
+    match wr.opcode {
+        wr_opcode::IBV_WR_RDMA_WRITE => Some(rdma(false)),
+        wr_opcode::IBV_WR_RDMA_READ => Some(rdma(true)),
+        wr_opcode::IBV_WR_SEND if kind != QpKind::Ud => Some(send(None)),
+        wr_opcode::IBV_WR_SEND_WITH_IMM if kind != QpKind::Ud => Some(send(Some(wr.imm_data))),
+        _ => None,
+    }
 }
 
 /// # Safety

@@ -66,4 +66,4 @@ pub use limits::Limits;
 pub use link::LinkLoss;
 pub use shared_receive_queue::Xrc;
 pub use stream::{Stream, Waitable};
-pub use work::{Binding, Payload, Posted, Rdma, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use work::{Binding, Payload, PlainSend, Posted, Rdma, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

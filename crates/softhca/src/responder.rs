@@ -645,12 +645,12 @@ impl Core {
         out.control(Header { msn: qp.responder.expected, ..answer });
     }
 
-    /// The acknowledgement that `handle` owes.
-    pub fn ack_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        if std::mem::take(&mut qp.responder.ack_due) {
-            tx.frame(&Header { msn: qp.responder.expected, ..addressed(qp, lookup, Opcode::Ack) });
-        }
+    /// The acknowledgement that `handle` owes, if it still does.
+    #[inline]
+    pub fn acknowledgement(&mut self, handle: Qp, lookup: &LookupList) -> Option<Header> {
+        let qp = self.qps.get_mut(handle.0)?;
+        let is_due = std::mem::take(&mut qp.responder.ack_due);
+        is_due.then(|| Header { msn: qp.responder.expected, ..addressed(qp, lookup, Opcode::Ack) })
     }
 }
 

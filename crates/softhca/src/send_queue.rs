@@ -9,7 +9,7 @@
 //! `next` belongs to the requester. A work request leaves at `head` once it and all before it are done.
 
 use crate::errno::Errno;
-use crate::work::{Payload, SendOp, SendWr, Sge, WcStatus};
+use crate::work::{Payload, PlainSend, SendOp, SendWr, Sge, WcStatus};
 
 /// A posted send work request.
 #[derive(Debug)]
@@ -133,38 +133,40 @@ impl SendQueue {
     /// # Safety
     /// Inline pieces are readable.
     pub unsafe fn push(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) -> Result<(), Errno> {
+        let request = self.claim()?;
+        request.begin(wr.wr_id, signaled, length);
+        (request.op, request.srq_number) = (wr.op, wr.srq_number);
+        (request.fence, request.solicited) = (wr.fence, wr.solicited);
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.push_as(|| wr.op, wr, signaled, length) }
+        unsafe { request.fill(wr.payload) };
+        self.end += 1;
+        Ok(())
     }
 
-    /// The same for a SEND, with immediate data or without.
-    ///
-    /// It makes the operation anew. A copy of the one that the caller has just stored piece by piece would wait until all stores before
-    /// it have left the processor, also those to a ring whose lines the neighbour has.
+    /// The same for a SEND.
     ///
     /// # Safety
     /// Inline pieces are readable.
+    #[inline]
     pub unsafe fn push_send(
         &mut self,
-        imm: Option<u32>,
-        wr: &SendWr<'_>,
+        send: &PlainSend<'_>,
         signaled: bool,
         length: u32,
     ) -> Result<(), Errno> {
+        let request = self.claim()?;
+        request.begin(send.wr_id, signaled, length);
+        (request.op, request.srq_number) = (send.imm.map_or(SendOp::Send, SendOp::SendImm), 0);
+        (request.fence, request.solicited) = (send.fence, send.solicited);
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.push_as(|| imm.map_or(SendOp::Send, SendOp::SendImm), wr, signaled, length) }
+        unsafe { request.fill(send.payload) };
+        self.end += 1;
+        Ok(())
     }
 
-    /// # Safety
-    /// Inline pieces are readable.
-    #[inline(always)]
-    unsafe fn push_as(
-        &mut self,
-        op: impl FnOnce() -> SendOp,
-        wr: &SendWr<'_>,
-        signaled: bool,
-        length: u32,
-    ) -> Result<(), Errno> {
+    /// The slot for the next request.
+    #[inline]
+    fn claim(&mut self) -> Result<&mut SendRequest, Errno> {
         if self.end - self.head >= u64::from(self.depth) {
             return Err(Errno::NO_MEMORY);
         }
@@ -173,11 +175,7 @@ impl SendQueue {
         while self.slots.len() <= slot {
             self.slots.push(SendRequest::empty());
         }
-        self.slots[slot].op = op();
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.slots[slot].fill(wr, signaled, length) };
-        self.end += 1;
-        Ok(())
+        Ok(&mut self.slots[slot])
     }
 
     /// The request at `head` leaves.
@@ -217,25 +215,29 @@ impl SendRequest {
         }
     }
 
-    /// All but the operation.
-    ///
-    /// # Safety
-    /// Inline pieces are readable.
-    unsafe fn fill(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32) {
-        self.wr_id = wr.wr_id;
+    #[inline]
+    fn begin(&mut self, wr_id: u64, signaled: bool, length: u32) {
+        self.wr_id = wr_id;
         self.signaled = signaled;
-        self.fence = wr.fence;
-        self.solicited = wr.solicited;
-        self.srq_number = wr.srq_number;
         self.length = length;
         self.outcome = None;
         self.asked = false;
         self.received = 0;
+    }
+
+    /// # Safety
+    /// Inline pieces are readable.
+    #[inline]
+    unsafe fn fill(&mut self, payload: Payload<'_>) {
         self.sges.clear();
-        match wr.payload {
-            Payload::Sges(sges) => {
+        match payload {
+            Payload::Sges([piece]) => {
                 self.inline = None;
-                self.sges.extend_from_slice(sges);
+                self.sges.push(*piece);
+            }
+            Payload::Sges(pieces) => {
+                self.inline = None;
+                self.sges.extend_from_slice(pieces);
             }
             Payload::Inline(pieces) => {
                 let bytes = self.inline.get_or_insert_default();

@@ -61,6 +61,18 @@ impl SendWr<'_> {
         };
         Some(Rdma { wr_id: self.wr_id, va, rkey, reads, signaled: self.signaled, payload: self.payload })
     }
+
+    /// The same, if it is a SEND that does nothing else.
+    #[inline]
+    pub(crate) fn send(&self) -> Option<PlainSend<'_>> {
+        let imm = match self.op {
+            SendOp::Send => None,
+            SendOp::SendImm(imm) => Some(imm),
+            _ => return None,
+        };
+        let Self { wr_id, signaled, fence, solicited, payload, .. } = *self;
+        Some(PlainSend { wr_id, imm, signaled, fence, solicited, payload })
+    }
 }
 
 /// A WRITE or READ, as far as it matters where it may be done at once.
@@ -76,6 +88,23 @@ pub struct Rdma<'a> {
     pub reads: bool,
     /// As in [`SendWr`].
     pub signaled: bool,
+    /// As in [`SendWr`].
+    pub payload: Payload<'a>,
+}
+
+/// A SEND, as far as it matters where it may leave at once.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainSend<'a> {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// As in [`SendWr`].
+    pub signaled: bool,
+    /// As in [`SendWr`].
+    pub fence: bool,
+    /// As in [`SendWr`].
+    pub solicited: bool,
     /// As in [`SendWr`].
     pub payload: Payload<'a>,
 }

@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::handle::{Cq, Pd, Qp};
 use crate::limits::Limits;
 use crate::qp::{QueuePair, transition};
-use crate::work::{Posted, SendWr, Sge};
+use crate::work::{PlainSend, Posted, SendWr, Sge};
 
 impl Device {
     /// Makes a queue pair. Returns its number as applications know it, and the capacities granted.
@@ -247,40 +247,33 @@ impl Device {
             return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.post_to_link(qp, wr) }
-    }
-
-    /// As [`Self::post_send`], for what [`Self::post_rdma`] has declined or does not do.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    pub unsafe fn post_to_link(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<Posted, Errno> {
-        // SAFETY: the caller's promise is passed on.
-        if unsafe { self.send_express(qp, wr) } {
+        if wr.send().is_some_and(|send| unsafe { self.send_express(qp, &send) }) {
             return Ok(Posted::Done);
         }
         // SAFETY: the caller's promise is passed on.
         unsafe { self.queue_send(qp, wr) }.map(|()| Posted::Queued)
     }
 
-    /// Puts a short SEND that need not wait for anything straight into the ring. False if it has to be queued.
+    /// Puts a short SEND that need not wait for anything straight into the ring of a neighbour. False if it is for
+    /// [`Self::queue_send`].
     ///
     /// # Safety
-    /// Inline pieces are readable.
+    /// As for [`Self::post_send`].
     #[inline]
-    unsafe fn send_express(&mut self, qp: Qp, wr: &SendWr<'_>) -> bool {
+    pub unsafe fn send_express(&mut self, qp: Qp, send: &PlainSend<'_>) -> bool {
         let Some(at) = self.core.qps.get(qp.0).and_then(|entry| entry.link) else { return false };
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.links.links[at].send_express(&mut self.core, qp, wr) }
+        unsafe { self.links.links[at].send_express(&mut self.core, qp, send) }
     }
 
+    /// As [`Self::post_send`], for what [`Self::post_rdma`] or [`Self::send_express`] have declined.
+    ///
+    /// # Errors
+    /// As there.
+    ///
     /// # Safety
-    /// Inline pieces are readable.
-    unsafe fn queue_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+    /// As there.
+    pub unsafe fn queue_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
         let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
         let state = entry.attr.state;
         require(matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error))?;

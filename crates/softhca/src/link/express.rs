@@ -22,35 +22,31 @@ use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::requester::addressed;
 use crate::wire::{HEADER, Header, Opcode, flag};
-use crate::work::{Payload, SendOp, SendWr, Sge, WcStatus};
+use crate::work::{Payload, PlainSend, Sge, WcStatus};
 
 impl Link {
-    /// Sends `wr` of queue pair `handle` if it is a short SEND and nothing is before it. False if it has to be queued.
+    /// Sends `send` of queue pair `handle` if it is short and nothing is before it. False if it has to be queued.
     ///
     /// # Safety
     /// Inline pieces are readable.
     #[inline]
-    pub unsafe fn send_express(&mut self, core: &mut Core, handle: Qp, wr: &SendWr<'_>) -> bool {
-        let (opcode, imm) = match wr.op {
-            SendOp::Send => (Opcode::Send, None),
-            SendOp::SendImm(imm) => (Opcode::SendImm, Some(imm)),
-            _ => return false,
-        };
+    pub unsafe fn send_express(&mut self, core: &mut Core, handle: Qp, send: &PlainSend<'_>) -> bool {
         let is_free = self.state == State::Up && !self.blocked && self.tx.is_empty() && self.out.lets_pass();
         let ring = self.stream.as_mut().filter(|_| is_free).and_then(|stream| stream.shared_memory());
         let Some(ring) = ring else { return false };
         let Some(qp) = core.qps.get_mut(handle.0) else { return false };
-        let Some(length) = short_length(qp, wr, &core.regions) else { return false };
+        let Some(Source { length, only }) = source(qp, send, &core.regions) else { return false };
         let Ok(Some(to)) = ring.reserve(HEADER + length as usize) else { return false };
-        let signaled = wr.signaled || qp.init.sq_sig_all;
+        let signaled = send.signaled || qp.init.sq_sig_all;
         let msn = qp.sends.end();
         // SAFETY: the caller's promise is passed on.
-        if unsafe { qp.sends.push_send(imm, wr, signaled, length) }.is_err() {
+        if unsafe { qp.sends.push_send(send, signaled, length) }.is_err() {
             return false;
         }
+        let opcode = if send.imm.is_some() { Opcode::SendImm } else { Opcode::Send };
         let mut header = Header { msn, length, total: length, ..addressed(qp, &self.out.lookup, opcode) };
-        header.imm = imm.unwrap_or_default();
-        if wr.solicited {
+        header.imm = send.imm.unwrap_or_default();
+        if send.solicited {
             header.flags |= flag::SOLICITED;
         }
         if std::mem::take(&mut qp.responder.ack_due) {
@@ -60,13 +56,40 @@ impl Link {
             core.acks_sent += 1;
         }
         qp.requester.finish_message();
-        // SAFETY: so many bytes have just been reserved; `short_length` has found the pieces.
+        // SAFETY: so many bytes have just been reserved, and the ring is no application's memory; `source` has found the pieces.
         unsafe {
             to.cast::<[u8; HEADER]>().write(header.encode());
-            gather(qp, wr, &core.regions, to.add(HEADER));
+            match only {
+                Some(from) => memory::fetch(to.add(HEADER), from, length as usize),
+                None => gather(qp, send.payload, &core.regions, to.add(HEADER)),
+            }
         }
         ring.commit(HEADER + length as usize);
         true
+    }
+
+    /// Says what is to be acknowledged, if nothing else is to be said, and it has room in the ring.
+    #[inline]
+    pub fn acknowledge_express(&mut self, core: &mut Core, budget: &mut usize) {
+        let Self { stream, out, tx, datagrams, state, blocked, .. } = self;
+        let is_alone = *state == State::Up
+            && !*blocked
+            && tx.is_empty()
+            && out.only_acknowledges()
+            && !datagrams.has_next();
+        let ring = stream.as_mut().filter(|_| is_alone).and_then(|stream| stream.shared_memory());
+        let Some(ring) = ring else { return };
+        let before = *budget;
+        while let Ok(Some(to)) = ring.reserve(HEADER)
+            && let Some(handle) = out.next_ack()
+        {
+            let Some(ack) = core.acknowledgement(handle, &out.lookup) else { continue };
+            // SAFETY: so many bytes have just been reserved.
+            unsafe { to.cast::<[u8; HEADER]>().write(ack.encode()) };
+            ring.commit(HEADER);
+            *budget = budget.saturating_sub(HEADER);
+        }
+        core.acks_sent += u64::from(*budget < before);
     }
 
     /// Takes in what can be taken straight from the ring. True if nothing else is there; false if what is in front
@@ -137,39 +160,45 @@ fn is_plain(qp: &QueuePair) -> bool {
     matches!(qp.init.kind, QpKind::Rc | QpKind::Uc)
 }
 
-/// The bytes of `wr`, if it may be sent now, is short, and its memory is there.
+/// Where a SEND's bytes are.
+struct Source {
+    length: u32,
+    /// Their place, if it is one.
+    only: Option<u64>,
+}
+
+/// What `send` takes its bytes from, if it may be sent now, is short, and its memory is there.
 #[inline]
-fn short_length(qp: &QueuePair, wr: &SendWr<'_>, regions: &Regions) -> Option<u32> {
+fn source(qp: &QueuePair, send: &PlainSend<'_>, regions: &Regions) -> Option<Source> {
     let is_its_turn = is_plain(qp) && qp.state() == QpState::Rts && qp.requester.is_idle(qp.sends.end());
-    if !is_its_turn || (wr.fence && qp.requester.is_fenced()) {
+    if !is_its_turn || (send.fence && qp.requester.is_fenced()) {
         return None;
     }
-    let length = match wr.payload {
-        Payload::Sges([piece]) => piece.length,
-        _ => wr.check(&qp.init.caps).ok()?,
-    };
-    if length > COPIED {
-        return None;
+    if let Payload::Sges([piece]) = send.payload {
+        let is_short = piece.length <= COPIED;
+        let only = regions.local(qp.init.pd, piece, Access::empty()).filter(|_| is_short)?;
+        return Some(Source { length: piece.length, only: Some(only) });
     }
+    let length = send.payload.length(&qp.init.caps).filter(|length| *length <= COPIED.into())? as u32;
     let is_there = |piece: &Sge| regions.local(qp.init.pd, piece, Access::empty()).is_some();
-    match wr.payload {
-        Payload::Sges(pieces) => pieces.iter().all(is_there).then_some(length),
-        Payload::Inline(_) => Some(length),
+    match send.payload {
+        Payload::Sges(pieces) => pieces.iter().all(is_there).then_some(Source { length, only: None }),
+        Payload::Inline([piece]) => Some(Source { length, only: Some(piece.addr) }),
+        Payload::Inline(_) => Some(Source { length, only: None }),
     }
 }
 
-/// Copies the bytes of `wr` to `to`.
+/// Copies several pieces to `to`.
 ///
 /// # Safety
-/// [`short_length`] has found the memory of `wr`, inline pieces are readable, and `to` has room.
-#[inline]
-unsafe fn gather(qp: &QueuePair, wr: &SendWr<'_>, regions: &Regions, mut to: *mut u8) {
-    let is_inline = matches!(wr.payload, Payload::Inline(_));
-    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = wr.payload;
+/// [`source`] has found them, inline ones are readable, and `to` has room in memory that is no application's.
+unsafe fn gather(qp: &QueuePair, payload: Payload<'_>, regions: &Regions, mut to: *mut u8) {
+    let is_inline = matches!(payload, Payload::Inline(_));
+    let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
     for piece in pieces {
         let registered = || regions.local(qp.init.pd, piece, Access::empty());
         let Some(from) = (if is_inline { Some(piece.addr) } else { registered() }) else { continue };
-        // SAFETY: the caller's promise: both ranges are there, and the ring is no application's memory.
+        // SAFETY: the caller's promise.
         unsafe {
             memory::fetch(to, from, piece.length as usize);
             to = to.add(piece.length as usize);

@@ -232,6 +232,7 @@ impl Link {
 
     /// Sends what there is to send, until the stream is full or `budget` bytes have left.
     pub fn transmit(&mut self, core: &mut Core, budget: &mut usize) -> Result<(), LinkLoss> {
+        self.acknowledge_express(core, budget);
         while let Some(stream) = self.stream.as_mut() {
             let before = self.tx.left();
             self.blocked = match self.tx.flush(&mut **stream) {
@@ -495,7 +496,7 @@ impl Link {
         out.take_acks(acks);
         core.acks_sent += u64::from(!acks.is_empty());
         for handle in acks.drain(..) {
-            core.ack_frame(handle, &out.lookup, tx);
+            core.acknowledgement(handle, &out.lookup).into_iter().for_each(|ack| tx.frame(&ack));
         }
         if out.take_datagram_ack() {
             core.acks_sent += 1;

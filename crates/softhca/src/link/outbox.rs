@@ -140,6 +140,23 @@ impl Outbox {
         self.ready.is_empty() && self.controls.is_empty() && self.acks.is_empty() && !self.datagram_ack
     }
 
+    /// True if nothing is to be said but that requests were executed.
+    #[inline]
+    pub fn only_acknowledges(&self) -> bool {
+        self.lets_pass() && !self.datagram_ack
+    }
+
+    /// A queue pair that owes an acknowledgement, and is about to give it.
+    #[inline]
+    pub fn next_ack(&mut self) -> Option<Qp> {
+        let next = self.acks.pop();
+        if self.acks.is_empty() {
+            self.unacknowledged_messages = 0;
+            self.unacknowledged_bytes = 0;
+        }
+        next
+    }
+
     /// Empties the list of acknowledgements due into `acks`.
     pub fn take_acks(&mut self, acks: &mut Vec<Qp>) {
         acks.append(&mut self.acks);
