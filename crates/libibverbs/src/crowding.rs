@@ -2,7 +2,7 @@
 //!
 //! No hardware does a peer's part, so a program that spins may keep its own peer, or the peer's thread, from the
 //! processor. A program that was interrupted for long while it polled in vain is taken to share its processor; from then
-//! on, for a while, it sleeps a moment between rounds of such polls. It does not call `sched_yield`: on kernels
+//! on, for some times as long, it sleeps a moment between rounds of such polls: what runs seldom costs it little. It does not call `sched_yield`: on kernels
 //! that let a yielding thread forfeit its time (6.18), thousands of yields a second unsettle how time is shared among
 //! groups, and processes that had nothing to do with either end stood still for seconds.
 
@@ -14,8 +14,8 @@ const ROUND: u32 = 128;
 /// A round that lasts longer was interrupted by another program's slice.
 const INTERRUPTED: Duration = Duration::from_millis(1);
 
-/// Rounds after which others are taken to have gone.
-const MEMORY: u32 = 256;
+/// Others are taken to want the processor for so many times as long as they had it.
+const MEMORY: u32 = 4;
 
 /// How long a program leaves its processor to others.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
@@ -27,8 +27,8 @@ pub(crate) struct Crowding {
     polls: u32,
     /// When the round began.
     begun: Duration,
-    /// For so many more rounds, others are taken to want the processor.
-    rounds: u32,
+    /// Until then, others are taken to want the processor.
+    until: Duration,
 }
 
 impl Crowding {
@@ -51,10 +51,12 @@ impl Crowding {
         let begun = std::mem::replace(&mut self.begun, now);
         // When the first round began is not known: the clock costs more than a poll.
         if self.polls != ROUND {
-            let interrupted = now.saturating_sub(begun) >= INTERRUPTED;
-            self.rounds = if interrupted { MEMORY } else { self.rounds.saturating_sub(1) };
+            let took = now.saturating_sub(begun);
+            if took >= INTERRUPTED {
+                self.until = now + took * MEMORY;
+            }
         }
-        self.rounds > 0
+        now < self.until
     }
 }
 
@@ -62,27 +64,28 @@ impl Crowding {
 mod tests {
     use super::*;
 
-    /// A round of polls in vain, at the end of which it is `milliseconds` o'clock.
-    fn round(crowding: &mut Crowding, milliseconds: u64) -> bool {
-        let naps = (0..ROUND).filter(|_| crowding.in_vain(|| Duration::from_millis(milliseconds)));
+    /// A round of polls in vain, at the end of which the clock shows so many microseconds. True if a nap is due.
+    fn round(crowding: &mut Crowding, clock: u64) -> bool {
+        let naps = (0..ROUND).filter(|_| crowding.in_vain(|| Duration::from_micros(clock)));
         naps.count() == 1
     }
 
     #[test]
-    fn who_was_interrupted_leaves_the_processor_to_others_for_a_while() {
+    fn who_was_interrupted_leaves_the_processor_to_others_for_some_times_as_long() {
         let mut crowding = Crowding::default();
-        assert!(!round(&mut crowding, 5), "nobody knows when it began");
-        assert!(!round(&mut crowding, 5));
-        assert!(round(&mut crowding, 6));
-        assert!((1..MEMORY).all(|_| round(&mut crowding, 6)));
-        assert!(!round(&mut crowding, 6));
+        assert!(!round(&mut crowding, 50_000), "nobody knows when it began");
+        assert!(!round(&mut crowding, 50_005));
+        assert!(round(&mut crowding, 53_000));
+        let end = 53_000 + 2_995 * u64::from(MEMORY);
+        assert!((53_100..end).step_by(100).all(|clock| round(&mut crowding, clock)));
+        assert!(!round(&mut crowding, end));
     }
 
     #[test]
     fn time_between_polls_that_found_something_counts_for_nothing() {
         let mut crowding = Crowding::default();
         for time in 1..100 {
-            assert!(!round(&mut crowding, time));
+            assert!(!round(&mut crowding, time * 1_000));
             crowding.found();
         }
     }
