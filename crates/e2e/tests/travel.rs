@@ -42,6 +42,23 @@ macro_rules! stream {
     };
 }
 
+/// Many connections, or datagrams for as many queue pairs, with as many messages each as the work is.
+macro_rules! connections {
+    ($program:literal, $connections:literal, $work:literal) => {
+        Traveller {
+            server: Some(Server {
+                command: &[$program, "-c", $connections, "-C", "WORK", "-S", "200"],
+                port: None,
+                ends: true,
+            }),
+            client: &[$program, "-c", $connections, "-C", "WORK", "-S", "200", "-s", "ADDRESS"],
+            environment: &[],
+            work: $work,
+            report: "return status 0",
+        }
+    };
+}
+
 /// libfabric's ping-pong, which checks its data, with one type of endpoint.
 macro_rules! libfabric {
     ($provider:literal, $endpoint:literal) => {
@@ -124,6 +141,23 @@ travellers! {
         environment: &[],
         work: 8_000,
         report: "",
+    },
+    ucmatose: connections!("ucmatose", "1500", 1_000),
+    udaddy: connections!("udaddy", "1000", 500),
+    cmtime: Traveller {
+        server: Some(Server { command: &["cmtime"], port: None, ends: false }),
+        client: &["cmtime", "-c", "WORK", "-s", "ADDRESS"],
+        environment: &[],
+        work: 5_000,
+        // "connect", and since Debian 13 "cm connect".
+        report: "connect ",
+    },
+    udpong: Traveller {
+        server: Some(Server { command: &["udpong", "-T", "n"], port: None, ends: false }),
+        client: &["udpong", "-T", "n", "-T", "e", "-C", "WORK", "-s", "ADDRESS"],
+        environment: &[],
+        work: 10_000,
+        report: "custom",
     },
     rstream: stream!("rstream"),
     riostream: stream!("riostream"),
