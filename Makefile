@@ -31,7 +31,7 @@ demo: setup-demo ## Watch an RDMA program keep running while one of its ends mov
 	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
 
-bench-verbs: setup build ## Compare the user-space device with UCX, on one host and between two
+bench-verbs: setup build ## Compare the user-space device with UCX and libfabric, on one host and between two
 	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
 
 bench-move: setup build ## Measure the blackout of moves against plain CRIU

@@ -16,7 +16,7 @@ packages=(
 )
 # The same for fuzz targets and C tests, and for other programs that the tests and benchmarks run.
 readonly more_packages=(
-    g++ libibverbs-dev librdmacm-dev
+    g++ libibverbs-dev librdmacm-dev libfabric-dev
     ibverbs-utils rdmacm-utils ucx-utils
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
 )

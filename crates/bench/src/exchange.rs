@@ -1,5 +1,6 @@
-//! One run of perftest or UCX in a lab, between two hosts or on one.
+//! One run of perftest, or of a peer's benchmark, in a lab: between two hosts or on one.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -7,37 +8,54 @@ use anyhow::{Context as _, Result, bail};
 use e2e::perftest::PORT;
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
-use lab::Place;
 use lab::layout::{self, Layout};
 
-use crate::figure::{Quantity, of_perftest, of_ucx};
+use crate::fabric_perf;
+use crate::figure::{Quantity, of_fabric_perf, of_perftest, of_ucx};
 
 /// How long one run may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where a server of UCX waits for its client.
-const UCX_PORT: u16 = 13337;
+/// The host of all servers.
+const SERVER: &str = "h1";
 
-/// A pair of programs that measure the same.
+/// Where a peer's server waits for its client.
+const PEER_PORT: u16 = 13337;
+
+/// Programs that measure the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     /// Ours, from perftest.
     pub ours: &'static str,
     /// The test of `ucx_perftest`.
-    pub peer: &'static str,
+    pub ucx: &'static str,
     /// What they measure.
     pub quantity: Quantity,
-    /// Queue pairs of ours; the peer has one connection.
+    /// Queue pairs of ours; a peer has one connection.
     pub queue_pairs: u64,
 }
 
 impl Comparison {
-    const fn new(ours: &'static str, peer: &'static str, quantity: Quantity) -> Self {
-        Self { ours, peer, quantity, queue_pairs: 1 }
+    const fn new(ours: &'static str, ucx: &'static str, quantity: Quantity) -> Self {
+        Self { ours, ucx, quantity, queue_pairs: 1 }
     }
 
-    const fn rate(ours: &'static str, peer: &'static str, queue_pairs: u64) -> Self {
-        Self { ours, peer, quantity: Quantity::Rate, queue_pairs }
+    const fn rate(ours: &'static str, ucx: &'static str, queue_pairs: u64) -> Self {
+        Self { ours, ucx, quantity: Quantity::Rate, queue_pairs }
+    }
+
+    /// Who is compared with on `path`. Libfabric's tcp provider is one between hosts, where each side has one connection.
+    #[must_use]
+    pub fn peers(&self, path: Path) -> &'static [Peer] {
+        match (path, self.queue_pairs) {
+            (Path::TwoHosts, 1) => &[Peer::Ucx, Peer::Libfabric],
+            _ => &[Peer::Ucx],
+        }
+    }
+
+    /// The mode of `fabric_perf`, which has perftest's names.
+    fn mode(&self) -> &'static str {
+        self.ours.trim_start_matches("ib_")
     }
 }
 
@@ -55,6 +73,26 @@ pub const RATES: [Comparison; 4] = [
     Comparison::rate("ib_write_bw", "ucp_put_bw", 1),
     Comparison::rate("ib_write_bw", "ucp_put_bw", 16),
 ];
+
+/// Who is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// `ucx_perftest`.
+    Ucx,
+    /// `fabric_perf`, over libfabric's tcp provider.
+    Libfabric,
+}
+
+impl Peer {
+    /// What it is called in reports.
+    #[must_use]
+    pub fn name(self, comparison: &Comparison, path: Path) -> String {
+        match self {
+            Self::Ucx => format!("ucx {} over {}", comparison.ucx, path.transports()),
+            Self::Libfabric => format!("libfabric {} over tcp", comparison.mode()),
+        }
+    }
+}
 
 /// Where the two ends are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +114,7 @@ impl Path {
     }
 
     /// The transports that UCX may use.
-    #[must_use]
-    pub fn transports(self) -> &'static str {
+    fn transports(self) -> &'static str {
         match self {
             Self::OneHost => "posix,cma,self",
             Self::TwoHosts => "tcp,self",
@@ -86,7 +123,7 @@ impl Path {
 
     fn client(self) -> &'static str {
         match self {
-            Self::OneHost => "h1",
+            Self::OneHost => SERVER,
             Self::TwoHosts => "h2",
         }
     }
@@ -95,16 +132,18 @@ impl Path {
 /// Measurements in one lab.
 pub struct Bench {
     lab: TestLab,
+    fabric_perf: PathBuf,
     runs: u32,
 }
 
 impl Bench {
-    /// Makes a lab.
+    /// Makes a lab, and the peer's program that is not installed.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If one of them cannot be made.
     pub fn new() -> Result<Self> {
-        Ok(Self { lab: TestLab::up(2)?, runs: 0 })
+        let fabric_perf = fabric_perf::build()?;
+        Ok(Self { lab: TestLab::up(2)?, fabric_perf, runs: 0 })
     }
 
     /// Runs our side of `comparison`: the figure.
@@ -121,29 +160,31 @@ impl Bench {
             program.extend(["-q", &queue_pairs]);
         }
         let (server, client) = (format!("server{}", self.runs), format!("client{}", self.runs));
-        let (server, address) = self.lab.serve(&server, "h1", &program, PORT)?;
+        let (server, address) = self.lab.serve(&server, SERVER, &program, PORT)?;
         let mut command = self.lab.command(&["run", "--name", &client, "--host", path.client(), "--"]);
         let client = run(command.args(&program).arg(address), LIMIT)?;
         server.end(LIMIT)?.success()?;
         of_perftest(&client.lines, comparison.quantity)
     }
 
-    /// Runs the peer's side of `comparison` on the same path: the figure.
+    /// Runs `peer`'s side of `comparison` on the same path: the figure.
     ///
     /// # Errors
     /// If a program fails.
-    pub fn peer(&mut self, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
-        let mut server = Program::start(&mut self.ucx("h1", path)?)?;
-        server.wait_for_listener(UCX_PORT, LIMIT)?;
-        let mut client = self.ucx(path.client(), path)?;
-        let first: Place = "h1".parse()?;
-        client.arg(layout::address(first).to_string()).args(["-t", comparison.peer, "-f", "-v"]);
+    pub fn peer(&self, peer: Peer, comparison: &Comparison, path: Path, size: u64) -> Result<f64> {
         let iterations = iterations(comparison.quantity, path, size);
-        client.args(["-s", &size.to_string(), "-n", &iterations.to_string()]);
-        client.args(["-w", &(iterations / 10).to_string()]);
+        let [mut server, mut client] = match peer {
+            Peer::Ucx => self.ucx(comparison, path, size, iterations)?,
+            Peer::Libfabric => self.libfabric(comparison, path, size, iterations)?,
+        };
+        let mut server = Program::start(&mut server)?;
+        server.wait_for_listener(PEER_PORT, LIMIT)?;
         let client = run(&mut client, LIMIT)?;
         server.end(LIMIT)?;
-        of_ucx(&client.lines, comparison.quantity)
+        match peer {
+            Peer::Ucx => of_ucx(&client.lines, comparison.quantity),
+            Peer::Libfabric => of_fabric_perf(&client.lines, comparison.quantity),
+        }
     }
 
     /// How much of a core, in percent, a program with an open device takes that waits for a peer.
@@ -167,17 +208,52 @@ impl Bench {
         Ok((after - before) / (SECONDS * 1e9) * 100.0)
     }
 
-    fn ucx(&self, host: &str, path: Path) -> Result<Command> {
-        let host: Place = host.parse()?;
-        // UCX looks for devices in /sys, of which `ip netns exec` shows it the host's.
+    /// UCX's server and client.
+    fn ucx(&self, comparison: &Comparison, path: Path, size: u64, iterations: u64) -> Result<[Command; 2]> {
+        let end = |host| -> Result<Command> {
+            let mut command = self.on_host(host)?;
+            command.arg("ucx_perftest").args(e2e::ucx::without_mpi()).args(["-p", &PEER_PORT.to_string()]);
+            command.env("UCX_TLS", path.transports()).env("UCX_WARN_UNUSED_ENV_VARS", "n");
+            // A host's address is its bridge's.
+            command.env("UCX_TCP_BRIDGE_ENABLE", "y");
+            Ok(command)
+        };
+        let (server, mut client) = (end(SERVER)?, end(path.client())?);
+        client.arg(address(SERVER)?).args(["-t", comparison.ucx, "-f", "-v"]);
+        client.args(["-s", &size.to_string(), "-n", &iterations.to_string()]);
+        client.args(["-w", &(iterations / 10).to_string()]);
+        Ok([server, client])
+    }
+
+    /// Libfabric's server and client.
+    fn libfabric(
+        &self,
+        comparison: &Comparison,
+        path: Path,
+        size: u64,
+        iterations: u64,
+    ) -> Result<[Command; 2]> {
+        let end = |role: &str, host| -> Result<Command> {
+            let mut command = self.on_host(host)?;
+            command.arg(&self.fabric_perf).args([role, &address(SERVER)?, &PEER_PORT.to_string()]);
+            command.args([comparison.mode(), &size.to_string(), &iterations.to_string()]);
+            Ok(command)
+        };
+        Ok([end("server", SERVER)?, end("client", path.client())?])
+    }
+
+    /// What runs a peer's program on `host`. UCX looks for devices in /sys, of which `ip netns exec` shows it the host's.
+    fn on_host(&self, host: &str) -> Result<Command> {
+        let namespace = Layout::of(self.lab.name()).namespace(host.parse()?);
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &Layout::of(self.lab.name()).namespace(host), "ucx_perftest"]);
-        command.args(e2e::ucx::without_mpi());
-        command.env("UCX_TLS", path.transports()).env("UCX_WARN_UNUSED_ENV_VARS", "n");
-        // A host's address is its bridge's.
-        command.env("UCX_TCP_BRIDGE_ENABLE", "y");
+        command.args(["netns", "exec", &namespace]);
         Ok(command)
     }
+}
+
+/// The address of `host`.
+fn address(host: &str) -> Result<String> {
+    Ok(layout::address(host.parse()?).to_string())
 }
 
 /// Enough for about half a second, so that what happens once, such as getting to know a neighbour's memory, does not

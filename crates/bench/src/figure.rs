@@ -1,4 +1,4 @@
-//! The figure in the output of perftest or of UCX: the median latency of one way in microseconds,
+//! The figure in the output of perftest, UCX's benchmark or `fabric_perf`: the median latency of one way in microseconds,
 //! the average bandwidth in MiB/s, or millions of messages a second.
 
 use anyhow::{Context as _, Result};
@@ -79,6 +79,21 @@ pub fn of_ucx(lines: &[String], quantity: Quantity) -> Result<f64> {
     figure.map(|figure| figure / scale).with_context(|| format!("no {column} in {row}"))
 }
 
+/// The figure in the output of `fabric_perf`.
+///
+/// # Errors
+/// If it is not there.
+pub fn of_fabric_perf(lines: &[String], quantity: Quantity) -> Result<f64> {
+    let name = match quantity {
+        Quantity::Latency => "latency_us",
+        Quantity::Bandwidth => "bandwidth_mib_s",
+        Quantity::Rate => "rate_m_s",
+    };
+    let words = lines.iter().flat_map(|line| line.split_whitespace());
+    let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    values.next().and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {lines:?}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,8 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn libfabric_latency_and_bandwidth_are_found() {
+        let latency = of_fabric_perf(&lines("latency_us=8.3601"), Quantity::Latency).unwrap();
+        assert!((latency - 8.3601).abs() < 1e-9);
+        let output = lines("bandwidth_mib_s=450.1250 rate_m_s=0.007202");
+        assert!((of_fabric_perf(&output, Quantity::Bandwidth).unwrap() - 450.125).abs() < 1e-9);
+        assert!((of_fabric_perf(&output, Quantity::Rate).unwrap() - 0.007_202).abs() < 1e-9);
+        assert!(of_fabric_perf(&output, Quantity::Latency).is_err());
+    }
+
+    #[test]
     fn output_without_a_figure_is_an_error() {
         assert!(of_perftest(&lines("nothing"), Quantity::Latency).is_err());
         assert!(of_ucx(&lines("overall_bw"), Quantity::Bandwidth).is_err());
+        assert!(of_fabric_perf(&lines("rate_m_s="), Quantity::Rate).is_err());
     }
 }

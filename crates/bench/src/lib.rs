@@ -2,14 +2,16 @@
 //! the same machine, and ends with one line of JSON.
 //!
 //! * [`report`]: medians, and the line at the end.
-//! * [`figure`]: the figure in the output of perftest or of UCX.
-//! * [`exchange`]: one run of perftest or UCX in a lab.
+//! * [`figure`]: the figure in the output of perftest or of a peer's benchmark.
+//! * [`exchange`]: one run of perftest or of a peer's benchmark in a lab.
+//! * [`fabric_perf`]: the benchmark of libfabric, which is ours.
 //! * [`inside`]: messages within one device, without anything else.
 //! * [`handles`]: what virtual handles cost.
 //! * [`scale`]: what a large device costs.
 //! * [`plain`]: what plain CRIU takes for the same program as a move.
 
 pub mod exchange;
+pub mod fabric_perf;
 pub mod figure;
 pub mod handles;
 pub mod inside;

@@ -1,16 +1,16 @@
-//! `make bench-verbs`: the user-space device against UCX on the same paths.
+//! `make bench-verbs`: the user-space device against UCX, and libfabric between hosts, on the same paths.
 
 use anyhow::Result;
-use bench::exchange::{Bench, COMPARISONS, Comparison, Path, RATES};
+use bench::exchange::{Bench, COMPARISONS, Comparison, Path, Peer, RATES};
 use bench::figure::Quantity;
 use bench::report::{self, Row};
 use bench::{handles, scale};
 use clap::Parser;
 
-/// Compares the user-space device with UCX, on one host and between two.
+/// Compares the user-space device with UCX, on one host and between two, and with libfabric between two.
 #[derive(Parser)]
 struct Options {
-    /// Runs of each side; ours and the peer's take turns
+    /// Runs of each side; ours and the peers' take turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Message sizes, in bytes
@@ -26,13 +26,11 @@ fn main() -> Result<()> {
     let mut bench = Bench::new()?;
     let mut rows = Vec::new();
     for path in [Path::OneHost, Path::TwoHosts] {
-        for comparison in &COMPARISONS {
-            for size in &options.sizes {
-                add(&mut rows, compare(&mut bench, comparison, path, *size, options.runs)?);
+        let sized = COMPARISONS.iter().flat_map(|it| options.sizes.iter().map(move |size| (it, *size)));
+        for (comparison, size) in sized.chain(RATES.iter().map(|it| (it, RATE_SIZE))) {
+            for row in compare(&mut bench, comparison, path, size, options.runs)? {
+                add(&mut rows, row);
             }
-        }
-        for comparison in &RATES {
-            add(&mut rows, compare(&mut bench, comparison, path, RATE_SIZE, options.runs)?);
         }
     }
     for row in handles::rows(options.runs)?.into_iter().chain(scale::rows(options.runs)?) {
@@ -49,17 +47,24 @@ fn add(rows: &mut Vec<Row>, row: Row) {
     rows.push(row);
 }
 
-fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, runs: u16) -> Result<Row> {
-    let (mut ours, mut peer) = (Vec::new(), Vec::new());
+/// Ours against each peer, all of which take turns.
+fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, runs: u16) -> Result<Vec<Row>> {
+    let mut ours = Vec::new();
+    let mut peers: Vec<_> = comparison.peers(path).iter().map(|peer| (*peer, Vec::new())).collect();
     for _ in 0..runs {
         ours.push(bench.ours(comparison, path, size)?);
-        peer.push(bench.peer(comparison, path, size)?);
+        for (peer, theirs) in &mut peers {
+            theirs.push(bench.peer(*peer, comparison, path, size)?);
+        }
     }
     let queue_pairs = match (comparison.quantity, comparison.queue_pairs) {
         (Quantity::Rate, count) => format!(", {count} QP"),
         _ => String::new(),
     };
     let name = format!("{}, {}, {size} B{queue_pairs}", comparison.ours, path.name());
-    let peer_name = format!("ucx {} over {}", comparison.peer, path.transports());
-    Ok(Row::compared(name, &ours, (&peer_name, &peer), comparison.quantity.unit()))
+    let row = |(peer, theirs): &(Peer, Vec<f64>)| {
+        let peer = peer.name(comparison, path);
+        Row::compared(name.clone(), &ours, (&peer, theirs), comparison.quantity.unit())
+    };
+    Ok(peers.iter().map(row).collect())
 }
