@@ -18,10 +18,12 @@
 //! ends. Patience is long: the peer may be moving.
 //!
 //! * [`wire`]: the messages. * [`service`]: what can be connected to. * [`Manager`]: all connections of a process.
+//! * [`socket`]: what sockets over such connections say to each other.
 
 mod connection;
 mod manager;
 pub mod service;
+pub mod socket;
 pub mod wire;
 
 pub use connection::{ABSENCE, Event, Incoming};

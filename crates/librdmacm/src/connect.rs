@@ -140,7 +140,7 @@ impl Id {
         Ok(())
     }
 
-    fn disconnect(&mut self) -> Result<()> {
+    pub(crate) fn disconnect(&mut self) -> Result<()> {
         let connection = lock(&self.core.state).connection.ok_or(INVALID)?;
         qp::flush(self);
         if !Manager::get()?.with(|inner, now| inner.cm.disconnect(connection, now)) {

@@ -64,8 +64,8 @@ pub(crate) unsafe extern "C" fn riowrite(
     let from = unsafe { readable(at, length) };
     let written = find(socket).and_then(|socket| {
         write_all(&socket, length, flags, |stream, done| {
-            let place = place.cast_unsigned() + done as u64;
-            stream.can_write_to().then(|| stream.write_to(place, &from[done..]))
+            let place = place.cast_unsigned().checked_add(done as u64);
+            stream.can_write_to().then(|| stream.write_to(place.ok_or(INVALID)?, &from[done..]))
         })
     });
     match written {

@@ -3,12 +3,13 @@
 //! Each datagram says where it comes from. As with UDP nobody vouches for that, and an answer goes to who has the address.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use cm::Peer;
+use cm::socket::{HEADER, header, parse};
 use verbs_abi::cm_event::RDMA_CM_EVENT_ADDR_RESOLVED;
 use verbs_abi::{rdma_cm_id, rdma_event_channel};
 
@@ -45,35 +46,6 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// How long a destination may take to be found.
 const RESOLVE: Duration = Duration::from_secs(2);
-
-/// Bytes before the data: version, family, port and address of where it comes from.
-const HEADER: usize = 20;
-const VERSION: u8 = 1;
-
-fn header(from: SocketAddr) -> [u8; HEADER] {
-    let mut bytes = [0; HEADER];
-    let (family, address) = match from.ip() {
-        IpAddr::V4(address) => (4, address.to_ipv6_mapped()),
-        IpAddr::V6(address) => (6, address),
-    };
-    bytes[..2].copy_from_slice(&[VERSION, family]);
-    bytes[2..4].copy_from_slice(&from.port().to_be_bytes());
-    bytes[4..].copy_from_slice(&address.octets());
-    bytes
-}
-
-/// Where a message comes from, and its data.
-fn parse(message: &[u8]) -> Option<(SocketAddr, &[u8])> {
-    let (header, data) = message.split_first_chunk::<HEADER>()?;
-    let [version, family, high, low, address @ ..] = header;
-    let address = Ipv6Addr::from(*address);
-    let address = match family {
-        4 => address.to_ipv4_mapped()?.into(),
-        6 => address.into(),
-        _ => return None,
-    };
-    (*version == VERSION).then_some((SocketAddr::new(address, u16::from_be_bytes([*high, *low])), data))
-}
 
 /// An identifier that asks the directory for a destination.
 struct Question(*mut rdma_cm_id);
@@ -260,29 +232,4 @@ fn destination(
         destination.question = Some(Question::ask(channel, to)?.0);
     }
     Ok(destination)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_survive_their_way_through_a_header() {
-        for text in ["10.1.2.3:80", "[fe80::1]:7", "0.0.0.0:0"] {
-            let from: SocketAddr = text.parse().unwrap();
-            let message = [&header(from)[..], b"data"].concat();
-            assert_eq!(parse(&message), Some((from, &b"data"[..])));
-        }
-    }
-
-    #[test]
-    fn what_is_no_message_is_dropped() {
-        let good = header("10.1.2.3:80".parse().unwrap());
-        assert!(parse(&good[..HEADER - 1]).is_none());
-        for (at, value) in [(0, 2), (1, 5), (4, 1)] {
-            let mut bad = good;
-            bad[at] = value;
-            assert!(parse(&bad).is_none(), "{at}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cm::socket::{AGREEMENT, agrees};
 use libc::c_int;
 use verbs_abi::cm_event::*;
 use verbs_abi::port_space::RDMA_PS_TCP;
@@ -23,7 +24,7 @@ use crate::verbs::{kind, zeroed};
 use waiting::lock;
 
 use super::packets::{self, Packets};
-use super::stream::{AGREEMENT, Stream};
+use super::stream::Stream;
 
 /// How long the other side's address may take to be found.
 const RESOLVE: Duration = Duration::from_secs(20);
@@ -101,7 +102,7 @@ pub(super) struct Inner {
     pub(super) reads_no_more: bool,
     pub(super) writes_no_more: bool,
     /// The connection has ended.
-    hung_up: bool,
+    pub(super) hung_up: bool,
     pub(super) options: HashMap<(c_int, c_int), Vec<u8>>,
     /// A thread sleeps on the descriptors, for all.
     sleeping: bool,
@@ -331,6 +332,9 @@ impl Inner {
     pub(super) fn advance(&mut self) {
         if let Some(stream) = &mut self.stream {
             stream.progress();
+            if stream.is_violated() && self.phase != Phase::Over {
+                self.give_up(Errno(libc::EPROTO));
+            }
         }
         if self.phase == Phase::Listening {
             return;
@@ -352,7 +356,7 @@ impl Inner {
                 result
             };
             if let Err(errno) = result {
-                self.fail(errno);
+                self.give_up(errno);
             }
         }
     }
@@ -386,9 +390,12 @@ impl Inner {
         Ok(())
     }
 
-    fn fail(&mut self, errno: Errno) {
+    /// Ends the connection, as far as there is one, for a reason that the program hears.
+    fn give_up(&mut self, errno: Errno) {
         self.phase = Phase::Over;
         self.error = errno.0;
+        // Of one that has ended by itself, or never was, nothing is left to be said.
+        let _ = self.id().and_then(Id::disconnect);
     }
 
     fn accept(&mut self) -> Result<Option<Socket>> {
@@ -402,12 +409,19 @@ impl Inner {
         // SAFETY: the event was just made; it is not used after it is acknowledged.
         unsafe {
             let asked = (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST;
-            let accepted = asked.then(|| (accept((*event).id), check_agreement(&*event)));
+            let id = (*event).id;
+            let agreed = asked.then(|| check_agreement(&*event));
             event::acknowledge(event);
-            match accepted {
-                // Who is no socket of ours, or is gone by now, is not for the program.
-                Some((Ok(socket), Ok(()))) => Ok(Some(socket)),
-                _ => Ok(None),
+            match agreed {
+                // Who is gone by now is not for the program.
+                Some(Ok(())) => Ok(accept(id).ok()),
+                // Nor is who is no socket of ours.
+                Some(Err(_)) => {
+                    Id::of(id).reject(Vec::new());
+                    bind::destroy(id);
+                    Ok(None)
+                }
+                None => Ok(None),
             }
         }
     }
@@ -417,7 +431,10 @@ impl Inner {
         self.reads_no_more
             || self.phase == Phase::Over
             || self.hung_up && self.phase == Phase::Connected
-            || self.stream.as_ref().is_some_and(|stream| stream.has_data() || stream.ended || stream.broken)
+            || self
+                .stream
+                .as_ref()
+                .is_some_and(|stream| stream.has_data() || stream.has_ended() || stream.broken)
             || self.packets.as_ref().is_some_and(Packets::has_data)
     }
 
@@ -466,7 +483,7 @@ fn check_agreement(event: &rdma_cm_event) -> Result<()> {
         let param = event.param.conn;
         std::slice::from_raw_parts(param.private_data.cast::<u8>(), usize::from(param.private_data_len))
     };
-    if private.starts_with(&AGREEMENT) { Ok(()) } else { Err(Errno(libc::EPROTO)) }
+    if agrees(private) { Ok(()) } else { Err(Errno(libc::EPROTO)) }
 }
 
 /// A socket for a connection that somebody asks for.
@@ -474,9 +491,10 @@ fn accept(id: *mut rdma_cm_id) -> Result<Socket> {
     let (channel, number) = channel()?;
     let mut owned = Owned { id, channel };
     bind::migrate(owned.id(), channel)?;
-    let mut stream = Stream::new(&Manager::get()?.device, owned.id())?;
-    stream.progress();
+    let stream = Stream::new(&Manager::get()?.device, owned.id())?;
+    // From here on all goes in the right order, should the other side be gone.
+    let socket = Socket::of(owned, number, Phase::Accepting, Some(stream));
     // SAFETY: what the parameters point at is static.
-    unsafe { owned.id().accept(Some(&agreement()))? };
-    Ok(Socket::of(owned, number, Phase::Accepting, Some(stream)))
+    unsafe { lock(&socket.inner).id()?.accept(Some(&agreement()))? };
+    Ok(socket)
 }

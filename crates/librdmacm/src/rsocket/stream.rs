@@ -1,14 +1,15 @@
 //! The bytes of a connected socket: SENDs of up to a slot's size, each with a word of control beside it.
 //!
-//! Each side has as many receives as slots. A SEND of data takes a credit, which comes back when the program has read
-//! what it brought; the last few receives are for words without data, which take none.
+//! A SEND of data takes a credit, which comes back when the program has read what it brought; the last few receives are
+//! for words without data, which take none. What the peer says is judged by [`Dialogue`].
 
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::ptr;
 
+use cm::socket::{Dialogue, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation};
 use verbs_abi as abi;
 use verbs_abi::constants::access::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
+use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
 use verbs_abi::constants::{send_flags, wr_opcode};
 
 use crate::device::Device;
@@ -17,65 +18,14 @@ use crate::id::Id;
 use crate::qp;
 use crate::verbs::{Verbs, kind, zeroed};
 
-/// Slots each way, those of them that data may use, and their size.
-const SLOTS: usize = 64;
-const RESERVED: usize = 16;
-const SLOT: usize = 16 * 1024;
-
 /// Work requests without a slot that may be under way besides.
 const WORDS: usize = 64;
 
+/// `IBV_WC_RECV`: what a SEND completes. A WRITE with an immediate completes a receive as well, and puts nothing into it.
+const RECV: u32 = 1 << 7;
+
 /// `wr_id` of sends has this bit; below is the slot, or [`SLOTS`] for none.
 const SEND: u64 = 1 << 32;
-
-/// What a SEND is, in the upper bits of its word; credits are below.
-const DATA: u32 = 0;
-const CREDITS: u32 = 1 << 28;
-const END: u32 = 2 << 28;
-const MAPPING: u32 = 3 << 28;
-const KIND: u32 = 0xf << 28;
-
-/// What both sides must agree on, passed when they connect: "rsk" and a version, slots for data, their size in KiB.
-pub(crate) static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, (SLOTS - RESERVED) as u8, (SLOT / 1024) as u8];
-
-/// A part of the peer's memory that [`Stream::write_to`] may write to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-    pub(crate) address: u64,
-    pub(crate) key: u32,
-}
-
-/// Bytes of a mapping in a message.
-const MAPPING_BYTES: usize = 28;
-
-/// The most mappings that a peer may announce.
-const MAX_MAPPINGS: usize = 1024;
-
-impl Mapping {
-    fn to_bytes(self) -> [u8; MAPPING_BYTES] {
-        let mut bytes = [0; MAPPING_BYTES];
-        bytes[..8].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.length.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.address.to_be_bytes());
-        bytes[24..].copy_from_slice(&self.key.to_be_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let key = u32::from_be_bytes(bytes.get(24..MAPPING_BYTES)?.try_into().ok()?);
-        Some(Self { offset: word(0)?, length: word(8)?, address: word(16)?, key })
-    }
-}
-
-/// Data that the program has not read yet.
-struct Arrived {
-    slot: usize,
-    from: usize,
-    to: usize,
-}
 
 /// See the module.
 pub(crate) struct Stream {
@@ -90,16 +40,10 @@ pub(crate) struct Stream {
     free: Vec<usize>,
     /// Work requests without a slot under way.
     words: usize,
-    /// SENDs of data that the peer has receives for.
-    credits: usize,
-    /// Receives that the peer has not been told of.
-    owed: u32,
-    arrived: VecDeque<Arrived>,
-    /// The peer sends no more.
-    pub(crate) ended: bool,
+    /// What the peer has said.
+    dialogue: Dialogue,
     /// Nothing gets through any more.
     pub(crate) broken: bool,
-    mappings: Vec<Mapping>,
     regions: Vec<(*mut abi::ibv_mr, usize, usize)>,
 }
 
@@ -110,37 +54,35 @@ impl Stream {
     /// A stream over a new queue pair of `id`, with its receives posted.
     pub(crate) fn new(device: &Device, id: &mut Id) -> Result<Self> {
         let verbs = device.verbs;
-        let mut memory = vec![0; 2 * SLOTS * SLOT].into_boxed_slice();
-        let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
-        // SAFETY: the memory lives as long as the region.
-        let mr =
-            made(unsafe { (verbs.ibv_reg_mr)(device.pd, memory.as_mut_ptr().cast(), memory.len(), access) })?;
         let mut stream = Self {
             verbs,
             pd: device.pd,
             channel: ptr::null_mut(),
             cq: ptr::null_mut(),
             qp: ptr::null_mut(),
-            mr,
-            memory,
+            mr: ptr::null_mut(),
+            memory: vec![0; 2 * SLOTS * SLOT].into_boxed_slice(),
             free: (0..SLOTS).collect(),
             words: 0,
-            credits: SLOTS - RESERVED,
-            owed: 0,
-            arrived: VecDeque::new(),
-            ended: false,
+            dialogue: Dialogue::default(),
             broken: false,
-            mappings: Vec::new(),
             regions: Vec::new(),
         };
-        stream.create(device, id)?;
-        for slot in 0..SLOTS {
-            stream.post_receive(slot)?;
+        match stream.create(device, id) {
+            Ok(()) => Ok(stream),
+            Err(errno) => {
+                // The queue pair uses what goes with the stream.
+                qp::destroy(id);
+                Err(errno)
+            }
         }
-        Ok(stream)
     }
 
     fn create(&mut self, device: &Device, id: &mut Id) -> Result<()> {
+        let (at, bytes) = (self.memory.as_mut_ptr(), self.memory.len());
+        let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
+        // SAFETY: the memory lives as long as the region.
+        self.mr = made(unsafe { (self.verbs.ibv_reg_mr)(self.pd, at.cast(), bytes, access) })?;
         // SAFETY: the device is open; null pointers and zeroes are values of the structure.
         let mut attr: abi::ibv_qp_init_attr = unsafe {
             self.channel = made((self.verbs.ibv_create_comp_channel)(device.context))?;
@@ -157,9 +99,9 @@ impl Stream {
         attr.cap.max_recv_wr = SLOTS as u32;
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
-        qp::create_classic(id, ptr::null_mut(), &mut attr)?;
+        qp::create_classic(id, self.pd, &mut attr)?;
         self.qp = id.c.qp;
-        Ok(())
+        (0..SLOTS).try_for_each(|slot| self.post_receive(slot))
     }
 
     /// Readable, once armed, when something may have come.
@@ -170,12 +112,22 @@ impl Stream {
 
     /// Whether [`Self::read`] would find data.
     pub(crate) fn has_data(&self) -> bool {
-        !self.arrived.is_empty()
+        self.dialogue.has_data()
+    }
+
+    /// Whether the peer sends no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.dialogue.has_ended()
+    }
+
+    /// Whether the peer has done what no socket does.
+    pub(crate) fn is_violated(&self) -> bool {
+        self.dialogue.is_violated()
     }
 
     /// Whether [`Self::write`] would take data.
     pub(crate) fn has_room(&self) -> bool {
-        self.credits > 0 && !self.free.is_empty()
+        self.dialogue.may_send() && !self.free.is_empty()
     }
 
     /// Whether all that was written has arrived, or never will.
@@ -185,26 +137,9 @@ impl Stream {
 
     /// Takes what is there, at most as much as fits; leaves it there if it `peeks`.
     pub(crate) fn read(&mut self, into: &mut [u8], peeks: bool) -> usize {
-        let mut done = 0;
-        let mut at = 0;
-        while done < into.len()
-            && let Some(arrived) = self.arrived.get_mut(at)
-        {
-            let count = (arrived.to - arrived.from).min(into.len() - done);
-            let start = arrived.slot * SLOT + arrived.from;
-            into[done..done + count].copy_from_slice(&self.memory[start..start + count]);
-            done += count;
-            if peeks {
-                at += 1;
-                continue;
-            }
-            arrived.from += count;
-            if arrived.from == arrived.to {
-                let slot = arrived.slot;
-                self.arrived.pop_front();
-                self.give_back(slot);
-            }
-        }
+        let mut freed = Vec::new();
+        let done = self.dialogue.read(&self.memory, into, peeks, &mut freed);
+        freed.into_iter().for_each(|slot| self.give_back(slot));
         done
     }
 
@@ -212,9 +147,8 @@ impl Stream {
         if self.post_receive(slot).is_err() {
             self.broken = true;
         }
-        self.owed += 1;
-        if self.owed as usize >= (SLOTS - RESERVED) / 2 && self.words < WORDS {
-            self.say(CREDITS, SLOTS, 0);
+        if self.dialogue.owe() && self.words < WORDS {
+            self.say(Kind::Credits, SLOTS, 0);
         }
     }
 
@@ -224,8 +158,7 @@ impl Stream {
         while done < from.len() && self.has_room() && !self.broken {
             let part = &from[done..(done + SLOT).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
-            self.credits -= 1;
-            self.say(DATA, slot, part.len());
+            self.say(Kind::Data, slot, part.len());
             done += part.len();
         }
         done
@@ -243,15 +176,14 @@ impl Stream {
     pub(crate) fn end(&mut self) -> bool {
         let may = self.words < WORDS;
         if may {
-            self.say(END, SLOTS, 0);
+            self.say(Kind::End, SLOTS, 0);
         }
         may
     }
 
     /// Posts a SEND with a word, and with what is in `slot` if that is one.
-    fn say(&mut self, kind: u32, slot: usize, length: usize) {
-        let word = kind | self.owed;
-        self.owed = 0;
+    fn say(&mut self, kind: Kind, slot: usize, length: usize) {
+        let word = self.dialogue.word(kind);
         self.words += usize::from(slot == SLOTS);
         let failed = self.post_send(wr_opcode::IBV_WR_SEND_WITH_IMM, word, slot, length, (0, 0));
         self.broken |= failed.is_err();
@@ -346,34 +278,19 @@ impl Stream {
         match (completion.wr_id & SEND != 0, slot < SLOTS) {
             (true, true) => self.free.push(slot),
             (true, false) => self.words = self.words.saturating_sub(1),
-            (false, _) if completion.status == 0 => {
-                self.received(slot, completion.byte_len as usize, u32::from_be(completion.imm_data));
-            }
+            (false, _) if completion.status == 0 => self.received(slot, completion),
             (false, _) => {}
         }
     }
 
-    fn received(&mut self, slot: usize, length: usize, word: u32) {
-        self.credits = (self.credits + (word & !KIND) as usize).min(SLOTS - RESERVED);
-        match word & KIND {
-            DATA if length > 0 && length <= SLOT => {
-                self.arrived.push_back(Arrived { slot, from: 0, to: length });
-                return;
-            }
-            END => self.ended = true,
-            MAPPING => self.learn(slot, length),
-            _ => {}
-        }
-        self.broken |= self.post_receive(slot).is_err();
-    }
-
-    fn learn(&mut self, slot: usize, length: usize) {
-        let bytes = &self.memory[slot * SLOT..slot * SLOT + length.min(SLOT)];
-        if let Some(mapping) = Mapping::from_bytes(bytes) {
-            self.mappings.retain(|known| known.offset != mapping.offset);
-            if mapping.length > 0 && self.mappings.len() < MAX_MAPPINGS {
-                self.mappings.push(mapping);
-            }
+    fn received(&mut self, slot: usize, completion: &abi::ibv_wc) {
+        let is_word = completion.opcode == RECV && completion.wc_flags & IBV_WC_WITH_IMM != 0;
+        let word = is_word.then(|| u32::from_be(completion.imm_data));
+        let bytes = &self.memory[slot * SLOT..(slot + 1) * SLOT];
+        match self.dialogue.received(slot, completion.byte_len as usize, word, bytes) {
+            Ok(Slot::Kept) => {}
+            Ok(Slot::Done) => self.broken |= self.post_receive(slot).is_err(),
+            Err(Violation) => self.broken = true,
         }
     }
 
@@ -401,8 +318,8 @@ impl Stream {
 
     fn announce(&mut self, slot: usize, mapping: Mapping) {
         let start = (SLOTS + slot) * SLOT;
-        self.memory[start..start + MAPPING_BYTES].copy_from_slice(&mapping.to_bytes());
-        self.say(MAPPING, slot, MAPPING_BYTES);
+        self.memory[start..start + MAPPING].copy_from_slice(&mapping.to_bytes());
+        self.say(Kind::Mapping, slot, MAPPING);
     }
 
     /// The peer must not write there any more.
@@ -421,13 +338,11 @@ impl Stream {
         let mut written = 0;
         while written < from.len() && !self.free.is_empty() && !self.broken {
             let at = offset.checked_add(written as u64).ok_or(Errno(libc::EINVAL))?;
-            let holds = |mapping: &&Mapping| at >= mapping.offset && at - mapping.offset < mapping.length;
-            let mapping = *self.mappings.iter().find(holds).ok_or(Errno(libc::EINVAL))?;
-            let left = usize::try_from(mapping.length - (at - mapping.offset)).unwrap_or(usize::MAX);
+            let (address, left, key) = self.dialogue.place(at).ok_or(Errno(libc::EINVAL))?;
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
             let part = &from[written..(written + SLOT.min(left)).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
-            // The peer names any address; one that is none fails the WRITE.
-            let place = (mapping.address.wrapping_add(at - mapping.offset), mapping.key);
+            let place = (address, key);
             let posted = self.post_send(wr_opcode::IBV_WR_RDMA_WRITE, 0, slot, part.len(), place);
             self.broken |= posted.is_err();
             written += part.len();
@@ -452,21 +367,10 @@ impl Drop for Stream {
             if !self.channel.is_null() {
                 (self.verbs.ibv_destroy_comp_channel)(self.channel);
             }
-            for (mr, ..) in self.regions.drain(..).chain([(self.mr, 0, 0)]) {
+            let own = (!self.mr.is_null()).then_some((self.mr, 0, 0));
+            for (mr, ..) in self.regions.drain(..).chain(own) {
                 (self.verbs.ibv_dereg_mr)(mr);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mappings_survive_their_bytes() {
-        let mapping = Mapping { offset: 1 << 40, length: 5, address: u64::MAX, key: 7 };
-        assert_eq!(Mapping::from_bytes(&mapping.to_bytes()), Some(mapping));
-        assert_eq!(Mapping::from_bytes(&[0; MAPPING_BYTES - 1]), None);
     }
 }

@@ -10,6 +10,7 @@ use crate::errno::{Errno, INVALID, Result, status};
 use super::calls::tell;
 use super::find;
 use super::socket::{Inner, Phase, Socket, Wait};
+use super::stream::Stream;
 
 /// A count, or -1 and `errno`.
 fn count(result: Result<usize>) -> ssize_t {
@@ -39,10 +40,11 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
     if into.is_empty() || inner.reads_no_more {
         return Some(Ok(0));
     }
-    let ended = inner.stream.as_ref().is_some_and(|stream| stream.ended);
+    let ended = inner.stream.as_ref().is_some_and(Stream::has_ended);
     match connected(inner)? {
         Err(errno) => Some(Err(errno)),
-        Ok(()) if ended || inner.has_hung_up() => Some(Ok(0)),
+        Ok(()) if ended || inner.hung_up => Some(Ok(0)),
+        Ok(()) if inner.has_hung_up() => Some(Err(Errno(libc::ECONNRESET))),
         Ok(()) => None,
     }
 }
@@ -84,7 +86,7 @@ pub(super) fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<
 
 fn write_some(
     inner: &mut Inner,
-    write: &mut impl FnMut(&mut super::stream::Stream) -> Option<Result<usize>>,
+    write: &mut impl FnMut(&mut Stream) -> Option<Result<usize>>,
 ) -> Option<Result<usize>> {
     if inner.writes_no_more {
         return Some(Err(Errno(libc::EPIPE)));
@@ -111,7 +113,7 @@ pub(super) fn write_all(
     socket: &Socket,
     length: usize,
     flags: c_int,
-    mut write: impl FnMut(&mut super::stream::Stream, usize) -> Option<Result<usize>>,
+    mut write: impl FnMut(&mut Stream, usize) -> Option<Result<usize>>,
 ) -> Result<usize> {
     let wait = Wait::of(flags);
     let mut done = 0;
