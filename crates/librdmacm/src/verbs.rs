@@ -52,6 +52,7 @@ functions! {
     ibv_query_device(*mut abi::ibv_context, *mut abi::ibv_device_attr) -> c_int;
     ibv_query_gid(*mut abi::ibv_context, u8, c_int, *mut abi::ibv_gid) -> c_int;
     ibv_alloc_pd(*mut abi::ibv_context) -> *mut abi::ibv_pd;
+    ibv_dealloc_pd(*mut abi::ibv_pd) -> c_int;
     ibv_reg_mr(*mut abi::ibv_pd, *mut c_void, usize, c_int) -> *mut abi::ibv_mr;
     ibv_dereg_mr(*mut abi::ibv_mr) -> c_int;
     ibv_create_comp_channel(*mut abi::ibv_context) -> *mut abi::ibv_comp_channel;

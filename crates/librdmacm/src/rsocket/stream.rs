@@ -1,7 +1,8 @@
 //! The bytes of a connected socket: SENDs of up to a slot's size, each with a word of control beside it.
 //!
 //! A SEND of data takes a credit, which comes back when the program has read what it brought; the last few receives are
-//! for words without data, which take none. What the peer says is judged by [`Dialogue`].
+//! for words without data, which take none. What the peer says is judged by [`Dialogue`]. The protection domain is the
+//! connection's own, so that no other peer's keys are good here.
 
 use std::os::fd::RawFd;
 use std::ptr;
@@ -54,9 +55,11 @@ impl Stream {
     /// A stream over a new queue pair of `id`, with its receives posted.
     pub(crate) fn new(device: &Device, id: &mut Id) -> Result<Self> {
         let verbs = device.verbs;
+        // SAFETY: the device is open.
+        let pd = made(unsafe { (verbs.ibv_alloc_pd)(device.context) })?;
         let mut stream = Self {
             verbs,
-            pd: device.pd,
+            pd,
             channel: ptr::null_mut(),
             cq: ptr::null_mut(),
             qp: ptr::null_mut(),
@@ -371,6 +374,7 @@ impl Drop for Stream {
             for (mr, ..) in self.regions.drain(..).chain(own) {
                 (self.verbs.ibv_dereg_mr)(mr);
             }
+            (self.verbs.ibv_dealloc_pd)(self.pd);
         }
     }
 }
