@@ -214,24 +214,25 @@ impl Datagrams {
         abi::ibv_sge { addr, length: u32::try_from(length).unwrap_or(0), lkey }
     }
 
-    /// Takes what has come; more gives a sign at the descriptor.
-    pub(crate) fn receive(&mut self, mut take: impl FnMut(Peer, &[u8])) {
+    /// Takes what has come, at most `most` datagrams: who sends without a pause is not listened to without an end. Returns
+    /// whether there may be more, which gives no sign; all that comes later gives one at the descriptor.
+    pub(crate) fn receive(&mut self, most: usize, mut take: impl FnMut(Peer, &[u8])) -> bool {
         self.take_signs();
-        while let Some(completion) = self.poll() {
-            self.complete(&completion, &mut take);
-        }
         self.arm();
-        // What came before it was armed gives no sign.
-        while let Some(completion) = self.poll() {
-            self.complete(&completion, &mut take);
+        let mut taken = 0;
+        while taken < most {
+            let Some(completion) = self.poll() else { return false };
+            taken += self.complete(&completion, &mut take);
         }
+        true
     }
 
-    fn complete(&mut self, completion: &abi::ibv_wc, take: &mut impl FnMut(Peer, &[u8])) {
+    /// Returns how many datagrams that were.
+    fn complete(&mut self, completion: &abi::ibv_wc, take: &mut impl FnMut(Peer, &[u8])) -> usize {
         let slot = (completion.wr_id & !SEND) as usize;
         if completion.wr_id & SEND != 0 {
             self.free.push(slot);
-            return;
+            return 0;
         }
         if let (0, Some(length)) = (completion.status, completion.byte_len.checked_sub(ROUTE_HEADER as u32)) {
             let at = slot * self.shape.receive() + ROUTE_HEADER;
@@ -241,6 +242,7 @@ impl Datagrams {
         }
         // Without room there is one receive less.
         let _ = self.post_receive(slot);
+        1
     }
 
     fn poll(&self) -> Option<abi::ibv_wc> {

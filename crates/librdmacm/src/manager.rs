@@ -202,7 +202,7 @@ impl Manager {
         let mut inner = lock(&self.inner);
         let now = inner.clock.now();
         let mut received = Vec::new();
-        inner.messenger.receive(|from, datagram| received.push((from, datagram.to_vec())));
+        let more = inner.messenger.receive(|from, datagram| received.push((from, datagram.to_vec())));
         for (from, datagram) in received {
             inner.cm.received(from, &datagram, now);
         }
@@ -213,7 +213,7 @@ impl Manager {
         inner.expire_lookups(self.directory, now);
         inner.look_again(self, now);
         inner.perform(self, now);
-        inner.wakes_at = inner.deadline();
+        inner.wakes_at = if more { Some(now) } else { inner.deadline() };
         inner.wakes_at.map(|at| at.saturating_sub(now).min(LOOK))
     }
 }

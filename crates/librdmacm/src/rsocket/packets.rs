@@ -32,8 +32,11 @@ const SHAPE: Shape = Shape { depth: 128, size: 4096, key: 0x7273_6467 };
 /// The longest datagram.
 const MAX: usize = SHAPE.size - HEADER;
 
-/// Datagrams that wait to be read. What comes besides stays in the receives, and is lost without those.
+/// Datagrams that wait to be read. What comes besides is lost: sends go on while the program does not read.
 const MAX_ARRIVED: usize = 1024;
+
+/// Datagrams that are taken at a time.
+const AT_A_TIME: usize = SHAPE.depth;
 
 /// Datagrams that wait for their destination to be found.
 const MAX_WAITING: usize = 64;
@@ -130,12 +133,17 @@ impl Packets {
 
     /// Takes what has come, from `only` if the socket is connected, and answers of the directory.
     pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) {
-        if self.arrived.len() < MAX_ARRIVED {
-            let arrived = &mut self.arrived;
-            self.datagrams.receive(|_, message| {
+        let arrived = &mut self.arrived;
+        loop {
+            let more = self.datagrams.receive(AT_A_TIME, |_, message| {
                 let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
-                arrived.extend(wanted.map(|(from, data)| (from, data.to_vec())));
+                let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
+                arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
             });
+            // More gives no sign, but with something to be read nobody sleeps.
+            if !more || !arrived.is_empty() {
+                break;
+            }
         }
         // SAFETY: the channel is the socket's own, and so are its events.
         while let Ok(event) = unsafe { event::next(channel) } {
