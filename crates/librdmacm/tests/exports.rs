@@ -1,21 +1,8 @@
 //! Every symbol of the list is found by name and version, as `dlvsym` finds it, and the library has no other versions.
 
-use std::ffi::CString;
-use std::path::PathBuf;
-use std::process::Command;
+mod library;
 
-/// Builds the library, since cargo builds for tests only what they link, and says where it is.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "librdmacm", "--target-dir"]).arg(profile.parent().unwrap());
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success());
-    profile.join("lib/librdmacm.so.1")
-}
+use std::ffi::CString;
 
 /// Names with their version nodes.
 fn symbols() -> Vec<(String, String)> {
@@ -33,7 +20,8 @@ fn symbols() -> Vec<(String, String)> {
 
 #[test]
 fn every_symbol_is_found_under_its_version() {
-    let path = CString::new(library().into_os_string().into_encoded_bytes()).unwrap();
+    let path =
+        CString::new(library::folder().join("librdmacm.so.1").into_os_string().into_encoded_bytes()).unwrap();
     // SAFETY: opening the library runs no code of its own.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{path:?}");
