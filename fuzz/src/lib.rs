@@ -12,7 +12,7 @@
 //! whatever comes: memory that is not the attacker's is as it was, nothing of it leaks, and others' connections go on.
 //!
 //! * [`messages`]: what is decoded as a whole. * [`procfs`]: text and files that instances may shape.
-//! * [`manager`]: connection managers. * [`directory`]: the directory of a fabric.
+//! * [`manager`]: connection managers. * [`socket`]: sockets over connections. * [`directory`]: the directory of a fabric.
 //! * [`ring`]: rings in memory that the other side writes as it likes.
 //! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
 //! * [`memory`]: how much a target may take. * [`mutation`]: mutations without a fuzzer.
@@ -26,6 +26,7 @@ pub mod messages;
 pub mod mutation;
 pub mod procfs;
 pub mod ring;
+pub mod socket;
 
 use std::path::PathBuf;
 
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "criu", body: messages::criu, seeds: messages::criu_seeds, rounds: 20_000 },
     Target { name: "procfs", body: procfs::run, seeds: procfs::seeds, rounds: 20_000 },
     Target { name: "manager", body: manager::run, seeds: manager::seeds, rounds: 5_000 },
+    Target { name: "socket", body: socket::run, seeds: socket::seeds, rounds: 5_000 },
     Target { name: "directory", body: directory::run, seeds: directory::seeds, rounds: 5_000 },
     Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
     Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },

@@ -59,6 +59,7 @@ targets! {
     criu "criu",
     procfs "procfs",
     manager "manager",
+    socket "socket",
     directory "directory",
     ring "ring",
     stream_link "stream-link",
