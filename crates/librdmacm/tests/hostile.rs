@@ -1,4 +1,4 @@
-//! A program whose neighbour is hostile: C, compiled against the installed headers, in an instance of its own.
+//! Programs whose neighbours are hostile: C, compiled against the installed headers, in an instance of their own.
 //!
 //! Needs a C compiler, librdmacm-dev, and the right to make network namespaces.
 
@@ -9,10 +9,10 @@ use std::process::Command;
 
 use broker::local::LocalFabric;
 
-#[test]
-fn a_hostile_neighbour_hurts_only_its_own_connections() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/neighbour.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("neighbour");
+/// Compiles and runs `tests/c/NAME.c`, for a minute at most: it takes a second, and more on a busy machine.
+fn run(name: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut build = Command::new("cc");
     build
         .args(["-std=gnu11", "-Wall", "-g", "-o"])
@@ -23,10 +23,19 @@ fn a_hostile_neighbour_hurts_only_its_own_connections() {
 
     let fabric = LocalFabric::new(1).expect("brokers");
     let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
-    // For a minute at most: it takes a second, and more on a busy machine.
     let mut command = Command::new("timeout");
     command.arg("60").arg(&program).env("LD_LIBRARY_PATH", library::folder());
     let output = instance.enter(&mut command).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{errors}", output.status);
+    assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
+}
+
+#[test]
+fn a_hostile_neighbour_hurts_only_its_own_connections() {
+    run("neighbour");
+}
+
+#[test]
+fn a_flood_of_datagrams_does_not_stop_answers() {
+    run("flooded");
 }

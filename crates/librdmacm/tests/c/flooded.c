@@ -1,0 +1,66 @@
+/* A datagram socket that is full, because its program does not read, goes on sending. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <rdma/rsocket.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define CHECK(condition)                                                                        \
+	do {                                                                                    \
+		if (!(condition)) {                                                             \
+			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
+			exit(1);                                                                \
+		}                                                                               \
+	} while (0)
+
+/* More than what waits to be read, and more than the sends that may be under way. */
+#define FLOOD 2000
+#define ANSWERS 500
+
+static struct sockaddr_in address(int port)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static int bound(int port)
+{
+	struct sockaddr_in at = address(port);
+	int fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)&at, sizeof(at)));
+	return fd;
+}
+
+static void send_to(int fd, int port, int number)
+{
+	struct sockaddr_in to = address(port);
+	CHECK(rsendto(fd, &number, sizeof(number), 0, (struct sockaddr *)&to, sizeof(to)) == sizeof(number));
+}
+
+/* The next datagram. What `from` has sent leaves once its destination is found, and a call is made on it after that. */
+static int next(int fd, int from, int flags)
+{
+	int number, other;
+	while (rrecv(fd, &number, sizeof(number), flags | MSG_DONTWAIT) == -1) {
+		CHECK(errno == EAGAIN);
+		rrecv(from, &other, sizeof(other), MSG_PEEK | MSG_DONTWAIT);
+	}
+	return number;
+}
+
+int main(void)
+{
+	int floods = bound(7176), full = bound(7177);
+	for (int i = 0; i < FLOOD; i++) {
+		send_to(floods, 7177, i);
+		/* What has come is taken, and left there. */
+		CHECK(next(full, floods, MSG_PEEK) == 0);
+	}
+	for (int i = 0; i < ANSWERS; i++) {
+		send_to(full, 7176, i);
+		CHECK(next(floods, full, 0) == i);
+	}
+	CHECK(next(full, floods, 0) == 0 && next(full, floods, 0) == 1);
+	CHECK(!rclose(floods) && !rclose(full));
+	return 0;
+}
