@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 use fabric::seqpacket;
-use softhca::Stream;
 use softhca::stream::{create_shm_pair, shm_stream};
+use softhca::{Interest, Stream};
 
 use crate::input::Input;
 use crate::link::arena::Guarded;
@@ -229,8 +229,9 @@ impl World {
     }
 
     fn doze(&mut self, wants_to_write: bool) {
-        self.stream.prepare_to_sleep(wants_to_write);
-        let _ = (self.stream.is_quiet(), self.stream.is_alive());
+        let interest = Interest { reads: true, writes: wants_to_write };
+        self.stream.prepare_to_sleep(interest);
+        let _ = (self.stream.is_quiet(), self.stream.is_alive(interest));
         self.stream.awake();
         if let Some(neighbour) = self.stream.neighbour() {
             let _ = (neighbour.receive_memory(), neighbour.gate(), neighbour.peer_gate());

@@ -70,6 +70,8 @@ pub(crate) struct Runtime {
     /// Links that the node has been asked for and not answered.
     asked: BTreeSet<ProcessId>,
     waitables: Vec<Waitable>,
+    /// Turns without a sleep so far.
+    restless: u32,
     /// What ended the last sleep, until it has been judged.
     woken: Option<Woken>,
     arming: Arming,
@@ -154,6 +156,7 @@ impl Runtime {
             node: Node::Attached(socket),
             asked: BTreeSet::new(),
             waitables: Vec::new(),
+            restless: 0,
             woken: None,
             arming: Arming::default(),
             acks: HeldAcks::default(),
@@ -176,11 +179,23 @@ impl Runtime {
                 if process.is_wanted() {
                     thread::sleep(NAP);
                 }
-                return;
+                return self.hear_node();
             }
         };
         self.attend_node(woken.node);
         self.woken = Some(woken);
+    }
+
+    /// Attends to the node now and then while there is no sleep: links that never rest must not keep a move waiting.
+    fn hear_node(&mut self) {
+        /// Turns, each of which moves up to half a megabyte.
+        const SELDOM: u32 = 16;
+        self.restless = self.restless.wrapping_add(1);
+        if self.restless.is_multiple_of(SELDOM) {
+            self.waitables.clear();
+            let woken = self.sleep(Some(Duration::ZERO));
+            self.attend_node(woken.node);
+        }
     }
 
     /// Drives links and timers, and says what is next.
@@ -282,7 +297,9 @@ impl Runtime {
         };
         let mut entries = vec![entry(node, libc::POLLIN), entry(self.process.wake.fd(), libc::POLLIN)];
         entries.extend(self.waitables.iter().map(|waitable| {
-            entry(waitable.fd, if waitable.writable { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN })
+            let reads = if waitable.readable { libc::POLLIN } else { 0 };
+            let writes = if waitable.writable { libc::POLLOUT } else { 0 };
+            entry(waitable.fd, reads | writes)
         }));
         let timeout = timeout.map(|timeout| libc::timespec {
             tv_sec: timeout.as_secs().cast_signed(),

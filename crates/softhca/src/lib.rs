@@ -65,5 +65,5 @@ pub use handle::{Ah, Cq, Keys, Mr, Mw, Pd, Qp, Srq, Xrcd};
 pub use limits::Limits;
 pub use link::LinkLoss;
 pub use shared_receive_queue::Xrc;
-pub use stream::{Stream, Waitable};
+pub use stream::{Interest, Stream, Waitable};
 pub use work::{Binding, Payload, PlainSend, Posted, Rdma, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

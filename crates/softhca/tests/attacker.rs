@@ -162,6 +162,22 @@ impl Stage {
         }
     }
 
+    /// True if the device comes to rest, and nothing that it sleeps on wakes it at once.
+    fn rests(&mut self) -> bool {
+        let now = self.net.now;
+        let device = self.net.device(0);
+        (0..1000).any(|_| {
+            !device.progress(now).more && device.prepare_to_sleep() && {
+                let mut waitables = Vec::new();
+                device.waitables(&mut waitables);
+                let sleeps = !waitables.iter().any(is_ready);
+                device.awake();
+                device.drain_wakes();
+                sleeps
+            }
+        })
+    }
+
     fn fate(&mut self) -> Fate {
         let lost = |event: &Event| matches!(event, Event::LinkLost { reason: LinkLoss::Violation(_), .. });
         if self.net.nodes[0].events.iter().any(lost) {
@@ -423,6 +439,11 @@ fn a_flood_of_which_the_answers_are_not_read() {
                 stage.net.now += Duration::from_millis(1);
             }
             assert_eq!(stage.fate(), Fate::Ignored);
+            assert!(stage.rests(), "what is not listened to keeps the device awake");
+            let Stage { mut net, line, .. } = stage;
+            drop(line);
+            let is_lost = |event: &Event| matches!(event, Event::LinkLost { .. });
+            net.run(|net| net.nodes[0].events.iter().any(is_lost), 1000);
         }
     }
 }

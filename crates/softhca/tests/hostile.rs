@@ -404,12 +404,6 @@ fn a_neighbour_that_wakes_for_nothing_does_not_keep_its_neighbour_awake() {
     assert!(!waitables.iter().any(is_ready));
 }
 
-fn is_ready(waitable: &Waitable) -> bool {
-    let mut entry = libc::pollfd { fd: waitable.fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live entry is passed.
-    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
-}
-
 #[test]
 fn a_neighbour_that_changes_the_flags_of_its_descriptors_stops_nobody() {
     let mut beset = Beset::new(&Plan::default());

@@ -259,11 +259,11 @@ impl Device {
 
     /// Sends, and drops the link if that fails. Returns whether anything has left.
     pub(super) fn transmit(&mut self, at: usize) -> bool {
-        let was_blocked = self.links.links[at].blocked;
+        let before = self.links.links[at].interest();
         let mut budget = BUDGET;
         let sent = self.links.links[at].transmit(&mut self.core, &mut budget);
         self.tell_news();
-        if self.links.links[at].blocked != was_blocked {
+        if self.links.links[at].interest() != before {
             self.links.version += 1;
         }
         if let Err(loss) = sent {
@@ -442,9 +442,8 @@ impl Device {
         let mut turn = 0;
         while let Some(&at) = self.links.live.get(turn) {
             turn += 1;
-            if let Some(stream) = self.links.links[at].stream.as_mut()
-                && !stream.is_alive()
-            {
+            let link = &self.links.links[at];
+            if link.stream.as_ref().is_some_and(|stream| !stream.is_alive(link.interest())) {
                 progress.did_work = true;
                 self.lose(at, LinkLoss::Broken(std::io::ErrorKind::ConnectionReset));
                 continue;
@@ -550,7 +549,7 @@ impl Device {
         for &at in &self.links.live {
             let link = &self.links.links[at];
             if let Some(stream) = &link.stream {
-                stream.waitables(link.blocked, &mut |waitable| into.push(waitable));
+                stream.waitables(link.interest(), &mut |waitable| into.push(waitable));
             }
         }
     }
@@ -561,8 +560,9 @@ impl Device {
         for &at in &self.links.live {
             may_sleep &= !self.links.is_due(at);
             let link = &mut self.links.links[at];
+            let interest = link.interest();
             if let Some(stream) = link.stream.as_mut() {
-                may_sleep &= stream.prepare_to_sleep(link.blocked);
+                may_sleep &= stream.prepare_to_sleep(interest);
             }
         }
         if !may_sleep {

@@ -36,7 +36,7 @@ use crate::handle::Qp;
 use crate::memory;
 use crate::responder::Verdict;
 use crate::share::window::Mapped;
-use crate::stream::Stream;
+use crate::stream::{Interest, Stream};
 use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
 
@@ -173,6 +173,11 @@ impl Link {
     #[inline]
     pub fn gathers(&self) -> bool {
         self.state == State::Up && self.stream.as_ref().is_some_and(|stream| stream.gathers())
+    }
+
+    /// What it waits for. A peer that says much and does not read the answers is not heard until it does.
+    pub fn interest(&self) -> Interest {
+        Interest { reads: !(self.blocked && self.out.is_overfull()), writes: self.blocked }
     }
 
     /// True if there is something to send, now or when the stream takes more.

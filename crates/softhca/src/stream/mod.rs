@@ -25,8 +25,19 @@ pub(crate) use shm::loopback;
 pub struct Waitable {
     /// Owned by the device: never close it, and stop using it once `waitables_version` changes.
     pub fd: RawFd,
-    /// Wake also when it can be written; reading is always of interest.
+    /// Wake when it can be read.
+    pub readable: bool,
+    /// Wake when it can be written. That the other end is gone wakes in any case.
     pub writable: bool,
+}
+
+/// What a link waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes that arrive.
+    pub reads: bool,
+    /// Room for more bytes.
+    pub writes: bool,
 }
 
 /// A reliable, non-blocking stream.
@@ -62,19 +73,20 @@ pub unsafe trait Stream: Send {
         false
     }
 
-    /// False if the peer has ended and left nothing to read. Called now and then, not when spinning.
-    fn is_alive(&self) -> bool {
+    /// False if the peer has ended, and left nothing that one is interested in. Called now and then, not when spinning.
+    fn is_alive(&self, interest: Interest) -> bool {
+        let _ = interest;
         true
     }
 
     /// What to sleep on, if the stream is one that can be slept on.
-    fn waitables(&self, wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
-        let _ = (wants_to_write, add);
+    fn waitables(&self, interest: Interest, add: &mut dyn FnMut(Waitable)) {
+        let _ = (interest, add);
     }
 
     /// Announces that nobody polls from now on. False if there is something to do already.
-    fn prepare_to_sleep(&mut self, wants_to_write: bool) -> bool {
-        let _ = wants_to_write;
+    fn prepare_to_sleep(&mut self, interest: Interest) -> bool {
+        let _ = interest;
         true
     }
 

@@ -22,7 +22,7 @@ use crate::mapping::{self, Source};
 
 use super::gate::{Gate, Keeper, PassedMemory};
 use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
-use super::{Neighbour, Stream, Waitable};
+use super::{Interest, Neighbour, Stream, Waitable};
 
 const PAGE: usize = 4096;
 const MEMORY: usize = PAGE + 2 * CAPACITY;
@@ -272,27 +272,28 @@ unsafe impl Stream for Shm {
         self.reader.is_quiet()
     }
 
-    fn is_alive(&self) -> bool {
+    fn is_alive(&self, interest: Interest) -> bool {
         let Some(liveness) = &self.liveness else { return true };
         // Not by reading: memory that the peer has passed may stand before the end.
         let mut state = libc::pollfd { fd: liveness.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
         // SAFETY: one live entry is passed.
         unsafe { libc::poll(&raw mut state, 1, 0) };
-        state.revents & (libc::POLLHUP | libc::POLLRDHUP) == 0 || !self.reader.is_quiet()
+        let has_ended = state.revents & (libc::POLLHUP | libc::POLLRDHUP) != 0;
+        !has_ended || interest.reads && !self.reader.is_quiet()
     }
 
-    fn waitables(&self, _wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
-        add(Waitable { fd: self.own_wakes.as_raw_fd(), writable: false });
+    fn waitables(&self, _interest: Interest, add: &mut dyn FnMut(Waitable)) {
+        add(Waitable { fd: self.own_wakes.as_raw_fd(), readable: true, writable: false });
         if let Some(liveness) = &self.liveness {
-            add(Waitable { fd: liveness.as_raw_fd(), writable: false });
+            // What the peer puts there does not wake.
+            add(Waitable { fd: liveness.as_raw_fd(), readable: false, writable: false });
         }
     }
 
-    fn prepare_to_sleep(&mut self, wants_to_write: bool) -> bool {
-        self.sleeping = true;
-        self.waiting = wants_to_write;
-        let nothing_to_read = self.reader.sleep();
-        nothing_to_read && (!wants_to_write || self.writer.wait())
+    fn prepare_to_sleep(&mut self, interest: Interest) -> bool {
+        self.sleeping = interest.reads;
+        self.waiting = interest.writes;
+        (!interest.reads || self.reader.sleep()) && (!interest.writes || self.writer.wait())
     }
 
     fn shared_memory(&mut self) -> Option<&mut Shm> {

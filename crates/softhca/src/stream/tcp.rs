@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::iovec;
 
-use super::{Stream, Waitable};
+use super::{Interest, Stream, Waitable};
 
 /// A stream over a connected TCP socket.
 ///
@@ -75,7 +75,8 @@ unsafe impl Stream for Tcp {
         true
     }
 
-    fn waitables(&self, wants_to_write: bool, add: &mut dyn FnMut(Waitable)) {
-        add(Waitable { fd: self.socket.as_raw_fd(), writable: wants_to_write });
+    fn waitables(&self, interest: Interest, add: &mut dyn FnMut(Waitable)) {
+        let Interest { reads, writes } = interest;
+        add(Waitable { fd: self.socket.as_raw_fd(), readable: reads, writable: writes });
     }
 }

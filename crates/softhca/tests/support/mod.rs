@@ -536,3 +536,12 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..length).map(|_| random.next() as u8).collect()
 }
+
+/// True if `waitable` wakes who sleeps on it.
+pub fn is_ready(waitable: &Waitable) -> bool {
+    let reads = if waitable.readable { libc::POLLIN } else { 0 };
+    let writes = if waitable.writable { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd { fd: waitable.fd, events: reads | writes, revents: 0 };
+    // SAFETY: one live entry is passed.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+}
