@@ -50,7 +50,7 @@ impl Cq {
             let found = state.device.poll_cq(self.handle, room, take)?;
             self.process.count_poll();
             if found == 0 {
-                return Ok((0, state.crowding.in_vain(thread::now)));
+                return Ok((0, state.crowding.in_vain(thread::now, thread::own_time)));
             }
             state.crowding.found();
             Ok((found, false))

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Polls in vain in a round, some microseconds.
 const ROUND: u32 = 128;
 
-/// A round that lasts longer was interrupted by another program's slice.
+/// What a round lasts longer than its thread ran was another program's slice.
 const INTERRUPTED: Duration = Duration::from_millis(1);
 
 /// Others are taken to want the processor for so many times as long as they had it.
@@ -27,6 +27,8 @@ pub(crate) struct Crowding {
     polls: u32,
     /// When the round began.
     begun: Duration,
+    /// For how long the thread had run by then, if the round before it was long as well.
+    ran: Option<Duration>,
     /// Until then, others are taken to want the processor.
     until: Duration,
 }
@@ -39,21 +41,30 @@ impl Crowding {
     }
 
     /// A poll was in vain. True if the program is to leave its processor to others for a [`NAP`]. `clock` runs on while
-    /// the program is interrupted.
+    /// the program is interrupted, `own_clock` while its thread runs.
     #[inline]
-    pub(crate) fn in_vain(&mut self, clock: impl FnOnce() -> Duration) -> bool {
+    pub(crate) fn in_vain(
+        &mut self,
+        clock: impl FnOnce() -> Duration,
+        own_clock: impl FnOnce() -> Duration,
+    ) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        self.polls.is_multiple_of(ROUND) && self.end_round(clock())
+        self.polls.is_multiple_of(ROUND) && self.end_round(clock(), own_clock)
     }
 
     #[cold]
-    fn end_round(&mut self, now: Duration) -> bool {
-        let begun = std::mem::replace(&mut self.begun, now);
+    fn end_round(&mut self, now: Duration, own_clock: impl FnOnce() -> Duration) -> bool {
+        let took = now.saturating_sub(std::mem::replace(&mut self.begun, now));
         // When the first round began is not known: the clock costs more than a poll.
-        if self.polls != ROUND {
-            let took = now.saturating_sub(begun);
-            if took >= INTERRUPTED {
-                self.until = now + took * MEMORY;
+        let is_long = self.polls != ROUND && took >= INTERRUPTED;
+        // So does the other one, which a program needs that computes between its polls: all of its rounds are long.
+        let ran = is_long.then(own_clock);
+        let before = std::mem::replace(&mut self.ran, ran);
+        if let Some(ran) = ran {
+            let lost =
+                took.saturating_sub(before.map_or(Duration::ZERO, |before| ran.saturating_sub(before)));
+            if lost >= INTERRUPTED {
+                self.until = now + lost * MEMORY;
             }
         }
         now < self.until
@@ -66,8 +77,23 @@ mod tests {
 
     /// A round of polls in vain, at the end of which the clock shows so many microseconds. True if a nap is due.
     fn round(crowding: &mut Crowding, clock: u64) -> bool {
-        let naps = (0..ROUND).filter(|_| crowding.in_vain(|| Duration::from_micros(clock)));
-        naps.count() == 1
+        round_of(crowding, clock, 0)
+    }
+
+    /// The same if the thread's own clock shows `ran`.
+    fn round_of(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
+        let in_vain =
+            |_: &u32| crowding.in_vain(|| Duration::from_micros(clock), || Duration::from_micros(ran));
+        (0..ROUND).filter(in_vain).count() == 1
+    }
+
+    #[test]
+    fn who_computes_between_polls_was_not_interrupted() {
+        let mut crowding = Crowding::default();
+        // The first long round may have been an interruption.
+        let naps = (1..1000).filter(|turn| round_of(&mut crowding, turn * 2_000, turn * 1_950));
+        assert!(naps.count() as u32 <= 1 + MEMORY);
+        assert!(round_of(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
     }
 
     #[test]

@@ -143,9 +143,18 @@ fn prefer_short_slices() {
 
 /// `CLOCK_MONOTONIC`.
 pub(crate) fn now() -> Duration {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// For how long the calling thread has run.
+pub(crate) fn own_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` can be written.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    unsafe { libc::clock_gettime(id, &raw mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
