@@ -83,6 +83,11 @@ fn extended_reliable_connections_work() {
 }
 
 #[test]
+fn an_xrc_domain_belongs_to_one_process_and_others_are_told_so() {
+    run("xrc_shared", &[]);
+}
+
+#[test]
 fn every_status_of_a_completion_that_can_occur_does() {
     run("statuses", &[]);
 }
