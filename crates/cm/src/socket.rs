@@ -174,21 +174,27 @@ impl Dialogue {
         if credits > WINDOW {
             return Err(Violation);
         }
-        self.credits = credits;
-        match kind {
+        let becomes = match kind {
             Kind::Data if bytes.is_empty() || bytes.len() > SLOT || self.ended => return Err(Violation),
             Kind::Data => {
                 self.granted = self.granted.checked_sub(1).ok_or(Violation)?;
                 self.arrived.push_back(Arrived { slot, from: 0, to: bytes.len() });
-                return Ok(Slot::Kept);
+                Slot::Kept
             }
-            Kind::Mapping => self.learn(bytes)?,
+            Kind::Mapping => {
+                self.learn(bytes)?;
+                Slot::Done
+            }
             Kind::Credits | Kind::End if !bytes.is_empty() => return Err(Violation),
-            Kind::Credits => {}
             Kind::End if self.ended => return Err(Violation),
-            Kind::End => self.ended = true,
-        }
-        Ok(Slot::Done)
+            Kind::Credits | Kind::End => {
+                self.ended |= kind == Kind::End;
+                Slot::Done
+            }
+        };
+        // Of what breaks the rules nothing is believed.
+        self.credits = credits;
+        Ok(becomes)
     }
 
     fn learn(&mut self, bytes: &[u8]) -> Result<(), Violation> {
@@ -365,6 +371,16 @@ mod tests {
         assert_eq!(dialogue.word(Kind::Credits), (Kind::Credits as u32) << KIND_AT | 1);
         assert_eq!(dialogue.received(0, 1, Some(DATA), &[7]), Ok(Slot::Kept));
         assert_eq!(dialogue.received(1, 1, Some(DATA), &[7]), Err(Violation));
+    }
+
+    #[test]
+    fn nothing_is_believed_of_what_breaks_the_rules() {
+        let mut dialogue = Dialogue::default();
+        for _ in 0..WINDOW {
+            dialogue.word(Kind::Data);
+        }
+        assert_eq!(dialogue.received(0, 1, Some(END | 1), &[0]), Err(Violation));
+        assert!(!dialogue.may_send() && !dialogue.has_ended());
     }
 
     #[test]
