@@ -50,28 +50,49 @@ unsafe fn write_plainly(qp: &Qp, list: *mut ibv_send_wr) -> *mut ibv_send_wr {
     if !unsafe { list.as_ref() }.is_some_and(is_plain_write) {
         return list;
     }
-    let Some(state) = qp.process.lock_as_owner() else { return list };
+    let Some(mut state) = qp.process.lock_as_owner() else { return list };
     let mut next = list;
     // SAFETY: as above.
     while let Some(wr) = unsafe { next.as_ref() }.filter(|wr| is_plain_write(wr)) {
-        // SAFETY: as above; both structures are laid out alike, and the union's member holds plain integers.
-        let (piece, to) = unsafe { (&*wr.sg_list.cast::<Sge>(), wr.wr.rdma) };
-        if !state.device.write_plainly(qp.handle, piece, to.remote_addr, to.rkey) {
+        // SAFETY: as above.
+        if !state.device.write_plainly(qp.handle, &unsafe { rdma(wr, false) }) {
             break;
         }
         next = wr.next;
     }
+    if state.device.has_news() {
+        qp.process.attend(&mut state);
+    }
     next
 }
 
-/// True for WRITEs of one registered piece that ask for no completion.
+/// True for WRITEs of one piece.
 #[inline(always)]
 fn is_plain_write(wr: &ibv_send_wr) -> bool {
-    const NOT_PLAIN: u32 = send_flags::IBV_SEND_SIGNALED | send_flags::IBV_SEND_INLINE;
-    wr.opcode == wr_opcode::IBV_WR_RDMA_WRITE
-        && wr.num_sge == 1
-        && !wr.sg_list.is_null()
-        && wr.send_flags & NOT_PLAIN == 0
+    wr.opcode == wr_opcode::IBV_WR_RDMA_WRITE && wr.num_sge == 1 && !wr.sg_list.is_null()
+}
+
+/// A WRITE, or a READ, of one piece.
+///
+/// # Safety
+/// The request has one piece, and is a WRITE or a READ.
+#[inline(always)]
+unsafe fn rdma(wr: &ibv_send_wr, reads: bool) -> Rdma<'_> {
+    // SAFETY: the caller's promise; the union's member holds plain integers.
+    let (piece, to) = unsafe { (piece(wr), wr.wr.rdma) };
+    let signaled = wr.send_flags & send_flags::IBV_SEND_SIGNALED != 0;
+    let (va, rkey) = (to.remote_addr, to.rkey);
+    Rdma { wr_id: wr.wr_id, va, rkey, reads, signaled, payload: payload(wr, piece) }
+}
+
+/// The only piece of a request.
+///
+/// # Safety
+/// It has one.
+#[inline(always)]
+unsafe fn piece(wr: &ibv_send_wr) -> &[Sge] {
+    // SAFETY: the caller's promise; both structures are laid out alike.
+    slice::from_ref(unsafe { &*wr.sg_list.cast::<Sge>() })
 }
 
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
@@ -131,22 +152,23 @@ unsafe fn frequent(wr: &ibv_send_wr, kind: QpKind) -> Option<Frequent<'_>> {
     if wr.num_sge != 1 || wr.sg_list.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; both structures are laid out alike.
-    let payload = payload(wr, slice::from_ref(unsafe { &*wr.sg_list.cast::<Sge>() }));
-    let has = |flag: u32| wr.send_flags & flag != 0;
-    let (wr_id, signaled) = (wr.wr_id, has(send_flags::IBV_SEND_SIGNALED));
-    let rdma = |reads| {
-        // SAFETY: the caller's promise; the member holds plain integers.
-        let to = unsafe { wr.wr.rdma };
-        Frequent::Rdma(Rdma { wr_id, va: to.remote_addr, rkey: to.rkey, reads, signaled, payload })
-    };
     let send = |imm| {
-        let (fence, solicited) = (has(send_flags::IBV_SEND_FENCE), has(send_flags::IBV_SEND_SOLICITED));
-        Frequent::Send(PlainSend { wr_id, imm, signaled, fence, solicited, payload })
+        let has = |flag: u32| wr.send_flags & flag != 0;
+        Frequent::Send(PlainSend {
+            wr_id: wr.wr_id,
+            imm,
+            signaled: has(send_flags::IBV_SEND_SIGNALED),
+            fence: has(send_flags::IBV_SEND_FENCE),
+            solicited: has(send_flags::IBV_SEND_SOLICITED),
+            // SAFETY: the caller's promise.
+            payload: payload(wr, unsafe { piece(wr) }),
+        })
     };
     match wr.opcode {
-        wr_opcode::IBV_WR_RDMA_WRITE => Some(rdma(false)),
-        wr_opcode::IBV_WR_RDMA_READ => Some(rdma(true)),
+        // SAFETY: the caller's promise.
+        wr_opcode::IBV_WR_RDMA_WRITE => Some(Frequent::Rdma(unsafe { rdma(wr, false) })),
+        // SAFETY: as above.
+        wr_opcode::IBV_WR_RDMA_READ => Some(Frequent::Rdma(unsafe { rdma(wr, true) })),
         wr_opcode::IBV_WR_SEND if kind != QpKind::Ud => Some(send(None)),
         wr_opcode::IBV_WR_SEND_WITH_IMM if kind != QpKind::Ud => Some(send(Some(wr.imm_data))),
         _ => None,

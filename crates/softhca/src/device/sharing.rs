@@ -8,7 +8,7 @@ use crate::handle::Qp;
 use crate::share::owner::{Answer, whole_pages};
 use crate::share::window::Direct;
 use crate::wire::{Export, Header};
-use crate::work::{Rdma, Sge};
+use crate::work::Rdma;
 
 impl Device {
     /// Allows or forbids to share registered memory with neighbours on the same host. Forbidden at first.
@@ -23,11 +23,10 @@ impl Device {
         self.sharing.turn_all_back();
     }
 
-    /// Does a WRITE of one piece, unsignalled, at once by copying, if that is all there is to do. False if it is for
-    /// [`Self::post_rdma`].
+    /// Does a WRITE of one piece at once by copying, if nothing stands in its way. False if it is for [`Self::post_rdma`].
     #[inline(always)]
-    pub fn write_plainly(&self, qp: Qp, piece: &Sge, va: u64, rkey: u32) -> bool {
-        self.core.write_plainly(qp, piece, va, rkey)
+    pub fn write_plainly(&mut self, qp: Qp, rdma: &Rdma<'_>) -> bool {
+        self.core.write_plainly(qp, rdma)
     }
 
     /// Does a WRITE or READ at once by copying, where that is possible. False if it has to be posted.

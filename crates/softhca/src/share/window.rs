@@ -164,25 +164,34 @@ impl Core {
         outcome
     }
 
-    /// Does a WRITE of one registered piece that needs no completion, if nothing stands in its way. False if it is for
-    /// [`Self::direct`].
+    /// Does a WRITE of one piece, if nothing stands in its way. False if it is for [`Self::direct`].
     ///
     /// What programs that write much do most, without what makes `direct` nearly twice as long: its many ways out.
     #[inline(always)]
-    pub fn write_plainly(&self, handle: Qp, piece: &Sge, va: u64, rkey: u32) -> bool {
+    pub fn write_plainly(&mut self, handle: Qp, rdma: &Rdma<'_>) -> bool {
         let Some(qp) = self.qps.get(handle.0) else { return false };
-        let is_free = qp.state() == QpState::Rts && qp.sends.is_empty() && !qp.init.sq_sig_all;
+        let (piece, from) = match rdma.payload {
+            Payload::Sges([piece]) => (piece, self.regions.local(qp.init.pd, piece, Access::empty())),
+            Payload::Inline([piece]) if piece.length <= qp.init.caps.max_inline => (piece, Some(piece.addr)),
+            _ => return false,
+        };
+        let is_free = qp.state() == QpState::Rts && qp.sends.is_empty();
         if !is_free || piece.length == 0 || piece.length > LONGEST {
             return false;
         }
-        let Some(window) = qp.windows.find(rkey) else { return false };
-        let Some(to) = window.address(va, piece.length, Access::REMOTE_WRITE) else { return false };
-        let Some(from) = self.regions.local(qp.init.pd, piece, Access::empty()) else { return false };
+        let Some(window) = qp.windows.find(rdma.rkey) else { return false };
+        let Some(to) = window.address(rdma.va, piece.length, Access::REMOTE_WRITE) else { return false };
+        let Some(from) = from else { return false };
         if !window.gate.enter(window.count) {
             return false;
         }
         copy(to, from, piece.length, false);
-        window.gate.leave(window.count)
+        let done = window.gate.leave(window.count);
+        if done && (rdma.signaled || qp.init.sq_sig_all) {
+            let (completion, cq) = (sent_directly(qp, rdma, piece.length), qp.init.send_cq);
+            self.complete(cq, completion);
+        }
+        done
     }
 
     /// The same for request `msn`, the next to be transmitted. What is posted faster than it is done would
