@@ -152,11 +152,13 @@ travellers! {
         // "connect", and since Debian 13 "cm connect".
         report: "connect ",
     },
+    // It does not echo: an echo that is later than a millisecond, as in a move, is asked for again, and what comes twice confuses
+    // it for ever.
     udpong: Traveller {
-        server: Some(Server { command: &["udpong", "-T", "n"], port: None, ends: false }),
-        client: &["udpong", "-T", "n", "-T", "e", "-C", "WORK", "-s", "ADDRESS"],
+        server: Some(Server { command: &["udpong", "-T", "b"], port: None, ends: false }),
+        client: &["udpong", "-T", "b", "-C", "WORK", "-s", "ADDRESS"],
         environment: &[],
-        work: 10_000,
+        work: 80_000,
         report: "custom",
     },
     rstream: stream!("rstream"),
