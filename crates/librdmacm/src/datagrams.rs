@@ -239,9 +239,9 @@ impl Datagrams {
             let length = (length as usize).min(self.shape.size);
             let from = Peer { lid: completion.slid, qpn: completion.src_qp };
             take(from, &self.memory[at..at + length]);
+            // Without room there is one receive less; so there is when the queue pair has failed.
+            let _ = self.post_receive(slot);
         }
-        // Without room there is one receive less.
-        let _ = self.post_receive(slot);
         1
     }
 

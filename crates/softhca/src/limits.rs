@@ -47,7 +47,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_pd: 4096,
+            max_pd: 16 * 1024,
             max_mr: 1 << 20,
             max_mr_size: 1 << 47,
             max_mw: 1 << 18,

@@ -97,6 +97,7 @@ struct Destination {
 /// See the module. Used under the socket's lock.
 pub(super) struct Packets {
     datagrams: Datagrams,
+    has_more: bool,
     arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     destinations: HashMap<SocketAddr, Destination>,
 }
@@ -104,7 +105,7 @@ pub(super) struct Packets {
 impl Packets {
     pub(super) fn new(device: &Device) -> Result<Self> {
         let datagrams = Datagrams::new(device, SHAPE)?;
-        Ok(Self { datagrams, arrived: VecDeque::new(), destinations: HashMap::new() })
+        Ok(Self { datagrams, has_more: false, arrived: VecDeque::new(), destinations: HashMap::new() })
     }
 
     /// What the directory is to know.
@@ -115,6 +116,11 @@ impl Packets {
     /// Readable when something may have come.
     pub(super) fn fd(&self) -> RawFd {
         self.datagrams.fd()
+    }
+
+    /// Whether more may have come, which gives no sign: nobody is to sleep before [`Self::advance`].
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     pub(super) fn has_data(&self) -> bool {
@@ -134,17 +140,11 @@ impl Packets {
     /// Takes what has come, from `only` if the socket is connected, and answers of the directory.
     pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) {
         let arrived = &mut self.arrived;
-        loop {
-            let more = self.datagrams.receive(AT_A_TIME, |_, message| {
-                let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
-                let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
-                arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
-            });
-            // More gives no sign, but with something to be read nobody sleeps.
-            if !more || !arrived.is_empty() {
-                break;
-            }
-        }
+        self.has_more = self.datagrams.receive(AT_A_TIME, |_, message| {
+            let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
+            let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
+            arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
+        });
         // SAFETY: the channel is the socket's own, and so are its events.
         while let Ok(event) = unsafe { event::next(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.

@@ -76,6 +76,11 @@ impl Watched<'_> {
         descriptors
     }
 
+    /// Whether something may have happened to a socket of which its descriptors know nothing.
+    fn is_restless(&self) -> bool {
+        self.sockets.iter().flatten().any(|socket| socket.now().is_restless())
+    }
+
     /// Notes what `descriptors` say of entries that are no sockets; how many have something.
     fn note_others(&mut self, descriptors: &[pollfd]) -> usize {
         let mut ready = 0;
@@ -99,7 +104,7 @@ fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
         let mut descriptors = watched.descriptors();
         ready = ready.max(watched.look());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let left = if ready > 0 { Some(Duration::ZERO) } else { left };
+        let left = if ready > 0 || watched.is_restless() { Some(Duration::ZERO) } else { left };
         wait(&mut descriptors, left)?;
         let ready = watched.note_others(&descriptors) + watched.look();
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {

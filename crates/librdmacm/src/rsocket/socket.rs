@@ -205,8 +205,8 @@ impl Socket {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Errno(libc::ETIMEDOUT));
             }
-            if spins > 0 {
-                spins -= 1;
+            if spins > 0 || inner.is_restless() {
+                spins = spins.saturating_sub(1);
                 drop(inner);
                 inner = lock(&self.inner);
                 continue;
@@ -220,6 +220,9 @@ impl Socket {
             // What came before it was armed gives no sign.
             if let Some(result) = ready(&mut inner) {
                 return result;
+            }
+            if inner.is_restless() {
+                continue;
             }
             inner = self.sleep(inner, &descriptors, deadline);
         }
@@ -326,6 +329,11 @@ impl Inner {
         }
         descriptors.extend(self.packets.as_ref().map(Packets::fd));
         descriptors
+    }
+
+    /// Whether something may have happened of which the descriptors know nothing.
+    pub(super) fn is_restless(&self) -> bool {
+        self.packets.as_ref().is_some_and(Packets::has_more)
     }
 
     /// Takes note of what has happened.
