@@ -17,8 +17,22 @@ const INTERRUPTED: Duration = Duration::from_millis(1);
 /// Others are taken to want the processor for so many times as long as they had it.
 const MEMORY: u32 = 4;
 
+/// But not for longer than this: what stopped the program may have been a move, or a debugger.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// For how long after a long round the thread's own clock is read with each.
+const WATCH: Duration = Duration::from_millis(100);
+
 /// How long a program leaves its processor to others.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
+
+/// For how long a thread has run.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnTime {
+    /// Differs from that of each other thread.
+    pub(crate) thread: usize,
+    pub(crate) ran: Duration,
+}
 
 /// What one process' polls in vain have shown.
 #[derive(Default)]
@@ -27,8 +41,10 @@ pub(crate) struct Crowding {
     polls: u32,
     /// When the round began.
     begun: Duration,
-    /// For how long the thread had run by then, if the round before it was long as well.
-    ran: Option<Duration>,
+    /// Until then, rounds are watched.
+    watched_until: Duration,
+    /// What the thread's own clock showed then, if rounds are watched.
+    own: Option<OwnTime>,
     /// Until then, others are taken to want the processor.
     until: Duration,
 }
@@ -46,72 +62,97 @@ impl Crowding {
     pub(crate) fn in_vain(
         &mut self,
         clock: impl FnOnce() -> Duration,
-        own_clock: impl FnOnce() -> Duration,
+        own_clock: impl FnOnce() -> OwnTime,
     ) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.polls.is_multiple_of(ROUND) && self.end_round(clock(), own_clock)
     }
 
     #[cold]
-    fn end_round(&mut self, now: Duration, own_clock: impl FnOnce() -> Duration) -> bool {
+    fn end_round(&mut self, now: Duration, own_clock: impl FnOnce() -> OwnTime) -> bool {
         let took = now.saturating_sub(std::mem::replace(&mut self.begun, now));
         // When the first round began is not known: the clock costs more than a poll.
         let is_long = self.polls != ROUND && took >= INTERRUPTED;
-        // So does the other one, which a program needs that computes between its polls: all of its rounds are long.
-        let ran = is_long.then(own_clock);
-        let before = std::mem::replace(&mut self.ran, ran);
-        if let Some(ran) = ran {
-            let lost =
-                took.saturating_sub(before.map_or(Duration::ZERO, |before| ran.saturating_sub(before)));
+        if is_long {
+            self.watched_until = now + WATCH;
+        }
+        // So does the other clock. It tells apart who was interrupted and who computes between its polls.
+        let own = is_before(now, self.watched_until, WATCH).then(own_clock);
+        let before = std::mem::replace(&mut self.own, own);
+        if let (true, Some(before), Some(own)) = (is_long, before, own)
+            && before.thread == own.thread
+        {
+            let lost = took.saturating_sub(own.ran.saturating_sub(before.ran));
             if lost >= INTERRUPTED {
-                self.until = now + lost * MEMORY;
+                self.until = now + (lost * MEMORY).min(LONGEST);
             }
         }
-        now < self.until
+        is_before(now, self.until, LONGEST)
     }
+}
+
+/// Whether `now` is before `end`, which is `most` away when it is set. After a move the clock may be another.
+fn is_before(now: Duration, end: Duration, most: Duration) -> bool {
+    now < end && end - now <= most
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A round of polls in vain, at the end of which the clock shows so many microseconds. True if a nap is due.
-    fn round(crowding: &mut Crowding, clock: u64) -> bool {
-        round_of(crowding, clock, 0)
-    }
-
-    /// The same if the thread's own clock shows `ran`.
-    fn round_of(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
-        let in_vain =
-            |_: &u32| crowding.in_vain(|| Duration::from_micros(clock), || Duration::from_micros(ran));
+    /// A round of polls in vain, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
+    /// if a nap is due.
+    fn round(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
+        let own = OwnTime { thread: 1, ran: Duration::from_micros(ran) };
+        let in_vain = |_: &u32| crowding.in_vain(|| Duration::from_micros(clock), || own);
         (0..ROUND).filter(in_vain).count() == 1
-    }
-
-    #[test]
-    fn who_computes_between_polls_was_not_interrupted() {
-        let mut crowding = Crowding::default();
-        // The first long round may have been an interruption.
-        let naps = (1..1000).filter(|turn| round_of(&mut crowding, turn * 2_000, turn * 1_950));
-        assert!(naps.count() as u32 <= 1 + MEMORY);
-        assert!(round_of(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
     }
 
     #[test]
     fn who_was_interrupted_leaves_the_processor_to_others_for_some_times_as_long() {
         let mut crowding = Crowding::default();
-        assert!(!round(&mut crowding, 50_000), "nobody knows when it began");
-        assert!(!round(&mut crowding, 50_005));
-        assert!(round(&mut crowding, 53_000));
-        let end = 53_000 + 2_995 * u64::from(MEMORY);
-        assert!((53_100..end).step_by(100).all(|clock| round(&mut crowding, clock)));
-        assert!(!round(&mut crowding, end));
+        assert!(!round(&mut crowding, 50_000, 0), "nobody knows when it began");
+        assert!(!round(&mut crowding, 50_005, 5));
+        assert!(!round(&mut crowding, 53_000, 10), "nobody knows how long it ran");
+        assert!(!round(&mut crowding, 53_005, 15));
+        assert!(round(&mut crowding, 56_000, 20));
+        let end = 56_000 + 2_990 * u64::from(MEMORY);
+        assert!((56_100..end).step_by(100).all(|clock| round(&mut crowding, clock, 20)));
+        assert!(!round(&mut crowding, end, 20));
+    }
+
+    #[test]
+    fn who_was_stopped_does_not_nap_for_long() {
+        let mut crowding = Crowding::default();
+        for clock in [1_000, 5_000, 3_600_000_000] {
+            round(&mut crowding, clock, 0);
+        }
+        assert!(round(&mut crowding, 3_600_000_005, 5));
+        assert!(!round(&mut crowding, 3_600_060_000, 60_000));
+    }
+
+    #[test]
+    fn who_computes_between_polls_was_not_interrupted() {
+        let mut crowding = Crowding::default();
+        assert!((1..1000).all(|turn| !round(&mut crowding, turn * 2_000, turn * 1_950)));
+        assert!(round(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_in_a_move_ends_all_naps() {
+        let mut crowding = Crowding::default();
+        for clock in [1_000_000, 1_003_000, 1_006_000] {
+            round(&mut crowding, clock, 0);
+        }
+        assert!(round(&mut crowding, 1_006_005, 5));
+        assert!(!round(&mut crowding, 500_000, 5));
     }
 
     #[test]
     fn time_between_polls_that_found_something_counts_for_nothing() {
         let mut crowding = Crowding::default();
         for time in 1..100 {
-            assert!(!round(&mut crowding, time * 1_000));
+            assert!(!round(&mut crowding, time * 1_000, 0));
             crowding.found();
         }
     }

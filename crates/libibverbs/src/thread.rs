@@ -22,7 +22,7 @@ use softhca::{Progress, Stream, Waitable, stream};
 
 use crate::arming::{Arming, Polls, TICK};
 use crate::attach::{self, Refusal, Welcome};
-use crate::crowding::NAP;
+use crate::crowding::{NAP, OwnTime};
 use crate::debug;
 use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
@@ -147,8 +147,13 @@ pub(crate) fn now() -> Duration {
 }
 
 /// For how long the calling thread has run.
-pub(crate) fn own_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+pub(crate) fn own_time() -> OwnTime {
+    thread_local! {
+        /// Its address is the thread's.
+        static PLACE: u8 = const { 0 };
+    }
+    let thread = PLACE.with(|place| ptr::from_ref(place).addr());
+    OwnTime { thread, ran: clock(libc::CLOCK_THREAD_CPUTIME_ID) }
 }
 
 fn clock(id: libc::clockid_t) -> Duration {

@@ -538,7 +538,7 @@ impl Device {
         self.links.live.iter().any(|&at| self.links.links[at].has_work())
     }
 
-    /// Changes whenever [`Self::waitables`] would answer otherwise.
+    /// Changes whenever who sleeps on [`Self::waitables`] might miss something without asking for them anew.
     #[must_use]
     pub fn waitables_version(&self) -> u64 {
         self.links.version
