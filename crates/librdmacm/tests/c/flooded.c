@@ -1,18 +1,9 @@
 /* A datagram socket that is full, because its program does not read, goes on sending. */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <rdma/rsocket.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 
-#define CHECK(condition)                                                                        \
-	do {                                                                                    \
-		if (!(condition)) {                                                             \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-			exit(1);                                                                \
-		}                                                                               \
-	} while (0)
+#include "check.h"
 
 /* More than what waits to be read, and more than the sends that may be under way. */
 #define FLOOD 2000
