@@ -2,9 +2,9 @@
 //!
 //! No hardware does a peer's part, so a program that spins may keep its own peer, or the peer's thread, from the
 //! processor. A program that was interrupted for long while it polled in vain is taken to share its processor; from then
-//! on, for some times as long, it sleeps a moment between rounds of such polls: what runs seldom costs it little. It does not call `sched_yield`: on kernels
-//! that let a yielding thread forfeit its time (6.18), thousands of yields a second unsettle how time is shared among
-//! groups, and processes that had nothing to do with either end stood still for seconds.
+//! on, for some times as long, it sleeps a moment between rounds of such polls: what runs seldom costs it little. It does
+//! not call `sched_yield`: on kernels that let a yielding thread forfeit its time (6.18), thousands of yields a second
+//! unsettle how time is shared among groups, and processes that had nothing to do with either end stood still for seconds.
 
 use std::time::Duration;
 
