@@ -39,3 +39,8 @@ fn a_hostile_neighbour_hurts_only_its_own_connections() {
 fn a_flood_of_datagrams_does_not_stop_answers() {
     run("flooded");
 }
+
+#[test]
+fn at_the_limit_of_descriptors_who_wants_a_connection_waits() {
+    run("full");
+}

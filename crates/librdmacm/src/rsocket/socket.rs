@@ -61,10 +61,34 @@ pub(super) enum Phase {
     Over,
 }
 
+/// A non-blocking channel of our own, which is destroyed when this is dropped.
+struct OwnChannel(*mut rdma_event_channel);
+
+impl OwnChannel {
+    fn new() -> Result<Self> {
+        let channel = Self(ChannelObject::create()?);
+        waiting::set_nonblocking(channel.number())?;
+        Ok(channel)
+    }
+
+    /// The program's number for the socket whose channel this is.
+    fn number(&self) -> RawFd {
+        // SAFETY: the channel is live as long as this.
+        unsafe { (*self.0).fd }
+    }
+}
+
+impl Drop for OwnChannel {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it again.
+        unsafe { ChannelObject::destroy(self.0) };
+    }
+}
+
 /// An identifier of our own, with its channel.
 struct Owned {
     id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
+    channel: OwnChannel,
 }
 
 // SAFETY: used under the socket's lock.
@@ -80,11 +104,8 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         qp::destroy(self.id());
-        // SAFETY: nobody uses the two again.
-        unsafe {
-            bind::destroy(self.id);
-            ChannelObject::destroy(self.channel);
-        }
+        // SAFETY: nobody uses it again.
+        unsafe { bind::destroy(self.id) };
     }
 }
 
@@ -116,38 +137,30 @@ pub(super) struct Socket {
     changed: Condvar,
 }
 
-/// A non-blocking channel.
-fn channel() -> Result<(*mut rdma_event_channel, RawFd)> {
-    let channel = ChannelObject::create()?;
-    // SAFETY: the channel was just made.
-    let fd = unsafe { (*channel).fd };
-    waiting::set_nonblocking(fd)?;
-    Ok((channel, fd))
-}
-
 impl Socket {
     /// A socket of a stream that is not bound.
     pub(super) fn new() -> Result<Self> {
         Manager::get()?;
-        let (channel, number) = channel()?;
-        let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP, kind::RC)?;
-        Ok(Self::of(Owned { id, channel }, number, Phase::Fresh, None))
+        let channel = OwnChannel::new()?;
+        let id = Id::create(channel.0, std::ptr::null_mut(), RDMA_PS_TCP, kind::RC)?;
+        Ok(Self::of(Owned { id, channel }, Phase::Fresh, None))
     }
 
     /// A socket for datagrams that is not bound.
     pub(super) fn for_datagrams() -> Result<Self> {
         let packets = Packets::new(&Manager::get()?.device)?;
-        let (channel, number) = channel()?;
-        let id = Id::create(channel, std::ptr::null_mut(), packets::SPACE, kind::UD)?;
+        let channel = OwnChannel::new()?;
+        let id = Id::create(channel.0, std::ptr::null_mut(), packets::SPACE, kind::UD)?;
         // SAFETY: the identifier was just made.
         lock(&unsafe { Id::of(id) }.core.state).published = Some(packets.qpn());
-        let mut socket = Self::of(Owned { id, channel }, number, Phase::Fresh, None);
+        let mut socket = Self::of(Owned { id, channel }, Phase::Fresh, None);
         socket.carries_datagrams = true;
         lock(&socket.inner).packets = Some(packets);
         Ok(socket)
     }
 
-    fn of(owned: Owned, number: RawFd, phase: Phase, stream: Option<Stream>) -> Self {
+    fn of(owned: Owned, phase: Phase, stream: Option<Stream>) -> Self {
+        let number = owned.channel.number();
         let inner = Inner {
             phase,
             stream,
@@ -251,12 +264,18 @@ impl Socket {
         inner
     }
 
-    /// Takes the next connection of a listening socket.
+    /// Takes the next connection of a listening socket. A program that can have no more descriptors leaves it there.
     pub(super) fn accept(&self) -> Result<Self> {
-        self.until(Wait::AsSet, None, |inner| match inner.phase {
-            Phase::Listening => inner.accept().transpose(),
-            _ => Some(Err(INVALID)),
-        })
+        loop {
+            let channel = OwnChannel::new()?;
+            let id = self.until(Wait::AsSet, None, |inner| match inner.phase {
+                Phase::Listening => inner.next_request().transpose(),
+                _ => Some(Err(INVALID)),
+            })?;
+            if let Some(accepted) = accept(Owned { id, channel })? {
+                return Ok(accepted);
+            }
+        }
     }
 }
 
@@ -294,7 +313,7 @@ impl Inner {
         let connected = self.addresses()?.1;
         let to = to.map(address::canonical).or(connected).ok_or(Errno(libc::EDESTADDRREQ))?;
         let local = self.bind_for(to)?;
-        let channel = self.owned.as_ref().map(|owned| owned.channel).ok_or(Errno(libc::EBADF))?;
+        let channel = self.owned.as_ref().map(|owned| owned.channel.0).ok_or(Errno(libc::EBADF))?;
         let packets = self.packets.as_mut().ok_or(INVALID)?;
         Ok(packets.send(channel, local, to, data)?.then_some(data.len()))
     }
@@ -347,7 +366,7 @@ impl Inner {
         if self.phase == Phase::Listening {
             return;
         }
-        let Some(channel) = self.owned.as_ref().map(|owned| owned.channel) else { return };
+        let Some(channel) = self.owned.as_ref().map(|owned| owned.channel.0) else { return };
         if self.packets.is_some() {
             let connected = self.addresses().ok().and_then(|(_, remote)| remote);
             if let Some(packets) = &mut self.packets {
@@ -406,8 +425,9 @@ impl Inner {
         let _ = self.id().and_then(Id::disconnect);
     }
 
-    fn accept(&mut self) -> Result<Option<Socket>> {
-        let listening = self.owned.as_ref().map(|owned| owned.channel).ok_or(Errno(libc::EBADF))?;
+    /// The identifier of the next who asks for a connection; `None` if nobody does.
+    fn next_request(&mut self) -> Result<Option<*mut rdma_cm_id>> {
+        let listening = self.owned.as_ref().map(|owned| owned.channel.0).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the channel is our own.
         let event = match unsafe { event::next(listening) } {
             Ok(event) => event,
@@ -421,9 +441,8 @@ impl Inner {
             let agreed = asked.then(|| check_agreement(&*event));
             event::acknowledge(event);
             match agreed {
-                // Who is gone by now is not for the program.
-                Some(Ok(())) => Ok(accept(id).ok()),
-                // Nor is who is no socket of ours.
+                Some(Ok(())) => Ok(Some(id)),
+                // Who is no socket of ours is not for the program.
                 Some(Err(_)) => {
                     Id::of(id).reject(Vec::new());
                     bind::destroy(id);
@@ -494,15 +513,14 @@ fn check_agreement(event: &rdma_cm_event) -> Result<()> {
     if agrees(private) { Ok(()) } else { Err(Errno(libc::EPROTO)) }
 }
 
-/// A socket for a connection that somebody asks for.
-fn accept(id: *mut rdma_cm_id) -> Result<Socket> {
-    let (channel, number) = channel()?;
-    let mut owned = Owned { id, channel };
+/// A socket for a connection that somebody asks for; `None` if they are gone by now, which is not for the program.
+fn accept(mut owned: Owned) -> Result<Option<Socket>> {
+    let channel = owned.channel.0;
     bind::migrate(owned.id(), channel)?;
     let stream = Stream::new(&Manager::get()?.device, owned.id())?;
     // From here on all goes in the right order, should the other side be gone.
-    let socket = Socket::of(owned, number, Phase::Accepting, Some(stream));
+    let socket = Socket::of(owned, Phase::Accepting, Some(stream));
     // SAFETY: what the parameters point at is static.
-    unsafe { lock(&socket.inner).id()?.accept(Some(&agreement()))? };
-    Ok(socket)
+    let accepted = unsafe { lock(&socket.inner).id()?.accept(Some(&agreement())) };
+    Ok(accepted.is_ok().then_some(socket))
 }
