@@ -9,8 +9,9 @@ use crate::qp::QueuePair;
 use crate::wire::{Header, Opcode, Syndrome};
 
 /// Control frames that may wait; a link with more is not read from until they have left, so that
-/// a peer that only talks cannot fill our memory.
-const MAX_CONTROLS: usize = 1024;
+/// a peer that only talks cannot fill our memory. More than a full ring of requests gets as answers: two
+/// sides that refuse all that the other says must not wait for each other.
+const MAX_CONTROLS: usize = 16 * 1024;
 
 /// Acknowledgements wait for company until this many messages or bytes are unacknowledged.
 const MANY_MESSAGES: usize = 16;
