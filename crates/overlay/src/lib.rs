@@ -1,0 +1,11 @@
+//! The overlay: a layer-2 network for instances, over any network between the nodes.
+//!
+//! Nothing here does IO, reads a clock or starts a thread: frames and times come in, frames and where they
+//! belong go out.
+//!
+//! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
+
+pub mod ethernet;
+pub mod mac;
+
+pub use mac::Mac;
