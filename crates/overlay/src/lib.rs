@@ -4,8 +4,10 @@
 //! belong go out.
 //!
 //! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
+//! * [`tunnel`]: what protects datagrams between two nodes.
 
 pub mod ethernet;
 pub mod mac;
+pub mod tunnel;
 
 pub use mac::Mac;

@@ -1,0 +1,76 @@
+//! What stands at the front of a datagram, in clear, protected by the tag behind it.
+//!
+//! ```text
+//!  0        1        2                 4                 8                                 16
+//!  ├────────┼────────┼─────────────────┼─────────────────┼─────────────────────────────────┤
+//!  │  kind  │  lane  │   generation    │     session     │             counter             │ sealed … │ tag │
+//! ```
+//!
+//! Little-endian. `session` is a number that the receiver has chosen; with `lane` it finds the keys, of which
+//! `generation` says the which. `counter` is the nonce: it never repeats within a generation.
+
+/// Bytes of a header.
+pub const HEADER: usize = 16;
+
+/// What a datagram begins with that is one of ours, in this version.
+const KIND: u8 = 0xa1;
+
+/// The header of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Which of the sender's workers has sent it.
+    pub lane: u8,
+    /// Counts the changes of keys.
+    pub generation: u16,
+    /// The receiver's number for the session.
+    pub session: u32,
+    /// Counts the datagrams of a generation.
+    pub counter: u64,
+}
+
+impl Header {
+    /// The header's bytes.
+    #[must_use]
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = KIND;
+        bytes[1] = self.lane;
+        bytes[2..4].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.session.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.counter.to_le_bytes());
+        bytes
+    }
+
+    /// The header in front of `datagram`; `None` if it is none of ours.
+    #[must_use]
+    #[inline]
+    pub fn decode(datagram: &[u8]) -> Option<Self> {
+        let [kind, lane, g0, g1, s0, s1, s2, s3, counter @ ..] = datagram.first_chunk::<HEADER>()?;
+        (*kind == KIND).then_some(Self {
+            lane: *lane,
+            generation: u16::from_le_bytes([*g0, *g1]),
+            session: u32::from_le_bytes([*s0, *s1, *s2, *s3]),
+            counter: u64::from_le_bytes(*counter),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_their_encoding() {
+        let header = Header { lane: 3, generation: 0x1234, session: 0xdead_beef, counter: u64::MAX - 5 };
+        assert_eq!(Header::decode(&header.encode()), Some(header));
+    }
+
+    #[test]
+    fn other_datagrams_have_none() {
+        let mut bytes = Header { lane: 0, generation: 0, session: 0, counter: 0 }.encode();
+        assert_eq!(Header::decode(&bytes[..HEADER - 1]), None);
+        bytes[0] ^= 1;
+        assert_eq!(Header::decode(&bytes), None);
+    }
+}

@@ -1,0 +1,354 @@
+//! Who seals datagrams, and who opens them.
+//!
+//! A *lane* is what one worker of a node sends to the other node. Its keys and counters are its own, so that workers share
+//! nothing. The sender decides when keys change, but not before it has heard that something of the present generation has
+//! arrived: the receiver keeps the next key ready and no more, so that a forged generation costs nothing.
+//!
+//! ```text
+//!  Sealing   generation g ─── confirmed, and so many blocks or so long ───▶ g + 1 ──▶ … ──▶ exhausted: a new session is due
+//!  Opening   [ g - 1 │ g │ g + 1 ]  ─── first datagram of g + 1 ───▶  [ g │ g + 1 │ g + 2 ]
+//! ```
+
+use std::time::Duration;
+
+use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
+
+use super::header::{HEADER, Header};
+use super::keys::{Direction, Root};
+use super::replay::Window;
+
+/// Bytes of the tag behind what is sealed.
+pub const TAG: usize = 16;
+
+/// Bytes that protecting a datagram adds.
+pub const OVERHEAD: usize = HEADER + TAG;
+
+/// When keys change.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Blocks of 16 bytes that are sealed with one key.
+    pub blocks: u64,
+    /// After which time a key that the receiver has is changed.
+    pub age: Duration,
+}
+
+impl Default for Limits {
+    /// What leaves an attacker an advantage of 2⁻⁵⁷ at most (RFC 9001, appendix B.1.1): 2²⁸ packets of 2⁷ blocks.
+    fn default() -> Self {
+        Self { blocks: 1 << 35, age: Duration::from_secs(600) }
+    }
+}
+
+/// No key is left: the nodes have to connect anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all keys of the session are used up")]
+pub struct Exhausted;
+
+/// The sender's side of a lane.
+pub struct Sealing {
+    root: Root,
+    direction: Direction,
+    limits: Limits,
+    /// Of the next datagram.
+    header: Header,
+    key: LessSafeKey,
+    /// What may still be sealed with the key.
+    blocks: u64,
+    since: Duration,
+    /// The receiver has the key.
+    confirmed: bool,
+}
+
+impl Sealing {
+    /// Seals what worker `lane` sends in `direction`. `session`: the receiver's number.
+    #[must_use]
+    pub fn new(
+        root: &Root,
+        direction: Direction,
+        lane: u8,
+        session: u32,
+        limits: Limits,
+        now: Duration,
+    ) -> Self {
+        let header = Header { lane, generation: 0, session, counter: 0 };
+        let key = root.key(direction, lane, 0);
+        let (root, blocks) = (root.clone(), limits.blocks);
+        Self { root, direction, limits, header, key, blocks, since: now, confirmed: false }
+    }
+
+    /// Seals the bytes between the first [`HEADER`] and the last [`TAG`] of `datagram`, and fills these in.
+    ///
+    /// # Errors
+    /// If the key is used up, and there is no next one, or the receiver has not heard of this one.
+    ///
+    /// # Panics
+    /// If `datagram` has no room for header and tag.
+    #[inline]
+    pub fn seal(&mut self, datagram: &mut [u8], now: Duration) -> Result<(), Exhausted> {
+        let blocks = datagram.len().div_ceil(TAG) as u64;
+        let is_old = now.saturating_sub(self.since) >= self.limits.age;
+        if blocks > self.blocks || (is_old && self.confirmed) {
+            self.change_key(now)?;
+        }
+        self.blocks = self.blocks.saturating_sub(blocks);
+        let (front, rest) = datagram.split_at_mut(HEADER);
+        let (content, tag) = rest.split_at_mut(rest.len() - TAG);
+        front.copy_from_slice(&self.header.encode());
+        let sealed =
+            self.key.seal_in_place_separate_tag(nonce(self.header.counter), Aad::from(&*front), content);
+        tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
+        self.header.counter += 1;
+        Ok(())
+    }
+
+    /// The generation of the present key, and how many datagrams were sealed with it.
+    #[must_use]
+    pub fn sealed(&self) -> (u16, u64) {
+        (self.header.generation, self.header.counter)
+    }
+
+    /// The receiver says that it has taken something of `generation`.
+    pub fn confirm(&mut self, generation: u16) {
+        self.confirmed |= generation == self.header.generation;
+    }
+
+    #[cold]
+    fn change_key(&mut self, now: Duration) -> Result<(), Exhausted> {
+        let next = self.header.generation.checked_add(1);
+        let generation = next.filter(|_| self.confirmed).ok_or(Exhausted)?;
+        self.header = Header { generation, counter: 0, ..self.header };
+        self.key = self.root.key(self.direction, self.header.lane, generation);
+        (self.blocks, self.since, self.confirmed) = (self.limits.blocks, now, false);
+        Ok(())
+    }
+}
+
+/// Why a datagram is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is shorter than a header and a tag.
+    #[error("it is too short")]
+    Short,
+    /// Its key is not known: it is too old, or from somebody else.
+    #[error("its key is not known")]
+    UnknownKey,
+    /// It has been taken already, or is too old for that to be known.
+    #[error("it came before, or is too old to know")]
+    Replayed,
+    /// Somebody else has made or changed it.
+    #[error("it is forged or damaged")]
+    Forged,
+}
+
+/// A key, and what has come under it.
+struct Generation {
+    number: u16,
+    key: LessSafeKey,
+    window: Window,
+}
+
+/// The receiver's side of a lane.
+pub struct Opening {
+    root: Root,
+    direction: Direction,
+    lane: u8,
+    previous: Option<Generation>,
+    current: Generation,
+    /// `None` after the last one.
+    next: Option<Generation>,
+}
+
+impl Opening {
+    /// Opens what worker `lane` of the peer sends in `direction`.
+    #[must_use]
+    pub fn new(root: &Root, direction: Direction, lane: u8) -> Self {
+        let generation = |number| Generation::new(root, direction, lane, number);
+        let (current, next) = (generation(0), Some(generation(1)));
+        Self { root: root.clone(), direction, lane, previous: None, current, next }
+    }
+
+    /// What is sealed in `datagram`, which has the header `header`; opened in its place.
+    ///
+    /// # Errors
+    /// If it is not taken. Nothing has changed then, but `datagram` may hold anything.
+    #[inline]
+    pub fn open<'a>(&mut self, header: &Header, datagram: &'a mut [u8]) -> Result<&'a mut [u8], Refused> {
+        let (front, sealed) = datagram.split_at_mut_checked(HEADER).ok_or(Refused::Short)?;
+        if sealed.len() < TAG {
+            return Err(Refused::Short);
+        }
+        let generation = self.generation(header.generation).ok_or(Refused::UnknownKey)?;
+        if !generation.window.is_fresh(header.counter) {
+            return Err(Refused::Replayed);
+        }
+        let opened = generation.key.open_in_place(nonce(header.counter), Aad::from(&*front), sealed);
+        let opened = opened.map_err(|_| Refused::Forged)?;
+        generation.window.mark(header.counter);
+        if header.generation > self.current.number {
+            self.turn_over();
+        }
+        Ok(opened)
+    }
+
+    /// The newest generation of which something has been taken.
+    #[must_use]
+    pub fn newest(&self) -> u16 {
+        self.current.number
+    }
+
+    #[inline]
+    fn generation(&mut self, number: u16) -> Option<&mut Generation> {
+        if self.current.number == number {
+            return Some(&mut self.current);
+        }
+        let others = self.previous.iter_mut().chain(&mut self.next);
+        others.into_iter().find(|generation| generation.number == number)
+    }
+
+    /// The sender has begun the next generation.
+    #[cold]
+    fn turn_over(&mut self) {
+        let Some(next) = self.next.take() else { return };
+        self.next = next
+            .number
+            .checked_add(1)
+            .map(|number| Generation::new(&self.root, self.direction, self.lane, number));
+        self.previous = Some(std::mem::replace(&mut self.current, next));
+    }
+}
+
+impl Generation {
+    fn new(root: &Root, direction: Direction, lane: u8, number: u16) -> Self {
+        Self { number, key: root.key(direction, lane, number), window: Window::default() }
+    }
+}
+
+/// The nonce of a key's datagram `counter`.
+#[inline]
+fn nonce(counter: u64) -> Nonce {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(&counter.to_le_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(5);
+    const LIMITS: Limits = Limits { blocks: 64, age: Duration::from_secs(600) };
+
+    fn lane(limits: Limits) -> (Sealing, Opening) {
+        let root = Root::new(&[7; 32]);
+        let sealing = Sealing::new(&root, Direction::FromDialer, 2, 77, limits, NOW);
+        (sealing, Opening::new(&root, Direction::FromDialer, 2))
+    }
+
+    fn seal(sealing: &mut Sealing, content: &[u8], now: Duration) -> Result<Vec<u8>, Exhausted> {
+        let mut datagram = [&[0; HEADER], content, &[0; TAG]].concat();
+        sealing.seal(&mut datagram, now).map(|()| datagram)
+    }
+
+    fn open(opening: &mut Opening, datagram: &[u8]) -> Result<Vec<u8>, Refused> {
+        let header = Header::decode(datagram).ok_or(Refused::Short)?;
+        opening.open(&header, &mut datagram.to_vec()).map(|content| content.to_vec())
+    }
+
+    #[test]
+    fn what_is_sealed_is_opened_once() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        for content in [&b""[..], b"a frame", &[9; 100]] {
+            let datagram = seal(&mut sealing, content, NOW).unwrap();
+            assert_eq!(datagram.len(), content.len() + OVERHEAD);
+            let header = Header::decode(&datagram).unwrap();
+            assert_eq!((header.lane, header.session), (2, 77));
+            assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(content));
+            assert_eq!(open(&mut opening, &datagram), Err(Refused::Replayed));
+        }
+    }
+
+    #[test]
+    fn every_bit_counts() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        let datagram = seal(&mut sealing, b"a frame", NOW).unwrap();
+        for bit in 0..datagram.len() * 8 {
+            let mut damaged = datagram.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(&mut opening, &damaged).is_err(), "bit {bit}");
+        }
+        for length in 0..datagram.len() {
+            assert!(open(&mut opening, &datagram[..length]).is_err(), "{length} bytes");
+        }
+        assert!(open(&mut opening, &datagram).is_ok(), "what was forged has changed nothing");
+    }
+
+    #[test]
+    fn lanes_and_directions_have_keys_of_their_own() {
+        let root = Root::new(&[7; 32]);
+        let datagram = seal(&mut lane(LIMITS).0, b"a frame", NOW).unwrap();
+        let others = [(Direction::FromListener, 2), (Direction::FromDialer, 3)];
+        for (direction, lane) in others {
+            assert_eq!(open(&mut Opening::new(&root, direction, lane), &datagram), Err(Refused::Forged));
+        }
+        let other_root = Root::new(&[8; 32]);
+        let mut stranger = Opening::new(&other_root, Direction::FromDialer, 2);
+        assert_eq!(open(&mut stranger, &datagram), Err(Refused::Forged));
+    }
+
+    #[test]
+    fn keys_change_and_datagrams_overtake_each_other() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        let mut datagrams = Vec::new();
+        for number in 0..100_u8 {
+            datagrams.push(seal(&mut sealing, &[number; 32], NOW).unwrap());
+            sealing.confirm(sealing.sealed().0);
+        }
+        assert!(sealing.sealed().0 > 4, "64 blocks are 16 datagrams");
+        for pair in datagrams.chunks(2) {
+            for datagram in pair.iter().rev() {
+                assert!(open(&mut opening, datagram).is_ok());
+            }
+        }
+        assert_eq!(open(&mut opening, &datagrams[0]), Err(Refused::UnknownKey));
+        assert_eq!(opening.newest(), sealing.sealed().0);
+    }
+
+    #[test]
+    fn an_old_key_is_changed() {
+        let (mut sealing, mut opening) = lane(Limits::default());
+        let first = seal(&mut sealing, b"first", NOW).unwrap();
+        let later = NOW + Limits::default().age;
+        let unheard = seal(&mut sealing, b"unheard", later).unwrap();
+        assert_eq!(sealing.sealed(), (0, 2), "the receiver may know of nothing yet");
+        sealing.confirm(0);
+        let second = seal(&mut sealing, b"second", later).unwrap();
+        assert_eq!(sealing.sealed(), (1, 1));
+        for (datagram, content) in [(second, &b"second"[..]), (first, b"first"), (unheard, b"unheard")] {
+            assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(content));
+        }
+    }
+
+    #[test]
+    fn a_key_is_never_used_for_longer_than_it_may() {
+        let (mut sealing, _) = lane(LIMITS);
+        let sealed = (0..100).take_while(|_| seal(&mut sealing, &[0; 32], NOW).is_ok()).count();
+        assert_eq!(sealed, 16, "nobody has confirmed the first one");
+        sealing.confirm(0);
+        sealing.header.generation = u16::MAX;
+        assert!(seal(&mut sealing, b"", NOW).is_err(), "there is no next one");
+    }
+
+    #[test]
+    fn the_last_generation_opens() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        let last = |number| Generation::new(&opening.root, opening.direction, opening.lane, number);
+        let (current, next) = (last(u16::MAX - 1), last(u16::MAX));
+        (opening.current, opening.next) = (current, Some(next));
+        sealing.header.generation = u16::MAX - 1;
+        sealing.confirm(u16::MAX - 1);
+        sealing.blocks = 0;
+        let datagram = seal(&mut sealing, b"last", NOW).unwrap();
+        assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(&b"last"[..]));
+        assert!(opening.next.is_none() && opening.newest() == u16::MAX);
+    }
+}
