@@ -1,0 +1,144 @@
+//! Datagrams between nodes, many in one call.
+//!
+//! What leaves for one node at one time leaves in one call, and the kernel cuts it (`UDP_SEGMENT`); what has come from one
+//! node is glued together by the kernel (`UDP_GRO`), and cut here. No datagram is fragmented on its way: one that is too
+//! long for the path is lost, and the path's limit has to be found.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+/// The most bytes that leave in one call, or come in one.
+pub const MOST: usize = 65_535;
+
+/// What the kernel may keep for us, or of us, if it lets us: the bursts of some segments.
+const KERNEL_BUFFER: usize = 8 << 20;
+
+/// A socket that is bound.
+#[derive(Debug)]
+pub struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Socket {
+    /// A socket bound to `address`.
+    ///
+    /// # Errors
+    /// If it cannot be bound, or the kernel lacks what is needed.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        enlarge(&socket);
+        Ok(Self { socket, state })
+    }
+
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// How many datagrams of `length` bytes can leave in one call.
+    #[must_use]
+    pub fn at_once(&self, length: usize) -> usize {
+        self.state.max_gso_segments().min(MOST / length.max(1)).max(1)
+    }
+
+    /// Sends `datagrams`, which stand one behind the other, all of `length` bytes but for a shorter last one, at most
+    /// [`Self::at_once`].
+    ///
+    /// # Errors
+    /// `EAGAIN` if the kernel takes no more at the moment; `EMSGSIZE` if they are longer than the device's MTU.
+    pub fn send(&self, to: SocketAddr, datagrams: &[u8], length: usize) -> io::Result<()> {
+        let segment_size = (datagrams.len() > length).then_some(length);
+        let transmit =
+            Transmit { destination: to, ecn: None, contents: datagrams, segment_size, src_ip: None };
+        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+
+    /// Takes what has come from one address into `into`, which has room for [`MOST`] bytes.
+    ///
+    /// # Errors
+    /// `EAGAIN` if nothing has.
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<Arrival> {
+        let mut meta = [RecvMeta::default()];
+        self.state.recv(UdpSockRef::from(&self.socket), &mut [IoSliceMut::new(into)], &mut meta)?;
+        let [RecvMeta { addr, len, stride, .. }] = meta;
+        Ok(Arrival { from: addr, bytes: len, length: stride })
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Datagrams that have come together, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// From whom.
+    pub from: SocketAddr,
+    /// All their bytes.
+    pub bytes: usize,
+    /// Those of each but the last one, which may be shorter.
+    pub length: usize,
+}
+
+/// Makes the kernel's buffers large, beyond what is granted to everybody if this process may.
+fn enlarge(socket: &UdpSocket) {
+    use rustix::net::sockopt;
+    // Smaller ones only lose more in bursts.
+    let _ = sockopt::set_socket_recv_buffer_size_force(socket, KERNEL_BUFFER)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, KERNEL_BUFFER));
+    let _ = sockopt::set_socket_send_buffer_size_force(socket, KERNEL_BUFFER)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, KERNEL_BUFFER));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn socket() -> Socket {
+        Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    /// All that comes until `count` bytes have, as datagrams.
+    fn receive(socket: &Socket, count: usize) -> Vec<Vec<u8>> {
+        let (mut datagrams, mut taken, begun) = (Vec::new(), 0, Instant::now());
+        let mut buffer = vec![0; MOST];
+        while taken < count {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{taken} of {count} bytes came");
+            let Ok(arrival) = socket.receive(&mut buffer) else { continue };
+            taken += arrival.bytes;
+            datagrams.extend(buffer[..arrival.bytes].chunks(arrival.length).map(<[u8]>::to_vec));
+        }
+        datagrams
+    }
+
+    #[test]
+    fn many_leave_and_come_as_they_were() {
+        let (from, to) = (socket(), socket());
+        for (length, count) in [(1, 1), (100, 1), (100, 7), (1400, 40), (9000, 7)] {
+            let sent: Vec<u8> = (0..length * count - length / 3).map(|at| (at / 7) as u8).collect();
+            assert!(count <= from.at_once(length), "{count} of {length}");
+            from.send(to.address().unwrap(), &sent, length).unwrap();
+            let expected: Vec<Vec<u8>> = sent.chunks(length).map(<[u8]>::to_vec).collect();
+            assert_eq!(receive(&to, sent.len()), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused() {
+        let from = socket();
+        let error = from.send(from.address().unwrap(), &vec![0; MOST + 1], MOST + 1).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+}

@@ -1,0 +1,135 @@
+//! A TAP: a network device whose frames a program reads and writes.
+//!
+//! With each frame comes a `virtio_net_hdr`, and so the kernel need not cut what a program sends into frames of the
+//! device's MTU, nor compute checksums: segments of up to 64 KiB cross in one call, both ways.
+
+use std::ffi::CString;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The most bytes of a frame that is read: a datagram's limit with an Ethernet header, two tags, and the header before it.
+pub const MOST: usize = 65_535 + 14 + 2 * 4 + 10;
+
+/// What the kernel may leave to who reads, and who reads to the kernel (`linux/if_tun.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Checksums of TCP and UDP.
+    pub checksum: bool,
+    /// TCP segments longer than a frame. They have no checksum.
+    pub tcp: bool,
+    /// So for UDP, since Linux 6.2.
+    pub udp: bool,
+}
+
+impl Offloads {
+    /// None.
+    pub const NONE: Self = Self { checksum: false, tcp: false, udp: false };
+    /// All.
+    pub const ALL: Self = Self { checksum: true, tcp: true, udp: true };
+
+    fn flags(self) -> libc::c_uint {
+        let on = |is_on: bool, flags| if is_on { flags } else { 0 };
+        let tcp = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        let checksum = self.checksum || self.tcp || self.udp;
+        on(checksum, libc::TUN_F_CSUM) | on(self.tcp, tcp) | on(self.udp, udp)
+    }
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No device can be called that.
+    #[error("`{0}` is no name for a network device: it has 1 to 15 characters, and neither `/` nor spaces")]
+    Name(String),
+    /// The kernel has no TUN/TAP.
+    #[error("/dev/net/tun cannot be opened: load the kernel module `tun`, and run this as root")]
+    NoDriver(#[source] io::Error),
+    /// Somebody has such a device, or may not make it.
+    #[error("the network device `{name}` cannot be made")]
+    Refused {
+        /// What it was to be called.
+        name: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// A TAP that this process has made. It is gone when this is dropped.
+#[derive(Debug)]
+pub struct Tap {
+    file: OwnedFd,
+}
+
+impl Tap {
+    /// Makes the device `name` in the network namespace of the calling thread. It is not up, and has no offloads.
+    ///
+    /// # Errors
+    /// If the name cannot be, or the kernel refuses.
+    pub fn new(name: &str) -> Result<Self, OpenError> {
+        let wanted = request(name).ok_or_else(|| OpenError::Name(name.to_owned()))?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty());
+        let file = file.map_err(|error| OpenError::NoDriver(error.into()))?;
+        // SAFETY: the request is live, and as long as the call reads.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
+        check(result).map_err(|source| OpenError::Refused { name: name.to_owned(), source })?;
+        Ok(Self { file })
+    }
+
+    /// Says which offloads are used from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` if the kernel does not know one of them.
+    pub fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+        let flags = libc::c_ulong::from(offloads.flags());
+        // SAFETY: the call takes a number.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })
+    }
+
+    /// Reads the header of a frame, and the frame, into `into`, which has room for [`MOST`] bytes. Returns how many.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none; others if the device is gone or down.
+    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.file, into)?)
+    }
+
+    /// Writes a frame, whose header is at the front of the first part.
+    ///
+    /// # Errors
+    /// `EINVAL` if the kernel finds header and frame to contradict each other; others if the device is gone or down.
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        rustix::io::writev(&self.file, parts)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Asks for a device `name`, of which nobody else has one; `None` if none can be called that.
+fn request(name: &str) -> Option<libc::ifreq> {
+    let is_name =
+        |name: &str| !name.is_empty() && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b'%');
+    let text = CString::new(name).ok().filter(|_| is_name(name))?;
+    let bytes = text.as_bytes_with_nul();
+    // SAFETY: zeroes are a value of the structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let place = request.ifr_name.get_mut(..bytes.len())?;
+    for (to, from) in place.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    Some(request)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

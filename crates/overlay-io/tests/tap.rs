@@ -1,0 +1,107 @@
+//! A TAP in a network namespace of its own. Needs the right to make one.
+
+use std::io::{self, IoSlice};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use overlay_io::tap::{MOST, Offloads, OpenError, Tap};
+
+/// Calls `test` on a thread in a new network namespace.
+fn isolated(test: impl FnOnce() + Send) {
+    let namespace = fabric::netns::create().expect("a network namespace: these tests run as root");
+    fabric::netns::enter(namespace.as_fd(), test).unwrap();
+}
+
+fn ip(line: &str) {
+    let status = Command::new("ip").args(line.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {line}");
+}
+
+/// A device with an address, which knows one neighbour.
+fn tap(offloads: Offloads) -> Tap {
+    let tap = Tap::new("t0").unwrap();
+    tap.set_offloads(offloads).unwrap();
+    ip("addr add 10.9.0.1/24 dev t0");
+    ip("link set t0 mtu 1400 up");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev t0");
+    tap
+}
+
+/// The next UDP datagram to port `port` that the device sends: its header and frame.
+fn next_to(tap: &Tap, port: u16) -> Vec<u8> {
+    /// Behind a `virtio_net_hdr`, the headers of Ethernet and IPv4, and a source port.
+    const PORT: usize = 10 + 14 + 20 + 2;
+    let (mut buffer, begun) = (vec![0; MOST], Instant::now());
+    while begun.elapsed() < Duration::from_secs(10) {
+        match tap.read(&mut buffer) {
+            Ok(length) if buffer[PORT..PORT + 2] == port.to_be_bytes() => return buffer[..length].to_vec(),
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+    panic!("nothing came");
+}
+
+#[test]
+fn frames_come_with_what_the_kernel_left_to_do() {
+    isolated(|| {
+        let tap = tap(Offloads::ALL);
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
+        let read = next_to(&tap, 7000);
+        assert_eq!(read.len(), 10 + 14 + 20 + 8 + 5);
+        assert_eq!(read[0] & 1, 1, "the checksum is not complete");
+        tap.set_offloads(Offloads::NONE).unwrap();
+        socket.send_to(b"hello", "10.9.0.2:7001").unwrap();
+        assert_eq!(next_to(&tap, 7001)[0] & 1, 0, "it is");
+    });
+}
+
+#[test]
+fn frames_arrive_with_what_is_left_to_do() {
+    isolated(|| {
+        let tap = tap(Offloads::ALL);
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
+        let sent = next_to(&tap, 7000);
+        // Back to where it came from; no checksum changes with the order of what is added up.
+        let (header, frame) = sent.split_at(10);
+        let swapped = [
+            &frame[6..12],
+            &frame[..6],
+            &frame[12..26],
+            &frame[30..34],
+            &frame[26..30],
+            &frame[36..38],
+            &frame[34..36],
+            &frame[38..],
+        ];
+        tap.write(&[IoSlice::new(header), IoSlice::new(&swapped.concat())]).unwrap();
+        let mut buffer = [0; 16];
+        let (length, from) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from), (&b"hello"[..], "10.9.0.2:7000".parse().unwrap()));
+        let contradiction =
+            tap.write(&[IoSlice::new(&[1, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0]), IoSlice::new(frame)]);
+        assert_eq!(contradiction.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    });
+}
+
+#[test]
+fn names_are_taken_once_and_given_back() {
+    isolated(|| {
+        let first = Tap::new("t0").unwrap();
+        assert!(matches!(Tap::new("t0"), Err(OpenError::Refused { name, .. }) if name == "t0"));
+        drop(first);
+        assert!(Tap::new("t0").is_ok());
+    });
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    for name in ["", "a name", "a/b", "sixteen_letters_", "tap%d", "nul\0"] {
+        assert!(matches!(Tap::new(name), Err(OpenError::Name(given)) if given == name), "{name:?}");
+    }
+}
