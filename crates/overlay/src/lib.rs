@@ -4,10 +4,12 @@
 //! belong go out.
 //!
 //! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
+//! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`tunnel`]: what protects datagrams between two nodes.
 
 pub mod ethernet;
 pub mod mac;
+pub mod parts;
 pub mod tunnel;
 
 pub use mac::Mac;
