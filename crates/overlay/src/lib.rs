@@ -5,11 +5,13 @@
 //!
 //! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
 //! * [`parts`]: frames that are longer than a datagram can be.
+//! * [`path_mtu`]: how long a datagram may be to arrive.
 //! * [`tunnel`]: what protects datagrams between two nodes.
 
 pub mod ethernet;
 pub mod mac;
 pub mod parts;
+pub mod path_mtu;
 pub mod tunnel;
 
 pub use mac::Mac;

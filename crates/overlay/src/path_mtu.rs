@@ -1,0 +1,289 @@
+//! How long a datagram may be to arrive (RFC 8899).
+//!
+//! Nothing tells reliably: routers drop what is too long, often without a word. So probes of some length are sent, and
+//! the peer answers. What has once arrived is confirmed now and then, as paths change:
+//!
+//! ```text
+//!            ┌───────── a probe of a length between is answered, or lost three times ──────────┐
+//!            ▼                                                                                 │
+//!   base ─▶ searching [ arrives │ does not ] ── the two are close ──▶ complete ── after some time: search again
+//!                     ▲                                                │
+//!                     └──── what arrived does not any more: base ◀─────┘
+//! ```
+
+use std::time::Duration;
+
+/// What every path carries: the least MTU of IPv6, without its header and UDP's.
+pub const BASE: usize = 1280 - 40 - 8;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So many probes of one length are lost before it is taken to be too long.
+const ATTEMPTS: u32 = 3;
+
+/// How often it is confirmed that what arrived still does.
+const CONFIRM: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether more arrives by now.
+const RAISE: Duration = Duration::from_secs(600);
+
+/// A search that is so close is over.
+const CLOSE: usize = 8;
+
+/// What a probe was sent for.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    length: usize,
+    sent: Duration,
+    attempts: u32,
+}
+
+/// The search for one path.
+#[derive(Clone, Debug)]
+pub struct PathMtu {
+    /// Arrives.
+    arrives: usize,
+    /// The most that is tried; one more does not arrive.
+    limit: usize,
+    /// What the device can send.
+    device: usize,
+    /// Under way.
+    probe: Option<Probe>,
+    /// When it is to be confirmed.
+    confirm_at: Duration,
+    /// When more is to be tried.
+    raise_at: Duration,
+}
+
+impl PathMtu {
+    /// A search on a path whose first device sends datagrams of `device` bytes at most.
+    #[must_use]
+    pub fn new(device: usize, now: Duration) -> Self {
+        let device = device.max(BASE);
+        Self { arrives: BASE, limit: device, device, probe: None, confirm_at: now, raise_at: now + RAISE }
+    }
+
+    /// Bytes of a datagram that arrives, as far as is known.
+    #[must_use]
+    pub fn arrives(&self) -> usize {
+        self.arrives
+    }
+
+    /// The length of a probe that is to be sent now.
+    pub fn next_probe(&mut self, now: Duration) -> Option<usize> {
+        if let Some(probe) = self.probe {
+            if now.saturating_sub(probe.sent) < PATIENCE {
+                return None;
+            }
+            self.lost(probe);
+        }
+        if now >= self.raise_at {
+            (self.limit, self.raise_at) = (self.device, now + RAISE);
+        }
+        let again = self.probe.map(|probe| (probe.length, probe.attempts + 1));
+        let (length, attempts) = again.or_else(|| self.wanted(now).map(|length| (length, 1)))?;
+        self.probe = Some(Probe { length, sent: now, attempts });
+        Some(length)
+    }
+
+    /// When [`Self::next_probe`] has the next one.
+    #[must_use]
+    pub fn due(&self, now: Duration) -> Duration {
+        match self.probe {
+            Some(probe) => probe.sent + PATIENCE,
+            None if self.is_searching() => now,
+            None => self.confirm_at.min(self.raise_at),
+        }
+    }
+
+    /// The peer has answered a probe of `length` bytes.
+    pub fn arrived(&mut self, length: usize, now: Duration) {
+        if length < self.arrives || length > self.device {
+            return;
+        }
+        self.arrives = length;
+        self.limit = self.limit.max(length);
+        self.confirm_at = now + CONFIRM;
+        self.probe = self.probe.filter(|probe| probe.length > length);
+    }
+
+    /// The device cannot send datagrams of `length` bytes.
+    pub fn refused(&mut self, length: usize) {
+        let possible = length.saturating_sub(1).max(BASE);
+        self.device = self.device.min(possible);
+        self.limit = self.limit.min(possible);
+        self.arrives = self.arrives.min(possible);
+        self.probe = self.probe.filter(|probe| probe.length <= possible);
+    }
+
+    fn is_searching(&self) -> bool {
+        self.limit - self.arrives >= CLOSE
+    }
+
+    /// What is to be tried next.
+    fn wanted(&self, now: Duration) -> Option<usize> {
+        if now >= self.confirm_at {
+            return Some(self.arrives);
+        }
+        // Most often all that the first device sends arrives.
+        let middle = if self.limit == self.device {
+            self.limit
+        } else {
+            usize::midpoint(self.arrives, self.limit + 1)
+        };
+        self.is_searching().then_some(middle)
+    }
+
+    /// `probe` was not answered.
+    fn lost(&mut self, probe: Probe) {
+        if probe.attempts < ATTEMPTS {
+            return;
+        }
+        self.probe = None;
+        if probe.length > self.arrives {
+            self.limit = probe.length - 1;
+        } else {
+            // A black hole, or nothing arrives at all: then this changes nothing.
+            (self.arrives, self.limit) = (BASE, self.device.min(probe.length.saturating_sub(1).max(BASE)));
+            self.confirm_at = probe.sent + PATIENCE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search, and the path that it is about.
+    struct World {
+        mtu: PathMtu,
+        now: Duration,
+        /// What arrives.
+        path: usize,
+        /// Of so many probes one is lost.
+        loss: u64,
+        probes: u64,
+    }
+
+    impl World {
+        fn new(device: usize, path: usize) -> Self {
+            Self {
+                mtu: PathMtu::new(device, Duration::ZERO),
+                now: Duration::ZERO,
+                path,
+                loss: u64::MAX,
+                probes: 0,
+            }
+        }
+
+        /// Lets time pass.
+        fn run(&mut self, time: Duration) {
+            let end = self.now + time;
+            while self.now < end {
+                while let Some(length) = self.mtu.next_probe(self.now) {
+                    self.probes += 1;
+                    if length <= self.path && !self.probes.is_multiple_of(self.loss) {
+                        self.mtu.arrived(length, self.now);
+                    }
+                }
+                assert!(self.mtu.due(self.now) > self.now, "nothing is due that is not done");
+                self.now = self.mtu.due(self.now).min(end);
+            }
+        }
+
+        fn finds(&self) -> bool {
+            self.mtu.arrives() <= self.path.max(BASE) && self.mtu.arrives() + CLOSE > self.path
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_arrives_is_found() {
+        for (device, path) in [
+            (1472, 1472),
+            (1472, 1400),
+            (8972, 8972),
+            (8972, 1472),
+            (65_507, 1280),
+            (8972, 4000),
+            (1300, 1232),
+        ] {
+            let mut world = World::new(device, path);
+            world.run(MINUTE);
+            assert!(world.finds(), "{device}, {path}: {:?}", world.mtu);
+        }
+    }
+
+    #[test]
+    fn all_of_the_device_is_found_at_once() {
+        let mut world = World::new(1472, 1472);
+        world.run(Duration::from_millis(1));
+        assert_eq!((world.mtu.arrives(), world.probes), (1472, 2));
+    }
+
+    #[test]
+    fn lost_probes_are_no_verdict() {
+        for loss in [2, 3, 5] {
+            let mut world = World { loss, ..World::new(8972, 4000) };
+            world.run(10 * MINUTE);
+            assert!(world.finds(), "one of {loss} is lost: {:?}", world.mtu);
+        }
+    }
+
+    #[test]
+    fn a_black_hole_is_noticed_within_seconds() {
+        let mut world = World::new(8972, 8972);
+        world.run(MINUTE);
+        assert_eq!(world.mtu.arrives(), 8972);
+        world.path = 1472;
+        world.run(CONFIRM + PATIENCE * (ATTEMPTS + 1));
+        assert!(world.mtu.arrives() <= 1472, "{:?}", world.mtu);
+        world.run(MINUTE);
+        assert!(world.finds(), "{:?}", world.mtu);
+    }
+
+    #[test]
+    fn a_wider_path_is_noticed() {
+        let mut world = World::new(8972, 1472);
+        world.run(MINUTE);
+        world.path = 8972;
+        world.run(RAISE + MINUTE);
+        assert_eq!(world.mtu.arrives(), 8972);
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_is_probed_seldom() {
+        let mut world = World::new(1472, 0);
+        world.run(10 * MINUTE);
+        assert_eq!(world.mtu.arrives(), BASE);
+        assert!(world.probes <= 601, "one a second at most: {}", world.probes);
+        world.path = 1472;
+        world.run(MINUTE);
+        assert_eq!(world.mtu.arrives(), 1472);
+    }
+
+    #[test]
+    fn the_device_says_what_it_cannot_send() {
+        let mut world = World::new(8972, 8972);
+        world.run(MINUTE);
+        world.mtu.refused(8972);
+        world.mtu.refused(1473);
+        assert_eq!(world.mtu.arrives(), 1472);
+        world.run(RAISE + MINUTE);
+        assert_eq!(world.mtu.arrives(), 1472);
+        world.mtu.refused(100);
+        assert_eq!(world.mtu.arrives(), BASE);
+    }
+
+    #[test]
+    fn answers_to_nothing_change_nothing() {
+        let mut world = World::new(1472, 1400);
+        world.run(MINUTE);
+        let before = world.mtu.arrives();
+        world.mtu.arrived(100_000, world.now);
+        world.mtu.arrived(10, world.now);
+        assert_eq!(world.mtu.arrives(), before);
+    }
+}
