@@ -4,12 +4,14 @@
 //! belong go out.
 //!
 //! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
+//! * [`matrix`]: who sends how much to whom.
 //! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`path_mtu`]: how long a datagram may be to arrive.
 //! * [`tunnel`]: what protects datagrams between two nodes.
 
 pub mod ethernet;
 pub mod mac;
+pub mod matrix;
 pub mod parts;
 pub mod path_mtu;
 pub mod tunnel;
