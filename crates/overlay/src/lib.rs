@@ -7,6 +7,7 @@
 //! * [`matrix`]: who sends how much to whom.
 //! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`path_mtu`]: how long a datagram may be to arrive.
+//! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
 //! * [`tunnel`]: what protects datagrams between two nodes.
 
 pub mod ethernet;
@@ -14,6 +15,7 @@ pub mod mac;
 pub mod matrix;
 pub mod parts;
 pub mod path_mtu;
+pub mod segment;
 pub mod tunnel;
 
 pub use mac::Mac;
