@@ -1,0 +1,157 @@
+//! From a segment to frames that fit the tunnel.
+
+use super::edit::{Edit, Part, tcp};
+use super::layout::{Ip, Layout, LayoutError, Transport};
+use super::vnet::{VnetError, VnetHeader, gso};
+
+/// Pieces of a segment. The longest one at Linux's least MSS, of 48 bytes with 12 of timestamps, has 1821.
+pub const MOST_PIECES: usize = 2048;
+
+/// Why a segment cannot be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// Its [`VnetHeader`] is not good.
+    #[error(transparent)]
+    Vnet(#[from] VnetError),
+    /// Its headers are not good.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// It is not what its `gso_type` says.
+    #[error("gso_type {0} of a frame with other protocols")]
+    Type(u8),
+    /// The checksum is not that of the frame's TCP or UDP header.
+    #[error("a checksum at byte {start} + {offset}, where none is")]
+    Checksum {
+        /// `csum_start`
+        start: u16,
+        /// `csum_offset`
+        offset: u16,
+    },
+    /// It has too many pieces.
+    #[error("{0} pieces, of at most {MOST_PIECES}")]
+    Pieces(usize),
+}
+
+/// How a frame is split. What is no segment has one piece, which is the frame.
+#[derive(Clone)]
+pub struct Plan {
+    vnet: VnetHeader,
+    pieces: usize,
+    /// Bytes of headers that each piece has of its own.
+    header: usize,
+    /// Bytes of payload in all of them, and in each but the last one.
+    payload: usize,
+    size: usize,
+    edit: Option<Edit>,
+    /// CWR is for the first piece only.
+    ecn: bool,
+}
+
+impl Plan {
+    /// How `frame`, which came with `vnet`, is split.
+    ///
+    /// # Errors
+    /// If `vnet` is not good, or a segment is not one of TCP or UDP over IP as it says. A segment's length is the
+    /// frame's, whatever its IP header says.
+    pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Result<Self, SplitError> {
+        vnet.validate(frame.len())?;
+        if vnet.is_segment() {
+            return Self::of_segment(vnet, frame);
+        }
+        let (header, payload) = (0, frame.len());
+        Ok(Self { vnet: *vnet, pieces: 1, header, payload, size: payload, edit: None, ecn: false })
+    }
+
+    fn of_segment(vnet: &VnetHeader, frame: &[u8]) -> Result<Self, SplitError> {
+        let layout = Layout::of(frame)?;
+        check(vnet, &layout)?;
+        let payload = frame.len() - layout.payload_at;
+        let size = usize::from(vnet.gso_size);
+        // A segment without payload is a frame, too.
+        let pieces = payload.div_ceil(size).max(1);
+        if pieces > MOST_PIECES {
+            return Err(SplitError::Pieces(pieces));
+        }
+        Ok(Self {
+            vnet: VnetHeader::partial(vnet.csum_start, vnet.csum_offset),
+            pieces,
+            header: layout.payload_at,
+            payload,
+            size,
+            edit: Some(Edit::of(frame, layout)),
+            ecn: vnet.gso_type & gso::ECN != 0,
+        })
+    }
+
+    /// How many pieces there are, at least 1.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// What goes with each piece.
+    #[must_use]
+    pub fn piece_vnet(&self) -> VnetHeader {
+        self.vnet
+    }
+
+    /// Bytes of piece `index`, of which the first has the most.
+    ///
+    /// # Panics
+    /// If there is no such piece.
+    #[must_use]
+    pub fn piece_length(&self, index: usize) -> usize {
+        self.header + self.part(index).length
+    }
+
+    /// Writes piece `index` of `frame` to the front of `into`, and returns its length.
+    ///
+    /// # Panics
+    /// If there is no such piece, if `into` has no room for it, or if `frame` is not the plan's.
+    pub fn write_piece(&self, index: usize, frame: &[u8], into: &mut [u8]) -> usize {
+        let part = self.part(index);
+        let (header, rest) = into.split_at_mut(self.header);
+        header.copy_from_slice(&frame[..self.header]);
+        let from = self.header + part.offset;
+        rest[..part.length].copy_from_slice(&frame[from..from + part.length]);
+        if let Some(edit) = &self.edit {
+            edit.write(header, part);
+            self.write_flags(edit, header, index);
+        }
+        self.header + part.length
+    }
+
+    /// FIN and PSH are of the last piece, CWR of the first.
+    fn write_flags(&self, edit: &Edit, header: &mut [u8], index: usize) {
+        let Some(at) = edit.flags_at() else { return };
+        if index + 1 < self.pieces {
+            header[at] &= !(tcp::FIN | tcp::PSH);
+        }
+        if index > 0 && self.ecn {
+            header[at] &= !tcp::CWR;
+        }
+    }
+
+    fn part(&self, index: usize) -> Part {
+        assert!(index < self.pieces, "piece {index} of {}", self.pieces);
+        let offset = self.size * index;
+        Part { index, offset, length: self.size.min(self.payload - offset) }
+    }
+}
+
+/// Checks that a frame with this layout is the segment that `vnet` speaks of.
+fn check(vnet: &VnetHeader, layout: &Layout) -> Result<(), SplitError> {
+    let is_so = match vnet.gso_type & !gso::ECN {
+        gso::TCPV4 => (layout.ip, layout.transport) == (Ip::V4, Transport::Tcp),
+        gso::TCPV6 => (layout.ip, layout.transport) == (Ip::V6, Transport::Tcp),
+        _ => layout.transport == Transport::Udp,
+    };
+    if !is_so {
+        return Err(SplitError::Type(vnet.gso_type));
+    }
+    let (start, offset) = (vnet.csum_start, vnet.csum_offset);
+    if usize::from(start) != layout.transport_at || offset != layout.transport.checksum_offset() {
+        return Err(SplitError::Checksum { start, offset });
+    }
+    Ok(())
+}
