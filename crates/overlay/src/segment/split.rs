@@ -4,8 +4,9 @@ use super::edit::{Edit, Part, tcp};
 use super::layout::{Ip, Layout, LayoutError, Transport};
 use super::vnet::{VnetError, VnetHeader, gso};
 
-/// Pieces of a segment. The longest one at Linux's least MSS, of 48 bytes with 12 of timestamps, has 1821.
-pub const MOST_PIECES: usize = 2048;
+/// Bytes of headers that all pieces of a segment have together: what a few bytes make us do stays small. The longest
+/// segment at Linux's least MSS, of 48 bytes with 12 of timestamps, takes half of it.
+pub const MOST_HEADERS: usize = 256 * 1024;
 
 /// Why a segment cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,9 +28,14 @@ pub enum SplitError {
         /// `csum_offset`
         offset: u16,
     },
-    /// It has too many pieces.
-    #[error("{0} pieces, of at most {MOST_PIECES}")]
-    Pieces(usize),
+    /// Its pieces would have too many headers.
+    #[error("{pieces} pieces with {header} bytes of headers each, more than {MOST_HEADERS} together")]
+    Pieces {
+        /// How many there would be.
+        pieces: usize,
+        /// Bytes of headers of each.
+        header: usize,
+    },
 }
 
 /// How a frame is split. What is no segment has one piece, which is the frame.
@@ -65,17 +71,17 @@ impl Plan {
     fn of_segment(vnet: &VnetHeader, frame: &[u8]) -> Result<Self, SplitError> {
         let layout = Layout::of(frame)?;
         check(vnet, &layout)?;
-        let payload = frame.len() - layout.payload_at;
-        let size = usize::from(vnet.gso_size);
+        let (header, size) = (layout.payload_at, usize::from(vnet.gso_size));
+        let payload = frame.len() - header;
         // A segment without payload is a frame, too.
         let pieces = payload.div_ceil(size).max(1);
-        if pieces > MOST_PIECES {
-            return Err(SplitError::Pieces(pieces));
+        if pieces * header > MOST_HEADERS {
+            return Err(SplitError::Pieces { pieces, header });
         }
         Ok(Self {
             vnet: VnetHeader::partial(vnet.csum_start, vnet.csum_offset),
             pieces,
-            header: layout.payload_at,
+            header,
             payload,
             size,
             edit: Some(Edit::of(frame, layout)),

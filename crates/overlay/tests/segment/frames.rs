@@ -97,14 +97,15 @@ impl Packet {
             _ => rng.usize(1..=40),
         };
         packet.payload = bytes(rng, length);
-        // At most the pieces that a plan may have.
+        // No more pieces than a plan may have.
+        let pieces = 256 * 1024 / packet.header_length();
         packet.size = match rng.u8(..4) {
             0 => 1448,
             1 => rng.usize(1..=100),
             2 => rng.usize(1..=9000),
             _ => rng.usize(1..=length),
         }
-        .max(length.div_ceil(2048));
+        .max(length.div_ceil(pieces));
         if let Transport::Tcp(tcp) = &packet.transport {
             packet.ecn = tcp.cwr && rng.bool();
         }

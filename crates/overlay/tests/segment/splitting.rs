@@ -208,8 +208,10 @@ fn extensions_are_looked_behind_but_not_without_an_end() {
 #[test]
 fn pieces_are_limited() {
     let packet = |length| Packet::tcp(length, 2);
-    assert_eq!(split(&packet(4096).vnet(), &packet(4096).partial()).len(), 2048);
-    assert_eq!(refusal(&packet(4097), packet(4097).vnet(), |_| ()), Some(SplitError::Pieces(2049)));
+    let (header, most) = (packet(1).header_length(), 256 * 1024 / packet(1).header_length());
+    assert_eq!(split(&packet(2 * most).vnet(), &packet(2 * most).partial()).len(), most);
+    let refused = refusal(&packet(2 * most + 1), packet(2 * most + 1).vnet(), |_| ());
+    assert_eq!(refused, Some(SplitError::Pieces { pieces: most + 1, header }));
 }
 
 #[test]
