@@ -8,6 +8,7 @@
 //! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`path_mtu`]: how long a datagram may be to arrive.
 //! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
+//! * [`switch`]: which frame goes where, and who owns a MAC.
 //! * [`topology`]: nodes, links, and the ways that frames take.
 //! * [`tunnel`]: what protects datagrams between two nodes.
 
@@ -17,6 +18,7 @@ pub mod matrix;
 pub mod parts;
 pub mod path_mtu;
 pub mod segment;
+pub mod switch;
 pub mod topology;
 pub mod tunnel;
 

@@ -1,0 +1,181 @@
+//! What becomes of a frame from another node.
+
+use std::time::Duration;
+
+use super::bucket::{Flood, FloodLimits};
+use super::path::{Passing, front, limit};
+use super::probe::Probe;
+use super::{Destination, Label, Place, Reason, Switch, To, Verdict};
+use crate::ethernet::Front;
+use crate::topology::{NodeId, Routes};
+
+impl Switch {
+    pub(super) fn take(
+        &mut self,
+        neighbour: NodeId,
+        label: Label,
+        frame: &[u8],
+        now: Duration,
+        out: &mut Vec<To>,
+    ) -> Result<Verdict, Reason> {
+        let routes = self.versions.get(label.version).ok_or(Reason::UnknownVersion)?;
+        match label.to {
+            Destination::Node(node) | Destination::Forwarded(node) if node != self.me => {
+                out.push(transit(routes, neighbour, label, node)?);
+                Ok(Verdict::Forwarded)
+            }
+            Destination::Node(_) if label.ingress == self.me => Err(Reason::Loop),
+            Destination::Node(_) | Destination::Forwarded(_) => self.arrive(label, frame, now, out),
+            Destination::Everyone => self.spread(neighbour, label, frame, now, out),
+        }
+    }
+
+    /// A frame for one MAC, which should be here.
+    fn arrive(
+        &mut self,
+        label: Label,
+        frame: &[u8],
+        now: Duration,
+        out: &mut Vec<To>,
+    ) -> Result<Verdict, Reason> {
+        let front = front(frame)?;
+        if front.destination.is_group() {
+            return Err(Reason::Malformed);
+        }
+        let forwarded = matches!(label.to, Destination::Forwarded(_));
+        let passing = Passing { frame, front, ingress: label.ingress, forwarded, now };
+        if !self.is_ours_sent_on(&passing) {
+            self.admit_from_node(&front, label.ingress, now)?;
+        }
+        match self.find(&front, now) {
+            Some(Place::Port(port)) => self.hand_over(port, &passing, out),
+            _ => self.astray(&passing, out),
+        }
+    }
+
+    /// A MAC that was elsewhere has moved here, and what a station here sent to it comes after it: the source has been
+    /// looked at when the frame left.
+    fn is_ours_sent_on(&self, passing: &Passing<'_>) -> bool {
+        passing.forwarded && passing.ingress == self.me
+    }
+
+    /// The destination is not here. It may be about to come, or have left.
+    fn astray(&mut self, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
+        if let Some(kept) = self.moves.keep_for_arrival(passing, &self.limits) {
+            return kept;
+        }
+        let managed = self.managed.get(passing.front.destination).ok_or(Reason::Stale)?;
+        match managed.home {
+            Some(Place::Node(node)) if managed.is_forwarded(passing.now) && !passing.forwarded => {
+                out.push(self.to_node(Destination::Forwarded(node), node, passing.ingress)?);
+                Ok(Verdict::Forwarded)
+            }
+            _ => Err(Reason::Stale),
+        }
+    }
+
+    /// A frame for everyone: to the children in the tree of its ingress node, and to the ports here.
+    fn spread(
+        &mut self,
+        neighbour: NodeId,
+        label: Label,
+        frame: &[u8],
+        now: Duration,
+        out: &mut Vec<To>,
+    ) -> Result<Verdict, Reason> {
+        let routes = self.versions.get(label.version).ok_or(Reason::UnknownVersion)?;
+        if routes.next_hop(label.ingress) != Some(neighbour) {
+            return Err(Reason::ReversePath);
+        }
+        let front = front(frame)?;
+        let passing = Passing { frame, front, ingress: label.ingress, forwarded: false, now };
+        let probe = Probe::of(&front, frame);
+        let kind = match probe {
+            Some(_) => Flood::Probe,
+            None if front.destination.is_group() => Flood::Broadcast,
+            None => Flood::Unknown,
+        };
+        let rates = self.limits.node_flood;
+        let limits = self.node_flood.entry(label.ingress).or_insert_with(|| FloodLimits::new(rates));
+        limit(limits, kind, &passing)?;
+        let before = out.len();
+        self.pass_on(label, out);
+        let delivered = match probe {
+            Some(probe) => self.check_probe_from_node(&probe, label.ingress, now),
+            None => self.admit_from_node(&front, label.ingress, now),
+        };
+        // Others decide for themselves whom they believe.
+        match delivered.and_then(|()| self.deliver(&passing, out)) {
+            Err(reason) if out.len() == before => return Err(reason),
+            Err(reason) => self.counters.drop(reason),
+            Ok(()) => {}
+        }
+        Ok(Verdict::Flooded)
+    }
+
+    /// To the children in the tree of the ingress node.
+    fn pass_on(&mut self, label: Label, out: &mut Vec<To>) {
+        let Some(routes) = self.versions.get(label.version) else { return };
+        let mut children = routes.children(label.ingress).peekable();
+        match next(label) {
+            Some(label) => out.extend(children.map(|neighbour| To::Link { neighbour, label })),
+            None if children.peek().is_some() => self.counters.drop(Reason::Loop),
+            None => {}
+        }
+    }
+
+    /// To the ports here that take what has come for everyone.
+    fn deliver(&self, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<(), Reason> {
+        let (destination, now) = (passing.front.destination, passing.now);
+        let place = if destination.is_group() { None } else { self.find(&passing.front, now) };
+        // It came to all nodes. Of two of them each may hold that the MAC is its own, one now and one before a move.
+        let managed = self.managed.get(destination);
+        let is_settled = managed.is_none_or(|managed| managed.is_settled(now, self.limits.grace));
+        match place {
+            None => out.extend(self.ports.open(now).map(To::Port)),
+            Some(Place::Port(_)) if !is_settled => return Err(Reason::Stale),
+            Some(Place::Port(port)) => {
+                self.ports.get(port).ok_or(Reason::NoPort)?.admits(now)?;
+                out.push(To::Port(port));
+            }
+            Some(Place::Node(_)) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a frame with this source may come in at the node `ingress`. Learns where the source is.
+    fn admit_from_node(&mut self, front: &Front, ingress: NodeId, now: Duration) -> Result<(), Reason> {
+        match self.managed.get(front.source) {
+            Some(managed) if managed.sends_from(ingress, now) => Ok(()),
+            Some(_) => Err(Reason::Spoofed),
+            None => {
+                self.learn(front, Place::Node(ingress), now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Our LAN brings what we sent to it to another node. One of the two blocks its port: the higher.
+    fn check_probe_from_node(&mut self, probe: &Probe, ingress: NodeId, now: Duration) -> Result<(), Reason> {
+        if !self.is_own(probe) {
+            return Ok(());
+        }
+        if self.me >= ingress {
+            self.block(probe.port, now);
+        }
+        Err(Reason::Loop)
+    }
+}
+
+/// The label with which a frame goes on; `None` if it has gone far enough.
+fn next(label: Label) -> Option<Label> {
+    let hops = label.hops.checked_sub(1).filter(|hops| *hops > 0)?;
+    Some(Label { hops, ..label })
+}
+
+/// A frame between two other nodes goes on by its label alone.
+fn transit(routes: &Routes, from: NodeId, label: Label, node: NodeId) -> Result<To, Reason> {
+    let neighbour = routes.next_hop(node).ok_or(Reason::Unreachable)?;
+    let label = next(label).filter(|_| neighbour != from).ok_or(Reason::Loop)?;
+    Ok(To::Link { neighbour, label })
+}

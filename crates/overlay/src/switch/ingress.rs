@@ -1,0 +1,108 @@
+//! What becomes of a frame from a local port.
+
+use std::time::Duration;
+
+use super::bucket::Flood;
+use super::path::{Passing, front, limit};
+use super::probe::Probe;
+use super::resolution::Question;
+use super::{Destination, Label, Place, PortId, PortKind, Reason, Switch, To, Verdict};
+use crate::ethernet::Front;
+
+impl Switch {
+    pub(super) fn enter(
+        &mut self,
+        port: PortId,
+        frame: &[u8],
+        now: Duration,
+        out: &mut Vec<To>,
+    ) -> Result<Verdict, Reason> {
+        let front = front(frame)?;
+        self.ports.get(port).ok_or(Reason::NoPort)?.admits(now)?;
+        let passing = Passing { frame, front, ingress: self.me, forwarded: false, now };
+        if let Some(probe) = Probe::of(&front, frame) {
+            self.check_probe_from_port(&probe, port, now)?;
+            return self.flood_from_port(port, Flood::Probe, &passing, out);
+        }
+        self.admit_from_port(&front, port, now)?;
+        if front.destination.is_group() {
+            return match self.answer(port, &passing) {
+                Some(answer) => Ok(Verdict::Answered(answer)),
+                None => self.flood_from_port(port, Flood::Broadcast, &passing, out),
+            };
+        }
+        match self.find(&front, now) {
+            Some(Place::Port(to)) if to == port => Err(Reason::SamePort),
+            Some(Place::Port(to)) => self.hand_over(to, &passing, out),
+            Some(Place::Node(node)) => {
+                out.push(self.to_node(Destination::Node(node), node, self.me)?);
+                Ok(Verdict::Forwarded)
+            }
+            None => self.flood_from_port(port, Flood::Unknown, &passing, out),
+        }
+    }
+
+    /// Whether a frame with this source may come from `port`. Learns where the source is.
+    fn admit_from_port(&mut self, front: &Front, port: PortId, now: Duration) -> Result<(), Reason> {
+        let Some(managed) = self.managed.get(front.source) else {
+            self.learn(front, Place::Port(port), now);
+            return Ok(());
+        };
+        match managed.home {
+            Some(Place::Port(home)) if home == port => Ok(()),
+            home => Err(self.found_elsewhere(home, port, now)),
+        }
+    }
+
+    /// A managed MAC sends from a port that is not its home. An instance that does so lies. If a LAN does so there is
+    /// another way from its home to there. Where two nodes are on one LAN, only the one with the higher number is
+    /// blocked for that, or none would be left.
+    fn found_elsewhere(&mut self, home: Option<Place>, port: PortId, now: Duration) -> Reason {
+        if self.ports.get(port).is_none_or(|port| port.kind != PortKind::Lan) {
+            return Reason::Spoofed;
+        }
+        if !matches!(home, Some(Place::Node(node)) if node > self.me) {
+            self.block(port, now);
+        }
+        Reason::Loop
+    }
+
+    /// Of the ports between which a loop goes one is blocked, on a LAN; of two the higher.
+    fn check_probe_from_port(&mut self, probe: &Probe, port: PortId, now: Duration) -> Result<(), Reason> {
+        if !self.is_own(probe) {
+            return Ok(());
+        }
+        let is_lan = |id: &PortId| self.ports.get(*id).is_some_and(|port| port.kind == PortKind::Lan);
+        if let Some(port) = [port, probe.port].into_iter().filter(is_lan).max() {
+            self.block(port, now);
+        }
+        Err(Reason::Loop)
+    }
+
+    /// The answer to a question for the MAC of an instance that is not behind the same port.
+    fn answer(&self, port: PortId, passing: &Passing<'_>) -> Option<Vec<u8>> {
+        let question = Question::of(&passing.front, passing.frame)?;
+        let (owner, managed) = self.managed.owner(question.target())?;
+        let asker = passing.front.source;
+        let is_elsewhere = managed.home != Some(Place::Port(port)) && owner != asker;
+        is_elsewhere.then(|| question.answer(asker, owner))
+    }
+
+    fn flood_from_port(
+        &mut self,
+        from: PortId,
+        kind: Flood,
+        passing: &Passing<'_>,
+        out: &mut Vec<To>,
+    ) -> Result<Verdict, Reason> {
+        let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
+        limit(&mut port.flood, kind, passing)?;
+        out.extend(self.ports.open(passing.now).filter(|port| *port != from).map(To::Port));
+        if let Some(routes) = self.versions.current() {
+            let (version, hops) = (routes.version(), routes.most_hops());
+            let label = Label { version, ingress: self.me, to: Destination::Everyone, hops };
+            out.extend(routes.children(self.me).map(|neighbour| To::Link { neighbour, label }));
+        }
+        Ok(Verdict::Flooded)
+    }
+}

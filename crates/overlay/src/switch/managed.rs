@@ -1,0 +1,242 @@
+//! Where the coordinator says that MACs are.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use fabric::Epoch;
+use foldhash::fast::RandomState;
+use serde::{Deserialize, Serialize};
+
+use super::{Place, PortId};
+use crate::mac::Mac;
+use crate::topology::NodeId;
+
+/// The most addresses of one MAC.
+pub const MAX_ADDRESSES: usize = 64;
+
+/// Where an instance's MAC lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The MAC, in all VLANs.
+    pub mac: Mac,
+    /// The node.
+    pub node: NodeId,
+    /// The node's port; only that node has to know, and not even it if the MAC was prepared there.
+    pub port: Option<PortId>,
+    /// Counts the moves of the MAC. The higher epoch wins.
+    pub epoch: Epoch,
+    /// Addresses that the instance has, at most [`MAX_ADDRESSES`].
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What is known of a managed MAC.
+#[derive(Clone, Debug)]
+pub(super) struct Managed {
+    /// `None` when the instance has ended.
+    pub home: Option<Place>,
+    pub epoch: Epoch,
+    pub addresses: Vec<IpAddr>,
+    /// When this was learned.
+    pub since: Duration,
+    /// Whose it was before, and until when what it sent from there is believed.
+    former: Option<(NodeId, Duration)>,
+    /// Until when this node, where the MAC once was, sends on what still comes for it.
+    forwards_until: Duration,
+}
+
+impl Managed {
+    /// Whether the MAC may send by the way of `node`, which is not `me`.
+    #[inline]
+    pub fn sends_from(&self, node: NodeId, now: Duration) -> bool {
+        self.home == Some(Place::Node(node))
+            || self.former.is_some_and(|(former, until)| former == node && now < until)
+    }
+
+    /// Whether this node sends on what comes for the MAC.
+    pub fn is_forwarded(&self, now: Duration) -> bool {
+        now < self.forwards_until
+    }
+
+    /// Whether other nodes surely know the MAC's place: it never moved, or not lately.
+    pub fn is_settled(&self, now: Duration, grace: Duration) -> bool {
+        self.epoch == Epoch::default() || now >= self.since + grace
+    }
+}
+
+/// Managed MACs.
+pub(super) struct ManagedMacs {
+    me: NodeId,
+    grace: Duration,
+    table: HashMap<Mac, Managed, RandomState>,
+    /// Whose an address is. Two may claim the same one; then it is nobody's that we would answer for.
+    owners: HashMap<IpAddr, Vec<Mac>, RandomState>,
+}
+
+impl ManagedMacs {
+    pub fn new(me: NodeId, grace: Duration) -> Self {
+        Self { me, grace, table: HashMap::default(), owners: HashMap::default() }
+    }
+
+    /// What is known of `mac`, unless its instance has ended.
+    #[inline]
+    pub fn get(&self, mac: Mac) -> Option<&Managed> {
+        self.table.get(&mac).filter(|managed| managed.home.is_some())
+    }
+
+    /// The epoch of `mac`, also if its instance has ended.
+    pub fn epoch(&self, mac: Mac) -> Option<Epoch> {
+        self.table.get(&mac).map(|managed| managed.epoch)
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Takes what the coordinator says, if it is news: `home` is `None` for an instance that has ended.
+    pub fn push(&mut self, entry: &Entry, home: Option<Place>, now: Duration) -> bool {
+        if self.epoch(entry.mac).is_some_and(|known| known >= entry.epoch) {
+            return false;
+        }
+        let until = now + self.grace;
+        let mut managed = Managed {
+            home,
+            epoch: entry.epoch,
+            addresses: entry.addresses.clone(),
+            since: now,
+            former: None,
+            forwards_until: Duration::ZERO,
+        };
+        if let Some(old) = self.table.remove(&entry.mac) {
+            let (before, after) = (old.home.map(|home| self.node(home)), home.map(|home| self.node(home)));
+            let left = before.filter(|_| before != after).map(|node| (node, until));
+            managed.former = left.or(old.former);
+            let is_left = left.is_some_and(|(node, _)| node == self.me);
+            managed.forwards_until = if is_left { until } else { old.forwards_until };
+            self.disown(entry.mac, &old.addresses);
+        }
+        self.own(entry.mac, &managed.addresses);
+        self.table.insert(entry.mac, managed);
+        true
+    }
+
+    fn node(&self, place: Place) -> NodeId {
+        match place {
+            Place::Port(_) => self.me,
+            Place::Node(node) => node,
+        }
+    }
+
+    fn own(&mut self, mac: Mac, addresses: &[IpAddr]) {
+        for address in addresses {
+            let owners = self.owners.entry(*address).or_default();
+            if !owners.contains(&mac) {
+                owners.push(mac);
+            }
+        }
+    }
+
+    fn disown(&mut self, mac: Mac, addresses: &[IpAddr]) {
+        for address in addresses {
+            if let Some(owners) = self.owners.get_mut(address) {
+                owners.retain(|owner| *owner != mac);
+                if owners.is_empty() {
+                    self.owners.remove(address);
+                }
+            }
+        }
+    }
+
+    /// The one MAC that has `address`.
+    pub fn owner(&self, address: IpAddr) -> Option<(Mac, &Managed)> {
+        match self.owners.get(&address)?.as_slice() {
+            [mac] => Some((*mac, self.get(*mac)?)),
+            _ => None,
+        }
+    }
+
+    /// Forgets instances that ended more than `age` ago: no late message speaks of them any more.
+    pub fn sweep(&mut self, age: Duration, now: Duration) {
+        self.table.retain(|_, managed| managed.home.is_some() || now < managed.since + age);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Mac, Place, &Managed)> {
+        self.table.iter().filter_map(|(mac, managed)| Some((*mac, managed.home?, managed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const ME: NodeId = NodeId(1);
+    const OTHER: NodeId = NodeId(2);
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    fn entry(epoch: u64, address: u8) -> Entry {
+        let addresses = vec![IpAddr::from([10, 0, 0, address])];
+        Entry { mac: MAC, node: OTHER, port: None, epoch: Epoch(epoch), addresses }
+    }
+
+    fn macs() -> ManagedMacs {
+        ManagedMacs::new(ME, SECOND * 5)
+    }
+
+    #[test]
+    fn the_higher_epoch_wins_in_any_order() {
+        let pushes = [
+            (entry(1, 1), Some(Place::Port(PortId(1)))),
+            (entry(2, 2), Some(Place::Node(OTHER))),
+            (entry(3, 3), Some(Place::Node(NodeId(3)))),
+        ];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut macs = macs();
+            for at in order.into_iter().chain(order) {
+                macs.push(&pushes[at].0, pushes[at].1, SECOND);
+            }
+            assert_eq!(macs.get(MAC).unwrap().home, Some(Place::Node(NodeId(3))));
+            assert_eq!(macs.owner(IpAddr::from([10, 0, 0, 3])).unwrap().0, MAC);
+            assert!(macs.owner(IpAddr::from([10, 0, 0, 1])).is_none());
+        }
+    }
+
+    #[test]
+    fn stragglers_are_believed_and_sent_on_for_the_grace_time() {
+        let mut macs = macs();
+        macs.push(&entry(1, 1), Some(Place::Port(PortId(1))), SECOND);
+        macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND * 10);
+        let managed = macs.get(MAC).unwrap();
+        assert!(managed.sends_from(ME, SECOND * 14) && !managed.sends_from(ME, SECOND * 15));
+        assert!(managed.sends_from(OTHER, SECOND * 100) && !managed.sends_from(NodeId(3), SECOND * 10));
+        assert!(managed.is_forwarded(SECOND * 14) && !managed.is_forwarded(SECOND * 15));
+        macs.push(&entry(3, 1), Some(Place::Node(NodeId(3))), SECOND * 12);
+        let managed = macs.get(MAC).unwrap();
+        assert!(managed.is_forwarded(SECOND * 14) && managed.sends_from(OTHER, SECOND * 14));
+        assert!(!managed.is_settled(SECOND * 16, SECOND * 5) && managed.is_settled(SECOND * 17, SECOND * 5));
+    }
+
+    #[test]
+    fn an_address_that_two_claim_is_nobodys() {
+        let mut macs = macs();
+        let other = Mac([2, 0, 0, 0, 0, 2]);
+        macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
+        macs.push(&Entry { mac: other, ..entry(1, 1) }, Some(Place::Node(OTHER)), SECOND);
+        assert!(macs.owner(IpAddr::from([10, 0, 0, 1])).is_none());
+        macs.push(&Entry { mac: other, ..entry(2, 2) }, Some(Place::Node(OTHER)), SECOND);
+        assert_eq!(macs.owner(IpAddr::from([10, 0, 0, 1])).unwrap().0, MAC);
+    }
+
+    #[test]
+    fn ended_instances_do_not_come_back_by_late_messages() {
+        let mut macs = macs();
+        macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
+        assert!(macs.push(&entry(2, 1), None, SECOND));
+        assert!(macs.get(MAC).is_none() && macs.owner(IpAddr::from([10, 0, 0, 1])).is_none());
+        assert!(!macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND));
+        macs.sweep(SECOND * 9, SECOND * 9);
+        assert_eq!(macs.len(), 1);
+        macs.sweep(SECOND * 9, SECOND * 10);
+        assert_eq!(macs.len(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! The learning layer-2 switch that each node runs.
+//!
+//! ```text
+//!  station ─ port ─▶ switch ─ label, frame ─▶ switch ─ label, frame ─▶ switch ─ port ─▶ station
+//!                   (ingress)                (transit)                (egress)
+//! ```
+//!
+//! The ingress node decides: it knows where the MAC is, and stamps a [`Label`] with the node and the version of the
+//! topology. Transit nodes look at labels alone. The egress node finds the port. What is for everyone, or for a MAC
+//! of which nobody knows where it is, goes down the tree of the ingress node ([`topology`](crate::topology)).
+//!
+//! * [`Label`]: what stands before a frame between nodes. `versions`: topologies, changed in two phases.
+//! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for.
+//! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
+//! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances.
+//! * `moves`: how a MAC moves from one node to another. `bucket`: limits. `counters`, `state`: what can be shown.
+
+mod bucket;
+mod counters;
+mod egress;
+mod ingress;
+mod label;
+mod learned;
+mod managed;
+mod moves;
+mod path;
+mod ports;
+mod probe;
+mod resolution;
+mod state;
+mod versions;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use serde::{Deserialize, Serialize};
+
+use crate::mac::Mac;
+use crate::topology::{NodeId, Routes, Version};
+use bucket::FloodLimits;
+use learned::LearnedMacs;
+use managed::ManagedMacs;
+use moves::Moves;
+use ports::Ports;
+use probe::Probe;
+use versions::Versions;
+
+pub use bucket::{FloodRates, Rate};
+pub use counters::{Counters, Reason};
+pub use label::{Destination, InvalidLabel, Label};
+pub use managed::{Entry, MAX_ADDRESSES};
+pub use moves::{Parcel, Refused};
+pub use ports::{Gate, PortKind};
+pub use state::{MacState, Origin, PortState, State};
+pub use versions::{InvalidVersion, KEPT_VERSIONS};
+
+/// How often old entries are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A local attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PortId(pub u16);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Where a frame came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// A local port.
+    Port(PortId),
+    /// Another node.
+    Link {
+        /// Who sent it, as the tunnel proves.
+        neighbour: NodeId,
+        /// What stood before it.
+        label: Label,
+    },
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// A local port.
+    Port(PortId),
+    /// Another node.
+    Link {
+        /// To whom it is sent.
+        neighbour: NodeId,
+        /// What stands before it.
+        label: Label,
+    },
+}
+
+/// What became of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to one place.
+    Forwarded,
+    /// It goes to many places, or to none because there is nobody else.
+    Flooded,
+    /// It is kept for a MAC that is on its way.
+    Held,
+    /// This frame goes back to the port from which it came.
+    Answered(Vec<u8>),
+    /// It goes nowhere.
+    Dropped(Reason),
+}
+
+/// Where a MAC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Port(PortId),
+    Node(NodeId),
+}
+
+/// How much a switch may grow, and how long it remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// MACs learned, in all VLANs together.
+    pub learned: usize,
+    /// How long one is remembered that is silent.
+    pub age: Duration,
+    /// MACs managed.
+    pub managed: usize,
+    /// How long after a move stragglers are believed and sent on: longer than a frame or a message of the coordinator
+    /// may take.
+    pub grace: Duration,
+    /// Frames kept for one MAC that is on its way.
+    pub kept_frames: usize,
+    /// Bytes of these.
+    pub kept_bytes: usize,
+    /// What one port may send to many.
+    pub port_flood: FloodRates,
+    /// What may come from one node to many.
+    pub node_flood: FloodRates,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let rate = |frames, bytes| Rate { frames, bytes };
+        Self {
+            learned: 64 * 1024,
+            age: Duration::from_secs(300),
+            managed: 64 * 1024,
+            grace: Duration::from_secs(5),
+            kept_frames: 256,
+            kept_bytes: 512 * 1024,
+            port_flood: FloodRates { unknown: rate(10_000, 16 << 20), broadcast: rate(10_000, 16 << 20) },
+            node_flood: FloodRates { unknown: rate(40_000, 64 << 20), broadcast: rate(40_000, 64 << 20) },
+        }
+    }
+}
+
+/// The switch of one node.
+pub struct Switch {
+    me: NodeId,
+    /// Marks the loop probes of this switch.
+    nonce: u64,
+    limits: Limits,
+    versions: Versions,
+    ports: Ports,
+    managed: ManagedMacs,
+    learned: LearnedMacs,
+    moves: Moves,
+    /// Of the nodes from which something came for many.
+    node_flood: HashMap<NodeId, FloodLimits, RandomState>,
+    counters: Counters,
+    swept: Duration,
+}
+
+impl Switch {
+    /// The switch of the node `me`, without ports and topology. `nonce` is random, so that no other switch has it.
+    #[must_use]
+    pub fn new(me: NodeId, nonce: u64, limits: Limits) -> Self {
+        Self {
+            me,
+            nonce,
+            limits,
+            versions: Versions::default(),
+            ports: Ports::default(),
+            managed: ManagedMacs::new(me, limits.grace),
+            learned: LearnedMacs::new(limits.learned, limits.age),
+            moves: Moves::default(),
+            node_flood: HashMap::default(),
+            counters: Counters::default(),
+            swept: Duration::ZERO,
+        }
+    }
+
+    /// A port is there from now on; one of the same number starts anew.
+    pub fn attach(&mut self, port: PortId, kind: PortKind) {
+        self.detach(port);
+        self.ports.attach(port, kind, self.limits.port_flood);
+    }
+
+    /// A port is not there any more, nor is what was kept for it.
+    pub fn detach(&mut self, port: PortId) {
+        if self.ports.detach(port) {
+            self.learned.forget_port(port);
+            self.moves.forget_port(port);
+        }
+    }
+
+    /// Takes routes, to forward frames that others stamp with their version. What is known already stays as it is.
+    ///
+    /// # Errors
+    /// If they are another node's, or too old.
+    pub fn install(&mut self, routes: Routes) -> Result<(), InvalidVersion> {
+        if routes.me() != self.me {
+            return Err(InvalidVersion::OtherNode(routes.me()));
+        }
+        self.versions.install(routes)?;
+        let versions = &self.versions;
+        self.node_flood.retain(|node, _| versions.knows(*node));
+        Ok(())
+    }
+
+    /// Stamps own frames with `version` from now on. All nodes must have it installed.
+    ///
+    /// # Errors
+    /// If it is not installed here, or a newer one is in use.
+    pub fn use_version(&mut self, version: Version) -> Result<(), InvalidVersion> {
+        self.versions.use_version(version)
+    }
+
+    /// What is to be done about every second: loop probes to be sent are added to `out`, what is old is forgotten.
+    pub fn tick(&mut self, now: Duration, out: &mut Vec<Parcel>) {
+        let (node, nonce) = (self.me, self.nonce);
+        let probes = self.ports.due_probes(now).map(|port| {
+            let probe = Probe { node, port, nonce };
+            (To::Port(port), probe.encode().into_boxed_slice())
+        });
+        out.extend(probes);
+        if now >= self.swept + SWEEP_INTERVAL {
+            self.swept = now;
+            self.learned.sweep(now);
+            self.managed.sweep(self.limits.age, now);
+        }
+    }
+
+    /// The frames that tell a LAN where the managed `mac` is: one of reverse ARP, and one for each of its addresses.
+    /// They are to be handed to [`Switch::forward`] as if its port had sent them. Empty if it is not managed.
+    #[must_use]
+    pub fn announcements(&self, mac: Mac) -> Vec<Vec<u8>> {
+        let addresses = self.managed.get(mac).map(|managed| managed.addresses.as_slice());
+        addresses.map(|addresses: &[IpAddr]| resolution::announcements(mac, addresses)).unwrap_or_default()
+    }
+
+    /// What became of frames.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,355 @@
+//! How a MAC moves from one node to another, or from one port to another.
+//!
+//! ```text
+//! source                                destination
+//!    │                                     │ prepare: the port is muted, frames for the MAC are kept
+//!    │ pause: nothing leaves, frames       │
+//!    │ for the MAC are kept                │
+//!  ══╪═══ the coordinator writes down the new place and epoch, and tells all nodes: commit ═══╪══
+//!    │ the kept frames go after the MAC,   │
+//!    │ then stragglers, for the grace time │ still muted
+//!    │                                     │ resume: the kept frames, then all others
+//!
+//! rolled back instead:
+//!    │ unpause: the kept frames, then on   │ abort: what was kept goes back to the source
+//! ```
+//!
+//! The engine resumes when the nodes whose stations matter have the commit: a node that does not know yet takes what
+//! comes from the new place for a lie. Only frames for the MAC alone are kept. What was sent to many has come to many
+//! nodes, and kept at two of them it would come to the instance twice.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fabric::Epoch;
+use foldhash::fast::RandomState;
+
+use super::path::Passing;
+use super::{Destination, Entry, Gate, Limits, MAX_ADDRESSES, Place, PortId, Reason, Switch, To, Verdict};
+use crate::mac::Mac;
+use crate::topology::NodeId;
+
+/// A frame that is to be sent, and where.
+pub type Parcel = (To, Box<[u8]>);
+
+/// Why something asked of the switch is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The address is no station's.
+    #[error("{0} is no address of a station")]
+    NoStation(Mac),
+    /// More than [`MAX_ADDRESSES`].
+    #[error("{0} has more than {MAX_ADDRESSES} addresses")]
+    TooManyAddresses(Mac),
+    /// There are as many managed MACs as there may be.
+    #[error("there is no room for {0}")]
+    Full(Mac),
+    /// The port is not there, or not known.
+    #[error("{0} has no port here")]
+    NoPort(Mac),
+    /// The MAC lives elsewhere.
+    #[error("{0} does not live here")]
+    NotHere(Mac),
+    /// The epoch is not a new one.
+    #[error("{0} has moved in the meantime")]
+    Old(Mac),
+    /// A move to here is under way, to be resumed or aborted first.
+    #[error("{0} is on its way to here")]
+    Arriving(Mac),
+    /// The move is not committed.
+    #[error("{0} has not moved here yet")]
+    NotCommitted(Mac),
+    /// The move is committed.
+    #[error("{0} has moved here")]
+    Committed(Mac),
+}
+
+struct KeptFrame {
+    bytes: Box<[u8]>,
+    ingress: NodeId,
+    /// It has been sent on after its MAC already.
+    forwarded: bool,
+}
+
+/// Frames for a MAC that is on its way, in their order.
+#[derive(Default)]
+struct Kept {
+    frames: Vec<KeptFrame>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn keep(&mut self, passing: &Passing<'_>, limits: &Limits) -> Result<Verdict, Reason> {
+        let bytes = self.bytes.saturating_add(passing.frame.len());
+        if self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes {
+            return Err(Reason::KeptFull);
+        }
+        let Passing { ingress, forwarded, .. } = *passing;
+        self.frames.push(KeptFrame { bytes: passing.frame.into(), ingress, forwarded });
+        self.bytes = bytes;
+        Ok(Verdict::Held)
+    }
+
+    /// What `others` has comes behind.
+    fn append(&mut self, mut others: Self) {
+        self.frames.append(&mut others.frames);
+        self.bytes += others.bytes;
+    }
+
+    fn release(self, port: PortId, out: &mut Vec<Parcel>) {
+        out.extend(self.frames.into_iter().map(|kept| (To::Port(port), kept.bytes)));
+    }
+}
+
+struct Leaving {
+    port: PortId,
+    kept: Kept,
+}
+
+struct Arriving {
+    port: PortId,
+    /// With which the move is to be committed.
+    epoch: Epoch,
+    committed: bool,
+    kept: Kept,
+}
+
+/// The MACs that are on their way.
+#[derive(Default)]
+pub(super) struct Moves {
+    leaving: HashMap<Mac, Leaving, RandomState>,
+    arriving: HashMap<Mac, Arriving, RandomState>,
+}
+
+impl Moves {
+    /// Keeps a frame whose MAC lives on `port`, if it is the one for which the port is closed.
+    pub fn keep(
+        &mut self,
+        port: PortId,
+        passing: &Passing<'_>,
+        limits: &Limits,
+    ) -> Option<Result<Verdict, Reason>> {
+        let mac = passing.front.destination;
+        if let Some(leaving) = self.leaving.get_mut(&mac).filter(|leaving| leaving.port == port) {
+            return Some(leaving.kept.keep(passing, limits));
+        }
+        self.keep_for_arrival(passing, limits)
+    }
+
+    /// Keeps a frame whose MAC is about to live here.
+    pub fn keep_for_arrival(
+        &mut self,
+        passing: &Passing<'_>,
+        limits: &Limits,
+    ) -> Option<Result<Verdict, Reason>> {
+        let arriving = self.arriving.get_mut(&passing.front.destination)?;
+        Some(arriving.kept.keep(passing, limits))
+    }
+
+    pub fn forget_port(&mut self, port: PortId) {
+        self.leaving.retain(|_, leaving| leaving.port != port);
+        self.arriving.retain(|_, arriving| arriving.port != port);
+    }
+
+    /// How many frames are kept for `mac`.
+    pub fn kept(&self, mac: Mac) -> usize {
+        let leaving = self.leaving.get(&mac).map(|leaving| &leaving.kept);
+        let arriving = self.arriving.get(&mac).map(|arriving| &arriving.kept);
+        leaving.into_iter().chain(arriving).map(|kept| kept.frames.len()).sum()
+    }
+}
+
+impl Switch {
+    /// At the destination of a move: `port` is for `mac`, with `epoch`, and muted until [`Switch::resume`]. May be
+    /// repeated.
+    ///
+    /// # Errors
+    /// If the epoch is not newer than what is known, the port is not there or is the MAC's already, or another move to
+    /// here is under way.
+    pub fn prepare(&mut self, mac: Mac, port: PortId, epoch: Epoch) -> Result<(), Refused> {
+        self.ports.get(port).ok_or(Refused::NoPort(mac))?;
+        if self.managed.epoch(mac).is_some_and(|known| known >= epoch) {
+            return Err(Refused::Old(mac));
+        }
+        if let Some(arriving) = self.moves.arriving.get(&mac) {
+            let is_same = (arriving.port, arriving.epoch, arriving.committed) == (port, epoch, false);
+            return if is_same { Ok(()) } else { Err(Refused::Arriving(mac)) };
+        }
+        if self.home(mac) == Some(Place::Port(port)) {
+            return Err(Refused::Committed(mac));
+        }
+        self.ports.set_gate(port, Gate::Muted);
+        self.moves.arriving.insert(mac, Arriving { port, epoch, committed: false, kept: Kept::default() });
+        Ok(())
+    }
+
+    /// At the source of a move: nothing comes from the MAC's port any more, and frames for the MAC are kept. May be
+    /// repeated.
+    ///
+    /// # Errors
+    /// If the MAC does not live here, or does not run here yet.
+    pub fn pause(&mut self, mac: Mac) -> Result<(), Refused> {
+        let Some(Place::Port(port)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
+        if self.moves.arriving.get(&mac).is_some_and(|arriving| arriving.committed) {
+            return Err(Refused::Arriving(mac));
+        }
+        self.ports.set_gate(port, Gate::Paused);
+        self.moves.leaving.entry(mac).or_insert_with(|| Leaving { port, kept: Kept::default() });
+        Ok(())
+    }
+
+    /// Takes what the coordinator says of a MAC. Returns whether it is news: what is as old as what is known, or older,
+    /// changes nothing. Frames that were kept for the MAC, and now go elsewhere, are added to `out`, and are to be sent
+    /// before any other.
+    ///
+    /// # Errors
+    /// If the entry breaks a limit, or says that the MAC is on a port of this node that is not there.
+    pub fn commit(&mut self, entry: &Entry, now: Duration, out: &mut Vec<Parcel>) -> Result<bool, Refused> {
+        let home = self.home_of(entry)?;
+        if !self.managed.push(entry, Some(home), now) {
+            return Ok(false);
+        }
+        match home {
+            Place::Port(port) => self.arrived(entry.mac, port, out),
+            Place::Node(node) => self.left(entry, node, out),
+        }
+        Ok(true)
+    }
+
+    fn home(&self, mac: Mac) -> Option<Place> {
+        self.managed.get(mac)?.home
+    }
+
+    fn home_of(&self, entry: &Entry) -> Result<Place, Refused> {
+        let mac = entry.mac;
+        if !mac.is_station() {
+            return Err(Refused::NoStation(mac));
+        }
+        if entry.addresses.len() > MAX_ADDRESSES {
+            return Err(Refused::TooManyAddresses(mac));
+        }
+        if self.managed.len() >= self.limits.managed && self.managed.epoch(mac).is_none() {
+            return Err(Refused::Full(mac));
+        }
+        if entry.node != self.me {
+            return Ok(Place::Node(entry.node));
+        }
+        let arriving = self.moves.arriving.get(&mac).filter(|arriving| arriving.epoch <= entry.epoch);
+        let port = entry.port.or(arriving.map(|arriving| arriving.port));
+        let port = port.filter(|port| self.ports.get(*port).is_some()).ok_or(Refused::NoPort(mac))?;
+        Ok(Place::Port(port))
+    }
+
+    /// The MAC lives on `port` from now on. If it was prepared it does not run before [`Switch::resume`].
+    fn arrived(&mut self, mac: Mac, port: PortId, out: &mut Vec<Parcel>) {
+        let mut kept = self.moves.leaving.remove(&mac).map(|leaving| leaving.kept).unwrap_or_default();
+        match self.moves.arriving.remove(&mac) {
+            Some(mut arriving) if arriving.port == port => {
+                kept.append(arriving.kept);
+                (arriving.kept, arriving.committed) = (kept, true);
+                self.moves.arriving.insert(mac, arriving);
+            }
+            arriving => {
+                kept.append(arriving.map(|arriving| arriving.kept).unwrap_or_default());
+                self.ports.set_gate(port, Gate::Open);
+                kept.release(port, out);
+            }
+        }
+    }
+
+    /// The MAC lives on another node from now on. Its port here stays as it is: nothing runs behind it.
+    fn left(&mut self, entry: &Entry, node: NodeId, out: &mut Vec<Parcel>) {
+        if let Some(leaving) = self.moves.leaving.remove(&entry.mac) {
+            self.send_on(leaving.kept, node, out);
+        }
+        let is_void = |arriving: &Arriving| arriving.epoch <= entry.epoch;
+        if self.moves.arriving.get(&entry.mac).is_some_and(is_void)
+            && let Some(arriving) = self.moves.arriving.remove(&entry.mac)
+        {
+            self.send_on(arriving.kept, node, out);
+        }
+    }
+
+    /// What was kept goes after its MAC, but no frame does so twice.
+    fn send_on(&mut self, kept: Kept, node: NodeId, out: &mut Vec<Parcel>) {
+        for frame in kept.frames {
+            let to = match frame.forwarded {
+                true => Err(Reason::Stale),
+                false => self.to_node(Destination::Forwarded(node), node, frame.ingress),
+            };
+            match to {
+                Ok(to) => out.push((to, frame.bytes)),
+                Err(reason) => self.counters.drop(reason),
+            }
+        }
+    }
+
+    /// At the destination, after the commit: the MAC's instance runs. What was kept for it is added to `out`, and is to
+    /// be sent before any other. May be repeated.
+    ///
+    /// # Errors
+    /// If the move is not committed, or the MAC does not live here.
+    pub fn resume(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
+        match self.moves.arriving.remove(&mac) {
+            Some(arriving) if arriving.committed => {
+                self.ports.set_gate(arriving.port, Gate::Open);
+                arriving.kept.release(arriving.port, out);
+                Ok(())
+            }
+            Some(arriving) => {
+                self.moves.arriving.insert(mac, arriving);
+                Err(Refused::NotCommitted(mac))
+            }
+            None if matches!(self.home(mac), Some(Place::Port(_))) => Ok(()),
+            None => Err(Refused::NotHere(mac)),
+        }
+    }
+
+    /// At the destination, when the move is rolled back: the port is as before [`Switch::prepare`]. What was kept is
+    /// added to `out`, on its way to where the MAC lives. May be repeated.
+    ///
+    /// # Errors
+    /// If the move is committed.
+    pub fn abort(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
+        match self.moves.arriving.remove(&mac) {
+            Some(arriving) if arriving.committed => {
+                self.moves.arriving.insert(mac, arriving);
+                Err(Refused::Committed(mac))
+            }
+            Some(arriving) => {
+                self.ports.set_gate(arriving.port, Gate::Open);
+                if let Some(Place::Node(node)) = self.home(mac) {
+                    self.send_on(arriving.kept, node, out);
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// At the source, when the move is rolled back: the instance runs on. What was kept for it is added to `out`, and is
+    /// to be sent before any other. May be repeated.
+    ///
+    /// # Errors
+    /// If the MAC does not live here, so that another node may run it.
+    pub fn unpause(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
+        let Some(Place::Port(_)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
+        if let Some(leaving) = self.moves.leaving.remove(&mac) {
+            self.ports.set_gate(leaving.port, Gate::Open);
+            leaving.kept.release(leaving.port, out);
+        }
+        Ok(())
+    }
+
+    /// The instance of `mac` has ended. Returns whether this is news, as [`Switch::commit`] does; no late message brings
+    /// the MAC back.
+    pub fn withdraw(&mut self, mac: Mac, epoch: Epoch, now: Duration) -> bool {
+        let entry = Entry { mac, node: self.me, port: None, epoch, addresses: Vec::new() };
+        let is_news = self.managed.push(&entry, None, now);
+        if is_news {
+            self.moves.leaving.remove(&mac);
+            self.moves.arriving.remove(&mac);
+        }
+        is_news
+    }
+}

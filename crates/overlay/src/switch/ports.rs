@@ -1,0 +1,218 @@
+//! Local attachments.
+//!
+//! ```text
+//!            prepare               commit here            resume
+//!   Open ───────────────▶ Muted ──────────────▶ Muted ──────────────▶ Open      at a move's destination
+//!     ▲                     │ abort
+//!     ├─────────────────────┘
+//!     │                   unpause
+//!     ├───────────────── Paused                                                 at its source
+//!     └─ pause ──────────▶  │ commit elsewhere
+//!                           └──▶ Paused, until the port is detached or a MAC is committed to it
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::PortId;
+use super::bucket::{FloodLimits, FloodRates};
+use super::counters::Reason;
+
+/// How long a port is blocked for its first loop.
+const FIRST_BLOCK: Duration = Duration::from_secs(5);
+
+/// How long it is blocked at most. A port that was open for as long is blocked as for its first loop again.
+const LONGEST_BLOCK: Duration = Duration::from_secs(320);
+
+/// How often a port on a LAN is probed for loops.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is behind a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// An instance.
+    Instance,
+    /// A physical LAN, on which there may be any number of stations, and other ways to where we are.
+    Lan,
+}
+
+/// Whether a port's instance runs, as far as moves are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// It does.
+    Open,
+    /// Not yet.
+    Muted,
+    /// Not any more, unless its move is rolled back.
+    Paused,
+}
+
+/// A local attachment.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub kind: PortKind,
+    pub gate: Gate,
+    pub flood: FloodLimits,
+    /// Loops that were found here.
+    pub loops: u64,
+    blocked_until: Duration,
+    block: Duration,
+    probed: Option<Duration>,
+}
+
+impl Port {
+    fn new(kind: PortKind, rates: FloodRates) -> Self {
+        Self {
+            kind,
+            gate: Gate::Open,
+            flood: FloodLimits::new(rates),
+            loops: 0,
+            blocked_until: Duration::ZERO,
+            block: Duration::ZERO,
+            probed: None,
+        }
+    }
+
+    /// Whether frames may come from it.
+    #[inline]
+    pub fn admits(&self, now: Duration) -> Result<(), Reason> {
+        match self.gate {
+            _ if self.is_blocked(now) => Err(Reason::Blocked),
+            Gate::Open => Ok(()),
+            Gate::Muted => Err(Reason::Muted),
+            Gate::Paused => Err(Reason::Paused),
+        }
+    }
+
+    /// Whether it is blocked because of a loop.
+    #[inline]
+    pub fn is_blocked(&self, now: Duration) -> bool {
+        now < self.blocked_until
+    }
+
+    /// For how long it stays blocked.
+    pub fn blocked_for(&self, now: Duration) -> Duration {
+        self.blocked_until.saturating_sub(now)
+    }
+
+    /// A loop was found. Only a LAN is blocked for it, each time twice as long.
+    fn found_loop(&mut self, now: Duration) -> bool {
+        if self.kind != PortKind::Lan || self.is_blocked(now) {
+            return false;
+        }
+        let is_first = self.loops == 0 || now > self.blocked_until + LONGEST_BLOCK;
+        self.block = if is_first { FIRST_BLOCK } else { (self.block * 2).min(LONGEST_BLOCK) };
+        self.blocked_until = now + self.block;
+        self.loops += 1;
+        true
+    }
+
+    /// Whether a loop probe is due; if so it counts as sent.
+    fn probes(&mut self, now: Duration) -> bool {
+        let is_due = self.probed.is_none_or(|probed| now >= probed + PROBE_INTERVAL);
+        let probes = self.kind == PortKind::Lan && is_due && self.admits(now).is_ok();
+        if probes {
+            self.probed = Some(now);
+        }
+        probes
+    }
+}
+
+/// The ports of a node, in ascending order: what is flooded leaves them in the same order every time.
+#[derive(Default)]
+pub(super) struct Ports(BTreeMap<PortId, Port>);
+
+impl Ports {
+    pub fn attach(&mut self, id: PortId, kind: PortKind, rates: FloodRates) {
+        self.0.insert(id, Port::new(kind, rates));
+    }
+
+    pub fn detach(&mut self, id: PortId) -> bool {
+        self.0.remove(&id).is_some()
+    }
+
+    #[inline]
+    pub fn get(&self, id: PortId) -> Option<&Port> {
+        self.0.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
+        self.0.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (PortId, &Port)> {
+        self.0.iter().map(|(id, port)| (*id, port))
+    }
+
+    /// Those that take what goes to all.
+    pub fn open(&self, now: Duration) -> impl Iterator<Item = PortId> {
+        self.iter().filter(move |(_, port)| port.admits(now).is_ok()).map(|(id, _)| id)
+    }
+
+    pub fn set_gate(&mut self, id: PortId, gate: Gate) {
+        if let Some(port) = self.0.get_mut(&id) {
+            port.gate = gate;
+        }
+    }
+
+    /// A loop goes through the port. Returns whether it is blocked from now on.
+    pub fn found_loop(&mut self, id: PortId, now: Duration) -> bool {
+        self.0.get_mut(&id).is_some_and(|port| port.found_loop(now))
+    }
+
+    /// The ports that a loop probe leaves now.
+    pub fn due_probes(&mut self, now: Duration) -> impl Iterator<Item = PortId> {
+        self.0.iter_mut().filter_map(move |(id, port)| port.probes(now).then_some(*id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::Limits;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ports() -> Ports {
+        let mut ports = Ports::default();
+        let rates = Limits::default().port_flood;
+        ports.attach(PortId(1), PortKind::Lan, rates);
+        ports.attach(PortId(2), PortKind::Instance, rates);
+        ports
+    }
+
+    #[test]
+    fn blocks_grow_are_bounded_and_forgotten() {
+        let (mut ports, id) = (ports(), PortId(1));
+        let mut now = SECOND;
+        let mut blocks = vec![];
+        for _ in 0..9 {
+            assert!(ports.found_loop(id, now));
+            assert!(!ports.found_loop(id, now), "a blocked port is not blocked again");
+            blocks.push(ports.get(id).unwrap().blocked_for(now).as_secs());
+            now += ports.get(id).unwrap().blocked_for(now);
+            assert!(!ports.get(id).unwrap().is_blocked(now));
+        }
+        assert_eq!(blocks, [5, 10, 20, 40, 80, 160, 320, 320, 320]);
+        now += LONGEST_BLOCK + SECOND;
+        assert!(ports.found_loop(id, now));
+        assert_eq!(ports.get(id).unwrap().blocked_for(now), FIRST_BLOCK);
+        assert!(!ports.found_loop(PortId(2), now), "an instance is not cut off");
+        assert!(!ports.found_loop(PortId(3), now));
+    }
+
+    #[test]
+    fn open_lans_are_probed_every_second() {
+        let mut ports = ports();
+        let due = |ports: &mut Ports, now| ports.due_probes(now).collect::<Vec<_>>();
+        assert_eq!(due(&mut ports, SECOND), [PortId(1)]);
+        assert_eq!(due(&mut ports, SECOND * 3 / 2), []);
+        assert_eq!(due(&mut ports, SECOND * 2), [PortId(1)]);
+        ports.found_loop(PortId(1), SECOND * 2);
+        assert_eq!(due(&mut ports, SECOND * 4), []);
+    }
+}

@@ -1,0 +1,77 @@
+//! Loop probes: a node sends them to its LANs, and none may come back.
+//!
+//! ```text
+//!  0                14        18     20     22      30
+//!  │ to all, 0x88b5 │ "thlp"  │ node │ port │ nonce │       all big-endian
+//! ```
+//!
+//! The nonce is the node's own, drawn at its start: two overlays on one LAN may well use the same numbers for nodes.
+//! A station on the LAN can of course record a probe and play it back, as it can make a real loop; the port is
+//! blocked in either case.
+
+use super::PortId;
+use super::resolution::frame;
+use crate::ethernet::Front;
+use crate::mac::Mac;
+use crate::topology::NodeId;
+
+/// The ethertype that IEEE 802 gave for experiments.
+const ETHERTYPE: u16 = 0x88b5;
+
+/// Of all that use it, ours begin so: "transhume loop probe".
+const MAGIC: &[u8; 4] = b"thlp";
+
+/// Which node's LAN port a frame left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Probe {
+    pub node: NodeId,
+    pub port: PortId,
+    pub nonce: u64,
+}
+
+impl Probe {
+    pub fn encode(&self) -> Vec<u8> {
+        let [node, port] = [self.node.0, self.port.0].map(u16::to_be_bytes);
+        let parts = [&MAGIC[..], &node[..], &port[..], &self.nonce.to_be_bytes()[..]];
+        frame(Mac::BROADCAST, self.source(), ETHERTYPE, &parts)
+    }
+
+    /// A MAC that no instance gets, for the nodes' own frames.
+    fn source(&self) -> Mac {
+        let [high, low] = self.node.0.to_be_bytes();
+        Mac([0x02, 0x74, 0x72, 0xff, high, low])
+    }
+
+    /// The probe that a frame is. It may have got a VLAN tag, or padding.
+    #[inline]
+    pub fn of(front: &Front, frame: &[u8]) -> Option<Self> {
+        if front.ethertype != ETHERTYPE {
+            return None;
+        }
+        let (magic, rest) = frame.get(front.payload..)?.split_first_chunk::<4>()?;
+        let (&[a, b, c, d, nonce @ ..], _) = rest.split_first_chunk::<12>()?;
+        let (node, port) = (NodeId(u16::from_be_bytes([a, b])), PortId(u16::from_be_bytes([c, d])));
+        (magic == MAGIC).then_some(Self { node, port, nonce: u64::from_be_bytes(nonce) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_are_known_again() {
+        let probe = Probe { node: NodeId(0x0102), port: PortId(3), nonce: 0x0405_0607_0809_0a0b };
+        let mut frame = probe.encode();
+        assert_eq!(Probe::of(&Front::of(&frame).unwrap(), &frame), Some(probe));
+        assert!(
+            (14..frame.len())
+                .all(|length| Probe::of(&Front::of(&frame).unwrap(), &frame[..length]).is_none())
+        );
+        frame.resize(60, 0);
+        frame.splice(12..12, [0x81, 0, 0, 7]);
+        assert_eq!(Probe::of(&Front::of(&frame).unwrap(), &frame), Some(probe));
+        frame[18] = b'x';
+        assert_eq!(Probe::of(&Front::of(&frame).unwrap(), &frame), None);
+    }
+}

@@ -1,0 +1,320 @@
+//! Questions of stations for each other's MACs, ARP for IPv4 and neighbour discovery for IPv6, and their answers.
+//!
+//! A question is answered here only if it is an ordinary one: to all, for the address of somebody else. What checks
+//! whether an address is free, or whether a known neighbour still lives, is for the station itself.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use etherparse::icmpv6::{
+    NdpOptionSlice, NeighborAdvertisementHeader, NeighborAdvertisementPayload,
+    NeighborSolicitationPayloadSlice,
+};
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, ArpPacketSlice, Icmpv6Header, Icmpv6Slice, Icmpv6Type, IpNumber,
+    Ipv6Header, Ipv6Slice,
+};
+
+use crate::ethernet::{Front, HEADER, ethertype};
+use crate::mac::Mac;
+
+/// The hop limit that shows that no router has passed a message on.
+const NOT_ROUTED: u8 = 255;
+
+/// An NDP option with the target's MAC, and its length in units of 8 bytes.
+const TARGET_MAC_OPTION: [u8; 2] = [2, 1];
+
+/// Who asks for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// ARP
+    V4 { asker: Ipv4Addr, target: Ipv4Addr },
+    /// Neighbour discovery
+    V6 { asker: Ipv6Addr, target: Ipv6Addr },
+}
+
+impl Question {
+    /// The question in a frame, if it is one that may be answered on somebody's behalf.
+    pub fn of(front: &Front, frame: &[u8]) -> Option<Self> {
+        if front.payload != HEADER || !front.destination.is_group() {
+            return None;
+        }
+        let payload = frame.get(HEADER..)?;
+        match front.ethertype {
+            ethertype::ARP => Self::of_arp(front, payload),
+            ethertype::IPV6 => Self::of_solicitation(front, payload),
+            _ => None,
+        }
+    }
+
+    fn of_arp(front: &Front, payload: &[u8]) -> Option<Self> {
+        let packet = ArpPacketSlice::from_slice(payload).ok()?.to_packet().try_eth_ipv4().ok()?;
+        let (asker, target) = (packet.sender_ipv4_addr(), packet.target_ipv4_addr());
+        let is_ordinary = packet.operation == ArpOperation::REQUEST
+            && Mac(packet.sender_mac) == front.source
+            && asker != target
+            && is_station(asker);
+        is_ordinary.then_some(Self::V4 { asker, target })
+    }
+
+    fn of_solicitation(front: &Front, payload: &[u8]) -> Option<Self> {
+        let packet = Ipv6Slice::from_slice(payload).ok()?;
+        let (header, from, to) = (packet.header(), packet.header().source(), packet.header().destination());
+        if header.next_header() != IpNumber::IPV6_ICMP
+            || header.hop_limit() != NOT_ROUTED
+            || header.payload_length() == 0
+        {
+            return None;
+        }
+        let message = Icmpv6Slice::from_slice(packet.payload().payload).ok()?;
+        if message.icmp_type() != Icmpv6Type::NeighborSolicitation || !message.is_checksum_valid(from, to) {
+            return None;
+        }
+        let solicitation = NeighborSolicitationPayloadSlice::from_slice(message.payload()).ok()?;
+        let (asker, target) = (Ipv6Addr::from(from), solicitation.target_address());
+        let is_ordinary = !asker.is_unspecified()
+            && !asker.is_multicast()
+            && asker != target
+            && Ipv6Addr::from(to) == solicited_node(target)
+            && source_mac(&solicitation) == Some(front.source);
+        is_ordinary.then_some(Self::V6 { asker, target })
+    }
+
+    /// Whose MAC is asked for.
+    pub fn target(&self) -> IpAddr {
+        match self {
+            Self::V4 { target, .. } => IpAddr::V4(*target),
+            Self::V6 { target, .. } => IpAddr::V6(*target),
+        }
+    }
+
+    /// The frame that says to the station `to` that the target is `owner`.
+    pub fn answer(&self, to: Mac, owner: Mac) -> Vec<u8> {
+        match *self {
+            Self::V4 { asker, target } => {
+                arp(to, owner, ArpOperation::REPLY, (owner, target), (to, asker), ethertype::ARP)
+            }
+            Self::V6 { asker, target } => {
+                let flags = NeighborAdvertisementHeader { router: false, solicited: true, r#override: false };
+                advertisement(to, asker, flags, owner, target)
+            }
+        }
+    }
+}
+
+fn is_station(address: Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
+}
+
+/// The group in which all stations are whose address could be `target` (RFC 4291, 2.7.1).
+fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = target.octets();
+    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
+}
+
+/// The asker's MAC, as it says; `None` also if any option is broken.
+fn source_mac(solicitation: &NeighborSolicitationPayloadSlice<'_>) -> Option<Mac> {
+    let options = solicitation.options_iterator().collect::<Result<Vec<_>, _>>().ok()?;
+    let mac = options.iter().find_map(|option| match option {
+        NdpOptionSlice::SourceLinkLayerAddress(address) => Some(address.link_layer_address()),
+        _ => None,
+    });
+    mac?.try_into().map(Mac).ok()
+}
+
+/// The frames that tell a LAN that `mac`, which has these addresses, is where they come from.
+pub(super) fn announcements(mac: Mac, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
+    let nobody = (mac, Ipv4Addr::UNSPECIFIED);
+    let reverse = ArpOperation(3);
+    let first = arp(Mac::BROADCAST, mac, reverse, nobody, nobody, ethertype::RARP);
+    let others = addresses.iter().map(|address| match *address {
+        IpAddr::V4(own) => {
+            let target = (Mac([0; 6]), own);
+            arp(Mac::BROADCAST, mac, ArpOperation::REQUEST, (mac, own), target, ethertype::ARP)
+        }
+        IpAddr::V6(own) => {
+            let all_nodes = Ipv6Addr::from_bits(0xff02 << 112 | 1);
+            let flags = NeighborAdvertisementHeader { router: false, solicited: false, r#override: true };
+            advertisement(Mac([0x33, 0x33, 0, 0, 0, 1]), all_nodes, flags, mac, own)
+        }
+    });
+    std::iter::once(first).chain(others).collect()
+}
+
+fn arp(
+    to: Mac,
+    from: Mac,
+    operation: ArpOperation,
+    sender: (Mac, Ipv4Addr),
+    target: (Mac, Ipv4Addr),
+    ethertype: u16,
+) -> Vec<u8> {
+    let packet = ArpEthIpv4Packet {
+        operation,
+        sender_mac: sender.0.0,
+        sender_ipv4: sender.1.octets(),
+        target_mac: target.0.0,
+        target_ipv4: target.1.octets(),
+    };
+    frame(to, from, ethertype, &[&packet.to_bytes()])
+}
+
+fn advertisement(
+    to: Mac,
+    to_address: Ipv6Addr,
+    flags: NeighborAdvertisementHeader,
+    owner: Mac,
+    target: Ipv6Addr,
+) -> Vec<u8> {
+    let mut payload = NeighborAdvertisementPayload { target_address: target }.to_bytes().to_vec();
+    payload.extend(TARGET_MAC_OPTION);
+    payload.extend(owner.0);
+    let kind = Icmpv6Type::NeighborAdvertisement(flags);
+    let checksum = kind.calc_checksum(target.octets(), to_address.octets(), &payload).unwrap_or_default();
+    let message = Icmpv6Header { icmp_type: kind, checksum }.to_bytes();
+    let header = Ipv6Header {
+        payload_length: u16::try_from(message.len() + payload.len()).unwrap_or_default(),
+        next_header: IpNumber::IPV6_ICMP,
+        hop_limit: NOT_ROUTED,
+        source: target.octets(),
+        destination: to_address.octets(),
+        ..Ipv6Header::default()
+    };
+    frame(to, owner, ethertype::IPV6, &[&header.to_bytes(), &message, &payload])
+}
+
+/// An Ethernet frame of `parts`.
+pub(super) fn frame(to: Mac, from: Mac, ethertype: u16, parts: &[&[u8]]) -> Vec<u8> {
+    [&to.0[..], &from.0[..], &ethertype.to_be_bytes()[..]]
+        .iter()
+        .chain(parts)
+        .flat_map(|part| part.iter())
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKER: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const OWNER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn question(frame: &[u8]) -> Option<Question> {
+        Question::of(&Front::of(frame)?, frame)
+    }
+
+    fn request(to: Mac, sender: (Mac, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
+        arp(to, ASKER, ArpOperation::REQUEST, sender, (Mac([0; 6]), target), ethertype::ARP)
+    }
+
+    fn solicitation(from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+        let to = solicited_node(target);
+        let mut payload = target.octets().to_vec();
+        payload.extend([1, 1]);
+        payload.extend(ASKER.0);
+        let kind = Icmpv6Type::NeighborSolicitation;
+        let message = Icmpv6Header::with_checksum(kind, from.octets(), to.octets(), &payload).unwrap();
+        let header = Ipv6Header {
+            payload_length: 32,
+            next_header: IpNumber::IPV6_ICMP,
+            hop_limit: 255,
+            source: from.octets(),
+            destination: to.octets(),
+            ..Ipv6Header::default()
+        };
+        let group = Mac([0x33, 0x33, 0xff, 0, 0, 2]);
+        frame(group, ASKER, ethertype::IPV6, &[&header.to_bytes(), &message.to_bytes(), &payload])
+    }
+
+    fn addresses() -> (Ipv6Addr, Ipv6Addr) {
+        ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap())
+    }
+
+    #[test]
+    fn ordinary_arp_requests_are_questions() {
+        let ordinary = request(Mac::BROADCAST, (ASKER, HERE), THERE);
+        let question_in = Question::V4 { asker: HERE, target: THERE };
+        assert_eq!(question(&ordinary), Some(question_in));
+        let mut padded = ordinary.clone();
+        padded.resize(60, 0);
+        assert_eq!(question(&padded), Some(question_in));
+        let answer = question_in.answer(ASKER, OWNER);
+        assert_eq!(answer[..14], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]);
+        assert_eq!(answer[14..22], [0, 1, 8, 0, 6, 4, 0, 2]);
+        assert_eq!(answer[22..], [2, 0, 0, 0, 0, 2, 10, 0, 0, 2, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
+        assert_eq!(question(&answer), None);
+    }
+
+    #[test]
+    fn other_arp_is_not() {
+        let ordinary = request(Mac::BROADCAST, (ASKER, HERE), THERE);
+        assert_eq!(question(&request(Mac::BROADCAST, (ASKER, THERE), THERE)), None, "gratuitous");
+        assert_eq!(
+            question(&request(Mac::BROADCAST, (ASKER, Ipv4Addr::UNSPECIFIED), THERE)),
+            None,
+            "a probe"
+        );
+        assert_eq!(question(&request(Mac::BROADCAST, (OWNER, HERE), THERE)), None, "for somebody else");
+        assert_eq!(question(&request(OWNER, (ASKER, HERE), THERE)), None, "to one station");
+        assert!((0..ordinary.len()).all(|length| question(&ordinary[..length]).is_none()));
+        let mut tagged = ordinary.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 0]);
+        assert_eq!(question(&tagged), None);
+        for at in 14..22 {
+            let mut broken = ordinary.clone();
+            broken[at] ^= 4;
+            assert_eq!(question(&broken), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn ordinary_solicitations_are_questions() {
+        let (here, there) = addresses();
+        let ordinary = solicitation(here, there);
+        let question_in = Question::V6 { asker: here, target: there };
+        assert_eq!(question(&ordinary), Some(question_in));
+        assert_eq!(question_in.target(), IpAddr::V6(there));
+        let answer = question_in.answer(ASKER, OWNER);
+        let packet = Ipv6Slice::from_slice(&answer[14..]).unwrap();
+        let message = Icmpv6Slice::from_slice(packet.payload().payload).unwrap();
+        assert!(message.is_checksum_valid(there.octets(), here.octets()));
+        assert_eq!((message.type_u8(), message.bytes5to8()), (136, [0x40, 0, 0, 0]));
+        assert_eq!(message.payload()[..16], there.octets());
+        assert_eq!(message.payload()[16..], [2, 1, 2, 0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn other_solicitations_are_not() {
+        let (here, there) = addresses();
+        let ordinary = solicitation(here, there);
+        assert_eq!(question(&solicitation(Ipv6Addr::UNSPECIFIED, there)), None, "is the address free?");
+        assert_eq!(question(&solicitation(there, there)), None);
+        assert!((0..ordinary.len()).all(|length| question(&ordinary[..length]).is_none()));
+        // Behind the version, the priority and the flow label, which say nothing.
+        for at in 18..ordinary.len() {
+            let mut broken = ordinary.clone();
+            broken[at] ^= 4;
+            assert_eq!(question(&broken), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_moved_mac_is_announced_for_each_address() {
+        let (_, there) = addresses();
+        let frames = announcements(OWNER, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
+        assert_eq!(frames.len(), 3);
+        for frame in &frames {
+            let front = Front::of(frame).unwrap();
+            assert!(front.destination.is_group() && front.source == OWNER);
+            assert_eq!(question(frame), None);
+        }
+        assert_eq!(frames[0][12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+        assert_eq!(frames[1][28..32], frames[1][38..42], "gratuitous");
+        let packet = Ipv6Slice::from_slice(&frames[2][14..]).unwrap();
+        let message = Icmpv6Slice::from_slice(packet.payload().payload).unwrap();
+        assert!(message.is_checksum_valid(packet.header().source(), packet.header().destination()));
+        assert_eq!(message.bytes5to8(), [0x20, 0, 0, 0]);
+    }
+}

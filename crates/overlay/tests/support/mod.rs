@@ -1,0 +1,93 @@
+//! What tests of the switch share.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use fabric::Epoch;
+use overlay::Mac;
+use overlay::switch::{
+    Destination, Entry, From, Label, Limits, Parcel, PortId, PortKind, Switch, To, Verdict,
+};
+use overlay::topology::{NodeId, Topology, Version};
+
+pub const ME: NodeId = NodeId(2);
+pub const LEFT: NodeId = NodeId(1);
+pub const RIGHT: NodeId = NodeId(3);
+pub const ONE: PortId = PortId(1);
+pub const TWO: PortId = PortId(2);
+pub const LAN: PortId = PortId(3);
+pub const NOW: Duration = Duration::from_secs(100);
+
+/// The `number`th station.
+pub fn mac(number: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, number])
+}
+
+/// An untagged frame.
+pub fn frame(to: Mac, from: Mac) -> Vec<u8> {
+    let mut frame = [to.0, from.0].concat();
+    frame.extend([0x08, 0x00]);
+    frame.extend([0; 46]);
+    frame
+}
+
+/// The middle one of three nodes in a row, with two instances' ports and a LAN's.
+pub fn switch() -> Switch {
+    switch_with(Limits::default())
+}
+
+pub fn switch_with(limits: Limits) -> Switch {
+    let mut switch = Switch::new(ME, 7, limits);
+    switch.install(row(1).routes(ME).unwrap()).unwrap();
+    switch.use_version(Version(1)).unwrap();
+    switch.attach(ONE, PortKind::Instance);
+    switch.attach(TWO, PortKind::Instance);
+    switch.attach(LAN, PortKind::Lan);
+    switch
+}
+
+/// Three nodes in a row.
+pub fn row(version: u32) -> Topology {
+    Topology::star(Version(version), ME, &[LEFT, ME, RIGHT]).unwrap()
+}
+
+pub fn entry(number: u8, node: NodeId, port: Option<PortId>, epoch: u64) -> Entry {
+    let addresses = vec![IpAddr::from([10, 0, 0, number])];
+    Entry { mac: mac(number), node, port, epoch: Epoch(epoch), addresses }
+}
+
+/// A switch that is told where a MAC is, and has nothing kept for it.
+pub fn push(switch: &mut Switch, entry: &Entry) {
+    let mut out = vec![];
+    assert_eq!(switch.commit(entry, NOW, &mut out), Ok(true));
+    assert!(out.is_empty());
+}
+
+pub fn label(ingress: NodeId, to: Destination) -> Label {
+    Label { version: Version(1), ingress, to, hops: 2 }
+}
+
+pub fn link(neighbour: NodeId, ingress: NodeId, to: Destination) -> From {
+    From::Link { neighbour, label: label(ingress, to) }
+}
+
+pub fn to(neighbour: NodeId, ingress: NodeId, destination: Destination, hops: u8) -> To {
+    To::Link { neighbour, label: Label { hops, ..label(ingress, destination) } }
+}
+
+/// What becomes of a frame, and where it goes.
+pub fn forward(switch: &mut Switch, from: From, frame: &[u8]) -> (Verdict, Vec<To>) {
+    forward_at(switch, from, frame, NOW)
+}
+
+pub fn forward_at(switch: &mut Switch, from: From, frame: &[u8], now: Duration) -> (Verdict, Vec<To>) {
+    let mut out = vec![];
+    let verdict = switch.forward(from, frame, now, &mut out);
+    (verdict, out)
+}
+
+/// Frames by where they go.
+pub fn parcels(out: &[Parcel]) -> Vec<(To, &[u8])> {
+    out.iter().map(|(to, frame)| (*to, &frame[..])).collect()
+}

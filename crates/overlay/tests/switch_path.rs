@@ -1,0 +1,349 @@
+//! What becomes of frames at one switch.
+
+mod support;
+
+use overlay::Mac;
+use overlay::switch::{
+    Destination, FloodRates, From, Label, Limits, Origin, PortId, PortKind, Rate, Reason, Switch, To, Verdict,
+};
+use overlay::topology::{NodeId, Topology, Version};
+use std::time::Duration;
+use support::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn dropped(reason: Reason) -> (Verdict, Vec<To>) {
+    (Verdict::Dropped(reason), vec![])
+}
+
+fn everyone() -> Vec<To> {
+    vec![to(LEFT, ME, Destination::Everyone, 2), to(RIGHT, ME, Destination::Everyone, 2)]
+}
+
+#[test]
+fn unknown_is_flooded_and_known_goes_to_one_place() {
+    let mut switch = switch();
+    let mut expected = vec![To::Port(TWO), To::Port(LAN)];
+    expected.extend(everyone());
+    let request = frame(mac(9), mac(1));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &request), (Verdict::Flooded, expected));
+    let answer = forward(&mut switch, From::Port(TWO), &frame(mac(1), mac(9)));
+    assert_eq!(answer, (Verdict::Forwarded, vec![To::Port(ONE)]));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &request), (Verdict::Forwarded, vec![To::Port(TWO)]));
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(9), mac(7))), dropped(Reason::SamePort));
+}
+
+#[test]
+fn labels_teach_where_a_mac_is() {
+    let mut switch = switch();
+    let here = Destination::Node(ME);
+    let first = forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), &frame(mac(1), mac(9)));
+    let ports = [ONE, TWO, LAN].map(To::Port);
+    let onward = to(RIGHT, LEFT, Destination::Everyone, 1);
+    assert_eq!(first, (Verdict::Flooded, [&[onward], &ports[..]].concat()));
+    let answer = forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1)));
+    assert_eq!(answer, (Verdict::Forwarded, vec![to(LEFT, ME, Destination::Node(LEFT), 2)]));
+    let next = forward(&mut switch, link(LEFT, LEFT, here), &frame(mac(1), mac(9)));
+    assert_eq!(next, (Verdict::Forwarded, vec![To::Port(ONE)]));
+    let unknown = forward(&mut switch, link(LEFT, LEFT, here), &frame(mac(5), mac(9)));
+    assert_eq!(unknown, dropped(Reason::Stale));
+}
+
+#[test]
+fn vlans_are_learned_apart() {
+    let mut switch = switch();
+    let tagged = |to, from| {
+        let mut frame = frame(to, from);
+        frame.splice(12..12, [0x81, 0, 0, 7]);
+        frame
+    };
+    forward(&mut switch, From::Port(ONE), &tagged(Mac::BROADCAST, mac(1)));
+    let known = forward(&mut switch, From::Port(TWO), &tagged(mac(1), mac(2)));
+    assert_eq!(known, (Verdict::Forwarded, vec![To::Port(ONE)]));
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(1), mac(2))).0, Verdict::Flooded);
+    let managed = entry(9, RIGHT, None, 1);
+    push(&mut switch, &managed);
+    let known = forward(&mut switch, From::Port(TWO), &tagged(mac(9), mac(2)));
+    assert_eq!(known, (Verdict::Forwarded, vec![to(RIGHT, ME, Destination::Node(RIGHT), 2)]));
+}
+
+#[test]
+fn transit_goes_by_the_label_and_learns_nothing() {
+    let mut switch = switch();
+    let passing = forward(&mut switch, link(LEFT, LEFT, Destination::Node(RIGHT)), b"");
+    assert_eq!(passing, (Verdict::Forwarded, vec![to(RIGHT, LEFT, Destination::Node(RIGHT), 1)]));
+    let sent = frame(mac(1), mac(9));
+    forward(&mut switch, link(LEFT, LEFT, Destination::Node(RIGHT)), &sent);
+    assert!(switch.state(NOW).macs.is_empty());
+    let back = link(RIGHT, LEFT, Destination::Node(RIGHT));
+    assert_eq!(forward(&mut switch, back, &sent), dropped(Reason::Loop));
+    let last = Label { hops: 1, ..label(LEFT, Destination::Node(RIGHT)) };
+    let last = From::Link { neighbour: LEFT, label: last };
+    assert_eq!(forward(&mut switch, last, &sent), dropped(Reason::Loop));
+    let own = link(LEFT, ME, Destination::Node(ME));
+    assert_eq!(forward(&mut switch, own, &sent), dropped(Reason::Loop));
+    let nobody = link(LEFT, LEFT, Destination::Node(NodeId(9)));
+    assert_eq!(forward(&mut switch, nobody, &sent), dropped(Reason::Unreachable));
+}
+
+#[test]
+fn what_is_for_everyone_comes_from_the_parent_only() {
+    let mut switch = switch();
+    let sent = frame(Mac::BROADCAST, mac(9));
+    for (neighbour, ingress) in [(RIGHT, LEFT), (LEFT, ME), (LEFT, RIGHT), (LEFT, NodeId(9))] {
+        let from = link(neighbour, ingress, Destination::Everyone);
+        assert_eq!(forward(&mut switch, from, &sent), dropped(Reason::ReversePath));
+    }
+    let last = Label { hops: 1, ..label(LEFT, Destination::Everyone) };
+    let (verdict, out) = forward(&mut switch, From::Link { neighbour: LEFT, label: last }, &sent);
+    assert_eq!((verdict, out.len()), (Verdict::Flooded, 3), "it goes no further, but to the ports");
+    assert_eq!(switch.counters().dropped(Reason::Loop), 1);
+    let group = link(LEFT, LEFT, Destination::Node(ME));
+    assert_eq!(forward(&mut switch, group, &sent), dropped(Reason::Malformed));
+}
+
+#[test]
+fn frames_keep_to_the_version_of_their_stamp() {
+    let mut switch = switch();
+    let sent = frame(mac(1), mac(9));
+    let with = |version| {
+        let label = Label { version: Version(version), ..label(LEFT, Destination::Node(RIGHT)) };
+        From::Link { neighbour: LEFT, label }
+    };
+    let nodes = [LEFT, ME, RIGHT, NodeId(4)];
+    let around = Topology::star(Version(2), NodeId(4), &nodes).unwrap();
+    assert_eq!(forward(&mut switch, with(2), &sent), dropped(Reason::UnknownVersion));
+    switch.install(around.routes(ME).unwrap()).unwrap();
+    for version in [1, 2] {
+        let neighbour = if version == 1 { RIGHT } else { NodeId(4) };
+        let (_, out) = forward(&mut switch, with(version), &sent);
+        assert!(
+            matches!(out[0], To::Link { neighbour: to, label } if to == neighbour && label.version.0 == version)
+        );
+    }
+    for version in 3..7 {
+        switch.install(row(version).routes(ME).unwrap()).unwrap();
+        switch.use_version(Version(version)).unwrap();
+    }
+    assert_eq!(forward(&mut switch, with(1), &sent), dropped(Reason::UnknownVersion));
+    assert!(switch.install(row(7).routes(LEFT).unwrap()).is_err());
+    assert!(switch.use_version(Version(5)).is_err());
+    assert_eq!(switch.state(NOW).version, Some(Version(6)));
+}
+
+#[test]
+fn managed_macs_are_not_overridden() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(9, LEFT, None, 1));
+    let lie = frame(Mac::BROADCAST, mac(1));
+    assert_eq!(forward(&mut switch, From::Port(TWO), &lie), dropped(Reason::Spoofed));
+    assert_eq!(
+        forward(&mut switch, link(LEFT, LEFT, Destination::Node(ME)), &lie).0,
+        Verdict::Dropped(Reason::Malformed)
+    );
+    let lie = frame(mac(1), mac(9));
+    let from_right = link(RIGHT, RIGHT, Destination::Node(ME));
+    assert_eq!(forward(&mut switch, from_right, &lie), dropped(Reason::Spoofed));
+    let (verdict, out) = forward(&mut switch, link(RIGHT, RIGHT, Destination::Everyone), &lie);
+    assert_eq!((verdict, out), (Verdict::Flooded, vec![to(LEFT, RIGHT, Destination::Everyone, 1)]));
+    let honest = forward(&mut switch, link(LEFT, LEFT, Destination::Node(ME)), &lie);
+    assert_eq!(honest, (Verdict::Forwarded, vec![To::Port(ONE)]));
+    let far = Duration::from_secs(10_000);
+    switch.tick(NOW + far, &mut vec![]);
+    let (verdict, _) = forward_at(&mut switch, From::Port(TWO), &frame(mac(1), mac(2)), NOW + far);
+    assert_eq!(verdict, Verdict::Forwarded, "they do not age");
+}
+
+#[test]
+fn malformed_and_link_local_frames_go_nowhere() {
+    let mut switch = switch();
+    let sent = frame(mac(2), mac(1));
+    for length in 0..14 {
+        assert_eq!(forward(&mut switch, From::Port(ONE), &sent[..length]), dropped(Reason::Malformed));
+    }
+    for source in [Mac::BROADCAST, Mac([0; 6]), Mac([1, 0, 0x5e, 0, 0, 1])] {
+        let sent = frame(mac(2), source);
+        assert_eq!(forward(&mut switch, From::Port(ONE), &sent), dropped(Reason::Malformed));
+        let from = link(LEFT, LEFT, Destination::Everyone);
+        assert_eq!(forward(&mut switch, from, &sent), dropped(Reason::Malformed));
+    }
+    let tree = frame(Mac([1, 0x80, 0xc2, 0, 0, 0]), mac(1));
+    assert_eq!(forward(&mut switch, From::Port(LAN), &tree), dropped(Reason::LinkLocal));
+    assert_eq!(forward(&mut switch, From::Port(PortId(9)), &sent), dropped(Reason::NoPort));
+    assert!(switch.state(NOW).macs.is_empty());
+}
+
+#[test]
+fn floods_are_limited_by_port_and_by_node() {
+    let rate = |frames| Rate { frames, bytes: 1 << 20 };
+    let rates = |frames| FloodRates { unknown: rate(frames), broadcast: rate(2 * frames) };
+    let limits = Limits { port_flood: rates(3), node_flood: rates(4), ..Limits::default() };
+    let mut switch = switch_with(limits);
+    let mut flooded = |from, to| {
+        let sent = frame(to, mac(1));
+        (0..20).filter(|_| forward(&mut switch, from, &sent).0 == Verdict::Flooded).count()
+    };
+    assert_eq!(flooded(From::Port(ONE), mac(9)), 3);
+    assert_eq!(flooded(From::Port(ONE), Mac::BROADCAST), 6);
+    assert_eq!(flooded(From::Port(TWO), mac(9)), 3);
+    assert_eq!(flooded(link(LEFT, LEFT, Destination::Everyone), mac(9)), 4);
+    assert_eq!(flooded(link(RIGHT, RIGHT, Destination::Everyone), Mac([1, 0, 0x5e, 0, 0, 1])), 8);
+    assert_eq!(switch.counters().dropped(Reason::UnknownLimit), 17 + 17 + 16);
+    assert_eq!(switch.counters().dropped(Reason::BroadcastLimit), 14 + 12);
+}
+
+#[test]
+fn a_full_table_still_floods() {
+    let mut switch = switch_with(Limits { learned: 2, ..Limits::default() });
+    for number in 1..=3 {
+        forward(&mut switch, From::Port(ONE), &frame(Mac::BROADCAST, mac(number)));
+    }
+    assert_eq!(switch.state(NOW).macs.len(), 2);
+    assert_eq!(switch.counters().not_learned, 1);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(3), mac(9))).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(2), mac(9))).0, Verdict::Forwarded);
+}
+
+#[test]
+fn what_is_behind_a_detached_port_is_forgotten() {
+    let mut switch = switch();
+    forward(&mut switch, From::Port(ONE), &frame(Mac::BROADCAST, mac(1)));
+    push(&mut switch, &entry(2, ME, Some(ONE), 1));
+    switch.detach(ONE);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(1), mac(9))).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(2), mac(9))), dropped(Reason::NoPort));
+    switch.attach(ONE, PortKind::Instance);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(2), mac(9))).0, Verdict::Forwarded);
+}
+
+#[test]
+fn without_a_topology_ports_are_switched_all_the_same() {
+    let mut switch = Switch::new(ME, 7, Limits::default());
+    switch.attach(ONE, PortKind::Instance);
+    switch.attach(TWO, PortKind::Instance);
+    push(&mut switch, &entry(9, LEFT, None, 1));
+    let flooded = forward(&mut switch, From::Port(ONE), &frame(mac(2), mac(1)));
+    assert_eq!(flooded, (Verdict::Flooded, vec![To::Port(TWO)]));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1))), dropped(Reason::Unreachable));
+}
+
+#[test]
+fn arp_is_answered_for_instances_elsewhere_only() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(9, LEFT, None, 1));
+    let request = |target: u8| {
+        let mut frame = frame(Mac::BROADCAST, mac(1))[..12].to_vec();
+        frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend(mac(1).0);
+        frame.extend([10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, target]);
+        frame
+    };
+    let (verdict, out) = forward(&mut switch, From::Port(ONE), &request(9));
+    let Verdict::Answered(answer) = verdict else { panic!("{verdict:?}") };
+    assert_eq!((&answer[..6], &answer[6..12], out.len()), (&mac(1).0[..], &mac(9).0[..], 0));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &request(7)).0, Verdict::Flooded);
+    push(&mut switch, &entry(2, ME, Some(ONE), 1));
+    assert_eq!(
+        forward(&mut switch, From::Port(ONE), &request(2)).0,
+        Verdict::Flooded,
+        "it is behind the same port"
+    );
+    assert!(switch.withdraw(mac(9), fabric::Epoch(2), NOW));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &request(9)).0, Verdict::Flooded);
+    assert_eq!(switch.announcements(mac(1)).len(), 2);
+    assert_eq!(switch.announcements(mac(9)).len(), 0);
+}
+
+#[test]
+fn of_two_lans_that_are_bridged_one_is_blocked() {
+    let mut switch = switch();
+    let other = PortId(4);
+    switch.attach(other, PortKind::Lan);
+    let mut probes = vec![];
+    switch.tick(NOW, &mut probes);
+    let leaving: Vec<_> = probes.iter().map(|(to, _)| *to).collect();
+    assert_eq!(leaving, [To::Port(LAN), To::Port(other)]);
+    for (port, arriving) in [(LAN, 1), (other, 0)] {
+        let (verdict, out) = forward(&mut switch, From::Port(port), &probes[arriving].1);
+        assert!(matches!(verdict, Verdict::Dropped(Reason::Loop | Reason::Blocked)) && out.is_empty());
+    }
+    let state = switch.state(NOW);
+    let blocked: Vec<_> =
+        state.ports.iter().filter(|port| !port.blocked.is_zero()).map(|port| port.port).collect();
+    assert_eq!(blocked, [other]);
+    let sent = frame(Mac::BROADCAST, mac(1));
+    assert_eq!(forward(&mut switch, From::Port(other), &sent), dropped(Reason::Blocked));
+    let (_, out) = forward(&mut switch, From::Port(ONE), &sent);
+    assert!(!out.contains(&To::Port(other)) && out.contains(&To::Port(LAN)));
+    let later = forward_at(&mut switch, From::Port(other), &sent, NOW + SECOND * 5);
+    assert_eq!(later.0, Verdict::Flooded);
+}
+
+#[test]
+fn an_instance_that_bridges_the_lan_has_the_lan_blocked() {
+    let mut switch = switch();
+    let mut probes = vec![];
+    switch.tick(NOW, &mut probes);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &probes[0].1), dropped(Reason::Loop));
+    let blocked = |switch: &Switch| {
+        switch.state(NOW).ports.iter().map(|port| !port.blocked.is_zero()).collect::<Vec<_>>()
+    };
+    assert_eq!(blocked(&switch), [false, false, true]);
+}
+
+#[test]
+fn of_two_nodes_on_one_lan_the_higher_blocks_its_port() {
+    let mut switch = switch();
+    let mut probes = vec![];
+    switch.tick(NOW, &mut probes);
+    let round = |neighbour| link(neighbour, neighbour, Destination::Everyone);
+    let blocked = |switch: &Switch| !switch.state(NOW).ports[2].blocked.is_zero();
+    assert_eq!(forward(&mut switch, round(RIGHT), &probes[0].1).0, Verdict::Flooded);
+    assert!(!blocked(&switch), "the other has found it as well, and is higher");
+    forward(&mut switch, round(LEFT), &probes[0].1);
+    assert!(blocked(&switch));
+    assert_eq!(switch.counters().dropped(Reason::Loop), 2);
+}
+
+#[test]
+fn others_probes_pass_and_are_not_learned() {
+    let mut switch = switch();
+    let mut others = Switch::new(ME, 8, Limits::default());
+    others.attach(LAN, PortKind::Lan);
+    let mut probes = vec![];
+    others.tick(NOW, &mut probes);
+    assert_eq!(forward(&mut switch, From::Port(LAN), &probes[0].1).0, Verdict::Flooded);
+    assert!(switch.state(NOW).macs.is_empty() && switch.state(NOW).ports[2].blocked.is_zero());
+}
+
+#[test]
+fn a_lan_that_brings_what_is_ours_is_blocked() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(8, LEFT, None, 1));
+    push(&mut switch, &entry(9, RIGHT, None, 1));
+    let blocked = |switch: &Switch, now| !switch.state(now).ports[2].blocked.is_zero();
+    let sent = |number| frame(Mac::BROADCAST, mac(number));
+    assert_eq!(forward(&mut switch, From::Port(LAN), &sent(9)), dropped(Reason::Loop));
+    assert!(!blocked(&switch, NOW), "the higher node blocks its port");
+    for (number, now) in [(1, NOW), (8, NOW + SECOND * 60)] {
+        assert_eq!(forward_at(&mut switch, From::Port(LAN), &sent(number), now), dropped(Reason::Loop));
+        assert!(blocked(&switch, now));
+    }
+    assert_eq!(switch.state(NOW).ports[2].loops, 2);
+}
+
+#[test]
+fn the_state_says_how_places_are_known() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 3));
+    forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(2)));
+    let state = switch.state(NOW + SECOND);
+    let known: Vec<_> = state.macs.iter().map(|state| (state.mac, state.port, state.age)).collect();
+    assert_eq!(known, [(mac(1), Some(ONE), SECOND), (mac(2), Some(TWO), SECOND)]);
+    assert_eq!(state.macs[0].origin, Origin::Managed { epoch: fabric::Epoch(3), kept: 0 });
+    assert_eq!(state.macs[1].origin, Origin::Learned { vlan: 0 });
+    assert_eq!(state.versions, [Version(1)]);
+}
