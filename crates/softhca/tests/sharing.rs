@@ -162,6 +162,38 @@ fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
     assert!(unmapped);
 }
 
+/// As by `realloc` of a large block, before it is deregistered.
+#[test]
+fn what_a_program_moves_and_makes_longer_becomes_private_where_it_is() {
+    const LENGTH: usize = 1 << 20;
+    let net = &mut neighbours(Policy::Stable);
+    let (_a, b) = acquainted(net);
+    b.memory.store(LENGTH, b"head");
+    let old = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
+    // SAFETY: the test's own memory, of which nobody uses this part by its old address.
+    let moved = unsafe { libc::mremap(old, LENGTH, 2 * LENGTH, libc::MREMAP_MAYMOVE) };
+    assert_ne!(moved, libc::MAP_FAILED);
+    net.device(1).dereg_mr(b.mr).unwrap();
+    let moved = moved.cast::<u8>();
+    // SAFETY: as long as what was mapped.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(moved, 2 * LENGTH) };
+    assert_eq!(&bytes[..4], b"head");
+    assert!(bytes[LENGTH..].iter().all(|byte| *byte == 0));
+    bytes[LENGTH..].fill(7);
+    let start = moved.addr() as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = |address: u64| {
+        let holds = |range: &str| {
+            let (from, to) = range.split_once('-').unwrap();
+            (u64::from_str_radix(from, 16).unwrap()..u64::from_str_radix(to, 16).unwrap()).contains(&address)
+        };
+        maps.lines().find(|line| holds(line.split(' ').next().unwrap())).unwrap()
+    };
+    for address in [start, start + LENGTH as u64] {
+        assert!(line(address).contains(" rw-p "), "{}", line(address));
+    }
+}
+
 #[test]
 fn a_failed_queue_pair_is_closed() {
     let net = &mut neighbours(Policy::Stable);

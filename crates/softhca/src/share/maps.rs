@@ -18,10 +18,13 @@ pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
     pieces(&fs::read_to_string("/proc/self/maps").ok()?, range)
 }
 
+/// Where some memory is mapped, and from which offset on.
+pub(super) type Mapping = (Range<u64>, u64);
+
 /// True if `range` shows `memory` from its start on.
 pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
     let mut at = range.start;
-    for piece in shown(range, memory) {
+    for piece in shown(range, &mappings(memory)) {
         if piece.start == at {
             at = piece.end;
         }
@@ -29,31 +32,44 @@ pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
     at >= range.end
 }
 
-/// The parts of `range` that show their part of `memory`, which shows all of it from its start on, or did so once.
-pub(super) fn shown(range: &Range<u64>, memory: &OwnedFd) -> Vec<Range<u64>> {
+/// All mappings of `memory`.
+pub(super) fn mappings(memory: &OwnedFd) -> Vec<Mapping> {
     let inode = memory.try_clone().and_then(|memory| fs::File::from(memory).metadata());
     let maps = fs::read_to_string("/proc/self/maps");
     let (Ok(inode), Ok(maps)) = (inode, maps) else { return Vec::new() };
-    shown_pieces(&maps, range, inode.ino())
+    mappings_in(&maps, inode.ino())
 }
 
-fn shown_pieces(maps: &str, range: &Range<u64>, memory: u64) -> Vec<Range<u64>> {
-    let shows = |(mapped, (inode, offset)): &(Range<u64>, (u64, u64))| {
-        *inode == memory && *offset == mapped.start.wrapping_sub(range.start)
-    };
-    let found = maps.lines().filter_map(parse_shared).filter(shows);
-    let within = found.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
+/// The parts of `range` that show their part of a memory with these mappings, which shows all of it from its start on, or
+/// did so once.
+pub(super) fn shown(range: &Range<u64>, mappings: &[Mapping]) -> Vec<Range<u64>> {
+    let in_place = mappings.iter().filter(|mapping| is_in_place(range, mapping));
+    let within = in_place.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
     within.filter(|piece| !piece.is_empty()).collect()
 }
 
-/// A line's range, inode and offset.
-fn parse_shared(line: &str) -> Option<(Range<u64>, (u64, u64))> {
+/// What the program has moved elsewhere.
+pub(super) fn moved<'a>(range: &Range<u64>, mappings: &'a [Mapping]) -> impl Iterator<Item = &'a Mapping> {
+    mappings.iter().filter(|mapping| !is_in_place(range, mapping))
+}
+
+fn is_in_place(range: &Range<u64>, (mapped, offset): &Mapping) -> bool {
+    *offset == mapped.start.wrapping_sub(range.start)
+}
+
+fn mappings_in(maps: &str, memory: u64) -> Vec<Mapping> {
+    let shared = maps.lines().filter_map(parse_shared);
+    shared.filter(|(_, inode)| *inode == memory).map(|(mapping, _)| mapping).collect()
+}
+
+/// What a line shows, and of which inode.
+fn parse_shared(line: &str) -> Option<(Mapping, u64)> {
     let (range, _) = parse(line)?;
     let mut fields = line.split_ascii_whitespace().skip(1);
     let shared = fields.next()?.ends_with('s');
     let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
     let inode = fields.nth(1)?.parse().ok()?;
-    shared.then_some((range, (inode, offset)))
+    shared.then_some(((range, offset), inode))
 }
 
 fn pieces(maps: &str, range: &Range<u64>) -> Option<Vec<Piece>> {
@@ -126,7 +142,9 @@ mod tests {
 00005000-00006000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 00006000-00009000 rw-s 00005000 00:01 77                                 /memfd:x (deleted)
 ";
-        assert_eq!(shown_pieces(maps, &(0x1000..0x8000), 77), [0x1000..0x3000, 0x6000..0x8000]);
-        assert_eq!(shown_pieces(maps, &(0x1000..0x8000), 79), []);
+        let (range, mappings) = (0x1000..0x8000, mappings_in(maps, 77));
+        assert_eq!(shown(&range, &mappings), [0x1000..0x3000, 0x6000..0x8000]);
+        assert_eq!(moved(&range, &mappings).collect::<Vec<_>>(), [&(0x5000..0x6000, 0)]);
+        assert_eq!(mappings_in(maps, 79), []);
     }
 }

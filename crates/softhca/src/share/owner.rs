@@ -39,18 +39,22 @@ impl Shared {
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
-    /// registrations for later may deregister what is long gone, and has perhaps mapped something else there.
+    /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
+    /// has moved (`mremap`) becomes private where it is now.
     fn turn_back(&self, length: u64) {
         let end = self.range.start + length;
-        for piece in maps::shown(&self.range, &self.memory) {
-            let part = piece.start..piece.end.min(end);
-            if part.is_empty() || holds_own_state(&part) {
-                continue;
+        let mappings = maps::mappings(&self.memory);
+        for piece in maps::shown(&self.range, &mappings) {
+            turn_part_back(piece.start..piece.end.min(end));
+        }
+        for (mapped, offset) in maps::moved(&self.range, &mappings) {
+            let held = self.length().saturating_sub(*offset).min(mapped.end - mapped.start);
+            let split = mapped.start + held;
+            turn_part_back(mapped.start..split);
+            if split < mapped.end {
+                // SAFETY: a mapping that was made longer than the memory has nothing there; who touches it gets SIGBUS.
+                let _ = unsafe { pages::renew(&(split..mapped.end)) };
             }
-            // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
-            let turned = unsafe { pages::turn_back(&part) };
-            // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
-            let _ = turned;
         }
     }
 
@@ -220,6 +224,17 @@ impl Sharing {
             }
         }
     }
+}
+
+/// Makes pages private again that show a memory.
+fn turn_part_back(part: Range<u64>) {
+    if part.is_empty() || holds_own_state(&part) {
+        return;
+    }
+    // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
+    let turned = unsafe { pages::turn_back(&part) };
+    // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
+    let _ = turned;
 }
 
 /// True if this thread's stack or thread-local storage may lie in `window`: to the kernel they are memory like any

@@ -274,6 +274,21 @@ pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Puts fresh private pages at `range`.
+///
+/// # Errors
+/// Those of `mmap`.
+///
+/// # Safety
+/// Nothing there is needed any more.
+pub(super) unsafe fn renew(range: &Range<u64>) -> io::Result<()> {
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+    let at = ptr::with_exposed_provenance_mut(range.start as usize);
+    // SAFETY: the caller's promise.
+    unsafe { mapping::map(at, (range.end - range.start) as usize, rights, flags, Source::Anonymous) }
+        .map(drop)
+}
+
 /// Copies `length` bytes of the shared memory at `at` to `fresh`, and moves `fresh` over it. Who writes to the
 /// shared memory meanwhile waits.
 ///
