@@ -34,6 +34,7 @@
 #[macro_use]
 mod object;
 mod address;
+mod areas;
 mod arming;
 mod attach;
 mod biased;

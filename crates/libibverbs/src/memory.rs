@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::device_memory::DeviceMemory;
 use crate::domain::Pd;
 use crate::process::{Held, State};
-use crate::{errno, object};
+use crate::{areas, errno, object};
 
 /// What a program's `ibv_mr` lies in.
 #[repr(C)]
@@ -89,8 +89,8 @@ pub(crate) unsafe fn give(
 /// A page of x86-64.
 pub(crate) const PAGE: usize = 4096;
 
-/// Refuses memory that is not there, and such that begins or ends where the program may not read it, or not write it
-/// although `access` says that it is written: pinning it for hardware would fail as well.
+/// Refuses memory that is not there, and such that the program may not read, or not write although `access` says that
+/// it is written: pinning it for hardware would fail as well.
 ///
 /// # Errors
 /// `EFAULT`; `EINVAL` for no bytes at all, or past the end of all addresses.
@@ -98,13 +98,13 @@ pub(crate) fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> 
     let start = addr as usize & !(PAGE - 1);
     let end = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
     let end = end.filter(|_| length > 0).ok_or(Errno::INVALID)?;
-    let advice = match access.contains(Access::LOCAL_WRITE) {
-        true => libc::MADV_POPULATE_WRITE,
-        false => libc::MADV_POPULATE_READ,
-    };
+    let writes = access.contains(Access::LOCAL_WRITE);
+    let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: no memory is changed; what is not mapped is an error, and nothing else is done.
     let is_mapped = unsafe { libc::msync(start as *mut c_void, end - start, libc::MS_ASYNC) } == 0;
-    let may_be_used = [start, end - PAGE].into_iter().all(|page| can_populate(page, advice));
+    // The first and the last page tell of themselves, and most regions have no others.
+    let may_be_used = [start, end - PAGE].into_iter().all(|page| can_populate(page, advice))
+        && (end - start <= 2 * PAGE || areas::may_use(&(start as u64..end as u64), writes));
     if is_mapped && may_be_used { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }
 

@@ -1,5 +1,6 @@
 /* Objects beside the usual ones: regions that change, null regions, device memory, domains of domains, clocks. */
 #include "pair.h"
+#include <sys/mman.h>
 #include <time.h>
 
 static struct pair pair;
@@ -82,6 +83,21 @@ static void domains(void)
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_pd(pd) && !ibv_dealloc_td(td));
 }
 
+/* A region is refused if the program may not use all of it. */
+static void rights(void)
+{
+	size_t page = 4096;
+	char *at = mmap(NULL, 5 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(at != MAP_FAILED && !mprotect(at + 2 * page, page, PROT_READ));
+	CHECK(!ibv_reg_mr(pair.pd, at, 5 * page, ACCESS) && errno == EFAULT);
+	struct ibv_mr *mr = ibv_reg_mr(pair.pd, at, 5 * page, IBV_ACCESS_REMOTE_READ);
+	CHECK(mr && !ibv_dereg_mr(mr));
+	CHECK(!mprotect(at + 2 * page, page, PROT_NONE));
+	CHECK(!ibv_reg_mr(pair.pd, at, 5 * page, IBV_ACCESS_REMOTE_READ) && errno == EFAULT);
+	mr = ibv_reg_mr(pair.pd, at + 3 * page, 2 * page, ACCESS);
+	CHECK(mr && !ibv_dereg_mr(mr) && !munmap(at, 5 * page));
+}
+
 static void advice(void)
 {
 	struct ibv_sge good = part(&pair, 0, 100), bad = {.addr = 0x1000, .length = 100, .lkey = pair.mr->lkey};
@@ -130,6 +146,7 @@ int main(void)
 	null_region();
 	device_memory();
 	domains();
+	rights();
 	advice();
 	clocks();
 	honest_answers();
