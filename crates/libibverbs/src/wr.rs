@@ -1,7 +1,7 @@
 //! Extended posting: `ibv_wr_start`, one call for each work request and its data, `ibv_wr_complete`.
 //!
-//! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete`, or not at all if the
-//! queue has no room for all. As in rdma-core a QP's lock is held in between, so that threads take turns.
+//! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete`, or not at all if one
+//! of them is refused, or the queue has no room for all. As in rdma-core a QP's lock is held in between, so that threads take turns.
 
 use std::ops::Range;
 
@@ -201,17 +201,18 @@ fn post(qp: &Qp, batch: &Batch) -> Result<(), Errno> {
         if state.device.send_room(qp.handle) < batch.requests.len() {
             return Err(Errno::NO_MEMORY);
         }
-        let (mut queued, mut posted) = (false, Ok(()));
-        for request in &batch.requests {
-            // SAFETY: inline elements lie in the batch since `settle`.
-            match unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) } {
-                Ok(done) => queued |= done == Posted::Queued,
-                Err(errno) => {
-                    posted = Err(errno);
-                    break;
-                }
-            }
+        // Of one request, nothing is done that is refused.
+        if batch.requests.len() > 1 {
+            let mut requests = batch.requests.iter().map(|request| batch.work_request(request));
+            requests.try_for_each(|request| state.device.check_send(qp.handle, &request).map(drop))?;
         }
+        let mut queued = false;
+        let posted = batch.requests.iter().try_for_each(|request| {
+            // SAFETY: inline elements lie in the batch since `settle`.
+            let posted = unsafe { state.device.post_send(qp.handle, &batch.work_request(request)) };
+            queued |= posted? == Posted::Queued;
+            Ok(())
+        });
         ring(qp, state, queued);
         posted
     })

@@ -65,6 +65,16 @@ int main(void)
 		ibv_wr_set_sge(qp, pair.mr->lkey, (uintptr_t)pair.memory, 8);
 	}
 	CHECK(ibv_wr_complete(qp) == ENOMEM);
+	/* Nor of one that is refused: it has an element more than the queue takes. */
+	struct ibv_sge too_many[5] = {};
+	memcpy(pair.memory + 512, "as it was", 10);
+	ibv_wr_start(qp);
+	ibv_wr_rdma_write(qp, pair.mr->rkey, (uintptr_t)pair.memory + 512);
+	ibv_wr_set_sge(qp, pair.mr->lkey, (uintptr_t)pair.memory, 8);
+	ibv_wr_rdma_write(qp, pair.mr->rkey, (uintptr_t)pair.memory);
+	ibv_wr_set_sge_list(qp, 5, too_many);
+	CHECK(ibv_wr_complete(qp) == EINVAL);
+	CHECK(!strcmp(pair.memory + 512, "as it was"));
 	struct ibv_poll_cq_attr none = {};
 	CHECK(ibv_start_poll(cq, &none) == ENOENT);
 	destroy_pair(&pair);

@@ -274,11 +274,9 @@ impl Device {
     /// # Safety
     /// As there.
     pub unsafe fn queue_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+        let length = self.check_send(qp, wr)?;
         let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
         let state = entry.attr.state;
-        require(matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error))?;
-        require(entry.init.kind.does(&wr.op))?;
-        let length = wr.check(&entry.init.caps)?;
         let signaled = wr.signaled || entry.init.sq_sig_all;
         // SAFETY: the caller's promise is passed on.
         unsafe { entry.sends.push(wr, signaled, length)? };
@@ -286,6 +284,18 @@ impl Device {
             self.core.flush_sends(qp);
         }
         Ok(())
+    }
+
+    /// The bytes of `wr`, if `qp` would take it, given room.
+    ///
+    /// # Errors
+    /// `INVALID` as for [`Self::post_send`].
+    pub fn check_send(&self, qp: Qp, wr: &SendWr<'_>) -> Result<u32, Errno> {
+        let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
+        let state = entry.attr.state;
+        require(matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error))?;
+        require(entry.init.kind.does(&wr.op))?;
+        wr.check(&entry.init.caps)
     }
 
     /// How many more send work requests `qp` takes now.
@@ -310,6 +320,9 @@ impl Device {
     }
 }
 
+/// Bytes of an element in a work request of hardware.
+const ELEMENT: u32 = 16;
+
 /// The capacities for a queue pair that asks for these.
 fn granted(init: &QpInit, limits: &Limits) -> Result<QpCaps, Errno> {
     if init.kind == QpKind::XrcRecv {
@@ -319,11 +332,13 @@ fn granted(init: &QpInit, limits: &Limits) -> Result<QpCaps, Errno> {
     require(wanted.max_send_wr <= limits.max_qp_wr && wanted.max_inline <= limits.max_inline)?;
     require(wanted.max_send_sge <= limits.max_sge)?;
     require(shared || (wanted.max_recv_wr <= limits.max_qp_wr && wanted.max_recv_sge <= limits.max_sge))?;
+    let max_send_sge = wanted.max_send_sge.max(1);
     Ok(QpCaps {
         max_send_wr: wanted.max_send_wr.max(1),
-        max_send_sge: wanted.max_send_sge.max(1),
+        max_send_sge,
         max_recv_wr: if shared { 0 } else { wanted.max_recv_wr },
         max_recv_sge: if shared { 0 } else { wanted.max_recv_sge.max(1) },
-        max_inline: wanted.max_inline,
+        // Hardware has the elements and the bytes in one place, and programs rely on that: rdma_xclient asks for none.
+        max_inline: wanted.max_inline.max(max_send_sge * ELEMENT).min(limits.max_inline),
     })
 }
