@@ -134,8 +134,12 @@ impl Core {
         }
     }
 
-    /// Puts `bytes`, sent to the GID `to`, into the receive that `handle` holds, and completes it.
+    /// Puts `bytes`, sent to the GID `to`, into the receive that `handle` holds, and completes it. If they are too long for
+    /// it they are lost: anybody may send them, and must not end what others say to this queue pair.
     fn receive_datagram(&mut self, handle: Qp, peer: ProcessId, header: &Header, to: [u8; 16], bytes: &[u8]) {
+        if !self.has_room(handle, bytes) {
+            return;
+        }
         let route = (header.flags & flag::ROUTED != 0)
             .then(|| route_header(peer.vid.gid(self.fabric), to, bytes.len()));
         let status = self.place_datagram(handle, route.as_ref(), bytes);
@@ -175,12 +179,15 @@ impl Core {
         qp.is_some_and(|qp| qp.init.kind == QpKind::Ud && qp.executes() && qp.attr.qkey == header.rkey)
     }
 
+    /// Whether a datagram of `bytes` fits the receive that `handle` holds.
+    fn has_room(&self, handle: Qp, bytes: &[u8]) -> bool {
+        let room = self.qps.get(handle.0).map_or(0, |qp| qp.responder.receive.room());
+        u64::from(GRH) + bytes.len() as u64 <= room
+    }
+
     /// Puts a datagram into the receive that `handle` holds.
     fn place_datagram(&self, handle: Qp, route: Option<&RouteHeader>, bytes: &[u8]) -> WcStatus {
         let Some(qp) = self.qps.get(handle.0) else { return WcStatus::LocalQpOperation };
-        if u64::from(GRH) + bytes.len() as u64 > qp.responder.receive.room() {
-            return WcStatus::LocalLength;
-        }
         let is_there = route.is_none_or(|route| self.scatter_into_receive(qp, 0, route))
             && self.scatter_into_receive(qp, GRH, bytes);
         if is_there { WcStatus::Success } else { WcStatus::LocalProtection }

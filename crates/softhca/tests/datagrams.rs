@@ -205,19 +205,31 @@ fn a_receive_that_is_no_good_fails_the_receiver_alone() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         let foreign = Sge { lkey: b.key ^ 0x5555, ..b.sge(0, 100) };
-        for (sge, status) in [(b.sge(0, 47), WcStatus::LocalLength), (foreign, WcStatus::LocalProtection)] {
-            b.receive(net, 1, &[sge]);
-            b.receive(net, 2, &[b.sge(0, 100)]);
-            a.post(net, 1, op(ah, &b), &[a.sge(0, 8)]);
-            net.settle();
-            assert_eq!(statuses(&b.poll_receives(net)), [status, WcStatus::Flushed]);
-            assert_eq!(b.state(net), QpState::Error);
-            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-            net.device(1).modify_qp(b.qp, &reset, QpAttrMask::STATE).unwrap();
-            start(net, &b);
-        }
-        assert_success(&a.poll_sends(net), 2);
+        b.receive(net, 1, &[foreign]);
+        b.receive(net, 2, &[b.sge(0, 100)]);
+        a.post(net, 1, op(ah, &b), &[a.sge(0, 8)]);
+        net.settle();
+        assert_eq!(statuses(&b.poll_receives(net)), [WcStatus::LocalProtection, WcStatus::Flushed]);
+        assert_eq!(b.state(net), QpState::Error);
+        assert_success(&a.poll_sends(net), 1);
         assert_eq!(a.state(net), QpState::Rts);
+    });
+}
+
+#[test]
+fn what_is_too_long_for_a_receive_is_lost_and_hurts_nobody() {
+    each(|net, a, b| {
+        let ah = handle_to(net, &a, &b, false);
+        b.receive(net, 7, &[b.sge(0, 48)]);
+        for length in [9, 64, 8] {
+            a.post(net, 1, op(ah, &b), &[a.sge(0, length)]);
+        }
+        net.settle();
+        assert_success(&a.poll_sends(net), 3);
+        let received = b.poll_receives(net);
+        assert_success(&received, 1);
+        assert_eq!((received[0].wr_id, received[0].byte_len), (7, 48));
+        assert_eq!(b.state(net), QpState::Rts);
     });
 }
 
