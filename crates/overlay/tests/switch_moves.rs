@@ -179,6 +179,11 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(switch.prepare(one, TWO, Epoch(5)), Err(Refused::Arriving(one)));
     let group = overlay::switch::Entry { mac: Mac::BROADCAST, ..entry(1, LEFT, None, 1) };
     assert_eq!(switch.commit(&group, NOW, &mut out), Err(Refused::NoStation(Mac::BROADCAST)));
+    assert_eq!(
+        switch.commit(&entry(1, ME, Some(PortId(9)), 3), NOW, &mut out),
+        Ok(false),
+        "old, and so no matter"
+    );
     assert_eq!(switch.commit(&entry(7, ME, None, 1), NOW, &mut out), Err(Refused::NoPort(mac(7))));
     let mut many = entry(7, LEFT, None, 1);
     many.addresses = (0..=64).map(|last| [10, 0, 0, last].into()).collect();

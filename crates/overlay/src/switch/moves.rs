@@ -133,7 +133,8 @@ impl Moves {
         if let Some(leaving) = self.leaving.get_mut(&mac).filter(|leaving| leaving.port == port) {
             return Some(leaving.kept.keep(passing, limits));
         }
-        self.keep_for_arrival(passing, limits)
+        let arriving = self.arriving.get_mut(&mac).filter(|arriving| arriving.port == port)?;
+        Some(arriving.kept.keep(passing, limits))
     }
 
     /// Keeps a frame whose MAC is about to live here.
@@ -205,10 +206,11 @@ impl Switch {
     /// # Errors
     /// If the entry breaks a limit, or says that the MAC is on a port of this node that is not there.
     pub fn commit(&mut self, entry: &Entry, now: Duration, out: &mut Vec<Parcel>) -> Result<bool, Refused> {
-        let home = self.home_of(entry)?;
-        if !self.managed.push(entry, Some(home), now) {
+        if self.managed.epoch(entry.mac).is_some_and(|known| known >= entry.epoch) {
             return Ok(false);
         }
+        let home = self.home_of(entry)?;
+        self.managed.push(entry, Some(home), now);
         match home {
             Place::Port(port) => self.arrived(entry.mac, port, out),
             Place::Node(node) => self.left(entry, node, out),
@@ -318,8 +320,10 @@ impl Switch {
             }
             Some(arriving) => {
                 self.ports.set_gate(arriving.port, Gate::Open);
-                if let Some(Place::Node(node)) = self.home(mac) {
-                    self.send_on(arriving.kept, node, out);
+                match self.home(mac) {
+                    Some(Place::Node(node)) => self.send_on(arriving.kept, node, out),
+                    // This node has not heard yet that the MAC has left it, so it does not know where to.
+                    _ => arriving.kept.frames.iter().for_each(|_| self.counters.drop(Reason::Stale)),
                 }
                 Ok(())
             }
