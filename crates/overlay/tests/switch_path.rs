@@ -314,7 +314,10 @@ fn others_probes_pass_and_are_not_learned() {
     others.attach(LAN, PortKind::Lan);
     let mut probes = vec![];
     others.tick(NOW, &mut probes);
-    assert_eq!(forward(&mut switch, From::Port(LAN), &probes[0].1).0, Verdict::Flooded);
+    let relayed = forward(&mut switch, From::Port(LAN), &probes[0].1);
+    assert_eq!(relayed, (Verdict::Flooded, everyone()), "to no LAN");
+    let (_, out) = forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), &probes[0].1);
+    assert_eq!(out, [to(RIGHT, LEFT, Destination::Everyone, 1)]);
     assert!(switch.state(NOW).macs.is_empty() && switch.state(NOW).ports[2].blocked.is_zero());
 }
 
@@ -328,11 +331,17 @@ fn a_lan_that_brings_what_is_ours_is_blocked() {
     let sent = |number| frame(Mac::BROADCAST, mac(number));
     assert_eq!(forward(&mut switch, From::Port(LAN), &sent(9)), dropped(Reason::Loop));
     assert!(!blocked(&switch, NOW), "the higher node blocks its port");
-    for (number, now) in [(1, NOW), (8, NOW + SECOND * 60)] {
+    for tenths in 1..=30 {
+        let now = NOW + SECOND * tenths / 10;
+        assert!(!blocked(&switch, now));
+        forward_at(&mut switch, From::Port(LAN), &sent(9), now);
+    }
+    assert!(blocked(&switch, NOW + SECOND * 3), "it has not done so");
+    for (number, now) in [(1, NOW + SECOND * 30), (8, NOW + SECOND * 60)] {
         assert_eq!(forward_at(&mut switch, From::Port(LAN), &sent(number), now), dropped(Reason::Loop));
         assert!(blocked(&switch, now));
     }
-    assert_eq!(switch.state(NOW).ports[2].loops, 2);
+    assert_eq!(switch.state(NOW).ports[2].loops, 3);
 }
 
 #[test]

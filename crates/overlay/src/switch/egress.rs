@@ -102,10 +102,12 @@ impl Switch {
         self.pass_on(label, out);
         let delivered = match probe {
             Some(probe) => self.check_probe_from_node(&probe, label.ingress, now),
-            None => self.admit_from_node(&front, label.ingress, now),
+            None => {
+                self.admit_from_node(&front, label.ingress, now).and_then(|()| self.deliver(&passing, out))
+            }
         };
         // Others decide for themselves whom they believe.
-        match delivered.and_then(|()| self.deliver(&passing, out)) {
+        match delivered {
             Err(reason) if out.len() == before => return Err(reason),
             Err(reason) => self.counters.drop(reason),
             Ok(()) => {}

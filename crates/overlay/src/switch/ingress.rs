@@ -22,7 +22,7 @@ impl Switch {
         let passing = Passing { frame, front, ingress: self.me, forwarded: false, now };
         if let Some(probe) = Probe::of(&front, frame) {
             self.check_probe_from_port(&probe, port, now)?;
-            return self.flood_from_port(port, Flood::Probe, &passing, out);
+            return self.relay(port, &passing, out);
         }
         self.admit_from_port(&front, port, now)?;
         if front.destination.is_group() {
@@ -55,14 +55,15 @@ impl Switch {
     }
 
     /// A managed MAC sends from a port that is not its home. An instance that does so lies. If a LAN does so there is
-    /// another way from its home to there. Where two nodes are on one LAN, only the one with the higher number is
-    /// blocked for that, or none would be left.
-    fn found_elsewhere(&mut self, home: Option<Place>, port: PortId, now: Duration) -> Reason {
-        if self.ports.get(port).is_none_or(|port| port.kind != PortKind::Lan) {
+    /// another way from the home to there. Where this is a LAN port of another node, the probes of the higher of the two
+    /// nodes find that; if both were blocked at once, no way would be left.
+    fn found_elsewhere(&mut self, home: Option<Place>, id: PortId, now: Duration) -> Reason {
+        let Some(port) = self.ports.get_mut(id).filter(|port| port.kind == PortKind::Lan) else {
             return Reason::Spoofed;
-        }
-        if !matches!(home, Some(Place::Node(node)) if node > self.me) {
-            self.block(port, now);
+        };
+        let may_end = matches!(home, Some(Place::Node(node)) if node > self.me);
+        if !may_end || port.suspects(now) {
+            self.block(id, now);
         }
         Reason::Loop
     }
@@ -98,11 +99,24 @@ impl Switch {
         let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
         limit(&mut port.flood, kind, passing)?;
         out.extend(self.ports.open(passing.now).filter(|port| *port != from).map(To::Port));
-        if let Some(routes) = self.versions.current() {
-            let (version, hops) = (routes.version(), routes.most_hops());
-            let label = Label { version, ingress: self.me, to: Destination::Everyone, hops };
-            out.extend(routes.children(self.me).map(|neighbour| To::Link { neighbour, label }));
-        }
+        self.to_everyone(out);
         Ok(Verdict::Flooded)
+    }
+
+    /// Another's probe goes to the nodes, one of which may be the one that sent it, but to no port: what is to be found
+    /// is whether one LAN has two ways in.
+    fn relay(&mut self, from: PortId, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
+        let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
+        limit(&mut port.flood, Flood::Probe, passing)?;
+        self.to_everyone(out);
+        Ok(Verdict::Flooded)
+    }
+
+    /// To this node's children in its own tree.
+    fn to_everyone(&self, out: &mut Vec<To>) {
+        let Some(routes) = self.versions.current() else { return };
+        let (version, hops) = (routes.version(), routes.most_hops());
+        let label = Label { version, ingress: self.me, to: Destination::Everyone, hops };
+        out.extend(routes.children(self.me).map(|neighbour| To::Link { neighbour, label }));
     }
 }

@@ -84,9 +84,14 @@ impl ManagedMacs {
         self.table.get(&mac).filter(|managed| managed.home.is_some())
     }
 
-    /// The epoch of `mac`, also if its instance has ended.
-    pub fn epoch(&self, mac: Mac) -> Option<Epoch> {
-        self.table.get(&mac).map(|managed| managed.epoch)
+    /// Whether `epoch` is higher than all that is known of `mac`, also if its instance has ended.
+    pub fn is_news(&self, mac: Mac, epoch: Epoch) -> bool {
+        self.table.get(&mac).is_none_or(|managed| managed.epoch < epoch)
+    }
+
+    /// Whether anything is known of `mac`.
+    pub fn knows(&self, mac: Mac) -> bool {
+        self.table.contains_key(&mac)
     }
 
     pub fn len(&self) -> usize {
@@ -95,7 +100,7 @@ impl ManagedMacs {
 
     /// Takes what the coordinator says, if it is news: `home` is `None` for an instance that has ended.
     pub fn push(&mut self, entry: &Entry, home: Option<Place>, now: Duration) -> bool {
-        if self.epoch(entry.mac).is_some_and(|known| known >= entry.epoch) {
+        if !self.is_news(entry.mac, entry.epoch) {
             return false;
         }
         let until = now + self.grace;

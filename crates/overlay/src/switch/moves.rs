@@ -169,7 +169,7 @@ impl Switch {
     /// here is under way.
     pub fn prepare(&mut self, mac: Mac, port: PortId, epoch: Epoch) -> Result<(), Refused> {
         self.ports.get(port).ok_or(Refused::NoPort(mac))?;
-        if self.managed.epoch(mac).is_some_and(|known| known >= epoch) {
+        if !self.managed.is_news(mac, epoch) {
             return Err(Refused::Old(mac));
         }
         if let Some(arriving) = self.moves.arriving.get(&mac) {
@@ -206,7 +206,7 @@ impl Switch {
     /// # Errors
     /// If the entry breaks a limit, or says that the MAC is on a port of this node that is not there.
     pub fn commit(&mut self, entry: &Entry, now: Duration, out: &mut Vec<Parcel>) -> Result<bool, Refused> {
-        if self.managed.epoch(entry.mac).is_some_and(|known| known >= entry.epoch) {
+        if !self.managed.is_news(entry.mac, entry.epoch) {
             return Ok(false);
         }
         let home = self.home_of(entry)?;
@@ -230,7 +230,7 @@ impl Switch {
         if entry.addresses.len() > MAX_ADDRESSES {
             return Err(Refused::TooManyAddresses(mac));
         }
-        if self.managed.len() >= self.limits.managed && self.managed.epoch(mac).is_none() {
+        if self.managed.len() >= self.limits.managed && !self.managed.knows(mac) {
             return Err(Refused::Full(mac));
         }
         if entry.node != self.me {

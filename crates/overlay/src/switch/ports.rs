@@ -26,6 +26,10 @@ const FIRST_BLOCK: Duration = Duration::from_secs(5);
 /// How long it is blocked at most. A port that was open for as long is blocked as for its first loop again.
 const LONGEST_BLOCK: Duration = Duration::from_secs(320);
 
+/// How long a loop that another node may find is watched before the port is blocked, and the longest silence meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// How often a port on a LAN is probed for loops.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -62,6 +66,8 @@ pub(super) struct Port {
     blocked_until: Duration,
     block: Duration,
     probed: Option<Duration>,
+    /// When a loop that another node may find was first and last seen.
+    suspected: Option<(Duration, Duration)>,
 }
 
 impl Port {
@@ -74,6 +80,7 @@ impl Port {
             blocked_until: Duration::ZERO,
             block: Duration::ZERO,
             probed: None,
+            suspected: None,
         }
     }
 
@@ -109,6 +116,13 @@ impl Port {
         self.blocked_until = now + self.block;
         self.loops += 1;
         true
+    }
+
+    /// A sign of a loop that another node should find and end. Returns whether it has not done so for long.
+    pub fn suspects(&mut self, now: Duration) -> bool {
+        let since = self.suspected.filter(|(_, last)| now <= *last + SILENCE).map_or(now, |(first, _)| first);
+        self.suspected = Some((since, now));
+        now >= since + PATIENCE
     }
 
     /// Whether a loop probe is due; if so it counts as sent.
