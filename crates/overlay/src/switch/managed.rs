@@ -30,15 +30,19 @@ pub struct Entry {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What is known of a managed MAC.
+/// What is known of a managed MAC. What each frame needs is apart, so that many MACs fit into the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Managed {
     /// `None` when the instance has ended.
     pub home: Option<Place>,
-    pub epoch: Epoch,
-    pub addresses: Vec<IpAddr>,
-    /// When this was learned.
-    pub since: Duration,
+    past: Box<Past>,
+}
+
+#[derive(Clone, Debug)]
+struct Past {
+    epoch: Epoch,
+    addresses: Vec<IpAddr>,
+    since: Duration,
     /// Whose it was before, and until when what it sent from there is believed.
     former: Option<(NodeId, Duration)>,
     /// Until when this node, where the MAC once was, sends on what still comes for it.
@@ -46,21 +50,36 @@ pub(super) struct Managed {
 }
 
 impl Managed {
-    /// Whether the MAC may send by the way of `node`, which is not `me`.
+    /// How often the MAC has moved.
+    pub fn epoch(&self) -> Epoch {
+        self.past.epoch
+    }
+
+    /// What the instance has.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.past.addresses
+    }
+
+    /// When this was learned.
+    pub fn since(&self) -> Duration {
+        self.past.since
+    }
+
+    /// Whether the MAC may send by the way of `node`, another one than this.
     #[inline]
     pub fn sends_from(&self, node: NodeId, now: Duration) -> bool {
         self.home == Some(Place::Node(node))
-            || self.former.is_some_and(|(former, until)| former == node && now < until)
+            || self.past.former.is_some_and(|(former, until)| former == node && now < until)
     }
 
     /// Whether this node sends on what comes for the MAC.
     pub fn is_forwarded(&self, now: Duration) -> bool {
-        now < self.forwards_until
+        now < self.past.forwards_until
     }
 
     /// Whether other nodes surely know the MAC's place: it never moved, or not lately.
     pub fn is_settled(&self, now: Duration, grace: Duration) -> bool {
-        self.epoch == Epoch::default() || now >= self.since + grace
+        self.past.epoch == Epoch::default() || now >= self.past.since + grace
     }
 }
 
@@ -86,7 +105,7 @@ impl ManagedMacs {
 
     /// Whether `epoch` is higher than all that is known of `mac`, also if its instance has ended.
     pub fn is_news(&self, mac: Mac, epoch: Epoch) -> bool {
-        self.table.get(&mac).is_none_or(|managed| managed.epoch < epoch)
+        self.table.get(&mac).is_none_or(|managed| managed.past.epoch < epoch)
     }
 
     /// Whether anything is known of `mac`.
@@ -103,9 +122,7 @@ impl ManagedMacs {
         if !self.is_news(entry.mac, entry.epoch) {
             return false;
         }
-        let until = now + self.grace;
-        let mut managed = Managed {
-            home,
+        let mut past = Past {
             epoch: entry.epoch,
             addresses: entry.addresses.clone(),
             since: now,
@@ -113,16 +130,21 @@ impl ManagedMacs {
             forwards_until: Duration::ZERO,
         };
         if let Some(old) = self.table.remove(&entry.mac) {
-            let (before, after) = (old.home.map(|home| self.node(home)), home.map(|home| self.node(home)));
-            let left = before.filter(|_| before != after).map(|node| (node, until));
-            managed.former = left.or(old.former);
-            let is_left = left.is_some_and(|(node, _)| node == self.me);
-            managed.forwards_until = if is_left { until } else { old.forwards_until };
-            self.disown(entry.mac, &old.addresses);
+            self.inherit(&mut past, &old, home, now + self.grace);
+            self.disown(entry.mac, &old.past.addresses);
         }
-        self.own(entry.mac, &managed.addresses);
-        self.table.insert(entry.mac, managed);
+        self.own(entry.mac, &past.addresses);
+        self.table.insert(entry.mac, Managed { home, past: Box::new(past) });
         true
+    }
+
+    /// Where the MAC was, stays known until `until`.
+    fn inherit(&self, past: &mut Past, old: &Managed, home: Option<Place>, until: Duration) {
+        let (before, after) = (old.home.map(|home| self.node(home)), home.map(|home| self.node(home)));
+        let left = before.filter(|_| before != after).map(|node| (node, until));
+        let is_left = left.is_some_and(|(node, _)| node == self.me);
+        past.former = left.or(old.past.former);
+        past.forwards_until = if is_left { until } else { old.past.forwards_until };
     }
 
     fn node(&self, place: Place) -> NodeId {
@@ -162,7 +184,7 @@ impl ManagedMacs {
 
     /// Forgets instances that ended more than `age` ago: no late message speaks of them any more.
     pub fn sweep(&mut self, age: Duration, now: Duration) {
-        self.table.retain(|_, managed| managed.home.is_some() || now < managed.since + age);
+        self.table.retain(|_, managed| managed.home.is_some() || now < managed.past.since + age);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Mac, Place, &Managed)> {

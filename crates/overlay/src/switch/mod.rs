@@ -32,7 +32,6 @@ mod versions;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -249,8 +248,8 @@ impl Switch {
     /// They are to be handed to [`Switch::forward`] as if its port had sent them. Empty if it is not managed.
     #[must_use]
     pub fn announcements(&self, mac: Mac) -> Vec<Vec<u8>> {
-        let addresses = self.managed.get(mac).map(|managed| managed.addresses.as_slice());
-        addresses.map(|addresses: &[IpAddr]| resolution::announcements(mac, addresses)).unwrap_or_default()
+        let managed = self.managed.get(mac);
+        managed.map(|managed| resolution::announcements(mac, managed.addresses())).unwrap_or_default()
     }
 
     /// What became of frames.

@@ -102,8 +102,8 @@ impl Switch {
 
     fn mac_states(&self, now: Duration) -> Vec<MacState> {
         let managed = self.managed.iter().map(|(mac, place, managed)| {
-            let origin = Origin::Managed { epoch: managed.epoch, kept: self.moves.kept(mac) };
-            self.mac_state(mac, place, origin, now.saturating_sub(managed.since))
+            let origin = Origin::Managed { epoch: managed.epoch(), kept: self.moves.kept(mac) };
+            self.mac_state(mac, place, origin, now.saturating_sub(managed.since()))
         });
         let learned = self.learned.iter().map(|(key, learned)| {
             let origin = Origin::Learned { vlan: key.vlan() };
