@@ -282,6 +282,18 @@ fn of_two_lans_that_are_bridged_one_is_blocked() {
 }
 
 #[test]
+fn what_was_learned_behind_a_port_is_forgotten_when_it_is_blocked() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    forward(&mut switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(7)));
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2))).1, [To::Port(LAN)]);
+    forward(&mut switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(1)));
+    let (verdict, out) = forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2)));
+    assert_eq!(verdict, Verdict::Flooded, "it may be reached by another way");
+    assert!(!out.contains(&To::Port(LAN)));
+}
+
+#[test]
 fn an_instance_that_bridges_the_lan_has_the_lan_blocked() {
     let mut switch = switch();
     let mut probes = vec![];
