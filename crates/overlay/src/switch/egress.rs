@@ -90,14 +90,7 @@ impl Switch {
         let front = front(frame)?;
         let passing = Passing { frame, front, ingress: label.ingress, forwarded: false, now };
         let probe = Probe::of(&front, frame);
-        let kind = match probe {
-            Some(_) => Flood::Probe,
-            None if front.destination.is_group() => Flood::Broadcast,
-            None => Flood::Unknown,
-        };
-        let rates = self.limits.node_flood;
-        let limits = self.node_flood.entry(label.ingress).or_insert_with(|| FloodLimits::new(rates));
-        limit(limits, kind, &passing)?;
+        self.limit_node(probe.is_some(), &passing)?;
         let before = out.len();
         self.pass_on(label, out);
         let delivered = match probe {
@@ -113,6 +106,18 @@ impl Switch {
             Ok(()) => {}
         }
         Ok(Verdict::Flooded)
+    }
+
+    /// Counts what comes from the ingress node for many.
+    fn limit_node(&mut self, is_probe: bool, passing: &Passing<'_>) -> Result<(), Reason> {
+        let kind = match passing.front.destination {
+            _ if is_probe => Flood::Probe,
+            group if group.is_group() => Flood::Broadcast,
+            _ => Flood::Unknown,
+        };
+        let rates = self.limits.node_flood;
+        let limits = self.node_flood.entry(passing.ingress).or_insert_with(|| FloodLimits::new(rates));
+        limit(limits, kind, passing)
     }
 
     /// To the children in the tree of the ingress node.

@@ -13,12 +13,13 @@
 //! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for.
 //! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
 //! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances.
-//! * `moves`: how a MAC moves from one node to another. `bucket`: limits. `counters`, `state`: what can be shown.
+//! * `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
 
 mod bucket;
 mod counters;
 mod egress;
 mod ingress;
+mod kept;
 mod label;
 mod learned;
 mod managed;
@@ -40,9 +41,9 @@ use serde::{Deserialize, Serialize};
 use crate::mac::Mac;
 use crate::topology::{NodeId, Routes, Version};
 use bucket::FloodLimits;
+use kept::Moves;
 use learned::LearnedMacs;
 use managed::ManagedMacs;
-use moves::Moves;
 use ports::Ports;
 use probe::Probe;
 use versions::Versions;

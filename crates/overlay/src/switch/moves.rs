@@ -18,14 +18,12 @@
 //! comes from the new place for a lie. Only frames for the MAC alone are kept. What was sent to many has come to many
 //! nodes, and kept at two of them it would come to the instance twice.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use fabric::Epoch;
-use foldhash::fast::RandomState;
 
-use super::path::Passing;
-use super::{Destination, Entry, Gate, Limits, MAX_ADDRESSES, Place, PortId, Reason, Switch, To, Verdict};
+use super::kept::{Arriving, Kept, Leaving};
+use super::{Destination, Entry, Gate, MAX_ADDRESSES, Place, PortId, Reason, Switch, To};
 use crate::mac::Mac;
 use crate::topology::NodeId;
 
@@ -62,102 +60,6 @@ pub enum Refused {
     /// The move is committed.
     #[error("{0} has moved here")]
     Committed(Mac),
-}
-
-struct KeptFrame {
-    bytes: Box<[u8]>,
-    ingress: NodeId,
-    /// It has been sent on after its MAC already.
-    forwarded: bool,
-}
-
-/// Frames for a MAC that is on its way, in their order.
-#[derive(Default)]
-struct Kept {
-    frames: Vec<KeptFrame>,
-    bytes: usize,
-}
-
-impl Kept {
-    fn keep(&mut self, passing: &Passing<'_>, limits: &Limits) -> Result<Verdict, Reason> {
-        let bytes = self.bytes.saturating_add(passing.frame.len());
-        if self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes {
-            return Err(Reason::KeptFull);
-        }
-        let Passing { ingress, forwarded, .. } = *passing;
-        self.frames.push(KeptFrame { bytes: passing.frame.into(), ingress, forwarded });
-        self.bytes = bytes;
-        Ok(Verdict::Held)
-    }
-
-    /// What `others` has comes behind.
-    fn append(&mut self, mut others: Self) {
-        self.frames.append(&mut others.frames);
-        self.bytes += others.bytes;
-    }
-
-    fn release(self, port: PortId, out: &mut Vec<Parcel>) {
-        out.extend(self.frames.into_iter().map(|kept| (To::Port(port), kept.bytes)));
-    }
-}
-
-struct Leaving {
-    port: PortId,
-    kept: Kept,
-}
-
-struct Arriving {
-    port: PortId,
-    /// With which the move is to be committed.
-    epoch: Epoch,
-    committed: bool,
-    kept: Kept,
-}
-
-/// The MACs that are on their way.
-#[derive(Default)]
-pub(super) struct Moves {
-    leaving: HashMap<Mac, Leaving, RandomState>,
-    arriving: HashMap<Mac, Arriving, RandomState>,
-}
-
-impl Moves {
-    /// Keeps a frame whose MAC lives on `port`, if it is the one for which the port is closed.
-    pub fn keep(
-        &mut self,
-        port: PortId,
-        passing: &Passing<'_>,
-        limits: &Limits,
-    ) -> Option<Result<Verdict, Reason>> {
-        let mac = passing.front.destination;
-        if let Some(leaving) = self.leaving.get_mut(&mac).filter(|leaving| leaving.port == port) {
-            return Some(leaving.kept.keep(passing, limits));
-        }
-        let arriving = self.arriving.get_mut(&mac).filter(|arriving| arriving.port == port)?;
-        Some(arriving.kept.keep(passing, limits))
-    }
-
-    /// Keeps a frame whose MAC is about to live here.
-    pub fn keep_for_arrival(
-        &mut self,
-        passing: &Passing<'_>,
-        limits: &Limits,
-    ) -> Option<Result<Verdict, Reason>> {
-        let arriving = self.arriving.get_mut(&passing.front.destination)?;
-        Some(arriving.kept.keep(passing, limits))
-    }
-
-    pub fn forget_port(&mut self, port: PortId) {
-        self.leaving.retain(|_, leaving| leaving.port != port);
-        self.arriving.retain(|_, arriving| arriving.port != port);
-    }
-
-    /// How many frames are kept for `mac`.
-    pub fn kept(&self, mac: Mac) -> usize {
-        let leaving = self.leaving.get(&mac).map(|leaving| &leaving.kept);
-        let arriving = self.arriving.get(&mac).map(|arriving| &arriving.kept);
-        leaving.into_iter().chain(arriving).map(|kept| kept.frames.len()).sum()
-    }
 }
 
 impl Switch {

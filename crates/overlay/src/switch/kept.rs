@@ -1,0 +1,112 @@
+//! Frames that are kept for MACs on their way.
+
+use std::collections::HashMap;
+
+use fabric::Epoch;
+use foldhash::fast::RandomState;
+
+use super::moves::Parcel;
+use super::path::Passing;
+use super::{Limits, PortId, Reason, To, Verdict};
+use crate::mac::Mac;
+use crate::topology::NodeId;
+
+/// A frame, and what its label said.
+pub(super) struct KeptFrame {
+    pub bytes: Box<[u8]>,
+    pub ingress: NodeId,
+    /// It has been sent on after its MAC already.
+    pub forwarded: bool,
+}
+
+/// Frames for a MAC that is on its way, in their order.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub frames: Vec<KeptFrame>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn keep(&mut self, passing: &Passing<'_>, limits: &Limits) -> Result<Verdict, Reason> {
+        let bytes = self.bytes.saturating_add(passing.frame.len());
+        if self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes {
+            return Err(Reason::KeptFull);
+        }
+        let Passing { ingress, forwarded, .. } = *passing;
+        self.frames.push(KeptFrame { bytes: passing.frame.into(), ingress, forwarded });
+        self.bytes = bytes;
+        Ok(Verdict::Held)
+    }
+
+    /// What `others` has comes behind.
+    pub fn append(&mut self, mut others: Self) {
+        self.frames.append(&mut others.frames);
+        self.bytes += others.bytes;
+    }
+
+    /// All of it goes to `port`.
+    pub fn release(self, port: PortId, out: &mut Vec<Parcel>) {
+        out.extend(self.frames.into_iter().map(|kept| (To::Port(port), kept.bytes)));
+    }
+}
+
+/// A MAC that is paused here.
+pub(super) struct Leaving {
+    pub port: PortId,
+    pub kept: Kept,
+}
+
+/// A MAC that is prepared here.
+pub(super) struct Arriving {
+    pub port: PortId,
+    /// With which the move is to be committed.
+    pub epoch: Epoch,
+    pub committed: bool,
+    pub kept: Kept,
+}
+
+/// The MACs that are on their way.
+#[derive(Default)]
+pub(super) struct Moves {
+    pub leaving: HashMap<Mac, Leaving, RandomState>,
+    pub arriving: HashMap<Mac, Arriving, RandomState>,
+}
+
+impl Moves {
+    /// Keeps a frame whose MAC lives on `port`, if it is the one for which the port is closed.
+    pub fn keep(
+        &mut self,
+        port: PortId,
+        passing: &Passing<'_>,
+        limits: &Limits,
+    ) -> Option<Result<Verdict, Reason>> {
+        let mac = passing.front.destination;
+        if let Some(leaving) = self.leaving.get_mut(&mac).filter(|leaving| leaving.port == port) {
+            return Some(leaving.kept.keep(passing, limits));
+        }
+        let arriving = self.arriving.get_mut(&mac).filter(|arriving| arriving.port == port)?;
+        Some(arriving.kept.keep(passing, limits))
+    }
+
+    /// Keeps a frame whose MAC is about to live here.
+    pub fn keep_for_arrival(
+        &mut self,
+        passing: &Passing<'_>,
+        limits: &Limits,
+    ) -> Option<Result<Verdict, Reason>> {
+        let arriving = self.arriving.get_mut(&passing.front.destination)?;
+        Some(arriving.kept.keep(passing, limits))
+    }
+
+    pub fn forget_port(&mut self, port: PortId) {
+        self.leaving.retain(|_, leaving| leaving.port != port);
+        self.arriving.retain(|_, arriving| arriving.port != port);
+    }
+
+    /// How many frames are kept for `mac`.
+    pub fn kept(&self, mac: Mac) -> usize {
+        let leaving = self.leaving.get(&mac).map(|leaving| &leaving.kept);
+        let arriving = self.arriving.get(&mac).map(|arriving| &arriving.kept);
+        leaving.into_iter().chain(arriving).map(|kept| kept.frames.len()).sum()
+    }
+}
