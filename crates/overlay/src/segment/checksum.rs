@@ -18,9 +18,8 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 pub(super) fn fold(sum: u64) -> u16 {
     let halves = (sum >> 32) + (sum & 0xffff_ffff);
     let words = (halves >> 32) + (halves >> 16 & 0xffff) + (halves & 0xffff);
-    let word = (words >> 16) + (words & 0xffff);
-    // Now it is at most 0x1_0000, and a carry leaves 0 behind.
-    ((word >> 16) + (word & 0xffff)) as u16
+    // The halves are at most 0x1_ffff_fffe, and so the words 0x1_fffe: this carry is the last one.
+    ((words >> 16) + (words & 0xffff)) as u16
 }
 
 /// Completes the partial checksum of `frame`, for those who would not; does nothing if it is not partial.

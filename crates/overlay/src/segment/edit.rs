@@ -19,6 +19,8 @@ pub(super) mod tcp {
     pub const PSH: u8 = 0x08;
     pub const URG: u8 = 0x20;
     pub const CWR: u8 = 0x80;
+    /// What only a segment's last piece has.
+    pub const ENDS: u8 = FIN | PSH;
 }
 
 /// What a header is to say of a part of a segment.

@@ -1,16 +1,16 @@
 //! From frames to a segment, where they are pieces of one.
 //!
 //! ```text
-//!            push: a piece that          push: the next piece
-//!  ┌───────┐ can be followed    ┌──────┐ of full size, no FIN, no PSH ──┐
-//!  │ empty │ ─────────────────▶ │ open │ ◀──────────────────────────────┘
-//!  └───────┘                    └──────┘
-//!    ▲   │ push: all else          │ push: the next piece, and the last
-//!    │   ▼                         ▼
-//!    │ ┌────────┐ ◀────────────────┘
-//!    └─│ closed │  push: refused, as in `open` what is not the next piece
-//! take └────────┘
+//!            push: what can be followed     ┌─── push: the next piece, of full size, without FIN and PSH
+//!  ┌───────┐ ─────────────────▶ ┌──────┐ ◀─┘
+//!  │ empty │                    │ open │ ────┐ push: the next piece, and the last
+//!  └───────┘ ◀───── take ────── └──────┘     ▼
+//!    │   ▲                              ┌────────┐
+//!    │   └───────────── take ────────── │ closed │
+//!    └───── push: all else ───────────▶ └────────┘
 //! ```
+//!
+//! Any other push is refused: the segment is to be taken first.
 //!
 //! A frame is the next piece if its header is, byte for byte, the one that splitting would give it. So the rules of
 //! Linux's GRO hold (same addresses, VLAN, TTL, ports, acknowledgement, window, options; sequence and identification in
@@ -53,11 +53,12 @@ pub struct Merger<'a> {
 /// What the next piece has to be like.
 struct Run {
     edit: Edit,
-    /// Bytes of payload in the first piece, and in all so far.
+    /// Bytes of payload in the first piece, and in all so far. Nothing follows a piece without any.
     size: usize,
     payload: usize,
     open: bool,
-    /// TCP's flags in the first piece and in the second one; FIN and PSH in the last one. UDP's are 0.
+    /// TCP's flags in the first piece; in the second one without FIN and PSH, so that nothing goes on with a first one
+    /// that has these; FIN and PSH in the last one. UDP's are 0.
     first: u8,
     second: Option<u8>,
     last: u8,
@@ -123,7 +124,7 @@ impl<'a> Merger<'a> {
         }
         let vnet = VnetHeader {
             gso_type: run.gso_type(),
-            // Both are at most what IP can say.
+            // The one is at most `MOST_HEADER`, the other what IP can say.
             hdr_len: layout.payload_at as u16,
             gso_size: run.size as u16,
             ..vnet
@@ -136,10 +137,9 @@ impl Run {
     /// What follows `frame`; `None` if nothing may. Its header is copied into `copy`.
     fn of(vnet: &VnetHeader, frame: &[u8], copy: &mut [u8; MOST_HEADER]) -> Option<Self> {
         let layout = Layout::of(frame).ok()?;
-        let partial = VnetHeader::partial(layout.transport_at as u16, layout.transport.checksum_offset());
         let (header, payload) = frame.split_at(layout.payload_at);
         let copy = copy.get_mut(..header.len())?;
-        if *vnet != partial || payload.is_empty() {
+        if *vnet != VnetHeader::partial(layout.transport_at as u16, layout.transport.checksum_offset()) {
             return None;
         }
         let size = payload.len();
@@ -148,8 +148,7 @@ impl Run {
         copy.copy_from_slice(header);
         edit.write(copy, Part { index: 0, offset: 0, length: size });
         // Lengths and checksums are what they should be, so that nothing is lost with them.
-        let can_be_followed =
-            copy == header && first & (tcp::SYN | tcp::RST | tcp::URG | tcp::FIN | tcp::PSH) == 0;
+        let can_be_followed = copy == header && first & (tcp::SYN | tcp::RST | tcp::URG) == 0;
         let run = Self { edit, size, payload: size, open: true, first, second: None, last: 0 };
         can_be_followed.then_some(run)
     }
@@ -170,9 +169,9 @@ impl Run {
             return false;
         }
         self.payload += length;
-        self.open = length == self.size && flags & (tcp::FIN | tcp::PSH) == 0;
-        self.second.get_or_insert(flags & !(tcp::FIN | tcp::PSH));
-        self.last = flags & (tcp::FIN | tcp::PSH);
+        self.open = length == self.size && flags & tcp::ENDS == 0;
+        self.second.get_or_insert(flags & !tcp::ENDS);
+        self.last = flags & tcp::ENDS;
         true
     }
 
@@ -184,7 +183,7 @@ impl Run {
 
     /// Flags are those of the piece before, but for FIN and PSH in the last piece, and CWR if it is the first one's only.
     fn goes_on_with(&self, flags: u8) -> bool {
-        let flags = flags & !(tcp::FIN | tcp::PSH);
+        let flags = flags & !tcp::ENDS;
         match self.second {
             Some(second) => flags == second,
             None => flags == self.first || flags == self.first & !tcp::CWR,
@@ -201,7 +200,7 @@ impl Run {
     }
 }
 
-/// TCP's flags in `header`. UDP has none, which is like always the same.
+/// TCP's flags in `header`. UDP has none: they are always the same.
 fn flags(edit: &Edit, header: &[u8]) -> u8 {
     edit.flags_at().map_or(0, |at| header[at])
 }

@@ -131,7 +131,7 @@ impl Plan {
     fn write_flags(&self, edit: &Edit, header: &mut [u8], index: usize) {
         let Some(at) = edit.flags_at() else { return };
         if index + 1 < self.pieces {
-            header[at] &= !(tcp::FIN | tcp::PSH);
+            header[at] &= !tcp::ENDS;
         }
         if index > 0 && self.ecn {
             header[at] &= !tcp::CWR;

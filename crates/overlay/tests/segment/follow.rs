@@ -147,7 +147,7 @@ fn change_transport(rng: &mut Rng, transport: &mut Transport) {
 #[test]
 fn frames_are_merged_by_the_rules() {
     let mut together = 0;
-    for seed in 0..1500 {
+    for seed in 0..1000 {
         let frames = stream(&mut Rng::with_seed(seed));
         let merged = merge(&frames);
         assert_given_back(&frames, &merged);
@@ -163,5 +163,5 @@ fn frames_are_merged_by_the_rules() {
             begin = end;
         }
     }
-    assert!(together > 3000, "{together}");
+    assert!(together > 2000, "{together}");
 }

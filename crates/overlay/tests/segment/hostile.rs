@@ -33,7 +33,7 @@ fn mangle(rng: &mut Rng, (vnet, frame): &mut Frame) {
 #[test]
 fn any_frame_is_split_or_refused() {
     let mut taken = 0;
-    for seed in 0..30_000 {
+    for seed in 0..15_000 {
         let rng = &mut Rng::with_seed(seed);
         let packet = short_segment(rng);
         let mut frame = (packet.vnet(), packet.partial());
@@ -50,12 +50,12 @@ fn any_frame_is_split_or_refused() {
         }
         assert_given_back(&pieces, &merge(&pieces));
     }
-    assert!((5_000..29_000).contains(&taken), "{taken}");
+    assert!((3_000..14_000).contains(&taken), "{taken}");
 }
 
 #[test]
 fn any_frames_are_merged_or_pass() {
-    for seed in 0..10_000 {
+    for seed in 0..5_000 {
         let rng = &mut Rng::with_seed(seed);
         let packet = short_segment(rng);
         let mut frames = split(&packet.vnet(), &packet.partial());

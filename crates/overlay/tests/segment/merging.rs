@@ -203,11 +203,11 @@ fn datagrams_of_one_size_are_merged() {
     assert_eq!(counts(&[first(three()), first(three().with_udp())]), [1, 1]);
 }
 
-/// What comes of three pieces of which the first, then the second was changed as bytes.
-fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 2] {
-    [0, 1].map(|index| {
+/// What comes of three pieces of which the first, the second, and then all were changed as bytes.
+fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 3] {
+    [0..1, 1..2, 0..3].map(|changed| {
         let mut frames: Vec<Frame> = segment.split().iter().map(frame).collect();
-        change(&mut frames[index]);
+        frames[changed].iter_mut().for_each(&change);
         let merged = merge(&frames);
         assert_given_back(&frames, &merged);
         merged.into_iter().map(|(_, count)| count).collect()
@@ -216,7 +216,7 @@ fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 2] {
 
 #[test]
 fn what_is_not_a_piece_passes_alone() {
-    let alone = [vec![1, 2], vec![1, 1, 1]];
+    let alone = [vec![1, 2], vec![1, 1, 1], vec![1, 1, 1]];
     let (ip, tcp) = (18, 38);
     let changes: [(&str, ChangeFrame); 13] = [
         ("complete checksum", Box::new(|(vnet, _)| *vnet = VnetHeader::default())),
@@ -239,7 +239,7 @@ fn what_is_not_a_piece_passes_alone() {
     // A sum of 0 is none, whatever it is for.
     assert_eq!(raw(&three(), move |(_, frame)| frame[tcp + 16..tcp + 18].fill(0)), alone);
     // Another sum than that of the pseudo-header is the first one's business, but all have to agree.
-    assert_eq!(raw(&three(), move |(_, frame)| frame[tcp + 17] ^= 1), [vec![1, 2], vec![1, 1, 1]]);
+    assert_eq!(raw(&three(), move |(_, frame)| frame[tcp + 17] ^= 1), [vec![1, 2], vec![1, 1, 1], vec![3]]);
     assert_eq!(raw(&three().with_udp(), move |(_, frame)| frame[tcp + 5] ^= 1), alone);
     assert_eq!(raw(&three().over_ipv6(), move |(_, frame)| frame[ip + 5] ^= 1), alone);
 }
