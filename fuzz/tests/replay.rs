@@ -61,6 +61,8 @@ targets! {
     manager "manager",
     socket "socket",
     directory "directory",
+    split "split",
+    merge "merge",
     ring "ring",
     stream_link "stream-link",
     ring_link "ring-link",
