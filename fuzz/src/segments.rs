@@ -98,9 +98,26 @@ fn segment(input: &mut Input<'_>) -> Frame {
     (VnetHeader { gso_size: size, ..vnet }, frame)
 }
 
-/// TCP or UDP (bit 0) over IPv4 or IPv6 (bit 1), with a tag (bit 2), with options (bit 3). A sum is a sum: that it is the
-/// pseudo-header's is not looked at.
+/// TCP or UDP (bit 0) over IPv4 or IPv6 (bit 1), with a tag (bit 2), with TCP's options (bit 3), with one of IPv6's
+/// extensions (bit 4). A sum is a sum: that it is the pseudo-header's is not looked at.
 fn made(kind: u8, number: u32, payload: &[u8]) -> Frame {
+    let is = |bit: u8| kind & bit != 0;
+    let mut frame = packet(kind, number, payload);
+    let mut csum_start = 14 + if is(2) { 40 } else { 20 };
+    if is(16) && is(2) {
+        extend(&mut frame);
+        csum_start += 8;
+    }
+    if is(4) {
+        frame.splice(12..12, [0x81, 0, 0, 9]);
+        csum_start += 4;
+    }
+    let gso_type = if is(1) { gso::UDP_L4 } else { [gso::TCPV4, gso::TCPV6][usize::from(is(2))] };
+    let csum_offset = if is(1) { 6 } else { 16 };
+    (VnetHeader { gso_type, ..VnetHeader::partial(csum_start, csum_offset) }, frame)
+}
+
+fn packet(kind: u8, number: u32, payload: &[u8]) -> Vec<u8> {
     let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let is = |bit: u8| kind & bit != 0;
     let ip =
@@ -114,15 +131,15 @@ fn made(kind: u8, number: u32, payload: &[u8]) -> Frame {
         tcp.write(&mut frame, payload)
     };
     written.expect("a vector takes all");
-    if is(4) {
-        frame.splice(12..12, [0x81, 0, 0, 9]);
-    }
-    let gso_type = if is(1) { gso::UDP_L4 } else { [gso::TCPV4, gso::TCPV6][usize::from(is(2))] };
-    let csum_start = 14 + if is(4) { 4 } else { 0 } + if is(2) { 40 } else { 20 };
-    let csum_offset = if is(1) { 6 } else { 16 };
-    let vnet =
-        VnetHeader { flags: flag::NEEDS_CSUM, gso_type, csum_start, csum_offset, ..VnetHeader::default() };
-    (vnet, frame)
+    frame
+}
+
+/// Puts destination options behind the IPv6 header.
+fn extend(frame: &mut Vec<u8>) {
+    let protocol = std::mem::replace(&mut frame[14 + 6], 60);
+    let length = frame.len() - 14 - 40 + 8;
+    put(frame, 14 + 4, length);
+    frame.splice(14 + 40..14 + 40, [protocol, 0, 1, 4, 0, 0, 0, 0]);
 }
 
 fn pieces(plan: &Plan, frame: &[u8]) -> Vec<Frame> {
@@ -229,7 +246,7 @@ pub fn split_seeds() -> Vec<Vec<u8>> {
         let vnet = VnetHeader { gso_size, ..vnet };
         [&vnet.encode()[..], &u32::from(kind & 4).to_le_bytes(), &frame].concat()
     };
-    (0..16).map(seed).collect()
+    (0..32).map(seed).collect()
 }
 
 /// Segments of each kind, cut and changed.
@@ -239,5 +256,10 @@ pub fn merge_seeds() -> Vec<Vec<u8>> {
     let changed = [5, 1, 60, 1];
     let other = [1, 0, 1, 0, 0, 0, 0, 0, 4, 0, 2, 0, 6, 1, 2, 3, 4, 5, 6];
     let with_changes = |kind: u8| [&cut(kind)[..], &changed, &cut(kind), &[3, 2], &other, &[2, 1]].concat();
-    (0..16).map(with_changes).chain((0..16).map(|kind| cut(kind).to_vec())).collect()
+    // CWR in the first and third, and in the second piece.
+    let cwr = |piece: u8| [4, piece, LENGTH as u8 + 34 + 13, 0x90];
+    let twice = [&cut(0)[..], &cwr(0), &cwr(2)].concat();
+    let late = [&cut(0)[..], &cwr(1)].concat();
+    let all = (0..32).map(with_changes).chain((0..32).map(|kind| cut(kind).to_vec()));
+    all.chain([twice, late]).collect()
 }
