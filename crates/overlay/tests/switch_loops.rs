@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use overlay::Mac;
-use overlay::switch::{FloodRates, From, Limits, PortId, PortKind, Rate, Switch, To};
+use overlay::switch::{FloodRates, Frame, From, Limits, PortId, PortKind, Rate, Switch, To};
 use overlay::topology::{NodeId, Topology, Version};
 use support::{frame, mac};
 
@@ -75,7 +75,7 @@ impl World {
 
     fn inject(&mut self, node: usize, from: From, frame: &[u8]) {
         let mut out = vec![];
-        self.nodes[node].forward(from, frame, self.now, &mut out);
+        self.nodes[node].forward(from, Frame::whole(frame), self.now, &mut out);
         out.into_iter().for_each(|to| self.emit(node, to, frame));
     }
 
@@ -99,7 +99,7 @@ impl World {
         for node in 0..self.nodes.len() {
             let mut out = vec![];
             self.nodes[node].tick(self.now, &mut out);
-            out.iter().for_each(|(to, probe)| self.emit(node, *to, probe));
+            out.iter().for_each(|probe| self.emit(node, probe.to, &probe.bytes));
         }
     }
 

@@ -263,10 +263,10 @@ fn of_two_lans_that_are_bridged_one_is_blocked() {
     switch.attach(other, PortKind::Lan);
     let mut probes = vec![];
     switch.tick(NOW, &mut probes);
-    let leaving: Vec<_> = probes.iter().map(|(to, _)| *to).collect();
+    let leaving: Vec<_> = probes.iter().map(|probe| probe.to).collect();
     assert_eq!(leaving, [To::Port(LAN), To::Port(other)]);
     for (port, arriving) in [(LAN, 1), (other, 0)] {
-        let (verdict, out) = forward(&mut switch, From::Port(port), &probes[arriving].1);
+        let (verdict, out) = forward(&mut switch, From::Port(port), &probes[arriving].bytes);
         assert!(matches!(verdict, Verdict::Dropped(Reason::Loop | Reason::Blocked)) && out.is_empty());
     }
     let state = switch.state(NOW);
@@ -298,7 +298,7 @@ fn an_instance_that_bridges_the_lan_has_the_lan_blocked() {
     let mut switch = switch();
     let mut probes = vec![];
     switch.tick(NOW, &mut probes);
-    assert_eq!(forward(&mut switch, From::Port(ONE), &probes[0].1), dropped(Reason::Loop));
+    assert_eq!(forward(&mut switch, From::Port(ONE), &probes[0].bytes), dropped(Reason::Loop));
     let blocked = |switch: &Switch| {
         switch.state(NOW).ports.iter().map(|port| !port.blocked.is_zero()).collect::<Vec<_>>()
     };
@@ -312,9 +312,9 @@ fn of_two_nodes_on_one_lan_the_higher_blocks_its_port() {
     switch.tick(NOW, &mut probes);
     let round = |neighbour| link(neighbour, neighbour, Destination::Everyone);
     let blocked = |switch: &Switch| !switch.state(NOW).ports[2].blocked.is_zero();
-    assert_eq!(forward(&mut switch, round(RIGHT), &probes[0].1).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, round(RIGHT), &probes[0].bytes).0, Verdict::Flooded);
     assert!(!blocked(&switch), "the other has found it as well, and is higher");
-    forward(&mut switch, round(LEFT), &probes[0].1);
+    forward(&mut switch, round(LEFT), &probes[0].bytes);
     assert!(blocked(&switch));
     assert_eq!(switch.counters().dropped(Reason::Loop), 2);
 }
@@ -326,9 +326,9 @@ fn others_probes_pass_and_are_not_learned() {
     others.attach(LAN, PortKind::Lan);
     let mut probes = vec![];
     others.tick(NOW, &mut probes);
-    let relayed = forward(&mut switch, From::Port(LAN), &probes[0].1);
+    let relayed = forward(&mut switch, From::Port(LAN), &probes[0].bytes);
     assert_eq!(relayed, (Verdict::Flooded, everyone()), "to no LAN");
-    let (_, out) = forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), &probes[0].1);
+    let (_, out) = forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), &probes[0].bytes);
     assert_eq!(out, [to(RIGHT, LEFT, Destination::Everyone, 1)]);
     assert!(switch.state(NOW).macs.is_empty() && switch.state(NOW).ports[2].blocked.is_zero());
 }

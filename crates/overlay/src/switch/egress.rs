@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::bucket::{Flood, FloodLimits};
-use super::path::{Passing, front, limit};
+use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
 use super::{Destination, Label, Place, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
@@ -14,7 +14,7 @@ impl Switch {
         &mut self,
         neighbour: NodeId,
         label: Label,
-        frame: &[u8],
+        frame: Frame<'_>,
         now: Duration,
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
@@ -34,11 +34,11 @@ impl Switch {
     fn arrive(
         &mut self,
         label: Label,
-        frame: &[u8],
+        frame: Frame<'_>,
         now: Duration,
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
-        let front = front(frame)?;
+        let front = front(frame.bytes)?;
         if front.destination.is_group() {
             return Err(Reason::Malformed);
         }
@@ -79,7 +79,7 @@ impl Switch {
         &mut self,
         neighbour: NodeId,
         label: Label,
-        frame: &[u8],
+        frame: Frame<'_>,
         now: Duration,
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
@@ -87,9 +87,9 @@ impl Switch {
         if routes.next_hop(label.ingress) != Some(neighbour) {
             return Err(Reason::ReversePath);
         }
-        let front = front(frame)?;
+        let front = front(frame.bytes)?;
         let passing = Passing { frame, front, ingress: label.ingress, forwarded: false, now };
-        let probe = Probe::of(&front, frame);
+        let probe = Probe::of(&front, frame.bytes);
         self.limit_node(probe.is_some(), &passing)?;
         let before = out.len();
         self.pass_on(label, out);

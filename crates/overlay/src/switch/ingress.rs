@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::bucket::Flood;
-use super::path::{Passing, front, limit};
+use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
 use super::resolution::Question;
 use super::{Destination, Label, Place, PortId, PortKind, Reason, Switch, To, Verdict};
@@ -13,14 +13,14 @@ impl Switch {
     pub(super) fn enter(
         &mut self,
         port: PortId,
-        frame: &[u8],
+        frame: Frame<'_>,
         now: Duration,
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
-        let front = front(frame)?;
+        let front = front(frame.bytes)?;
         self.ports.get(port).ok_or(Reason::NoPort)?.admits(now)?;
         let passing = Passing { frame, front, ingress: self.me, forwarded: false, now };
-        if let Some(probe) = Probe::of(&front, frame) {
+        if let Some(probe) = Probe::of(&front, frame.bytes) {
             self.check_probe_from_port(&probe, port, now)?;
             return self.relay(port, &passing, out);
         }
@@ -82,7 +82,7 @@ impl Switch {
 
     /// The answer to a question for the MAC of an instance that is not behind the same port.
     fn answer(&self, port: PortId, passing: &Passing<'_>) -> Option<Vec<u8>> {
-        let question = Question::of(&passing.front, passing.frame)?;
+        let question = Question::of(&passing.front, passing.frame.bytes)?;
         let (owner, managed) = self.managed.owner(question.target())?;
         let asker = passing.front.source;
         let is_elsewhere = managed.home != Some(Place::Port(port)) && owner != asker;

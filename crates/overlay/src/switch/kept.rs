@@ -9,14 +9,22 @@ use super::moves::Parcel;
 use super::path::Passing;
 use super::{Limits, PortId, Reason, To, Verdict};
 use crate::mac::Mac;
+use crate::segment::VnetHeader;
 use crate::topology::NodeId;
 
 /// A frame, and what its label said.
 pub(super) struct KeptFrame {
-    pub bytes: Box<[u8]>,
+    vnet: VnetHeader,
+    bytes: Box<[u8]>,
     pub ingress: NodeId,
     /// It has been sent on after its MAC already.
     pub forwarded: bool,
+}
+
+impl KeptFrame {
+    pub fn send(self, to: To) -> Parcel {
+        Parcel { to, vnet: self.vnet, bytes: self.bytes }
+    }
 }
 
 /// Frames for a MAC that is on its way, in their order.
@@ -28,12 +36,12 @@ pub(super) struct Kept {
 
 impl Kept {
     fn keep(&mut self, passing: &Passing<'_>, limits: &Limits) -> Result<Verdict, Reason> {
-        let bytes = self.bytes.saturating_add(passing.frame.len());
+        let bytes = self.bytes.saturating_add(passing.frame.bytes.len());
         if self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes {
             return Err(Reason::KeptFull);
         }
-        let Passing { ingress, forwarded, .. } = *passing;
-        self.frames.push(KeptFrame { bytes: passing.frame.into(), ingress, forwarded });
+        let Passing { frame, ingress, forwarded, .. } = *passing;
+        self.frames.push(KeptFrame { vnet: frame.vnet, bytes: frame.bytes.into(), ingress, forwarded });
         self.bytes = bytes;
         Ok(Verdict::Held)
     }
@@ -46,7 +54,7 @@ impl Kept {
 
     /// All of it goes to `port`.
     pub fn release(self, port: PortId, out: &mut Vec<Parcel>) {
-        out.extend(self.frames.into_iter().map(|kept| (To::Port(port), kept.bytes)));
+        out.extend(self.frames.into_iter().map(|kept| kept.send(To::Port(port))));
     }
 }
 

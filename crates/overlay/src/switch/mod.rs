@@ -39,6 +39,7 @@ use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
 use crate::mac::Mac;
+use crate::segment::VnetHeader;
 use crate::topology::{NodeId, Routes, Version};
 use bucket::FloodLimits;
 use kept::Moves;
@@ -53,6 +54,7 @@ pub use counters::{Counters, Reason};
 pub use label::{Destination, InvalidLabel, Label};
 pub use managed::{Entry, MAX_ADDRESSES};
 pub use moves::{Parcel, Refused};
+pub use path::Frame;
 pub use ports::{Gate, PortKind};
 pub use state::{MacState, Origin, PortState, State};
 pub use versions::{InvalidVersion, KEPT_VERSIONS};
@@ -235,7 +237,8 @@ impl Switch {
         let (node, nonce) = (self.me, self.nonce);
         let probes = self.ports.due_probes(now).map(|port| {
             let probe = Probe { node, port, nonce };
-            (To::Port(port), probe.encode().into_boxed_slice())
+            let bytes = probe.encode().into_boxed_slice();
+            Parcel { to: To::Port(port), vnet: VnetHeader::default(), bytes }
         });
         out.extend(probes);
         if now >= self.swept + SWEEP_INTERVAL {

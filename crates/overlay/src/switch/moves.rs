@@ -25,10 +25,19 @@ use fabric::Epoch;
 use super::kept::{Arriving, Kept, Leaving};
 use super::{Destination, Entry, Gate, MAX_ADDRESSES, Place, PortId, Reason, Switch, To};
 use crate::mac::Mac;
+use crate::segment::VnetHeader;
 use crate::topology::NodeId;
 
 /// A frame that is to be sent, and where.
-pub type Parcel = (To, Box<[u8]>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parcel {
+    /// Where it goes.
+    pub to: To,
+    /// What is left to do with it, as in a [`Frame`](super::Frame).
+    pub vnet: VnetHeader,
+    /// The frame.
+    pub bytes: Box<[u8]>,
+}
 
 /// Why something asked of the switch is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -182,7 +191,7 @@ impl Switch {
                 false => self.to_node(Destination::Forwarded(node), node, frame.ingress),
             };
             match to {
-                Ok(to) => out.push((to, frame.bytes)),
+                Ok(to) => out.push(frame.send(to)),
                 Err(reason) => self.counters.drop(reason),
             }
         }

@@ -7,11 +7,29 @@ use super::learned::{Key, Lesson};
 use super::probe::Probe;
 use super::{Destination, From, Label, Place, PortId, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
+use crate::segment::VnetHeader;
 use crate::topology::NodeId;
+
+/// A frame, and what is left to do with it. The switch passes that on and does not look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// What a device has not done yet, or need not.
+    pub vnet: VnetHeader,
+    /// The frame.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// A frame with which all is done.
+    #[must_use]
+    pub fn whole(bytes: &'a [u8]) -> Self {
+        Self { vnet: VnetHeader::default(), bytes }
+    }
+}
 
 /// A frame on its way through the switch.
 pub(super) struct Passing<'a> {
-    pub frame: &'a [u8],
+    pub frame: Frame<'a>,
     pub front: Front,
     /// Where it came in from a port.
     pub ingress: NodeId,
@@ -24,7 +42,7 @@ impl Switch {
     /// Decides what becomes of `frame`. Where it goes is added to `out`.
     ///
     /// `now` is the time since any fixed moment, and does not go back.
-    pub fn forward(&mut self, from: From, frame: &[u8], now: Duration, out: &mut Vec<To>) -> Verdict {
+    pub fn forward(&mut self, from: From, frame: Frame<'_>, now: Duration, out: &mut Vec<To>) -> Verdict {
         let result = match from {
             From::Port(port) => self.enter(port, frame, now, out),
             From::Link { neighbour, label } => self.take(neighbour, label, frame, now, out),
@@ -98,7 +116,7 @@ pub(super) fn front(frame: &[u8]) -> Result<Front, Reason> {
 }
 
 pub(super) fn limit(limits: &mut FloodLimits, kind: Flood, passing: &Passing<'_>) -> Result<(), Reason> {
-    if limits.admits(kind, passing.frame.len(), passing.now) {
+    if limits.admits(kind, passing.frame.bytes.len(), passing.now) {
         return Ok(());
     }
     Err(if kind == Flood::Unknown { Reason::UnknownLimit } else { Reason::BroadcastLimit })

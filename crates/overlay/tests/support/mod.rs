@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use fabric::Epoch;
 use overlay::Mac;
+use overlay::segment::VnetHeader;
 use overlay::switch::{
-    Destination, Entry, From, Label, Limits, Parcel, PortId, PortKind, Switch, To, Verdict,
+    Destination, Entry, Frame, From, Label, Limits, Parcel, PortId, PortKind, Switch, To, Verdict,
 };
 use overlay::topology::{NodeId, Topology, Version};
 
@@ -83,11 +84,16 @@ pub fn forward(switch: &mut Switch, from: From, frame: &[u8]) -> (Verdict, Vec<T
 
 pub fn forward_at(switch: &mut Switch, from: From, frame: &[u8], now: Duration) -> (Verdict, Vec<To>) {
     let mut out = vec![];
-    let verdict = switch.forward(from, frame, now, &mut out);
+    let verdict = switch.forward(from, Frame { vnet: LEFT_TO_DO, bytes: frame }, now, &mut out);
     (verdict, out)
 }
 
-/// Frames by where they go.
+/// What comes with each frame.
+const LEFT_TO_DO: VnetHeader =
+    VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1000, csum_start: 34, csum_offset: 16 };
+
+/// Frames by where they go, each with what came with it.
 pub fn parcels(out: &[Parcel]) -> Vec<(To, &[u8])> {
-    out.iter().map(|(to, frame)| (*to, &frame[..])).collect()
+    assert!(out.iter().all(|parcel| parcel.vnet == LEFT_TO_DO));
+    out.iter().map(|parcel| (parcel.to, &parcel.bytes[..])).collect()
 }

@@ -10,7 +10,7 @@ use fabric::Epoch;
 use fastrand::Rng;
 use overlay::Mac;
 use overlay::switch::{
-    Destination, Entry, From, Label, Limits, Origin, Parcel, PortId, PortKind, Switch, To, Verdict,
+    Destination, Entry, Frame, From, Label, Limits, Origin, Parcel, PortId, PortKind, Switch, To, Verdict,
 };
 use overlay::topology::{NodeId, Topology, Version};
 
@@ -356,7 +356,7 @@ impl World {
 
     fn forward(&mut self, node: usize, from: From, frame: &[u8]) -> Verdict {
         let (mut out, now) = (vec![], self.time());
-        let verdict = self.nodes[node].forward(from, frame, now, &mut out);
+        let verdict = self.nodes[node].forward(from, Frame::whole(frame), now, &mut out);
         if verdict == Verdict::Held
             && let Some(id) = number(frame)
         {
@@ -376,18 +376,18 @@ impl World {
     /// port, all of it.
     pub fn release(&mut self, node: usize, mac: Mac, parcels: &[Parcel]) {
         let held = self.held.remove(&(node, mac)).unwrap_or_default();
-        let released: Vec<_> = parcels.iter().filter_map(|(_, frame)| number(frame)).collect();
+        let released: Vec<_> = parcels.iter().filter_map(|parcel| number(&parcel.bytes)).collect();
         let mut rest = held.iter();
         let in_order = released.iter().all(|id| rest.any(|held| held == id));
         assert!(in_order, "kept {held:?}, released {released:?}");
-        let to_port = parcels.iter().any(|(to, _)| matches!(to, To::Port(_)));
+        let to_port = parcels.iter().any(|parcel| matches!(parcel.to, To::Port(_)));
         assert!(!to_port || self.mode == Mode::Rough || released == held);
         if self.kept(node, mac) > 0 {
             let rest = held.into_iter().filter(|id| !released.contains(id)).collect();
             self.held.insert((node, mac), rest);
         }
-        for (to, frame) in parcels {
-            self.emit(node, *to, frame);
+        for parcel in parcels {
+            self.emit(node, parcel.to, &parcel.bytes);
         }
     }
 
@@ -467,7 +467,7 @@ impl World {
         let mut out = vec![];
         let now = self.time();
         self.nodes[node].tick(now, &mut out);
-        out.iter().for_each(|(to, probe)| self.emit(node, *to, probe));
+        out.iter().for_each(|probe| self.emit(node, probe.to, &probe.bytes));
         let state = self.nodes[node].state(now);
         let learned = state.macs.iter().filter(|mac| matches!(mac.origin, Origin::Learned { .. })).count();
         assert!(learned <= self.limits.learned && state.versions.len() <= 5);
