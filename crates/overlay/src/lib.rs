@@ -5,6 +5,7 @@
 //!
 //! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
 //! * [`matrix`]: who sends how much to whom.
+//! * [`message`]: what is sealed in a datagram.
 //! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`path_mtu`]: how long a datagram may be to arrive.
 //! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
@@ -15,6 +16,7 @@
 pub mod ethernet;
 pub mod mac;
 pub mod matrix;
+pub mod message;
 pub mod parts;
 pub mod path_mtu;
 pub mod segment;

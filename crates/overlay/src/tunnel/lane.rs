@@ -107,6 +107,12 @@ impl Sealing {
         (self.header.generation, self.header.counter)
     }
 
+    /// True if something was sealed of which the receiver has not said that it has the key.
+    #[must_use]
+    pub fn is_unconfirmed(&self) -> bool {
+        !self.confirmed && self.header.counter > 0
+    }
+
     /// The receiver says that it has taken something of `generation`.
     pub fn confirm(&mut self, generation: u16) {
         self.confirmed |= generation == self.header.generation;

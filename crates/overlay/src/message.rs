@@ -1,0 +1,205 @@
+//! What is sealed in a datagram.
+//!
+//! ```text
+//!  0      1       2            4             6              16                26
+//!  │  1   │ flags │ csum_start │ csum_offset │ label (10)   │ frame …
+//!  │  2   │ flags │ csum_start │ csum_offset │ label (10)   │ part (10)       │ bytes of a frame …
+//!  │  3   │   0   │   length   │ zeroes up to `length` bytes of datagram       a probe
+//!  │  4   │ lane  │   length   │ generation  │                                 its answer
+//! ```
+//!
+//! Little-endian. `flags`, `csum_start` and `csum_offset` are those of a [`VnetHeader`]; what is a segment for a device is
+//! split before it travels.
+
+use crate::parts::Part;
+use crate::segment::vnet::VnetHeader;
+use crate::switch::Label;
+
+/// Bytes before a frame.
+pub const FRONT: usize = 6 + Label::LENGTH;
+
+/// Bytes before a part of a frame.
+pub const PART_FRONT: usize = FRONT + Part::LENGTH;
+
+/// The least bytes of a probe.
+pub const PROBE: usize = 4;
+
+/// Bytes of an answer.
+pub const ANSWER_LENGTH: usize = 6;
+
+const FRAME: u8 = 1;
+const PART: u8 = 2;
+const ASK: u8 = 3;
+const ANSWER: u8 = 4;
+
+/// What one node says to another in a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A frame, and what is left to do with it.
+    Frame(Envelope, &'a [u8]),
+    /// A part of one.
+    Part(Envelope, Part, &'a [u8]),
+    /// Asks whether a datagram of this length arrives.
+    Probe(u16),
+    /// It has.
+    Answer(Answer),
+}
+
+/// A probe has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Bytes of its datagram.
+    pub length: u16,
+    /// On which lane it came.
+    pub lane: u8,
+    /// And of which generation of its keys.
+    pub generation: u16,
+}
+
+/// How a frame travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Which way.
+    pub label: Label,
+    /// What is left to do with it; no segment.
+    pub vnet: VnetHeader,
+}
+
+/// What no node says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the datagram holds nothing that a node says")]
+pub struct InvalidMessage;
+
+impl Envelope {
+    /// What stands before a frame.
+    #[must_use]
+    #[inline]
+    pub fn front(&self) -> [u8; FRONT] {
+        self.encode(FRAME)
+    }
+
+    /// What stands before `part` of a frame.
+    #[must_use]
+    pub fn part_front(&self, part: &Part) -> [u8; PART_FRONT] {
+        let mut bytes = [0; PART_FRONT];
+        bytes[..FRONT].copy_from_slice(&self.encode(PART));
+        bytes[FRONT..].copy_from_slice(&part.encode());
+        bytes
+    }
+
+    fn encode(&self, kind: u8) -> [u8; FRONT] {
+        let mut bytes = [0; FRONT];
+        bytes[0] = kind;
+        bytes[1] = self.vnet.flags;
+        bytes[2..4].copy_from_slice(&self.vnet.csum_start.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.vnet.csum_offset.to_le_bytes());
+        bytes[6..].copy_from_slice(&self.label.encode());
+        bytes
+    }
+
+    fn decode(content: &[u8]) -> Result<(Self, &[u8]), InvalidMessage> {
+        let [_, flags, s0, s1, o0, o1, label @ ..] = content else { return Err(InvalidMessage) };
+        let (label, rest) = Label::decode(label).map_err(|_| InvalidMessage)?;
+        let csum_start = u16::from_le_bytes([*s0, *s1]);
+        let csum_offset = u16::from_le_bytes([*o0, *o1]);
+        let vnet = VnetHeader { flags: *flags, csum_start, csum_offset, ..VnetHeader::default() };
+        Ok((Self { label, vnet }, rest))
+    }
+}
+
+impl<'a> Message<'a> {
+    /// What is said in `content`.
+    ///
+    /// # Errors
+    /// If no node says that.
+    #[inline]
+    pub fn decode(content: &'a [u8]) -> Result<Self, InvalidMessage> {
+        match content {
+            [FRAME, ..] => {
+                let (envelope, frame) = Envelope::decode(content)?;
+                envelope.vnet.validate(frame.len()).map_err(|_| InvalidMessage)?;
+                Ok(Self::Frame(envelope, frame))
+            }
+            [PART, ..] => {
+                let (envelope, rest) = Envelope::decode(content)?;
+                let (part, rest) = rest.split_first_chunk().ok_or(InvalidMessage)?;
+                let part = Part::decode(part).map_err(|_| InvalidMessage)?;
+                envelope.vnet.validate(part.total as usize).map_err(|_| InvalidMessage)?;
+                Ok(Self::Part(envelope, part, rest))
+            }
+            [ASK, 0, low, high, ..] => Ok(Self::Probe(u16::from_le_bytes([*low, *high]))),
+            [ANSWER, lane, l0, l1, g0, g1] => Ok(Self::Answer(Answer {
+                length: u16::from_le_bytes([*l0, *l1]),
+                lane: *lane,
+                generation: u16::from_le_bytes([*g0, *g1]),
+            })),
+            _ => Err(InvalidMessage),
+        }
+    }
+
+    /// Asks whether a datagram of `length` bytes arrives: it has to be filled up with zeroes.
+    #[must_use]
+    pub fn probe(length: u16) -> [u8; PROBE] {
+        let [low, high] = length.to_le_bytes();
+        [ASK, 0, low, high]
+    }
+}
+
+impl Answer {
+    /// The answer's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ANSWER_LENGTH] {
+        let ([l0, l1], [g0, g1]) = (self.length.to_le_bytes(), self.generation.to_le_bytes());
+        [ANSWER, self.lane, l0, l1, g0, g1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::Destination;
+    use crate::topology::{NodeId, Version};
+
+    fn envelope() -> Envelope {
+        let label =
+            Label { version: Version(7), ingress: NodeId(1), to: Destination::Node(NodeId(2)), hops: 3 };
+        Envelope { label, vnet: VnetHeader::partial(34, 16) }
+    }
+
+    #[test]
+    fn frames_survive_the_way() {
+        let frame = [5; 60];
+        let said = [&envelope().front()[..], &frame].concat();
+        assert_eq!(Message::decode(&said), Ok(Message::Frame(envelope(), &frame)));
+    }
+
+    #[test]
+    fn parts_survive_the_way() {
+        let part = Part { frame: 9, total: 3000, index: 1, count: 3 };
+        let said = [&envelope().part_front(&part)[..], &[5; 1000]].concat();
+        assert_eq!(Message::decode(&said), Ok(Message::Part(envelope(), part, &[5; 1000])));
+    }
+
+    #[test]
+    fn probes_may_be_followed_by_anything_and_answers_by_nothing() {
+        let longer = |said: &[u8]| [said, &[0; 9]].concat();
+        assert_eq!(Message::decode(&Message::probe(1472)), Ok(Message::Probe(1472)));
+        assert_eq!(Message::decode(&longer(&Message::probe(1472))), Ok(Message::Probe(1472)));
+        let answer = Answer { length: 1472, lane: 3, generation: 0x1234 };
+        assert_eq!(Message::decode(&answer.encode()), Ok(Message::Answer(answer)));
+        assert_eq!(Message::decode(&longer(&answer.encode())), Err(InvalidMessage));
+    }
+
+    #[test]
+    fn what_nobody_says_is_refused() {
+        let part = Part { frame: 9, total: 3000, index: 1, count: 3 };
+        for said in [&envelope().front()[..], &envelope().part_front(&part)] {
+            assert!((0..said.len()).all(|length| Message::decode(&said[..length]).is_err()));
+        }
+        let short = [&envelope().front()[..], &[5; 51]].concat();
+        assert_eq!(Message::decode(&short), Err(InvalidMessage), "the checksum is outside");
+        assert_eq!(Message::decode(&[0; 60]), Err(InvalidMessage));
+        assert_eq!(Message::decode(&[5; 60]), Err(InvalidMessage));
+        assert_eq!(Message::decode(&[ASK, 1, 0, 0]), Err(InvalidMessage));
+    }
+}
