@@ -1,7 +1,17 @@
-//! The overlay's devices and sockets.
+//! The overlay's devices and sockets, and the threads that move frames between them.
 //!
-//! * [`tap`]: a network device whose frames a program reads and writes.
-//! * [`socket`]: datagrams between nodes, many in one call.
+//! * [`plane`]: all of it, as a node uses it.
+//! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
+//! * [`peer`]: a node that this one speaks to; `peers`: all of them.
+//! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
+//! * [`counters`]: what went nowhere.
 
+pub mod counters;
+mod forwarder;
+mod incoming;
+mod outgoing;
+pub mod peer;
+mod peers;
+pub mod plane;
 pub mod socket;
 pub mod tap;

@@ -10,8 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
-/// The most bytes that leave in one call, or come in one.
+/// The most bytes that come in one call.
 pub const MOST: usize = 65_535;
+
+/// The most bytes that leave in one: an IPv4 datagram's limit, without its header and UDP's.
+pub const LONGEST: usize = 65_535 - 20 - 8;
 
 /// What the kernel may keep for us, or of us, if it lets us: the bursts of some segments.
 const KERNEL_BUFFER: usize = 8 << 20;
@@ -46,7 +49,7 @@ impl Socket {
     /// How many datagrams of `length` bytes can leave in one call.
     #[must_use]
     pub fn at_once(&self, length: usize) -> usize {
-        self.state.max_gso_segments().min(MOST / length.max(1)).max(1)
+        self.state.max_gso_segments().min(LONGEST / length.max(1)).max(1)
     }
 
     /// Sends `datagrams`, which stand one behind the other, all of `length` bytes but for a shorter last one, at most
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn many_leave_and_come_as_they_were() {
         let (from, to) = (socket(), socket());
-        for (length, count) in [(1, 1), (100, 1), (100, 7), (1400, 40), (9000, 7)] {
+        for (length, count) in [(1, 1), (100, 1), (100, 7), (1400, 40), (9000, 7), (13_107, 4)] {
             let sent: Vec<u8> = (0..length * count - length / 3).map(|at| (at / 7) as u8).collect();
             assert!(count <= from.at_once(length), "{count} of {length}");
             from.send(to.address().unwrap(), &sent, length).unwrap();
@@ -138,7 +141,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused() {
         let from = socket();
-        let error = from.send(from.address().unwrap(), &vec![0; MOST + 1], MOST + 1).unwrap_err();
+        let error = from.send(from.address().unwrap(), &vec![0; LONGEST + 1], LONGEST + 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
     }
 }

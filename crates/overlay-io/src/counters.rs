@@ -1,0 +1,87 @@
+//! What became of datagrams and frames that went nowhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use overlay::tunnel::lane::Refused;
+
+use crate::outgoing::Loss;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why something went nowhere.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Counter { $($(#[$doc])* $name,)* }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// How it is called.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// A datagram that is none of ours, or of no session.
+    Stranger = "stranger",
+    /// A datagram whose key is too old or too new.
+    UnknownKey = "unknown-key",
+    /// A datagram that came before.
+    Replayed = "replayed",
+    /// A datagram that was made or changed by somebody else.
+    Forged = "forged",
+    /// A datagram that holds nothing that a node says.
+    Malformed = "malformed",
+    /// A frame from a port that cannot be cut as its header says.
+    Unsplittable = "unsplittable",
+    /// A frame for a node with which there is no session.
+    NoPeer = "no-peer",
+    /// A frame for which the path is too narrow.
+    TooLong = "too-long",
+    /// A frame for which no key was left.
+    Exhausted = "keys-exhausted",
+    /// A frame that the kernel did not take, of which it has no room, or to a node that it cannot reach.
+    NotSent = "not-sent",
+    /// A frame that a port did not take, which may be down.
+    NotWritten = "not-written",
+}
+
+impl From<Refused> for Counter {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Short => Self::Stranger,
+            Refused::UnknownKey => Self::UnknownKey,
+            Refused::Replayed => Self::Replayed,
+            Refused::Forged => Self::Forged,
+        }
+    }
+}
+
+impl From<&Loss> for Counter {
+    fn from(loss: &Loss) -> Self {
+        match loss {
+            Loss::Split(_) => Self::Unsplittable,
+            Loss::TooLong => Self::TooLong,
+            Loss::Exhausted(_) => Self::Exhausted,
+            Loss::Io(_) => Self::NotSent,
+        }
+    }
+}
+
+/// How often each.
+#[derive(Default)]
+pub(crate) struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Counters {
+    pub fn count(&self, counter: Counter) {
+        self.0[counter as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,76 @@
+//! One thread's way from the switch to ports and nodes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use overlay::segment::vnet::{self, VnetHeader};
+use overlay::switch::{Frame, From, Parcel, PortId, To, Verdict};
+use waiting::lock;
+
+use crate::counters::Counter;
+use crate::outgoing::Outgoing;
+use crate::plane::Shared;
+
+/// See the module.
+pub(crate) struct Forwarder {
+    pub shared: Arc<Shared>,
+    pub outgoing: Outgoing,
+    ways: Vec<To>,
+}
+
+impl Forwarder {
+    /// `lane`: what it seals with; others may, too.
+    pub fn new(shared: Arc<Shared>, lane: u8) -> Self {
+        Self { shared, outgoing: Outgoing::new(lane), ways: Vec::new() }
+    }
+
+    /// Lets the switch decide on `frame`, which came with `vnet`, and sends it where that says, but for the last way if
+    /// that is to a port: this one is returned.
+    pub fn decide(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) -> Option<PortId> {
+        self.ways.clear();
+        let now = self.shared.now();
+        let verdict =
+            lock(&self.shared.switch).forward(from, Frame { vnet: *vnet, bytes: frame }, now, &mut self.ways);
+        if let (Verdict::Answered(answer), From::Port(port)) = (&verdict, from) {
+            self.deliver(To::Port(port), &VnetHeader::default(), answer);
+        }
+        let last = match self.ways.last() {
+            Some(To::Port(port)) => Some(*port),
+            _ => None,
+        };
+        let others = self.ways.len() - usize::from(last.is_some());
+        for at in 0..others {
+            self.deliver(self.ways[at], vnet, frame);
+        }
+        last
+    }
+
+    /// Sends `frame` one way.
+    pub fn deliver(&mut self, to: To, vnet: &VnetHeader, frame: &[u8]) {
+        match to {
+            To::Port(port) => self.shared.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]),
+            To::Link { neighbour, label } => {
+                let Some(peer) = self.shared.peers.of_node(neighbour) else {
+                    return self.shared.counters.count(Counter::NoPeer);
+                };
+                let now = self.shared.now();
+                if let Err(loss) = self.outgoing.send(&self.shared.socket, &peer, label, vnet, frame, now) {
+                    self.shared.counters.count(Counter::from(&loss));
+                }
+            }
+        }
+    }
+
+    /// Sends what the switch has kept, or made.
+    pub fn deliver_all(&mut self, parcels: Vec<Parcel>) {
+        for Parcel { to, vnet, bytes } in parcels {
+            self.deliver(to, &vnet, &bytes);
+        }
+    }
+}
+
+/// The header of a frame that a TAP has handed over, and the frame.
+pub(crate) fn unwrap(read: &[u8]) -> Option<(VnetHeader, &[u8])> {
+    let (header, frame) = read.split_first_chunk::<{ vnet::LENGTH }>()?;
+    Some((VnetHeader::decode(header), frame))
+}

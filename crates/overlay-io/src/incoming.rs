@@ -1,0 +1,121 @@
+//! Datagrams come from nodes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use overlay::message::{Answer, Envelope, Message};
+use overlay::segment::merge::{MOST_PIECES, Merger};
+use overlay::segment::vnet::VnetHeader;
+use overlay::switch::{From, PortId, To};
+use overlay::tunnel::header::Header;
+use waiting::lock;
+
+use crate::counters::Counter;
+use crate::forwarder::Forwarder;
+use crate::peer::Peer;
+use crate::plane::Shared;
+use crate::socket::Arrival;
+
+/// Frames for one port that have come one after the other, merged where they are pieces of a segment.
+#[derive(Default)]
+struct Bound<'a> {
+    port: Option<PortId>,
+    merger: Merger<'a>,
+}
+
+impl<'a> Bound<'a> {
+    /// Adds `frame`, which goes to `port`. What is there already is written first, if that is not its continuation.
+    fn add(&mut self, shared: &Shared, port: PortId, vnet: VnetHeader, frame: &'a [u8]) {
+        let goes_on = self.port == Some(port) && self.merger.push(vnet, frame);
+        if !goes_on {
+            self.leave(shared);
+            self.port = Some(port);
+            let _ = self.merger.push(vnet, frame);
+        }
+    }
+
+    /// Writes what is there.
+    fn leave(&mut self, shared: &Shared) {
+        let (Some(port), Some(segment)) = (self.port.take(), self.merger.take()) else { return };
+        let vnet = segment.vnet.encode();
+        let mut parts: ArrayVec<IoSlice<'_>, { MOST_PIECES + 2 }> = ArrayVec::new();
+        parts.extend([IoSlice::new(&vnet), IoSlice::new(segment.header)]);
+        parts.extend(segment.payloads.iter().map(|payload| IoSlice::new(payload)));
+        shared.write(port, &parts);
+    }
+}
+
+impl Forwarder {
+    /// Takes in the datagrams of `arrival`, which stand in `buffer`.
+    pub fn take(&mut self, arrival: &Arrival, buffer: &mut [u8]) {
+        let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
+        for datagram in buffer[..arrival.bytes].chunks_mut(arrival.length.max(1)) {
+            let Some(header) = Header::decode(datagram) else {
+                self.shared.counters.count(Counter::Stranger);
+                continue;
+            };
+            if known.as_ref().is_none_or(|peer| peer.session != header.session) {
+                known = self.shared.peers.of_session(header.session);
+            }
+            let Some(peer) = &known else {
+                self.shared.counters.count(Counter::Stranger);
+                continue;
+            };
+            let length = datagram.len();
+            match peer.open(&header, datagram, arrival.from) {
+                Ok(content) => self.content(peer, content, &header, length, &mut bound),
+                Err(refused) => self.shared.counters.count(Counter::from(refused)),
+            }
+        }
+        bound.leave(&self.shared);
+    }
+
+    /// Takes in what `peer` has said in a datagram of `length` bytes.
+    fn content<'a>(
+        &mut self,
+        peer: &Peer,
+        content: &'a [u8],
+        header: &Header,
+        length: usize,
+        bound: &mut Bound<'a>,
+    ) {
+        let now = self.shared.now();
+        match Message::decode(content) {
+            Ok(Message::Frame(envelope, frame)) => {
+                if let Some(port) = self.decide_on(peer, &envelope, frame) {
+                    bound.add(&self.shared, port, envelope.vnet, frame);
+                }
+            }
+            Ok(Message::Part(envelope, part, bytes)) => {
+                let whole = lock(&peer.reassembly).take(&part, bytes, now);
+                match whole {
+                    Ok(Some(frame)) => {
+                        // In order with what came before.
+                        bound.leave(&self.shared);
+                        if let Some(port) = self.decide_on(peer, &envelope, &frame) {
+                            self.deliver(To::Port(port), &envelope.vnet, &frame);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(_) => self.shared.counters.count(Counter::Malformed),
+                }
+            }
+            Ok(Message::Probe(asked)) if usize::from(asked) == length => {
+                let answer = Answer { length: asked, lane: header.lane, generation: header.generation };
+                // One that is lost is asked for again.
+                let _ = self.outgoing.answer(&self.shared.socket, peer, &answer, now);
+            }
+            Ok(Message::Answer(answer)) => {
+                peer.search(|mtu| mtu.arrived(answer.length.into(), now));
+                peer.sealing(answer.lane).confirm(answer.generation);
+            }
+            Ok(Message::Probe(_)) | Err(_) => self.shared.counters.count(Counter::Malformed),
+        }
+    }
+
+    fn decide_on(&mut self, peer: &Peer, envelope: &Envelope, frame: &[u8]) -> Option<PortId> {
+        let from = From::Link { neighbour: peer.node, label: envelope.label };
+        self.decide(from, &envelope.vnet, frame)
+    }
+}

@@ -1,0 +1,210 @@
+//! Frames leave for a node.
+
+use std::io;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use overlay::message::{ANSWER_LENGTH, Answer, Envelope, FRONT, Message, PART_FRONT};
+use overlay::parts::Part;
+use overlay::segment::split::{Plan, SplitError};
+use overlay::segment::vnet::VnetHeader;
+use overlay::switch::Label;
+use overlay::tunnel::header::HEADER;
+use overlay::tunnel::lane::{Exhausted, OVERHEAD, Sealing};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::peer::Peer;
+use crate::socket::{LONGEST, Socket};
+
+/// How long the kernel may take to make room for a datagram.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Why a frame has not left.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Loss {
+    /// It is no frame that could travel.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// Too long for the path, even in parts.
+    #[error("it is too long for the path, even in parts")]
+    TooLong,
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What one thread sends through.
+pub(crate) struct Outgoing {
+    lane: u8,
+    /// Datagrams that leave together, one behind the other, all but the last of `length` bytes.
+    buffer: Box<[u8]>,
+    used: usize,
+    length: usize,
+}
+
+impl Outgoing {
+    pub fn new(lane: u8) -> Self {
+        Self { lane, buffer: vec![0; LONGEST].into(), used: 0, length: 0 }
+    }
+
+    /// Sends `frame`, which came with `vnet` and may be a segment, on the way that `label` says.
+    pub fn send(
+        &mut self,
+        socket: &Socket,
+        peer: &Peer,
+        label: Label,
+        vnet: &VnetHeader,
+        frame: &[u8],
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let plan = Plan::of(vnet, frame)?;
+        let front = Envelope { label, vnet: plan.piece_vnet() }.front();
+        let longest = plan.piece_length(0) + FRONT + OVERHEAD;
+        if longest > peer.arrives() {
+            return self.send_in_parts(socket, peer, label, &plan, frame, now);
+        }
+        let mut sealing = peer.sealing(self.lane);
+        let mut train = Train::new(self, socket, peer, longest);
+        for index in 0..plan.pieces() {
+            let length = plan.piece_length(index) + FRONT;
+            train.add(&mut sealing, length, now, |content| {
+                let (before, behind) = content.split_at_mut(FRONT);
+                before.copy_from_slice(&front);
+                plan.write_piece(index, frame, behind);
+            })?;
+        }
+        train.leave()
+    }
+
+    /// The same for pieces that are too long for the path.
+    fn send_in_parts(
+        &mut self,
+        socket: &Socket,
+        peer: &Peer,
+        label: Label,
+        plan: &Plan,
+        frame: &[u8],
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let room = peer.arrives().saturating_sub(PART_FRONT + OVERHEAD);
+        let envelope = Envelope { label, vnet: plan.piece_vnet() };
+        let mut piece = vec![0; plan.piece_length(0)];
+        for index in 0..plan.pieces() {
+            let length = plan.write_piece(index, frame, &mut piece);
+            let count = Part::count(length, room).ok_or(Loss::TooLong)?;
+            let first = Part { frame: peer.next_frame(), total: length as u32, index: 0, count };
+            let mut sealing = peer.sealing(self.lane);
+            let mut train = Train::new(self, socket, peer, PART_FRONT + first.range().len() + OVERHEAD);
+            for index in 0..count {
+                let part = Part { index, ..first };
+                train.add(&mut sealing, PART_FRONT + part.range().len(), now, |content| {
+                    let (before, behind) = content.split_at_mut(PART_FRONT);
+                    before.copy_from_slice(&envelope.part_front(&part));
+                    behind.copy_from_slice(&piece[part.range()]);
+                })?;
+            }
+            train.leave()?;
+        }
+        Ok(())
+    }
+
+    /// Asks on `lane` whether a datagram of `length` bytes arrives.
+    pub fn probe(
+        &mut self,
+        socket: &Socket,
+        peer: &Peer,
+        lane: u8,
+        length: usize,
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let sealing = peer.sealing(lane);
+        self.say(socket, peer, sealing, &Message::probe(length as u16), length, now)
+    }
+
+    /// Answers that a probe has arrived.
+    pub fn answer(
+        &mut self,
+        socket: &Socket,
+        peer: &Peer,
+        answer: &Answer,
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let sealing = peer.sealing(self.lane);
+        self.say(socket, peer, sealing, &answer.encode(), OVERHEAD + ANSWER_LENGTH, now)
+    }
+
+    /// Says `words` in a datagram of `length` bytes.
+    fn say(
+        &mut self,
+        socket: &Socket,
+        peer: &Peer,
+        mut sealing: MutexGuard<'_, Sealing>,
+        words: &[u8],
+        length: usize,
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let mut train = Train::new(self, socket, peer, length);
+        train.add(&mut sealing, length - OVERHEAD, now, |content| {
+            content.fill(0);
+            content[..words.len()].copy_from_slice(words);
+        })?;
+        train.leave()
+    }
+}
+
+/// Datagrams for one node that leave in as few calls as possible.
+struct Train<'a> {
+    outgoing: &'a mut Outgoing,
+    socket: &'a Socket,
+    peer: &'a Peer,
+    at_once: usize,
+}
+
+impl<'a> Train<'a> {
+    /// All but the last are of `length` bytes.
+    fn new(outgoing: &'a mut Outgoing, socket: &'a Socket, peer: &'a Peer, length: usize) -> Self {
+        (outgoing.used, outgoing.length) = (0, length);
+        Self { outgoing, socket, peer, at_once: socket.at_once(length) }
+    }
+
+    /// Adds a datagram with `length` bytes of content, which `write` writes.
+    fn add(
+        &mut self,
+        sealing: &mut Sealing,
+        length: usize,
+        now: Duration,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Loss> {
+        let Outgoing { buffer, used, length: each, .. } = &mut *self.outgoing;
+        let datagram = &mut buffer[*used..*used + length + OVERHEAD];
+        write(&mut datagram[HEADER..HEADER + length]);
+        sealing.seal(datagram, now)?;
+        *used += datagram.len();
+        if *used / *each >= self.at_once { self.leave() } else { Ok(()) }
+    }
+
+    /// Sends what has been added.
+    fn leave(&mut self) -> Result<(), Loss> {
+        let length = self.outgoing.length;
+        let used = std::mem::take(&mut self.outgoing.used);
+        if used == 0 {
+            return Ok(());
+        }
+        let datagrams = &self.outgoing.buffer[..used];
+        let sent = self.socket.send(self.peer.address(), datagrams, length);
+        match sent.map_err(|error| (error.kind(), error.raw_os_error(), error)) {
+            Ok(()) => Ok(()),
+            Err((io::ErrorKind::WouldBlock, ..)) => {
+                let mut waits = [PollFd::new(self.socket, PollFlags::OUT)];
+                poll(&mut waits, Some(&PATIENCE)).map_err(io::Error::from)?;
+                Ok(self.socket.send(self.peer.address(), datagrams, length)?)
+            }
+            Err((_, Some(libc::EMSGSIZE), _)) => {
+                self.peer.search(|mtu| mtu.refused(length));
+                Err(Loss::TooLong)
+            }
+            Err((.., error)) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A node that this one speaks to.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use overlay::parts::Reassembly;
+use overlay::path_mtu::PathMtu;
+use overlay::topology::NodeId;
+use overlay::tunnel::header::Header;
+use overlay::tunnel::keys::{Direction, Root, SECRET};
+use overlay::tunnel::lane::{Limits, Opening, Refused, Sealing};
+use waiting::lock;
+
+/// Lanes of a node to another one. Threads that send share them by turns.
+pub(crate) const LANES: u8 = 4;
+
+/// What two nodes have agreed on over their TLS connection.
+#[derive(Clone)]
+pub struct Agreement {
+    /// What the connection has exported under [`Root::LABEL`].
+    pub secret: [u8; SECRET],
+    /// Which way this node sends.
+    pub direction: Direction,
+    /// This node's number for the session, unique in it.
+    pub own: u32,
+    /// The peer's number.
+    pub theirs: u32,
+    /// When this node changes keys.
+    pub limits: Limits,
+}
+
+/// How it stands with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    /// Where its datagrams come from.
+    pub address: SocketAddr,
+    /// Bytes of a datagram that arrives there, as far as is known.
+    pub arrives: usize,
+    /// How often the keys of the first lane have changed.
+    pub generation: u16,
+}
+
+/// See the module.
+pub(crate) struct Peer {
+    pub node: NodeId,
+    pub session: u32,
+    /// Where its datagrams come from, or came from last.
+    address: Mutex<SocketAddr>,
+    sealing: [Mutex<Sealing>; LANES as usize],
+    opening: [Mutex<Opening>; LANES as usize],
+    mtu: Mutex<PathMtu>,
+    /// What [`PathMtu`] says.
+    arrives: AtomicUsize,
+    pub reassembly: Mutex<Reassembly>,
+    frames: AtomicU32,
+}
+
+impl Peer {
+    /// `longest`: bytes of a datagram that the device can send.
+    pub fn new(node: NodeId, address: SocketAddr, agreed: &Agreement, longest: usize, now: Duration) -> Self {
+        let root = Root::new(&agreed.secret);
+        let there = agreed.direction;
+        let sealing = |lane| Sealing::new(&root, there, lane, agreed.theirs, agreed.limits, now);
+        let mtu = PathMtu::new(longest, now);
+        Self {
+            node,
+            session: agreed.own,
+            address: Mutex::new(address),
+            sealing: std::array::from_fn(|lane| Mutex::new(sealing(lane as u8))),
+            opening: std::array::from_fn(|lane| Mutex::new(Opening::new(&root, there.reverse(), lane as u8))),
+            arrives: AtomicUsize::new(mtu.arrives()),
+            mtu: Mutex::new(mtu),
+            reassembly: Mutex::default(),
+            frames: AtomicU32::new(0),
+        }
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        *lock(&self.address)
+    }
+
+    /// What seals for it on `lane`.
+    pub fn sealing(&self, lane: u8) -> MutexGuard<'_, Sealing> {
+        lock(&self.sealing[usize::from(lane % LANES)])
+    }
+
+    /// Opens `datagram`, which has come from `from`: that is where the peer is from now on.
+    pub fn open<'a>(
+        &self,
+        header: &Header,
+        datagram: &'a mut [u8],
+        from: SocketAddr,
+    ) -> Result<&'a mut [u8], Refused> {
+        let opening = self.opening.get(usize::from(header.lane)).ok_or(Refused::UnknownKey)?;
+        let opened = lock(opening).open(header, datagram)?;
+        let mut address = lock(&self.address);
+        if *address != from {
+            *address = from;
+        }
+        Ok(opened)
+    }
+
+    /// Bytes of a datagram that arrives there, as far as is known.
+    pub fn arrives(&self) -> usize {
+        self.arrives.load(Ordering::Relaxed)
+    }
+
+    /// Lets `change` act on the search for what arrives.
+    pub fn search<T>(&self, change: impl FnOnce(&mut PathMtu) -> T) -> T {
+        let mut mtu = lock(&self.mtu);
+        let result = change(&mut mtu);
+        self.arrives.store(mtu.arrives(), Ordering::Relaxed);
+        result
+    }
+
+    /// What others may know.
+    pub fn state(&self) -> PeerState {
+        let (generation, _) = self.sealing(0).sealed();
+        PeerState { address: self.address(), arrives: self.arrives(), generation }
+    }
+
+    /// A number for a frame that travels in parts.
+    pub fn next_frame(&self) -> u32 {
+        self.frames.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,272 @@
+//! What moves frames between a node's ports and other nodes.
+//!
+//! ```text
+//!                    ┌─ thread of a port ──────────────────────────────────────────┐
+//!  instance ─▶ TAP ──┤ read a segment ─▶ switch ─▶ split ─▶ seal ─▶ send many ──────├──▶ other node
+//!                    └─────────────────────────────────────────────────────────────┘
+//!                    ┌─ thread of the socket ──────────────────────────────────────┐
+//!  instance ◀─ TAP ──┤ write a segment ◀─ merge ◀─ switch ◀─ open ◀─ receive many ──├─── other node
+//!                    └─────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! All frames of a port pass one thread, and all that comes from a node another one, so none overtakes another of its flow. A
+//! third thread sees to what is due: probes, and what is old.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use overlay::message::PROBE;
+use overlay::switch::{From, Parcel, PortId, PortKind, Switch, To};
+use overlay::topology::NodeId;
+use overlay::tunnel::lane::OVERHEAD;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use waiting::lock;
+
+use crate::counters::{Counter, Counters};
+use crate::forwarder::{Forwarder, unwrap};
+use crate::peer::{Agreement, LANES, Peer, PeerState};
+use crate::peers::Peers;
+use crate::socket::{self, Socket};
+use crate::tap::{self, Tap};
+
+/// How often it is looked what is due.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How often it is looked what may wait for a while.
+const SELDOM: Duration = Duration::from_secs(1);
+
+/// What all threads share.
+pub(crate) struct Shared {
+    pub socket: Socket,
+    pub switch: Mutex<Switch>,
+    pub peers: Peers,
+    pub counters: Counters,
+    taps: RwLock<HashMap<PortId, Arc<Tap>>>,
+    started: Instant,
+}
+
+impl Shared {
+    /// The time, for all that has no clock.
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Writes a frame, with its header, to `port`.
+    pub fn write(&self, port: PortId, parts: &[IoSlice<'_>]) {
+        let tap = self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned();
+        if tap.is_none_or(|tap| tap.write(parts).is_err()) {
+            self.counters.count(Counter::NotWritten);
+        }
+    }
+}
+
+/// A thread that ends when this is dropped.
+struct Worker {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts `work`, which returns soon after the descriptor that it gets has become readable.
+    fn start(name: &str, work: impl FnOnce(&OwnedFd) + Send + 'static) -> io::Result<Self> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let given = stop.clone();
+        let thread = thread::Builder::new().name(name.into()).spawn(move || work(&given))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It is a counter far from its limit; were it full, the thread would have been told already.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits until `source` can be read. False if the thread is to end.
+fn wait_for(source: impl AsFd, stop: &OwnedFd) -> bool {
+    let mut waits = [PollFd::new(&source, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+    // What interrupts it is no reason to stay.
+    let _ = poll(&mut waits, None);
+    waits[1].revents().is_empty()
+}
+
+/// See the module. All ends when it is dropped.
+pub struct Plane {
+    ports: Mutex<HashMap<PortId, Worker>>,
+    /// Sends what commands set free.
+    forwarder: Mutex<Forwarder>,
+    shared: Arc<Shared>,
+    _workers: [Worker; 2],
+}
+
+impl Plane {
+    /// Starts to move frames as `switch` decides, to and from nodes through `socket`.
+    ///
+    /// # Errors
+    /// If there can be no more threads or descriptors.
+    pub fn start(switch: Switch, socket: Socket) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            socket,
+            switch: Mutex::new(switch),
+            peers: Peers::default(),
+            counters: Counters::default(),
+            taps: RwLock::default(),
+            started: Instant::now(),
+        });
+        let forwarder = |lane| Forwarder::new(shared.clone(), lane);
+        let (receiver, ticker) = (forwarder(0), forwarder(1));
+        let workers = [
+            Worker::start("th-overlay", move |stop| receive(receiver, stop))?,
+            Worker::start("th-overlay-tick", move |stop| tick(ticker, stop))?,
+        ];
+        Ok(Self { ports: Mutex::default(), forwarder: Mutex::new(forwarder(2)), shared, _workers: workers })
+    }
+
+    /// Plugs `tap` in as `port`; one of the same number is unplugged.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn plug(&self, port: PortId, kind: PortKind, tap: impl Into<Arc<Tap>>) -> io::Result<()> {
+        self.unplug(port);
+        lock(&self.shared.switch).attach(port, kind);
+        self.serve(port, tap)
+    }
+
+    /// Unplugs `port`, if it is there.
+    pub fn unplug(&self, port: PortId) {
+        self.release(port);
+        lock(&self.shared.switch).detach(port);
+    }
+
+    /// Carries frames between `tap` and `port`, which the switch knows already.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn serve(&self, port: PortId, tap: impl Into<Arc<Tap>>) -> io::Result<()> {
+        let tap = tap.into();
+        self.taps().insert(port, tap.clone());
+        let forwarder = Forwarder::new(self.shared.clone(), (port.0 % u16::from(LANES)) as u8);
+        let worker =
+            Worker::start(&format!("th-port-{port}"), move |stop| carry(forwarder, port, &tap, stop))?;
+        lock(&self.ports).insert(port, worker);
+        Ok(())
+    }
+
+    /// The TAP of `port`, from which nothing is read any more, and to which nothing is written. The switch keeps the port.
+    pub fn release(&self, port: PortId) -> Option<Arc<Tap>> {
+        let worker = lock(&self.ports).remove(&port);
+        drop(worker);
+        self.taps().remove(&port)
+    }
+
+    fn taps(&self) -> RwLockWriteGuard<'_, HashMap<PortId, Arc<Tap>>> {
+        self.shared.taps.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Speaks with `node` from now on, which is at `address`, as `agreed`. What was agreed on with it before is over.
+    /// `longest`: bytes of a datagram that the way there may carry at most.
+    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: &Agreement, longest: usize) {
+        self.shared.peers.insert(Peer::new(node, address, agreed, longest, self.shared.now()));
+    }
+
+    /// Speaks no more with `node`.
+    pub fn disconnect(&self, node: NodeId) {
+        self.shared.peers.remove(node);
+    }
+
+    /// Lets `command` act on the switch at the present time; what it adds to its list is sent.
+    pub fn command<T>(&self, command: impl FnOnce(&mut Switch, Duration, &mut Vec<Parcel>) -> T) -> T {
+        let mut forwarder = lock(&self.forwarder);
+        let mut parcels = Vec::new();
+        // No frame that is decided on later may overtake those that were kept.
+        let mut switch = lock(&self.shared.switch);
+        let result = command(&mut switch, self.shared.now(), &mut parcels);
+        forwarder.deliver_all(parcels);
+        result
+    }
+
+    /// How often something went nowhere for this reason.
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.shared.counters.get(counter)
+    }
+
+    /// How it stands with `node`; `None` without a session.
+    #[must_use]
+    pub fn peer(&self, node: NodeId) -> Option<PeerState> {
+        self.shared.peers.of_node(node).map(|peer| peer.state())
+    }
+}
+
+/// Carries frames from `tap` to where they belong.
+fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
+    let mut buffer = vec![0; tap::MOST];
+    while wait_for(tap, stop) {
+        while let Ok(length) = tap.read(&mut buffer) {
+            let Some((vnet, frame)) = unwrap(&buffer[..length]) else { continue };
+            if let Some(to) = forwarder.decide(From::Port(port), &vnet, frame) {
+                forwarder.deliver(To::Port(to), &vnet, frame);
+            }
+        }
+    }
+}
+
+/// Takes in datagrams.
+fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
+    let shared = forwarder.shared.clone();
+    let mut buffer = vec![0; socket::MOST];
+    while wait_for(&shared.socket, stop) {
+        while let Ok(arrival) = shared.socket.receive(&mut buffer) {
+            forwarder.take(&arrival, &mut buffer);
+        }
+    }
+}
+
+/// Does what is due.
+fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
+    let shared = forwarder.shared.clone();
+    let mut seldom = Duration::ZERO;
+    let pause = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+    while poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&pause)) != Ok(1) {
+        let now = shared.now();
+        let is_seldom = now >= seldom;
+        for peer in shared.peers.all() {
+            probe_path(&mut forwarder, &peer, now);
+            if is_seldom {
+                confirm_keys(&mut forwarder, &peer, now);
+            }
+        }
+        if is_seldom {
+            seldom = now + SELDOM;
+            let mut parcels = Vec::new();
+            lock(&shared.switch).tick(now, &mut parcels);
+            forwarder.deliver_all(parcels);
+        }
+    }
+}
+
+/// Sends the probes that are due on the way to `peer`.
+fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    while let Some(length) = peer.search(|mtu| mtu.next_probe(now)) {
+        if forwarder.outgoing.probe(&forwarder.shared.socket, peer, 0, length, now).is_err() {
+            return;
+        }
+    }
+}
+
+/// Asks on the lanes to `peer` whose keys are new there whether it has them.
+fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    for lane in (0..LANES).filter(|lane| peer.sealing(*lane).is_unconfirmed()) {
+        // What is lost is asked again.
+        let _ = forwarder.outgoing.probe(&forwarder.shared.socket, peer, lane, OVERHEAD + PROBE, now);
+    }
+}

@@ -1,0 +1,254 @@
+//! Stations on several hosts speak with each other across the overlay.
+
+mod world;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::Epoch;
+use overlay::switch::{PortId, PortKind};
+use overlay::topology::{Topology, Version};
+use overlay_io::counters::Counter;
+use overlay_io::plane::Plane;
+use world::{LIMIT, Station, World, pattern, read};
+
+/// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
+const MTU: usize = 1400;
+
+/// What never happens among honest nodes.
+const MISTAKES: [Counter; 6] = [
+    Counter::Forged,
+    Counter::Malformed,
+    Counter::Replayed,
+    Counter::Unsplittable,
+    Counter::UnknownKey,
+    Counter::Exhausted,
+];
+
+/// Sends so many bytes both ways at the same time, and looks at each.
+fn exchange(ends: &(TcpStream, TcpStream), length: usize) {
+    let sent = pattern(length, 1);
+    thread::scope(|scope| {
+        for (mut from, to) in [(&ends.0, &ends.1), (&ends.1, &ends.0)] {
+            let sent = &sent;
+            scope.spawn(move || from.write_all(sent).unwrap());
+            scope.spawn(move || assert!(read(to, length) == *sent, "a byte is wrong"));
+        }
+    });
+}
+
+fn assert_no_mistakes(world: &World) {
+    for (host, counter) in world.hosts.iter().flat_map(|host| MISTAKES.map(|counter| (host, counter))) {
+        assert_eq!(host.plane.counter(counter), 0, "{counter:?} at {}", host.node);
+    }
+}
+
+/// Waits until `plane` has counted.
+fn await_count(plane: &Plane, counter: Counter) {
+    let begun = Instant::now();
+    while plane.counter(counter) == 0 {
+        assert!(begun.elapsed() < LIMIT, "no {counter:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a datagram of `length` bytes from `a` to `b` until it arrives there.
+fn send_until_it_arrives(a: &Station, b: &Station, length: usize) {
+    let (from, to) = (a.datagrams(6000), b.datagrams(6000));
+    to.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (sent, begun, mut buffer) = (pattern(length, 3), Instant::now(), vec![0; length + 1]);
+    loop {
+        // The first one may wait for an answer of ARP, and the path may not be known yet.
+        let _ = from.send_to(&sent, (b.address.as_str(), 6000));
+        if let Ok(received) = to.recv(&mut buffer) {
+            return assert!(buffer[..received] == sent, "a byte is wrong");
+        }
+        assert!(begun.elapsed() < LIMIT, "nothing arrives");
+    }
+}
+
+#[test]
+fn a_stream_crosses_whole_both_ways() {
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    exchange(&a.connect(&b, 5000), 20_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn keys_change_under_way() {
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    let generation = || world.hosts[0].plane.peer(world.hosts[1].node).unwrap().generation;
+    let begun = Instant::now();
+    while generation() < 3 {
+        assert!(begun.elapsed() < LIMIT, "{}", generation());
+        exchange(&ends, 1_000_000);
+    }
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn stations_of_one_host_need_no_other() {
+    let world = World::new(1, 1500);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 0, MTU));
+    exchange(&a.connect(&b, 5000), 5_000_000);
+}
+
+#[test]
+fn frames_longer_than_the_path_travel_in_parts() {
+    let world = World::new(2, 1500);
+    let (a, b) = (world.station(1, 0, 9000), world.station(2, 1, 9000));
+    send_until_it_arrives(&a, &b, 8900);
+    exchange(&a.connect(&b, 5000), 5_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn frames_take_several_hops() {
+    let world = World::new(4, 1500);
+    world.use_topology(|nodes| Topology::star(Version(2), nodes[3], nodes).unwrap());
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    exchange(&ends, 5_000_000);
+    // While the connection is there, and used.
+    world.use_topology(|nodes| Topology::mesh(Version(3), nodes).unwrap());
+    exchange(&ends, 5_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn a_path_that_becomes_narrow_is_noticed() {
+    let world = World::new(2, 9000);
+    world.await_path(8972);
+    let (a, b) = (world.station(1, 0, 8900), world.station(2, 1, 8900));
+    let ends = a.connect(&b, 5000);
+    exchange(&ends, 1_000_000);
+    // A black hole: nobody tells that frames are too long for the bridge's ports now.
+    for port in ["host1", "host2"] {
+        world.underlay.ip(&format!("link set {port} mtu 1500"));
+    }
+    let known = || world.hosts[0].plane.peer(world.hosts[1].node).unwrap().arrives;
+    let begun = Instant::now();
+    while known() > 1472 {
+        assert!(begun.elapsed() < LIMIT, "{}", known());
+        thread::sleep(Duration::from_millis(50));
+    }
+    exchange(&ends, 1_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn strangers_are_not_heard() {
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let target = &world.hosts[0];
+    let stranger = world.hosts[1].network.enter(|| UdpSocket::bind("10.1.0.2:0").unwrap());
+    let say = |bytes: &[u8]| stranger.send_to(bytes, "10.1.0.1:7474").unwrap();
+    say(b"");
+    say(b"hello");
+    say(&[0xa1; 2000][..1400]);
+    await_count(&target.plane, Counter::Stranger);
+    // The right session, and so the right key; but not the key's owner.
+    let mut forged = [0; 100];
+    forged[0] = 0xa1;
+    forged[4..8].copy_from_slice(&0x0001_0002_u32.to_le_bytes());
+    forged[8] = 200;
+    say(&forged);
+    await_count(&target.plane, Counter::Forged);
+    forged[2] = 9;
+    say(&forged);
+    await_count(&target.plane, Counter::UnknownKey);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    exchange(&a.connect(&b, 5000), 100_000);
+}
+
+#[test]
+fn a_port_may_go_and_come_back() {
+    let world = World::new(2, 1500);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    send_until_it_arrives(&a, &b, 100);
+    world.hosts[1].plane.unplug(PortId(2));
+    let from = a.datagrams(6001);
+    from.send_to(b"anybody?", (b.address.as_str(), 6001)).unwrap();
+    let again = world.station_at_epoch(b, 1, MTU, 2);
+    send_until_it_arrives(&a, &again, 100);
+}
+
+/// Moves `station` from host `from` to host `to`, with its TAP, so that it has `epoch`.
+fn move_station(world: &World, station: &Station, (from, to): (usize, usize), epoch: u64) {
+    let port = PortId(station.mac.0[5].into());
+    let (from, to) = (&world.hosts[from], &world.hosts[to]);
+    from.plane.command(|switch, _, _| switch.pause(station.mac)).unwrap();
+    let tap = from.plane.release(port).unwrap();
+    to.plane.command(|switch, _, _| {
+        switch.attach(port, PortKind::Instance);
+        switch.prepare(station.mac, port, Epoch(epoch)).unwrap();
+    });
+    world.announce(station, to.node, port, epoch);
+    to.plane.serve(port, tap).unwrap();
+    to.plane.command(|switch, _, parcels| switch.resume(station.mac, parcels)).unwrap();
+    from.plane.command(|switch, _, _| switch.detach(port));
+}
+
+#[test]
+fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
+    const MOVES: u64 = 200;
+    const PAUSE: Duration = Duration::from_millis(5);
+    let world = World::new(3, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    let (probes, target) = (a.datagrams(6000), b.datagrams(6000));
+    target.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (ends, is_over, b) = (&ends, &is_over, &b);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                exchange(ends, 100_000);
+            }
+        });
+        scope.spawn(move || {
+            for number in 0_u64.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let _ = probes.send_to(&number.to_le_bytes(), (b.address.as_str(), 6000));
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let seen = scope.spawn(move || longest_silence(&target, is_over));
+        for epoch in 2..2 + MOVES {
+            let way = if epoch % 2 == 0 { (1, 2) } else { (2, 1) };
+            move_station(&world, b, way, epoch);
+            thread::sleep(PAUSE);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let silence = seen.join().unwrap();
+
+        assert!(silence < Duration::from_secs(1), "{silence:?}");
+    });
+    assert_no_mistakes(&world);
+}
+
+/// The longest time without a probe. None comes twice.
+fn longest_silence(target: &UdpSocket, is_over: &AtomicBool) -> Duration {
+    let (mut seen, mut last, mut longest) = (BTreeSet::new(), Instant::now(), Duration::ZERO);
+    let mut buffer = [0; 8];
+    while !is_over.load(Ordering::Relaxed) {
+        let Ok(8) = target.recv(&mut buffer) else { continue };
+        let number = u64::from_le_bytes(buffer);
+        assert!(seen.insert(number), "{number} came twice");
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+    }
+    longest
+}

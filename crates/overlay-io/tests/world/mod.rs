@@ -1,0 +1,229 @@
+//! Hosts and stations in network namespaces of their own: needs the right to make them.
+//!
+//! ```text
+//!   station ─ TAP ─ plane ─ socket ─ host's veth ─┐
+//!                                                 bridge, in a namespace of its own
+//!   station ─ TAP ─ plane ─ socket ─ host's veth ─┘
+//! ```
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fabric::Epoch;
+use overlay::Mac;
+use overlay::switch::{self, Entry, PortId, PortKind, Switch};
+use overlay::topology::{NodeId, Topology, Version};
+use overlay::tunnel::keys::Direction;
+use overlay::tunnel::lane::Limits;
+use overlay_io::peer::Agreement;
+use overlay_io::plane::Plane;
+use overlay_io::socket::Socket;
+use overlay_io::tap::{Offloads, Tap};
+
+/// Where nodes receive.
+const PORT: u16 = 7474;
+
+/// When keys change, much sooner than they do elsewhere.
+const KEY_AGE: Duration = Duration::from_millis(200);
+
+/// How long anything may take.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A network namespace.
+pub struct Namespace(OwnedFd);
+
+impl Namespace {
+    pub fn new() -> Self {
+        let namespace = fabric::netns::create().expect("a network namespace: these tests run as root");
+        let new = Self(namespace);
+        new.ip("link set lo up");
+        new
+    }
+
+    /// Calls `inside` in the namespace.
+    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> T {
+        fabric::netns::enter(self.0.as_fd(), inside).unwrap()
+    }
+
+    pub fn ip(&self, line: &str) {
+        let output = self.enter(|| Command::new("ip").args(line.split(' ')).output().unwrap());
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The end of a new veth pair called `here`, whose other end `there` is in `other`.
+    fn connect(&self, here: &str, other: &Self, there: &str) {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
+        self.ip(&format!("link add {here} type veth peer name {there} netns {path}"));
+        self.ip(&format!("link set {here} up"));
+        other.ip(&format!("link set {there} up"));
+    }
+}
+
+/// A host with one node of the overlay.
+pub struct Host {
+    pub network: Namespace,
+    pub plane: Plane,
+    pub node: NodeId,
+    address: SocketAddr,
+}
+
+/// A station behind a port of a node.
+pub struct Station {
+    pub network: Namespace,
+    pub mac: Mac,
+    pub address: String,
+}
+
+/// Hosts on one network.
+pub struct World {
+    pub underlay: Namespace,
+    pub hosts: Vec<Host>,
+}
+
+impl World {
+    /// So many hosts, each of which speaks with each other one, on a network with this MTU.
+    pub fn new(hosts: u16, mtu: usize) -> Self {
+        let underlay = Namespace::new();
+        underlay.ip("link add bridge type bridge");
+        underlay.ip(&format!("link set bridge mtu {mtu} up"));
+        let hosts: Vec<Host> = (1..=hosts).map(|number| Host::new(&underlay, number, mtu)).collect();
+        let world = Self { underlay, hosts };
+        world.use_topology(|nodes| Topology::mesh(Version(1), nodes).unwrap());
+        for host in &world.hosts {
+            for other in world.hosts.iter().filter(|other| other.node != host.node) {
+                host.plane.connect(other.node, other.address, &agreement(host.node, other.node), mtu - 28);
+            }
+        }
+        world
+    }
+
+    pub fn use_topology(&self, make: impl Fn(&[NodeId]) -> Topology) {
+        let nodes: Vec<NodeId> = self.hosts.iter().map(|host| host.node).collect();
+        let topology = make(&nodes);
+        for host in &self.hosts {
+            let routes = topology.routes(host.node).unwrap();
+            host.plane.command(|switch, _, _| switch.install(routes)).unwrap();
+        }
+        for host in &self.hosts {
+            host.plane.command(|switch, _, _| switch.use_version(topology.version())).unwrap();
+        }
+    }
+
+    /// A station on host `host`, of which all nodes know. Its TAP has this MTU.
+    pub fn station(&self, number: u8, host: usize, mtu: usize) -> Station {
+        self.station_at_epoch(Station::new(number), host, mtu, 1)
+    }
+
+    /// The same, which has been somewhere else before.
+    pub fn station_at_epoch(&self, station: Station, host: usize, mtu: usize, epoch: u64) -> Station {
+        let host = &self.hosts[host];
+        let port = PortId(station.mac.0[5].into());
+        host.plane.plug(port, PortKind::Instance, station.tap(mtu)).unwrap();
+        self.announce(&station, host.node, port, epoch);
+        station
+    }
+
+    /// Tells all nodes where `station` is.
+    pub fn announce(&self, station: &Station, node: NodeId, port: PortId, epoch: u64) {
+        let addresses = vec![station.address.parse().unwrap()];
+        let entry = Entry { mac: station.mac, node, port: Some(port), epoch: Epoch(epoch), addresses };
+        for host in &self.hosts {
+            host.plane.command(|switch, now, parcels| switch.commit(&entry, now, parcels)).unwrap();
+        }
+    }
+
+    /// Waits until each node knows that datagrams of this length arrive at each other one.
+    pub fn await_path(&self, length: usize) {
+        let begun = Instant::now();
+        let arrives = |host: &Host| {
+            let others = self.hosts.iter().filter(|other| other.node != host.node);
+            others.map(|other| host.plane.peer(other.node).unwrap().arrives).min().unwrap_or(usize::MAX)
+        };
+        while self.hosts.iter().any(|host| arrives(host) < length) {
+            assert!(begun.elapsed() < LIMIT, "{:?}", self.hosts.iter().map(arrives).collect::<Vec<_>>());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Host {
+    fn new(underlay: &Namespace, number: u16, mtu: usize) -> Self {
+        let network = Namespace::new();
+        let port = format!("host{number}");
+        network.connect("eth0", underlay, &port);
+        underlay.ip(&format!("link set {port} mtu {mtu} master bridge"));
+        network.ip(&format!("link set eth0 mtu {mtu}"));
+        network.ip(&format!("addr add 10.1.0.{number}/24 dev eth0"));
+        let address = SocketAddr::new(format!("10.1.0.{number}").parse().unwrap(), PORT);
+        let socket = network.enter(|| Socket::bind(address).unwrap());
+        let node = NodeId(number);
+        let switch = Switch::new(node, number.into(), switch::Limits::default());
+        Self { network, plane: Plane::start(switch, socket).unwrap(), node, address }
+    }
+}
+
+/// What two nodes have agreed on.
+fn agreement(own: NodeId, theirs: NodeId) -> Agreement {
+    let session = |of: NodeId, with: NodeId| u32::from(of.0) << 16 | u32::from(with.0);
+    let (low, high) = (own.min(theirs).0 as u8, own.max(theirs).0 as u8);
+    let mut secret = [7; 32];
+    (secret[0], secret[1]) = (low, high);
+    let direction = if own < theirs { Direction::FromDialer } else { Direction::FromListener };
+    let limits = Limits { age: KEY_AGE, ..Limits::default() };
+    Agreement { secret, direction, own: session(own, theirs), theirs: session(theirs, own), limits }
+}
+
+impl Station {
+    pub fn new(number: u8) -> Self {
+        let mac = Mac([2, 0, 0, 0, 0, number]);
+        Self { network: Namespace::new(), mac, address: format!("10.2.0.{number}") }
+    }
+
+    /// A TAP of its own, up and with its address.
+    pub fn tap(&self, mtu: usize) -> Tap {
+        let tap = self.network.enter(|| Tap::new("eth0")).unwrap();
+        tap.set_offloads(Offloads::ALL).unwrap();
+        self.network.ip(&format!("link set eth0 address {} mtu {mtu} up", self.mac));
+        self.network.ip(&format!("addr add {}/24 dev eth0", self.address));
+        tap
+    }
+
+    pub fn listen(&self, port: u16) -> TcpListener {
+        self.network.enter(|| TcpListener::bind((self.address.as_str(), port)).unwrap())
+    }
+
+    /// A connection to `other`, and how it ends there.
+    pub fn connect(&self, other: &Self, port: u16) -> (TcpStream, TcpStream) {
+        let listener = other.listen(port);
+        let address = SocketAddr::new(other.address.parse().unwrap(), port);
+        let here = self.network.enter(|| TcpStream::connect_timeout(&address, LIMIT).unwrap());
+        let (there, _) = listener.accept().unwrap();
+        for end in [&here, &there] {
+            end.set_read_timeout(Some(LIMIT)).unwrap();
+            end.set_write_timeout(Some(LIMIT)).unwrap();
+        }
+        (here, there)
+    }
+
+    /// A socket that waits for no longer than it may.
+    pub fn datagrams(&self, port: u16) -> UdpSocket {
+        let socket = self.network.enter(|| UdpSocket::bind((self.address.as_str(), port)).unwrap());
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket
+    }
+}
+
+/// Bytes that repeat nowhere soon.
+pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// What `stream` says until `length` bytes have come.
+pub fn read(mut stream: &TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
