@@ -1,6 +1,9 @@
 //! Questions to the directory of the fabric, each with whoever waits for its answer.
+//!
+//! The directory has one owner for a key, a process, and lets it say again what it has said: that is how one comes back.
+//! Which of the process' identifiers holds a key is known here alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -71,13 +74,22 @@ pub(crate) struct Directory {
     next: AtomicU64,
     waiters: Mutex<HashMap<u64, Waiter>>,
     answers: Mutex<Vec<Answer>>,
+    /// Keys that identifiers of this process hold, or are about to.
+    held: Mutex<HashSet<Vec<u8>>>,
     /// Told when the manager's thread has answers.
     wake: Arc<EventFd>,
 }
 
 impl Directory {
     pub(crate) fn new(verbs: &'static Verbs, wake: Arc<EventFd>) -> Self {
-        Self { verbs, next: AtomicU64::new(1), waiters: Mutex::default(), answers: Mutex::default(), wake }
+        Self {
+            verbs,
+            next: AtomicU64::new(1),
+            waiters: Mutex::default(),
+            answers: Mutex::default(),
+            held: Mutex::default(),
+            wake,
+        }
     }
 
     /// Takes answers from now on.
@@ -90,11 +102,37 @@ impl Directory {
         done(unsafe { (self.verbs.transhume_directory_attend)(answered, context) })
     }
 
-    /// Publishes a value under all `keys`, for this process alone, or under none of them.
+    /// Publishes a value under all `keys`, for one identifier alone, or under none of them.
     ///
     /// # Errors
-    /// `EADDRINUSE` if one is another process'; `ETIMEDOUT` if the coordinator is away.
+    /// `EADDRINUSE` if one is another's, of this process or of another; `ETIMEDOUT` if the coordinator is away.
     pub(crate) fn claim(&self, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {
+        self.hold(keys)?;
+        let result = self.publish_all(keys, value);
+        if result.is_err() {
+            self.release(keys, value);
+        }
+        result
+    }
+
+    /// Takes back what was claimed; nobody waits for that.
+    pub(crate) fn release(&self, keys: &[Vec<u8>], value: &[u8]) {
+        keys.iter().for_each(|key| self.withdraw(key, value));
+        // Not before: who claims a key next says so after this was said.
+        let mut held = lock(&self.held);
+        keys.iter().for_each(|key| drop(held.take(key)));
+    }
+
+    fn hold(&self, keys: &[Vec<u8>]) -> Result<()> {
+        let mut held = lock(&self.held);
+        if keys.iter().any(|key| held.contains(key)) {
+            return Err(Errno(libc::EADDRINUSE));
+        }
+        held.extend(keys.iter().cloned());
+        Ok(())
+    }
+
+    fn publish_all(&self, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let asked: Vec<_> = keys.iter().map(|key| self.publish(key, value)).collect();
         let results = asked.into_iter().map(|asked| {
@@ -103,11 +141,7 @@ impl Directory {
             self.forget(number);
             result
         });
-        let result = results.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
-        if result.is_err() {
-            keys.iter().for_each(|key| self.withdraw(key, value));
-        }
-        result
+        results.collect::<Vec<_>>().into_iter().collect()
     }
 
     fn publish(&self, key: &[u8], value: &[u8]) -> Result<(u64, Arc<Slot>)> {
@@ -127,8 +161,7 @@ impl Directory {
         self.asked(number, code).map(|number| (number, slot))
     }
 
-    /// Takes a value back; nobody waits for it.
-    pub(crate) fn withdraw(&self, key: &[u8], value: &[u8]) {
+    fn withdraw(&self, key: &[u8], value: &[u8]) {
         let number = self.enter(Waiter::Nobody);
         // SAFETY: both parts are as long as stated.
         let code = unsafe {

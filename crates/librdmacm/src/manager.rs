@@ -188,9 +188,7 @@ impl Manager {
             }
             (std::mem::take(&mut state.claimed), state.published)
         });
-        for key in claimed {
-            self.directory.withdraw(&key, &self.value(published));
-        }
+        self.directory.release(&claimed, &self.value(published));
     }
 
     /// What this process publishes under a service's key: who takes requests, or a queue pair that takes all.

@@ -1,0 +1,13 @@
+//! What programs may rely on.
+//!
+//! Needs a C compiler, librdmacm-dev, iproute2, and the right to make network namespaces.
+
+mod library;
+mod program;
+
+use program::run;
+
+#[test]
+fn a_port_is_one_identifiers_also_within_a_process() {
+    run("bound");
+}
