@@ -11,3 +11,8 @@ use program::run;
 fn a_port_is_one_identifiers_also_within_a_process() {
     run("bound");
 }
+
+#[test]
+fn a_forked_child_hears_that_its_sockets_are_gone() {
+    run("forked");
+}

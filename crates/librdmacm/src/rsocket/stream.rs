@@ -155,14 +155,15 @@ impl Stream {
         }
     }
 
-    /// Sends as much as there is room for.
+    /// Sends as much as there is room for. What a broken stream does not take is not counted.
     pub(crate) fn write(&mut self, from: &[u8]) -> usize {
         let mut done = 0;
         while done < from.len() && self.has_room() && !self.broken {
             let part = &from[done..(done + SLOT).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
-            self.say(Kind::Data, slot, part.len());
-            done += part.len();
+            if self.say(Kind::Data, slot, part.len()) {
+                done += part.len();
+            }
         }
         done
     }
@@ -184,12 +185,18 @@ impl Stream {
         may
     }
 
-    /// Posts a SEND with a word, and with what is in `slot` if that is one.
-    fn say(&mut self, kind: Kind, slot: usize, length: usize) {
+    /// Posts a SEND with a word, and with what is in `slot` if that is one; `false` if the stream is broken by it.
+    fn say(&mut self, kind: Kind, slot: usize, length: usize) -> bool {
         let word = self.dialogue.word(kind);
         self.words += usize::from(slot == SLOTS);
-        let failed = self.post_send(wr_opcode::IBV_WR_SEND_WITH_IMM, word, slot, length, (0, 0));
-        self.broken |= failed.is_err();
+        self.send(wr_opcode::IBV_WR_SEND_WITH_IMM, word, slot, length, (0, 0))
+    }
+
+    /// As [`Self::post_send`]; what cannot be posted breaks the stream.
+    fn send(&mut self, opcode: u32, word: u32, slot: usize, length: usize, place: (u64, u32)) -> bool {
+        let posted = self.post_send(opcode, word, slot, length, place).is_ok();
+        self.broken |= !posted;
+        posted
     }
 
     fn post_send(
@@ -315,14 +322,13 @@ impl Stream {
         // SAFETY: the region is live.
         let key = unsafe { (*mr).rkey };
         let length = if writable { length as u64 } else { 0 };
-        self.announce(slot, Mapping { offset, length, address: at.addr() as u64, key });
-        Ok(())
+        self.announce(slot, Mapping { offset, length, address: at.addr() as u64, key })
     }
 
-    fn announce(&mut self, slot: usize, mapping: Mapping) {
+    fn announce(&mut self, slot: usize, mapping: Mapping) -> Result<()> {
         let start = (SLOTS + slot) * SLOT;
         self.memory[start..start + MAPPING].copy_from_slice(&mapping.to_bytes());
-        self.say(Kind::Mapping, slot, MAPPING);
+        self.say(Kind::Mapping, slot, MAPPING).then_some(()).ok_or(Errno(libc::ECONNRESET))
     }
 
     /// The peer must not write there any more.
@@ -345,10 +351,9 @@ impl Stream {
             let left = usize::try_from(left).unwrap_or(usize::MAX);
             let part = &from[written..(written + SLOT.min(left)).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
-            let place = (address, key);
-            let posted = self.post_send(wr_opcode::IBV_WR_RDMA_WRITE, 0, slot, part.len(), place);
-            self.broken |= posted.is_err();
-            written += part.len();
+            if self.send(wr_opcode::IBV_WR_RDMA_WRITE, 0, slot, part.len(), (address, key)) {
+                written += part.len();
+            }
         }
         Ok(written)
     }
