@@ -1,12 +1,15 @@
 //! The one device of a process: opened when it is first needed, and never closed.
 
 use std::ptr;
+use std::sync::Mutex;
 
 use libc::c_int;
 use verbs_abi as abi;
+use verbs_abi::constants::xrcd_init_attr::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 
 use crate::errno::{Errno, Result, done, made};
 use crate::verbs::{Verbs, verbs, zeroed};
+use waiting::lock;
 
 /// The port that the device has.
 pub(crate) const PORT: u8 = 1;
@@ -17,6 +20,8 @@ pub(crate) struct Device {
     pub(crate) context: *mut abi::ibv_context,
     /// For queue pairs of programs that bring none of their own.
     pub(crate) pd: *mut abi::ibv_pd,
+    /// As `pd`, for extended reliable connections; null until it is needed.
+    xrcd: Mutex<*mut abi::ibv_xrcd>,
     pub(crate) lid: u16,
     pub(crate) gid: abi::ibv_gid,
     /// READs and atomics at a time, each way.
@@ -51,11 +56,32 @@ impl Device {
             verbs,
             context,
             pd,
+            xrcd: Mutex::new(ptr::null_mut()),
             lid: lid(context)?,
             gid,
             max_responder_resources: count(attr.max_qp_rd_atom),
             max_initiator_depth: count(attr.max_qp_init_rd_atom),
         })
+    }
+
+    /// The domain of extended reliable connections for programs that bring none of their own.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub(crate) fn xrcd(&self) -> Result<*mut abi::ibv_xrcd> {
+        let mut xrcd = lock(&self.xrcd);
+        if xrcd.is_null() {
+            let mut attr = abi::ibv_xrcd_init_attr {
+                comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+                fd: -1,
+                oflags: libc::O_CREAT,
+            };
+            // SAFETY: the device is open; its table lies before its context.
+            let open = unsafe { (*extended(self.context)).open_xrcd }.ok_or(Errno(libc::ENOSYS))?;
+            // SAFETY: as above; the attributes can be read.
+            *xrcd = made(unsafe { open(self.context, &raw mut attr) })?;
+        }
+        Ok(*xrcd)
     }
 
     /// The GID of another instance of the fabric: it differs in the part that is the LID.
@@ -78,13 +104,17 @@ fn open_first(verbs: &Verbs) -> Result<*mut abi::ibv_context> {
     if context.is_null() { Err(Errno(libc::ENODEV)) } else { Ok(context) }
 }
 
+/// The table of functions that lies before a context.
+pub(crate) fn extended(context: *mut abi::ibv_context) -> *const abi::verbs_context {
+    // SAFETY: this project's contexts lie at the end of a `verbs_context`.
+    unsafe { context.byte_sub(std::mem::offset_of!(abi::verbs_context, context)).cast() }
+}
+
 fn lid(context: *mut abi::ibv_context) -> Result<u16> {
     // SAFETY: all-zero bytes are a value of the structure.
     let mut port: abi::ibv_port_attr = unsafe { zeroed() };
-    // SAFETY: this project's contexts lie at the end of a `verbs_context`.
-    let extended = unsafe { context.byte_sub(std::mem::offset_of!(abi::verbs_context, context)) };
-    // SAFETY: as above.
-    let query = unsafe { (*extended.cast::<abi::verbs_context>()).query_port }.ok_or(Errno(libc::ENOSYS))?;
+    // SAFETY: the context is open; its table lies before it.
+    let query = unsafe { (*extended(context)).query_port }.ok_or(Errno(libc::ENOSYS))?;
     // SAFETY: the structure can be written, and is as long as stated.
     done(unsafe { query(context, PORT, &raw mut port, size_of::<abi::ibv_port_attr>()) })?;
     Ok(port.lid)

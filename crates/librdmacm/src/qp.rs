@@ -4,18 +4,22 @@ use std::ptr;
 
 use libc::c_int;
 use verbs_abi as abi;
+use verbs_abi::constants::IBV_MTU_4096;
 use verbs_abi::constants::access::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
-use verbs_abi::constants::qp_init_attr::IBV_QP_INIT_ATTR_PD;
-use verbs_abi::constants::{IBV_MTU_4096, srq_init_attr};
+use verbs_abi::constants::qp_init_attr::{IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD};
+use verbs_abi::constants::srq_init_attr::{
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+};
+use verbs_abi::constants::srq_type::{IBV_SRQT_BASIC, IBV_SRQT_XRC};
 use verbs_abi::{
     RDMA_UDP_QKEY, ibv_pd, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
 
 use crate::datagrams::route_to;
-use crate::device::{Device, PORT};
+use crate::device::{Device, PORT, extended};
 use crate::errno::{Errno, INVALID, Result, done, made, status};
 use crate::id::Id;
 use crate::manager::Manager;
@@ -148,7 +152,12 @@ fn create_cq(
     }
 }
 
+/// Destroys the identifier's own completion queues, unless its queue pair or its shared receives use them.
 fn destroy_cqs(id: &mut Id) {
+    let shared = id.c.qp_type == kind::XRC_RECV && !id.c.srq.is_null();
+    if shared || !id.c.qp.is_null() {
+        return;
+    }
     let Ok(manager) = Manager::get() else { return };
     let verbs = manager.device.verbs;
     let c = &mut id.c;
@@ -177,8 +186,14 @@ pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> 
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
         attr.pd = if id.c.pd.is_null() { device.pd } else { id.c.pd };
     }
+    // What comes to a target of extended reliable connections completes with the SRQ that it is for.
+    let is_target = attr.qp_type == kind::XRC_RECV;
+    if is_target && (attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null()) {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        attr.xrcd = device.xrcd()?;
+    }
     let wanted = |given: *mut abi::ibv_cq, own: *mut abi::ibv_cq, entries: u32| {
-        if given.is_null() && own.is_null() { entries } else { 0 }
+        if is_target || !given.is_null() || !own.is_null() { 0 } else { entries }
     };
     let send = wanted(attr.send_cq, id.c.send_cq, attr.cap.max_send_wr);
     let receive = wanted(attr.recv_cq, id.c.recv_cq, attr.cap.max_recv_wr);
@@ -199,9 +214,8 @@ fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> 
     if attr.srq.is_null() {
         attr.srq = id.c.srq;
     }
-    let extended = extended(device);
     // SAFETY: the device is open; its table lies before its context.
-    let create = unsafe { (*extended).create_qp_ex }.ok_or(Errno(libc::ENOSYS))?;
+    let create = unsafe { (*extended(device.context)).create_qp_ex }.ok_or(Errno(libc::ENOSYS))?;
     // SAFETY: as above; the attributes are the program's, and can be written.
     let qp = made(unsafe { create(device.context, attr) })?;
     id.c.qp = qp;
@@ -214,12 +228,6 @@ fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> 
     }
     id.c.pd = attr.pd;
     Ok(())
-}
-
-/// The table of functions that lies before the device's context.
-fn extended(device: &Device) -> *const abi::verbs_context {
-    // SAFETY: this project's contexts lie at the end of a `verbs_context`.
-    unsafe { device.context.byte_sub(std::mem::offset_of!(abi::verbs_context, context)).cast() }
 }
 
 /// As [`create`], with the older attributes, in which the program finds what it got.
@@ -295,17 +303,40 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
 
 fn create_srq(id: &mut Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     let device = &Manager::get()?.device;
-    if attr.comp_mask & srq_init_attr::IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.comp_mask |= srq_init_attr::IBV_SRQ_INIT_ATTR_PD;
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
+        return Err(INVALID);
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         attr.pd = if id.c.pd.is_null() { device.pd } else { id.c.pd };
     }
+    if attr.srq_type == IBV_SRQT_XRC {
+        complete_xrc(id, device, attr)?;
+    }
     // SAFETY: the device is open; its table lies before its context.
-    let create = unsafe { (*extended(device)).create_srq_ex }.ok_or(Errno(libc::ENOSYS))?;
+    let create = unsafe { (*extended(device.context)).create_srq_ex }.ok_or(Errno(libc::ENOSYS))?;
     // SAFETY: as above; the attributes can be written.
-    id.c.srq = made(unsafe { create(device.context, attr) })?;
+    let created = made(unsafe { create(device.context, attr) });
+    id.c.srq = created.inspect_err(|_| destroy_cqs(id))?;
     if id.c.pd.is_null() {
         id.c.pd = attr.pd;
     }
+    Ok(())
+}
+
+/// Adds what an SRQ of extended reliable connections needs and the program does not give: the default domain, and a
+/// completion queue of the identifier's own.
+fn complete_xrc(id: &mut Id, device: &Device, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.xrcd = device.xrcd()?;
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+        if id.c.recv_cq.is_null() {
+            create_cqs(id, device, 0, attr.attr.max_wr)?;
+        }
+        attr.cq = id.c.recv_cq;
+    }
+    attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     Ok(())
 }
 
@@ -314,7 +345,8 @@ fn create_srq_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr
     let mut wanted: ibv_srq_init_attr_ex = unsafe { zeroed() };
     wanted.srq_context = attr.srq_context;
     wanted.attr = attr.attr;
-    wanted.comp_mask = srq_init_attr::IBV_SRQ_INIT_ATTR_PD;
+    wanted.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    wanted.srq_type = if id.c.qp_type == kind::XRC_RECV { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     wanted.pd = pd;
     let created = create_srq(id, &mut wanted);
     attr.attr = wanted.attr;
@@ -345,5 +377,6 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
         // SAFETY: the queue is live, and not used again.
         unsafe { (manager.device.verbs.ibv_destroy_srq)(id.c.srq) };
         id.c.srq = ptr::null_mut();
+        destroy_cqs(id);
     }
 }

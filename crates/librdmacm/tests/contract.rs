@@ -16,3 +16,8 @@ fn a_port_is_one_identifiers_also_within_a_process() {
 fn a_forked_child_hears_that_its_sockets_are_gone() {
     run("forked");
 }
+
+#[test]
+fn extended_connections_need_no_domain_of_the_programs_own() {
+    run("shared");
+}
