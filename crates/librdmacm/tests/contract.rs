@@ -21,3 +21,8 @@ fn a_forked_child_hears_that_its_sockets_are_gone() {
 fn extended_connections_need_no_domain_of_the_programs_own() {
     run("shared");
 }
+
+#[test]
+fn only_an_orderly_end_reads_as_one() {
+    run("ended");
+}

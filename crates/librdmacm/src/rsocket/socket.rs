@@ -411,10 +411,18 @@ impl Inner {
                 return Err(Errno(libc::ETIMEDOUT));
             }
             (_, RDMA_CM_EVENT_CONNECT_ERROR) => return Err(Errno(libc::ECONNABORTED)),
-            (_, RDMA_CM_EVENT_DISCONNECTED) => self.hung_up = true,
+            (_, RDMA_CM_EVENT_DISCONNECTED) => self.hang_up(),
             _ => {}
         }
         Ok(())
+    }
+
+    /// The connection has ended. What the other side has said before, that no more comes perhaps, is here by now.
+    fn hang_up(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.progress();
+        }
+        self.hung_up = true;
     }
 
     /// Ends the connection, as far as there is one, for a reason that the program hears.

@@ -43,7 +43,7 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
     let ended = inner.stream.as_ref().is_some_and(Stream::has_ended);
     match connected(inner)? {
         Err(errno) => Some(Err(errno)),
-        Ok(()) if ended || inner.hung_up => Some(Ok(0)),
+        Ok(()) if ended => Some(Ok(0)),
         Ok(()) if inner.has_hung_up() => Some(Err(Errno(libc::ECONNRESET))),
         Ok(()) => None,
     }
