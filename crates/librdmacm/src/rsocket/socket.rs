@@ -422,6 +422,10 @@ impl Inner {
         if let Some(stream) = &mut self.stream {
             stream.progress();
         }
+        // It was the other side's turn, and it has gone instead; or its word that it was ready is lost.
+        if self.phase == Phase::Accepting {
+            self.phase = Phase::Connected;
+        }
         self.hung_up = true;
     }
 

@@ -1,6 +1,7 @@
 /* An orderly end of a stream is told from one that was cut off: only the first reads as an end. */
 #include <arpa/inet.h>
 #include <poll.h>
+#include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -63,6 +64,31 @@ static void write_and_exit(void)
 {
 	CHECK(rsend(connected(), "abc", 3, 0) == 3);
 	exit(0);
+}
+
+static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+	CHECK(!rdma_get_cm_event(channel, &event) && event->event == type && !rdma_ack_cm_event(event));
+}
+
+/* Asks as a socket does, and never says that it is ready. */
+static void leave_before_the_start(void)
+{
+	static const char agreement[] = {'r', 's', 'k', 1, 48, 16};
+	struct rdma_conn_param param = {.private_data = agreement, .private_data_len = sizeof(agreement), .qp_num = 1};
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in to = address();
+	struct rdma_cm_id *id;
+	CHECK(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000));
+	expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(id, 2000));
+	expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!rdma_connect(id, &param));
+	expect(channel, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(!rdma_disconnect(id));
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED);
 }
 
 static void pausing(int signal)
@@ -128,12 +154,22 @@ static void cut_off_is_none(int at, void (*how)(void))
 	expect_reset(wait.fd);
 }
 
+static void never_started_is_none(int at)
+{
+	pid_t peer = forked(leave_before_the_start);
+	int status, fd = raccept(at, NULL, NULL);
+	CHECK(fd >= 0);
+	expect_reset(fd);
+	CHECK(waitpid(peer, &status, 0) == peer && status == 0);
+}
+
 int main(void)
 {
 	int at = listening();
 	closed_is_an_end(at);
 	cut_off_is_none(at, write_and_stay);
 	cut_off_is_none(at, write_and_exit);
+	never_started_is_none(at);
 	CHECK(!rclose(at));
 	return 0;
 }
