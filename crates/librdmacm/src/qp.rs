@@ -179,7 +179,8 @@ fn destroy_cqs(id: &mut Id) {
 /// Makes the identifier's queue pair, with what it has of its own where the program gives nothing.
 pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     let device = &Manager::get()?.device;
-    if !id.c.qp.is_null() {
+    // Who is neither bound to an address nor resolved has no device.
+    if id.c.verbs.is_null() || !id.c.qp.is_null() {
         return Err(INVALID);
     }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {

@@ -26,3 +26,8 @@ fn extended_connections_need_no_domain_of_the_programs_own() {
 fn only_an_orderly_end_reads_as_one() {
     run("ended");
 }
+
+#[test]
+fn an_identifier_without_a_device_gets_no_queue_pair() {
+    run("nowhere");
+}
