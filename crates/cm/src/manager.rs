@@ -91,6 +91,13 @@ impl Manager {
         Self { limits, ..Self::default() }
     }
 
+    /// As it is, with connections and listeners that are numbered from `first` on: whoever gives managers different ones
+    /// can tell them apart by their numbers.
+    #[must_use]
+    pub fn numbering_from(self, first: u32) -> Self {
+        Self { next: first.wrapping_sub(1), ..self }
+    }
+
     /// What is to be done since the last call, in this order.
     pub fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)

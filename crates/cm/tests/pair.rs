@@ -284,3 +284,12 @@ fn a_stranger_cannot_speak_for_a_peer() {
     let outputs = world.managers[0].take_outputs();
     assert!(matches!(outputs[..], [Output::Send { to, .. }] if to == stranger));
 }
+
+#[test]
+fn managers_that_number_differently_do_not_know_each_others_listeners() {
+    let mut parent = Manager::new(Limits::default()).numbering_from(u32::MAX);
+    let mut child = Manager::new(Limits::default()).numbering_from(7);
+    let inherited = [parent.listen(1, None, 1, 1), parent.listen(1, None, 2, 1)];
+    let own = child.listen(1, None, 1, 1);
+    assert_eq!((inherited, own), ([ListenerId(u32::MAX), ListenerId(1)], ListenerId(7)), "never 0");
+}

@@ -76,7 +76,7 @@ impl Id {
         };
         let key = |address| self.service(address, local.port()).key(manager.device.lid);
         let keys: Vec<_> = addresses.into_iter().map(key).collect();
-        manager.directory.claim(&keys, &manager.value(published))?;
+        manager.directory.claim(self.core.holder(), &keys, &manager.value(published))?;
         {
             let mut state = lock(&self.core.state);
             state.local = Some(local);

@@ -3,7 +3,7 @@
 //! The directory has one owner for a key, a process, and lets it say again what it has said: that is how one comes back.
 //! Which of the process' identifiers holds a key is known here alone.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -68,14 +68,18 @@ enum Waiter {
     Nobody,
 }
 
+/// An identifier, by the address of its core. Those that a forked child has inherited are still there, and so none of its
+/// own has the same.
+pub(crate) type Holder = usize;
+
 /// See the module.
 pub(crate) struct Directory {
     verbs: &'static Verbs,
     next: AtomicU64,
     waiters: Mutex<HashMap<u64, Waiter>>,
     answers: Mutex<Vec<Answer>>,
-    /// Keys that identifiers of this process hold, or are about to.
-    held: Mutex<HashSet<Vec<u8>>>,
+    /// Keys that identifiers of this process hold, or are about to, and which does.
+    held: Mutex<HashMap<Vec<u8>, Holder>>,
     /// Told when the manager's thread has answers.
     wake: Arc<EventFd>,
 }
@@ -102,34 +106,38 @@ impl Directory {
         done(unsafe { (self.verbs.transhume_directory_attend)(answered, context) })
     }
 
-    /// Publishes a value under all `keys`, for one identifier alone, or under none of them.
+    /// Publishes a value under all `keys`, for `holder` alone, or under none of them.
     ///
     /// # Errors
     /// `EADDRINUSE` if one is another's, of this process or of another; `ETIMEDOUT` if the coordinator is away.
-    pub(crate) fn claim(&self, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {
-        self.hold(keys)?;
+    pub(crate) fn claim(&self, holder: Holder, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {
+        self.hold(holder, keys)?;
         let result = self.publish_all(keys, value);
         if result.is_err() {
-            self.release(keys, value);
+            self.release(holder, keys, value);
         }
         result
     }
 
-    /// Takes back what was claimed; nobody waits for that.
-    pub(crate) fn release(&self, keys: &[Vec<u8>], value: &[u8]) {
-        keys.iter().for_each(|key| self.withdraw(key, value));
-        // Not before: who claims a key next says so after this was said.
+    fn hold(&self, holder: Holder, keys: &[Vec<u8>]) -> Result<()> {
         let mut held = lock(&self.held);
-        keys.iter().for_each(|key| drop(held.take(key)));
-    }
-
-    fn hold(&self, keys: &[Vec<u8>]) -> Result<()> {
-        let mut held = lock(&self.held);
-        if keys.iter().any(|key| held.contains(key)) {
+        if keys.iter().any(|key| held.contains_key(key)) {
             return Err(Errno(libc::EADDRINUSE));
         }
-        held.extend(keys.iter().cloned());
+        held.extend(keys.iter().map(|key| (key.clone(), holder)));
         Ok(())
+    }
+
+    /// Takes back what `holder` has claimed; nobody waits for that.
+    pub(crate) fn release(&self, holder: Holder, keys: &[Vec<u8>], value: &[u8]) {
+        // Who claims a key next does so after this is said.
+        let mut held = lock(&self.held);
+        for key in keys {
+            if held.get(key) == Some(&holder) {
+                self.withdraw(key, value);
+                held.remove(key);
+            }
+        }
     }
 
     fn publish_all(&self, keys: &[Vec<u8>], value: &[u8]) -> Result<()> {

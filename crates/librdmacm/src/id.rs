@@ -11,6 +11,7 @@ use verbs_abi::port_space::{RDMA_PS_IPOIB, RDMA_PS_UDP};
 use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
 
 use crate::channel::{Channel, ChannelObject, Queued, is_of};
+use crate::directory::Holder;
 use crate::errno::{INVALID, Result};
 use crate::happening::Happening;
 use crate::verbs::{kind, zeroed};
@@ -79,6 +80,11 @@ impl Core {
         };
         let shown = AtomicPtr::new(ptr::null_mut());
         Arc::new(Self { shown, state: Mutex::new(state), acks: Acks::default() })
+    }
+
+    /// Who the directory is told of.
+    pub(crate) fn holder(self: &Arc<Self>) -> Holder {
+        Arc::as_ptr(self).addr()
     }
 
     /// Queues something for the program.

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::directory::{Answer, Directory, Entry};
 use crate::errno::{Errno, Result};
 use crate::happening::Happening;
-use crate::id::Core;
+use crate::id::{Core, random};
 use crate::messenger::Messenger;
 use waiting::{EventFd, lock};
 
@@ -105,7 +105,8 @@ impl Manager {
         let messenger = Messenger::new(&device)?;
         let (qpn, sign) = (messenger.qpn(), messenger.fd());
         let inner = Inner {
-            cm: cm::Manager::new(Limits::default()),
+            // A forked child does not take what it has inherited for its own.
+            cm: cm::Manager::new(Limits::default()).numbering_from(random()),
             messenger,
             clock: Clock::default(),
             connections: HashMap::new(),
@@ -188,7 +189,7 @@ impl Manager {
             }
             (std::mem::take(&mut state.claimed), state.published)
         });
-        self.directory.release(&claimed, &self.value(published));
+        self.directory.release(core.holder(), &claimed, &self.value(published));
     }
 
     /// What this process publishes under a service's key: who takes requests, or a queue pair that takes all.

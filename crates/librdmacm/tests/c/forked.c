@@ -1,4 +1,7 @@
-/* A forked child has no connections: what it sends on an inherited socket is refused, not lost, and the parent goes on. */
+/*
+ * A forked child has no connections: what it sends on an inherited socket is refused, not lost, and the parent goes on. What
+ * it makes itself is not taken for what it has inherited.
+ */
 #include <arpa/inet.h>
 #include <rdma/rsocket.h>
 #include <sys/mman.h>
@@ -10,9 +13,28 @@
 
 #define PORT 7180
 
+static struct sockaddr_in at_port(int port)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
 static struct sockaddr_in address(void)
 {
-	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	return at_port(PORT);
+}
+
+static int listens(int port)
+{
+	struct sockaddr_in at = at_port(port);
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0), attempts = 0;
+	CHECK(fd >= 0);
+	/* Another process' port is free a moment after it was closed. */
+	while (rbind(fd, (struct sockaddr *)&at, sizeof(at))) {
+		CHECK(errno == EADDRINUSE && attempts++ < 1000);
+		usleep(10000);
+	}
+	CHECK(!rlisten(fd, 1));
+	return fd;
 }
 
 static void expect_end(pid_t child)
@@ -50,13 +72,51 @@ static void client(void)
 	CHECK(rsend(fd, "b", 1, 0) == 1 && !rclose(fd));
 }
 
+static void connect_to(int port)
+{
+	struct sockaddr_in to = at_port(port);
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(fd >= 0 && !rconnect(fd, (struct sockaddr *)&to, sizeof(to)) && !rclose(fd));
+}
+
+/* The child closes what it has inherited when it has sockets of its own, one of them at the same port. */
+static void close_in_child(void)
+{
+	int inherited = listens(PORT), ends[2], own, again, fd;
+	pid_t child;
+	char byte;
+	CHECK(!pipe(ends));
+	child = fork();
+	CHECK(child >= 0);
+	if (child > 0) {
+		CHECK(!rclose(inherited) && write(ends[1], "x", 1) == 1);
+		return expect_end(child);
+	}
+	CHECK(read(ends[0], &byte, 1) == 1);
+	own = listens(PORT + 1);
+	again = listens(PORT);
+	CHECK(!rclose(inherited));
+	for (int i = 0; i < 2; i++) {
+		pid_t client = fork();
+		if (client == 0) {
+			connect_to(PORT + i);
+			_exit(0);
+		}
+		fd = raccept(i ? own : again, NULL, NULL);
+		CHECK(fd >= 0 && !rclose(fd));
+		expect_end(client);
+	}
+	_exit(0);
+}
+
 int main(void)
 {
-	struct sockaddr_in at = address();
-	int fd, listening = rsocket(AF_INET, SOCK_STREAM, 0);
+	int fd, listening;
 	char memory[16] = "", got[16];
 	pid_t child;
-	CHECK(listening >= 0 && !rbind(listening, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listening, 1));
+	/* First, when what the child makes would have the numbers of what it inherits. */
+	close_in_child();
+	listening = listens(PORT);
 	child = fork();
 	if (child == 0) {
 		client();
