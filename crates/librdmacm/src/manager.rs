@@ -20,6 +20,7 @@ use crate::errno::{Errno, Result};
 use crate::happening::Happening;
 use crate::id::{Core, random};
 use crate::messenger::Messenger;
+use crate::rsocket;
 use waiting::{EventFd, lock};
 
 /// How long a connect may wait for the directory.
@@ -409,6 +410,7 @@ fn watch_the_process() {
 /// May run at any exit, and so does not wait for the lock.
 extern "C" fn say_goodbye() {
     let Some(manager) = Manager::current() else { return };
+    rsocket::end_all();
     let Ok(mut inner) = manager.inner.try_lock() else { return };
     let now = inner.clock.now();
     inner.cm.abandon_all(now);

@@ -90,9 +90,7 @@ fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
     }
     socket.until(Wait::Always, Some(LINGER), |inner| {
         let hung_up = inner.has_hung_up() || inner.phase == Phase::Over;
-        let ended =
-            inner.phase == Phase::Connected && inner.stream.as_mut().is_some_and(|stream| stream.end());
-        (hung_up || ended).then_some(Ok(()))
+        (hung_up || inner.end()).then_some(Ok(()))
     })
 }
 

@@ -23,6 +23,8 @@ mod transfer;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub(crate) use calls::*;
 pub(crate) use iomap::*;
@@ -49,6 +51,24 @@ fn enter(socket: Socket) -> c_int {
     let number = socket.number();
     lock(&SOCKETS).insert(number, Arc::new(socket));
     number
+}
+
+/// The process ends: what was written to streams arrives, if that does not take long, and so does that it was all. As for
+/// other sockets, not to close them is no reason for a reset.
+pub(crate) fn end_all() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_micros(200);
+    let Ok(sockets) = SOCKETS.try_lock() else { return };
+    let mut left: Vec<_> = sockets.values().cloned().collect();
+    drop(sockets);
+    let begun = Instant::now();
+    loop {
+        left.retain(|socket| !socket.ends());
+        if left.is_empty() || begun.elapsed() >= PATIENCE {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 fn remove(number: c_int) -> Result<Arc<Socket>> {

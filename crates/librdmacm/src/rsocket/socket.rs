@@ -187,6 +187,18 @@ impl Socket {
         self.number
     }
 
+    /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. It may be called at
+    /// any exit, and so does not wait for the lock.
+    pub(super) fn ends(&self) -> bool {
+        let Ok(mut inner) = self.inner.try_lock() else { return true };
+        inner.advance();
+        if !matches!(inner.phase, Phase::Connected | Phase::Accepting) || inner.has_hung_up() {
+            return true;
+        }
+        inner.writes_no_more = inner.writes_no_more || inner.end();
+        inner.writes_no_more && inner.is_flushed()
+    }
+
     /// Its state, as of now.
     pub(super) fn now(&self) -> MutexGuard<'_, Inner> {
         let mut inner = lock(&self.inner);
@@ -331,6 +343,11 @@ impl Inner {
             self.id()?.bind((any, 0).into())?;
         }
         self.addresses()?.0.ok_or(INVALID)
+    }
+
+    /// Tells the other side that nothing more comes; `false` if that cannot be said yet.
+    pub(super) fn end(&mut self) -> bool {
+        self.phase == Phase::Connected && self.stream.as_mut().is_some_and(Stream::end)
     }
 
     /// Whether all that was sent has left or arrived, or never will.

@@ -138,15 +138,24 @@ static void expect_reset(int fd)
 	CHECK(!rclose(fd));
 }
 
-static void cut_off_is_none(int at, void (*how)(void))
+/* Who exits without closing its sockets has ended them, as those of the kernel. */
+static void an_exit_is_an_end(int at)
 {
-	pid_t peer = forked(how);
+	pid_t peer = forked(write_and_exit);
+	int status, fd = raccept(at, NULL, NULL);
+	char got[4];
+	CHECK(fd >= 0 && rrecv(fd, got, 4, MSG_WAITALL) == 3 && got[2] == 'c' && rrecv(fd, got, 1, 0) == 0);
+	CHECK(waitpid(peer, &status, 0) == peer && status == 0 && !rclose(fd));
+}
+
+static void cut_off_is_none(int at)
+{
+	pid_t peer = forked(write_and_stay);
 	struct pollfd wait = {.fd = raccept(at, NULL, NULL), .events = POLLIN};
 	char got[3];
 	int status;
 	CHECK(wait.fd >= 0 && rrecv(wait.fd, got, 1, MSG_WAITALL) == 1);
-	if (how == write_and_stay)
-		CHECK(!kill(peer, SIGKILL));
+	CHECK(!kill(peer, SIGKILL));
 	CHECK(waitpid(peer, &status, 0) == peer);
 	/* What has come is read first. */
 	CHECK(rrecv(wait.fd, got, 2, MSG_WAITALL) == 2 && got[0] == 'b' && got[1] == 'c');
@@ -167,8 +176,8 @@ int main(void)
 {
 	int at = listening();
 	closed_is_an_end(at);
-	cut_off_is_none(at, write_and_stay);
-	cut_off_is_none(at, write_and_exit);
+	an_exit_is_an_end(at);
+	cut_off_is_none(at);
 	never_started_is_none(at);
 	CHECK(!rclose(at));
 	return 0;
