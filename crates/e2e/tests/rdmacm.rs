@@ -100,6 +100,24 @@ fn endpoints_need_no_channel() -> Result<()> {
     server.end(LIMIT)?.success().map(drop)
 }
 
+/// Runs rdma_xserver and rdma_xclient over `kind` of connection.
+fn extended_endpoints(kind: &str) -> Result<()> {
+    let _alone = e2e::alone();
+    for place in [Place::TwoHosts, Place::OneHost] {
+        let pair = Pair::new(place)?;
+        let server = Program::start(command(&pair.first, "rdma_xserver")?.args(["-c", kind]))?;
+        client(&pair, "rdma_xclient", &["-s", FIRST, "-c", kind])?;
+        server.end(LIMIT)?.success()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn endpoints_share_receives_of_extended_connections() -> Result<()> {
+    extended_endpoints("r")?;
+    extended_endpoints("x")
+}
+
 #[test]
 fn cmtime_connects_and_disconnects() -> Result<()> {
     let _alone = e2e::alone();
