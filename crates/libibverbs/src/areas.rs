@@ -47,7 +47,7 @@ struct Area {
 /// Whether the program may read all of `range`, and write it if `writes`. Where `/proc` is missing nobody can tell, and the answer is yes.
 pub(crate) fn may_use(range: &Range<u64>, writes: bool) -> bool {
     let Ok(maps) = File::open(MAPS) else { return true };
-    let allows = |area: &Area| area.readable && (area.writable || !writes);
+    let allows = |area: &Area| if writes { area.writable } else { area.readable };
     let mut at = range.start;
     while at < range.end {
         match ask(&maps, at) {
@@ -55,7 +55,10 @@ pub(crate) fn may_use(range: &Range<u64>, writes: bool) -> bool {
             Ok(_) => return false,
             Err(libc::ENOENT) => return false,
             // Kernels before 6.11 do not know the question.
-            Err(_) => return fs::read_to_string(MAPS).is_ok_and(|maps| covers(&maps, range, allows)),
+            Err(_) => {
+                return fs::read(MAPS)
+                    .is_ok_and(|maps| covers(&String::from_utf8_lossy(&maps), range, allows));
+            }
         }
     }
     true
@@ -131,8 +134,9 @@ mod tests {
         ] {
             let range = range(from, to);
             assert_eq!((may_use(&range, false), may_use(&range, true)), (reads, writes), "{from}..{to}");
-            let by_text =
-                |writes: bool| covers(&text, &range, |area| area.readable && (area.writable || !writes));
+            let by_text = |writes: bool| {
+                covers(&text, &range, |area| if writes { area.writable } else { area.readable })
+            };
             assert_eq!((by_text(false), by_text(true)), (reads, writes), "{from}..{to}, as text");
         }
         assert!(!may_use(&(u64::MAX - 2 * PAGE as u64..u64::MAX - PAGE as u64), false));

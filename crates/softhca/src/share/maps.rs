@@ -1,6 +1,7 @@
 //! Which pages are what: `/proc/self/maps`.
 
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,18 +16,44 @@ const GUARD: u64 = 64 << 10;
 /// The mappings that make up `range`, if all of it is private, anonymous, writable memory and no stack. A stack is not
 /// to be turned: a thread that runs on it would wait for itself.
 pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
-    pieces(&fs::read_to_string("/proc/self/maps").ok()?, range)
+    pieces(&read_maps().ok()?, range)
 }
 
 /// Where some memory is mapped, and from which offset on.
 pub(super) type Mapping = (Range<u64>, u64);
 
+/// A file: the device that it is on, and its number there. Files of other devices may have the same number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl FileId {
+    fn of(memory: &OwnedFd) -> io::Result<Self> {
+        let about = fs::File::from(memory.try_clone()?).metadata()?;
+        let device = (libc::major(about.dev()), libc::minor(about.dev()));
+        Ok(Self { device, inode: about.ino() })
+    }
+}
+
+/// What is mapped. Names of files may be anything.
+fn read_maps() -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read("/proc/self/maps")?).into_owned())
+}
+
 /// True if `range` shows `memory` from its start on.
 pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
+    covers(range, &mappings(memory))
+}
+
+fn covers(range: &Range<u64>, mappings: &[Mapping]) -> bool {
+    let in_place =
+        mappings.iter().filter(|(mapped, offset)| *offset == mapped.start.wrapping_sub(range.start));
     let mut at = range.start;
-    for piece in shown(range, &mappings(memory)) {
-        if piece.start == at {
-            at = piece.end;
+    for (mapped, _) in in_place {
+        if (mapped.start..mapped.end).contains(&at) {
+            at = mapped.end;
         }
     }
     at >= range.end
@@ -34,42 +61,25 @@ pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
 
 /// All mappings of `memory`.
 pub(super) fn mappings(memory: &OwnedFd) -> Vec<Mapping> {
-    let inode = memory.try_clone().and_then(|memory| fs::File::from(memory).metadata());
-    let maps = fs::read_to_string("/proc/self/maps");
-    let (Ok(inode), Ok(maps)) = (inode, maps) else { return Vec::new() };
-    mappings_in(&maps, inode.ino())
+    let (Ok(file), Ok(maps)) = (FileId::of(memory), read_maps()) else { return Vec::new() };
+    mappings_in(&maps, file)
 }
 
-/// The parts of `range` that show their part of a memory with these mappings, which shows all of it from its start on, or
-/// did so once.
-pub(super) fn shown(range: &Range<u64>, mappings: &[Mapping]) -> Vec<Range<u64>> {
-    let in_place = mappings.iter().filter(|mapping| is_in_place(range, mapping));
-    let within = in_place.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
-    within.filter(|piece| !piece.is_empty()).collect()
-}
-
-/// What the program has moved elsewhere.
-pub(super) fn moved<'a>(range: &Range<u64>, mappings: &'a [Mapping]) -> impl Iterator<Item = &'a Mapping> {
-    mappings.iter().filter(|mapping| !is_in_place(range, mapping))
-}
-
-fn is_in_place(range: &Range<u64>, (mapped, offset): &Mapping) -> bool {
-    *offset == mapped.start.wrapping_sub(range.start)
-}
-
-fn mappings_in(maps: &str, memory: u64) -> Vec<Mapping> {
+fn mappings_in(maps: &str, file: FileId) -> Vec<Mapping> {
     let shared = maps.lines().filter_map(parse_shared);
-    shared.filter(|(_, inode)| *inode == memory).map(|(mapping, _)| mapping).collect()
+    shared.filter(|(_, shown)| *shown == file).map(|(mapping, _)| mapping).collect()
 }
 
-/// What a line shows, and of which inode.
-fn parse_shared(line: &str) -> Option<(Mapping, u64)> {
+/// What a line shows, and of which file.
+fn parse_shared(line: &str) -> Option<(Mapping, FileId)> {
     let (range, _) = parse(line)?;
     let mut fields = line.split_ascii_whitespace().skip(1);
     let shared = fields.next()?.ends_with('s');
     let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let inode = fields.nth(1)?.parse().ok()?;
-    shared.then_some(((range, offset), inode))
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode = fields.next()?.parse().ok()?;
+    shared.then_some(((range, offset), FileId { device, inode }))
 }
 
 fn pieces(maps: &str, range: &Range<u64>) -> Option<Vec<Piece>> {
@@ -135,16 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unmapped_or_replaced_shows_the_memory_no_more() {
+    fn what_was_unmapped_replaced_or_moved_is_not_shown_in_place() {
         let maps = "\
 00001000-00003000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 00003000-00004000 rw-s 00002000 00:01 78                                 /memfd:y (deleted)
 00005000-00006000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 00006000-00009000 rw-s 00005000 00:01 77                                 /memfd:x (deleted)
+0000a000-0000b000 rw-s 00000000 00:1a 77                                 /dev/shm/of another device
 ";
-        let (range, mappings) = (0x1000..0x8000, mappings_in(maps, 77));
-        assert_eq!(shown(&range, &mappings), [0x1000..0x3000, 0x6000..0x8000]);
-        assert_eq!(moved(&range, &mappings).collect::<Vec<_>>(), [&(0x5000..0x6000, 0)]);
-        assert_eq!(mappings_in(maps, 79), []);
+        let file = |minor, inode| FileId { device: (0, minor), inode };
+        let mappings = mappings_in(maps, file(1, 77));
+        assert_eq!(mappings, [(0x1000..0x3000, 0), (0x5000..0x6000, 0), (0x6000..0x9000, 0x5000)]);
+        assert_eq!(mappings_in(maps, file(0x1a, 77)), [(0xa000..0xb000, 0)]);
+        assert_eq!(mappings_in(maps, file(1, 79)), []);
+        assert!(covers(&(0x1000..0x3000), &mappings) && !covers(&(0x1000..0x4000), &mappings));
+        assert!(covers(&(0x5000..0x6000), &mappings) && !covers(&(0x5000..0x7000), &mappings));
     }
 }

@@ -40,20 +40,15 @@ impl Shared {
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
     /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
-    /// has moved (`mremap`) becomes private where it is now.
+    /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
     fn turn_back(&self, length: u64) {
-        let end = self.range.start + length;
-        let mappings = maps::mappings(&self.memory);
-        for piece in maps::shown(&self.range, &mappings) {
-            turn_part_back(piece.start..piece.end.min(end));
-        }
-        for (mapped, offset) in maps::moved(&self.range, &mappings) {
-            let held = self.length().saturating_sub(*offset).min(mapped.end - mapped.start);
-            let split = mapped.start + held;
-            turn_part_back(mapped.start..split);
-            if split < mapped.end {
-                // SAFETY: a mapping that was made longer than the memory has nothing there; who touches it gets SIGBUS.
-                let _ = unsafe { pages::renew(&(split..mapped.end)) };
+        for (mapped, offset) in maps::mappings(&self.memory) {
+            let end = |bytes: u64| mapped.end.min(mapped.start + bytes.saturating_sub(offset));
+            turn_part_back(mapped.start..end(length));
+            let added = end(self.length())..mapped.end;
+            if !added.is_empty() {
+                // SAFETY: a mapping that was made longer than the memory has nothing there: who touches it gets SIGBUS.
+                let _ = unsafe { pages::renew(&added) };
             }
         }
     }
