@@ -22,9 +22,9 @@ mod stream;
 mod transfer;
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use calls::*;
 pub(crate) use iomap::*;
@@ -55,18 +55,29 @@ fn enter(socket: Socket) -> c_int {
 
 /// The process ends: what was written to streams arrives, if that does not take long, and so does that it was all. As for
 /// other sockets, not to close them is no reason for a reset.
+///
+/// It may end anywhere, also where a lock is held: so another thread does it, and is not waited for for long.
 pub(crate) fn end_all() {
     const PATIENCE: Duration = Duration::from_secs(1);
+    if SOCKETS.try_lock().is_ok_and(|sockets| sockets.is_empty()) {
+        return;
+    }
+    let (done, waits) = mpsc::channel::<()>();
+    let end = move || {
+        end_each();
+        drop(done);
+    };
+    if thread::Builder::new().spawn(end).is_ok() {
+        // Nothing is ever said: it has ended all, or time is up.
+        let _ = waits.recv_timeout(PATIENCE);
+    }
+}
+
+fn end_each() {
     const PAUSE: Duration = Duration::from_micros(200);
-    let Ok(sockets) = SOCKETS.try_lock() else { return };
-    let mut left: Vec<_> = sockets.values().cloned().collect();
-    drop(sockets);
-    let begun = Instant::now();
-    loop {
+    let mut left: Vec<_> = lock(&SOCKETS).values().cloned().collect();
+    while !left.is_empty() {
         left.retain(|socket| !socket.ends());
-        if left.is_empty() || begun.elapsed() >= PATIENCE {
-            return;
-        }
         thread::sleep(PAUSE);
     }
 }

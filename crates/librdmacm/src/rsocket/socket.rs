@@ -21,7 +21,7 @@ use crate::id::Id;
 use crate::manager::Manager;
 use crate::qp;
 use crate::verbs::{kind, zeroed};
-use waiting::lock;
+use waiting::{EventFd, lock};
 
 use super::packets::{self, Packets};
 use super::stream::Stream;
@@ -132,6 +132,8 @@ pub(super) struct Inner {
 /// See the module.
 pub(super) struct Socket {
     number: RawFd,
+    /// The process that has made it.
+    maker: u32,
     carries_datagrams: bool,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -174,7 +176,8 @@ impl Socket {
             options: HashMap::new(),
             sleeping: false,
         };
-        Self { number, carries_datagrams: false, inner: Mutex::new(inner), changed: Condvar::new() }
+        let maker = std::process::id();
+        Self { number, maker, carries_datagrams: false, inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
     /// Whether it is one for datagrams.
@@ -187,11 +190,16 @@ impl Socket {
         self.number
     }
 
-    /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. It may be called at
-    /// any exit, and so does not wait for the lock.
+    /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. What a forked child has
+    /// inherited is not its own to end.
     pub(super) fn ends(&self) -> bool {
-        let Ok(mut inner) = self.inner.try_lock() else { return true };
-        inner.advance();
+        if self.maker != std::process::id() {
+            return true;
+        }
+        let mut inner = self.now();
+        if inner.packets.is_some() {
+            return inner.is_flushed();
+        }
         if !matches!(inner.phase, Phase::Connected | Phase::Accepting) || inner.has_hung_up() {
             return true;
         }
@@ -279,11 +287,13 @@ impl Socket {
     /// Takes the next connection of a listening socket. A program that can have no more descriptors leaves it there.
     pub(super) fn accept(&self) -> Result<Self> {
         loop {
-            let channel = OwnChannel::new()?;
+            // A socket has two descriptors, its channel's and its completions'.
+            let (channel, spare) = (OwnChannel::new()?, EventFd::new(0)?);
             let id = self.until(Wait::AsSet, None, |inner| match inner.phase {
                 Phase::Listening => inner.next_request().transpose(),
                 _ => Some(Err(INVALID)),
             })?;
+            drop(spare);
             if let Some(accepted) = accept(Owned { id, channel })? {
                 return Ok(accepted);
             }
