@@ -46,8 +46,10 @@ pub struct PathMtu {
     arrives: usize,
     /// The most that is tried; one more does not arrive.
     limit: usize,
-    /// What the device can send.
+    /// What the device can send, as far as is known.
     device: usize,
+    /// It is tried at once whether all of that arrives: most often it does.
+    hopeful: bool,
     /// Under way.
     probe: Option<Probe>,
     /// When it is to be confirmed.
@@ -61,7 +63,8 @@ impl PathMtu {
     #[must_use]
     pub fn new(device: usize, now: Duration) -> Self {
         let device = device.max(BASE);
-        Self { arrives: BASE, limit: device, device, probe: None, confirm_at: now, raise_at: now + RAISE }
+        let raise_at = now + RAISE;
+        Self { arrives: BASE, limit: device, device, hopeful: true, probe: None, confirm_at: now, raise_at }
     }
 
     /// Bytes of a datagram that arrives, as far as is known.
@@ -79,7 +82,7 @@ impl PathMtu {
             self.lost(probe);
         }
         if now >= self.raise_at {
-            (self.limit, self.raise_at) = (self.device, now + RAISE);
+            (self.limit, self.hopeful, self.raise_at) = (self.device, true, now + RAISE);
         }
         let again = self.probe.map(|probe| (probe.length, probe.attempts + 1));
         let (length, attempts) = again.or_else(|| self.wanted(now).map(|length| (length, 1)))?;
@@ -113,7 +116,10 @@ impl PathMtu {
         let possible = length.saturating_sub(1).max(BASE);
         self.device = self.device.min(possible);
         self.limit = self.limit.min(possible);
-        self.arrives = self.arrives.min(possible);
+        self.hopeful = false;
+        if possible < self.arrives {
+            self.arrives = BASE;
+        }
         self.probe = self.probe.filter(|probe| probe.length <= possible);
     }
 
@@ -126,13 +132,8 @@ impl PathMtu {
         if now >= self.confirm_at {
             return Some(self.arrives);
         }
-        // Most often all that the first device sends arrives.
-        let middle = if self.limit == self.device {
-            self.limit
-        } else {
-            usize::midpoint(self.arrives, self.limit + 1)
-        };
-        self.is_searching().then_some(middle)
+        let middle = usize::midpoint(self.arrives, self.limit + 1);
+        self.is_searching().then_some(if self.hopeful { self.limit } else { middle })
     }
 
     /// `probe` was not answered.
@@ -141,6 +142,7 @@ impl PathMtu {
             return;
         }
         self.probe = None;
+        self.hopeful &= probe.length <= BASE;
         if probe.length > self.arrives {
             self.limit = probe.length - 1;
         } else {
@@ -163,6 +165,8 @@ mod tests {
         path: usize,
         /// Of so many probes one is lost.
         loss: u64,
+        /// The most that the device takes.
+        takes: usize,
         probes: u64,
     }
 
@@ -173,6 +177,7 @@ mod tests {
                 now: Duration::ZERO,
                 path,
                 loss: u64::MAX,
+                takes: usize::MAX,
                 probes: 0,
             }
         }
@@ -183,7 +188,9 @@ mod tests {
             while self.now < end {
                 while let Some(length) = self.mtu.next_probe(self.now) {
                     self.probes += 1;
-                    if length <= self.path && !self.probes.is_multiple_of(self.loss) {
+                    if length > self.takes {
+                        self.mtu.refused(length);
+                    } else if length <= self.path && !self.probes.is_multiple_of(self.loss) {
                         self.mtu.arrived(length, self.now);
                     }
                 }
@@ -266,13 +273,15 @@ mod tests {
 
     #[test]
     fn the_device_says_what_it_cannot_send() {
-        let mut world = World::new(8972, 8972);
+        let mut world = World { takes: 1472, ..World::new(8972, 1472) };
         world.run(MINUTE);
-        world.mtu.refused(8972);
-        world.mtu.refused(1473);
-        assert_eq!(world.mtu.arrives(), 1472);
+        assert!(world.finds() && world.probes < 40, "{} probes, {:?}", world.probes, world.mtu);
+        world.takes = 1300;
+        world.mtu.refused(1400);
+        assert_eq!(world.mtu.arrives(), BASE);
+        world.path = 1300;
         world.run(RAISE + MINUTE);
-        assert_eq!(world.mtu.arrives(), 1472);
+        assert!(world.finds(), "{:?}", world.mtu);
         world.mtu.refused(100);
         assert_eq!(world.mtu.arrives(), BASE);
     }

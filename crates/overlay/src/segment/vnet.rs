@@ -114,6 +114,12 @@ impl VnetHeader {
         self.gso_type != gso::NONE
     }
 
+    /// True for a frame of UDP whose checksum is partial, and so for a piece of a segment of UDP.
+    #[must_use]
+    pub fn is_udp(&self) -> bool {
+        self.needs_checksum() && self.csum_offset == super::checksum::UDP_OFFSET
+    }
+
     /// True if the frame's checksum is partial.
     #[must_use]
     pub fn needs_checksum(&self) -> bool {

@@ -87,7 +87,8 @@ impl Sealing {
     pub fn seal(&mut self, datagram: &mut [u8], now: Duration) -> Result<(), Exhausted> {
         let blocks = datagram.len().div_ceil(TAG) as u64;
         let is_old = now.saturating_sub(self.since) >= self.limits.age;
-        if blocks > self.blocks || (is_old && self.confirmed) {
+        let may_change = self.confirmed && self.header.generation < u16::MAX;
+        if blocks > self.blocks || (is_old && may_change) {
             self.change_key(now)?;
         }
         self.blocks = self.blocks.saturating_sub(blocks);
