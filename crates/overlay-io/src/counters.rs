@@ -46,6 +46,8 @@ counters! {
     Exhausted = "keys-exhausted",
     /// A frame that the kernel did not take, of which it has no room, or to a node that it cannot reach.
     NotSent = "not-sent",
+    /// A port whose device has gone.
+    PortGone = "port-gone",
     /// A frame that a port did not take, which may be down.
     NotWritten = "not-written",
 }

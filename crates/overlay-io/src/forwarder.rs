@@ -24,16 +24,33 @@ impl Forwarder {
         Self { shared, outgoing: Outgoing::new(lane), ways: Vec::new() }
     }
 
-    /// Lets the switch decide on `frame`, which came with `vnet`, and sends it where that says, but for the last way if
-    /// that is to a port: this one is returned.
-    pub fn decide(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) -> Option<PortId> {
-        self.ways.clear();
-        let now = self.shared.now();
-        let verdict =
-            lock(&self.shared.switch).forward(from, Frame { vnet: *vnet, bytes: frame }, now, &mut self.ways);
-        if let (Verdict::Answered(answer), From::Port(port)) = (&verdict, from) {
-            self.deliver(To::Port(port), &VnetHeader::default(), answer);
+    /// Carries what the TAP of `port` has handed over, a header and a frame, to where it belongs.
+    pub fn carry(&mut self, port: PortId, read: &[u8]) {
+        let Some((header, frame)) = read.split_first_chunk::<{ vnet::LENGTH }>() else { return };
+        let vnet = VnetHeader::decode(header);
+        self.decide(From::Port(port), &vnet, frame);
+        if let Some(to) = self.spread(&vnet, frame) {
+            self.deliver(To::Port(to), &vnet, frame);
         }
+    }
+
+    /// Lets the switch decide on `frame`, which came with `vnet`. [`Self::spread`] sends it.
+    pub fn decide(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) {
+        self.ways.clear();
+        let (now, frame) = (self.shared.now(), Frame { vnet: *vnet, bytes: frame });
+        let verdict = lock(&self.shared.switch).forward(from, frame, now, &mut self.ways);
+        if let (Verdict::Answered(answer), From::Port(port)) = (verdict, from) {
+            self.deliver(To::Port(port), &VnetHeader::default(), &answer);
+        }
+    }
+
+    /// True if what was decided on last goes to several places.
+    pub fn goes_many_ways(&self) -> bool {
+        self.ways.len() > 1
+    }
+
+    /// Sends what was decided on last where that says, but for the last way if that is to a port: this one is returned.
+    pub fn spread(&mut self, vnet: &VnetHeader, frame: &[u8]) -> Option<PortId> {
         let last = match self.ways.last() {
             Some(To::Port(port)) => Some(*port),
             _ => None,
@@ -67,10 +84,4 @@ impl Forwarder {
             self.deliver(to, &vnet, &bytes);
         }
     }
-}
-
-/// The header of a frame that a TAP has handed over, and the frame.
-pub(crate) fn unwrap(read: &[u8]) -> Option<(VnetHeader, &[u8])> {
-    let (header, frame) = read.split_first_chunk::<{ vnet::LENGTH }>()?;
-    Some((VnetHeader::decode(header), frame))
 }

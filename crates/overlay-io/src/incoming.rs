@@ -28,11 +28,15 @@ impl<'a> Bound<'a> {
     /// Adds `frame`, which goes to `port`. What is there already is written first, if that is not its continuation.
     fn add(&mut self, shared: &Shared, port: PortId, vnet: VnetHeader, frame: &'a [u8]) {
         let goes_on = self.port == Some(port) && self.merger.push(vnet, frame);
-        if !goes_on {
-            self.leave(shared);
-            self.port = Some(port);
-            let _ = self.merger.push(vnet, frame);
+        if goes_on {
+            return;
         }
+        self.leave(shared);
+        if vnet.is_udp() && !shared.takes_udp_segments(port) {
+            return shared.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]);
+        }
+        self.port = Some(port);
+        let _ = self.merger.push(vnet, frame);
     }
 
     /// Writes what is there.
@@ -83,7 +87,12 @@ impl Forwarder {
         let now = self.shared.now();
         match Message::decode(content) {
             Ok(Message::Frame(envelope, frame)) => {
-                if let Some(port) = self.decide_on(peer, &envelope, frame) {
+                self.decide_on(peer, &envelope, frame);
+                if self.goes_many_ways() {
+                    // In order with what came before.
+                    bound.leave(&self.shared);
+                }
+                if let Some(port) = self.spread(&envelope.vnet, frame) {
                     bound.add(&self.shared, port, envelope.vnet, frame);
                 }
             }
@@ -91,9 +100,9 @@ impl Forwarder {
                 let whole = lock(&peer.reassembly).take(&part, bytes, now);
                 match whole {
                     Ok(Some(frame)) => {
-                        // In order with what came before.
                         bound.leave(&self.shared);
-                        if let Some(port) = self.decide_on(peer, &envelope, &frame) {
+                        self.decide_on(peer, &envelope, &frame);
+                        if let Some(port) = self.spread(&envelope.vnet, &frame) {
                             self.deliver(To::Port(port), &envelope.vnet, &frame);
                         }
                     }
@@ -114,8 +123,8 @@ impl Forwarder {
         }
     }
 
-    fn decide_on(&mut self, peer: &Peer, envelope: &Envelope, frame: &[u8]) -> Option<PortId> {
+    fn decide_on(&mut self, peer: &Peer, envelope: &Envelope, frame: &[u8]) {
         let from = From::Link { neighbour: peer.node, label: envelope.label };
-        self.decide(from, &envelope.vnet, frame)
+        self.decide(from, &envelope.vnet, frame);
     }
 }

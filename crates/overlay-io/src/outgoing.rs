@@ -37,6 +37,8 @@ pub(crate) enum Loss {
 /// What one thread sends through.
 pub(crate) struct Outgoing {
     lane: u8,
+    /// For how long it waits for the kernel to make room for a datagram.
+    patience: Timespec,
     /// Datagrams that leave together, one behind the other, all but the last of `length` bytes.
     buffer: Box<[u8]>,
     used: usize,
@@ -45,7 +47,12 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub fn new(lane: u8) -> Self {
-        Self { lane, buffer: vec![0; LONGEST].into(), used: 0, length: 0 }
+        Self { lane, patience: PATIENCE, buffer: vec![0; LONGEST].into(), used: 0, length: 0 }
+    }
+
+    /// What finds no room in the kernel at once is lost from now on.
+    pub fn never_waits(&mut self) {
+        self.patience = Timespec { tv_sec: 0, tv_nsec: 0 };
     }
 
     /// Sends `frame`, which came with `vnet` and may be a segment, on the way that `label` says.
@@ -197,7 +204,7 @@ impl<'a> Train<'a> {
             Ok(()) => Ok(()),
             Err((io::ErrorKind::WouldBlock, ..)) => {
                 let mut waits = [PollFd::new(self.socket, PollFlags::OUT)];
-                poll(&mut waits, Some(&PATIENCE)).map_err(io::Error::from)?;
+                poll(&mut waits, Some(&self.outgoing.patience)).map_err(io::Error::from)?;
                 Ok(self.socket.send(self.peer.address(), datagrams, length)?)
             }
             Err((_, Some(libc::EMSGSIZE), _)) => {

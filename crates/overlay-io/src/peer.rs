@@ -13,11 +13,12 @@ use overlay::tunnel::keys::{Direction, Root, SECRET};
 use overlay::tunnel::lane::{Limits, Opening, Refused, Sealing};
 use waiting::lock;
 
+use crate::socket;
+
 /// Lanes of a node to another one. Threads that send share them by turns.
 pub(crate) const LANES: u8 = 4;
 
-/// What two nodes have agreed on over their TLS connection.
-#[derive(Clone)]
+/// What two nodes have agreed on over their TLS connection. It is used once: with the same keys nonces would repeat.
 pub struct Agreement {
     /// What the connection has exported under [`Root::LABEL`].
     pub secret: [u8; SECRET],
@@ -59,11 +60,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// `longest`: bytes of a datagram that the device can send.
-    pub fn new(node: NodeId, address: SocketAddr, agreed: &Agreement, longest: usize, now: Duration) -> Self {
+    pub fn new(node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize, now: Duration) -> Self {
         let root = Root::new(&agreed.secret);
         let there = agreed.direction;
         let sealing = |lane| Sealing::new(&root, there, lane, agreed.theirs, agreed.limits, now);
-        let mtu = PathMtu::new(longest, now);
+        let mtu = PathMtu::new(longest.min(socket::LONGEST), now);
         Self {
             node,
             session: agreed.own,

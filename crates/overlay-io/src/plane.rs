@@ -21,18 +21,21 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use overlay::message::PROBE;
-use overlay::switch::{From, Parcel, PortId, PortKind, Switch, To};
+use overlay::switch::{Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
 use overlay::tunnel::lane::OVERHEAD;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use waiting::lock;
 
 use crate::counters::{Counter, Counters};
-use crate::forwarder::{Forwarder, unwrap};
+use crate::forwarder::Forwarder;
 use crate::peer::{Agreement, LANES, Peer, PeerState};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
 use crate::tap::{self, Tap};
+
+/// After so many reads a thread looks whether it is to end.
+const TURN: usize = 64;
 
 /// How often it is looked what is due.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,9 +59,18 @@ impl Shared {
         self.started.elapsed()
     }
 
+    fn tap(&self, port: PortId) -> Option<Arc<Tap>> {
+        self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
+    }
+
+    /// Whether `port` takes segments of UDP.
+    pub fn takes_udp_segments(&self, port: PortId) -> bool {
+        self.tap(port).is_some_and(|tap| tap.offloads().udp)
+    }
+
     /// Writes a frame, with its header, to `port`.
     pub fn write(&self, port: PortId, parts: &[IoSlice<'_>]) {
-        let tap = self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned();
+        let tap = self.tap(port);
         if tap.is_none_or(|tap| tap.write(parts).is_err()) {
             self.counters.count(Counter::NotWritten);
         }
@@ -128,7 +140,9 @@ impl Plane {
             Worker::start("th-overlay", move |stop| receive(receiver, stop))?,
             Worker::start("th-overlay-tick", move |stop| tick(ticker, stop))?,
         ];
-        Ok(Self { ports: Mutex::default(), forwarder: Mutex::new(forwarder(2)), shared, _workers: workers })
+        let mut forwarder = forwarder(2);
+        forwarder.outgoing.never_waits();
+        Ok(Self { ports: Mutex::default(), forwarder: Mutex::new(forwarder), shared, _workers: workers })
     }
 
     /// Plugs `tap` in as `port`; one of the same number is unplugged.
@@ -156,7 +170,8 @@ impl Plane {
         self.taps().insert(port, tap.clone());
         let forwarder = Forwarder::new(self.shared.clone(), (port.0 % u16::from(LANES)) as u8);
         let worker =
-            Worker::start(&format!("th-port-{port}"), move |stop| carry(forwarder, port, &tap, stop))?;
+            Worker::start(&format!("th-port-{port}"), move |stop| carry(forwarder, port, &tap, stop));
+        let worker = worker.inspect_err(|_| drop(self.taps().remove(&port)))?;
         lock(&self.ports).insert(port, worker);
         Ok(())
     }
@@ -174,7 +189,7 @@ impl Plane {
 
     /// Speaks with `node` from now on, which is at `address`, as `agreed`. What was agreed on with it before is over.
     /// `longest`: bytes of a datagram that the way there may carry at most.
-    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: &Agreement, longest: usize) {
+    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize) {
         self.shared.peers.insert(Peer::new(node, address, agreed, longest, self.shared.now()));
     }
 
@@ -187,7 +202,8 @@ impl Plane {
     pub fn command<T>(&self, command: impl FnOnce(&mut Switch, Duration, &mut Vec<Parcel>) -> T) -> T {
         let mut forwarder = lock(&self.forwarder);
         let mut parcels = Vec::new();
-        // No frame that is decided on later may overtake those that were kept.
+        // No frame that is decided on later may overtake those that were kept. They do not wait for room in the kernel:
+        // all others would.
         let mut switch = lock(&self.shared.switch);
         let result = command(&mut switch, self.shared.now(), &mut parcels);
         forwarder.deliver_all(parcels);
@@ -207,14 +223,15 @@ impl Plane {
     }
 }
 
-/// Carries frames from `tap` to where they belong.
+/// Carries frames from `tap` to where they belong, until the device is gone.
 fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
     let mut buffer = vec![0; tap::MOST];
     while wait_for(tap, stop) {
-        while let Ok(length) = tap.read(&mut buffer) {
-            let Some((vnet, frame)) = unwrap(&buffer[..length]) else { continue };
-            if let Some(to) = forwarder.decide(From::Port(port), &vnet, frame) {
-                forwarder.deliver(To::Port(to), &vnet, frame);
+        for _ in 0..TURN {
+            match tap.read(&mut buffer) {
+                Ok(length) => forwarder.carry(port, &buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return forwarder.shared.counters.count(Counter::PortGone),
             }
         }
     }
@@ -225,7 +242,8 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
     let shared = forwarder.shared.clone();
     let mut buffer = vec![0; socket::MOST];
     while wait_for(&shared.socket, stop) {
-        while let Ok(arrival) = shared.socket.receive(&mut buffer) {
+        for _ in 0..TURN {
+            let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
             forwarder.take(&arrival, &mut buffer);
         }
     }

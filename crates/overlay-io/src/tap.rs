@@ -61,6 +61,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
+    offloads: Offloads,
 }
 
 impl Tap {
@@ -76,17 +77,25 @@ impl Tap {
         // SAFETY: the request is live, and as long as the call reads.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
         check(result).map_err(|source| OpenError::Refused { name: name.to_owned(), source })?;
-        Ok(Self { file })
+        Ok(Self { file, offloads: Offloads::NONE })
     }
 
     /// Says which offloads are used from now on.
     ///
     /// # Errors
     /// `EINVAL` if the kernel does not know one of them.
-    pub fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+    pub fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         let flags = libc::c_ulong::from(offloads.flags());
         // SAFETY: the call takes a number.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })?;
+        self.offloads = offloads;
+        Ok(())
+    }
+
+    /// Which offloads are used.
+    #[must_use]
+    pub fn offloads(&self) -> Offloads {
+        self.offloads
     }
 
     /// Reads the header of a frame, and the frame, into `into`, which has room for [`MOST`] bytes. Returns how many.

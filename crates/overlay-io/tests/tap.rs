@@ -21,7 +21,7 @@ fn ip(line: &str) {
 
 /// A device with an address, which knows one neighbour.
 fn tap(offloads: Offloads) -> Tap {
-    let tap = Tap::new("t0").unwrap();
+    let mut tap = Tap::new("t0").unwrap();
     tap.set_offloads(offloads).unwrap();
     ip("addr add 10.9.0.1/24 dev t0");
     ip("link set t0 mtu 1400 up");
@@ -47,7 +47,7 @@ fn next_to(tap: &Tap, port: u16) -> Vec<u8> {
 #[test]
 fn frames_come_with_what_the_kernel_left_to_do() {
     isolated(|| {
-        let tap = tap(Offloads::ALL);
+        let mut tap = tap(Offloads::ALL);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
         let read = next_to(&tap, 7000);

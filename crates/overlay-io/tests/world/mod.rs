@@ -94,7 +94,7 @@ impl World {
         world.use_topology(|nodes| Topology::mesh(Version(1), nodes).unwrap());
         for host in &world.hosts {
             for other in world.hosts.iter().filter(|other| other.node != host.node) {
-                host.plane.connect(other.node, other.address, &agreement(host.node, other.node), mtu - 28);
+                host.plane.connect(other.node, other.address, agreement(host.node, other.node), mtu - 28);
             }
         }
         world
@@ -184,7 +184,7 @@ impl Station {
 
     /// A TAP of its own, up and with its address.
     pub fn tap(&self, mtu: usize) -> Tap {
-        let tap = self.network.enter(|| Tap::new("eth0")).unwrap();
+        let mut tap = self.network.enter(|| Tap::new("eth0")).unwrap();
         tap.set_offloads(Offloads::ALL).unwrap();
         self.network.ip(&format!("link set eth0 address {} mtu {mtu} up", self.mac));
         self.network.ip(&format!("addr add {}/24 dev eth0", self.address));
