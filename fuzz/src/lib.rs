@@ -15,7 +15,8 @@
 //! * [`manager`]: connection managers. * [`socket`]: sockets over connections. * [`directory`]: the directory of a fabric.
 //! * [`ring`]: rings in memory that the other side writes as it likes.
 //! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
-//! * [`segments`]: what TAP devices hand over, and what is merged for them.
+//! * [`segments`]: what TAP devices hand over, and what is merged for them. [`overlay_node`]: what other nodes seal, and
+//!   frames for a switch.
 //! * [`memory`]: how much a target may take. * [`mutation`]: mutations without a fuzzer.
 
 pub mod directory;
@@ -25,6 +26,7 @@ pub mod manager;
 pub mod memory;
 pub mod messages;
 pub mod mutation;
+pub mod overlay_node;
 pub mod procfs;
 pub mod ring;
 pub mod segments;
@@ -58,6 +60,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "directory", body: directory::run, seeds: directory::seeds, rounds: 5_000 },
     Target { name: "split", body: segments::split, seeds: segments::split_seeds, rounds: 20_000 },
     Target { name: "merge", body: segments::merging, seeds: segments::merge_seeds, rounds: 5_000 },
+    Target {
+        name: "content",
+        body: overlay_node::content,
+        seeds: overlay_node::content_seeds,
+        rounds: 20_000,
+    },
+    Target { name: "switch", body: overlay_node::switch, seeds: overlay_node::switch_seeds, rounds: 5_000 },
     Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
     Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },
     Target { name: "ring-link", body: link::over_ring, seeds: link::ring_seeds, rounds: 500 },

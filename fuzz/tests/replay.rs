@@ -63,6 +63,8 @@ targets! {
     directory "directory",
     split "split",
     merge "merge",
+    content "content",
+    switch "switch",
     ring "ring",
     stream_link "stream-link",
     ring_link "ring-link",
