@@ -314,11 +314,12 @@ pub fn outcome(moving: &mut Client) -> Result<Outcome> {
 /// # Errors
 /// As [`follow_to`].
 pub fn report(moving: &mut Client) -> Result<MoveReport> {
+    let end = Instant::now() + LIMIT;
     loop {
         match moving.next_event()? {
             Event::Moved(report) => return Ok(*report),
             Event::Failed(failure) => bail!("{failure}"),
-            _ => {}
+            event => ensure!(Instant::now() < end, "the move does not end: {event:?}"),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::{Broker, InstanceId, Observer, Roster};
 use engines::Engine;
@@ -17,6 +17,7 @@ use rpc::wire::FromNode;
 use store::NodeStore;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::agent::Agent;
 use crate::control;
@@ -168,7 +169,19 @@ impl Observer for NodeObserver {
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address).await.map_err(|source| io_error(&format!("listening on {address}"), source))
+    /// A node that was killed while it started a program leaves a child that has all its descriptors, until that runs the
+    /// program.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
+                sleep(PAUSE).await;
+            }
+            bound => return bound.map_err(|source| io_error(&format!("listening on {address}"), source)),
+        }
+    }
 }
 
 fn local_address(listener: &TcpListener) -> Result<SocketAddr, NodeError> {
@@ -177,4 +190,23 @@ fn local_address(listener: &TcpListener) -> Result<SocketAddr, NodeError> {
 
 fn io_error(what: &str, source: io::Error) -> NodeError {
     NodeError::Io { what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_is_free_soon_is_waited_for() {
+        let before = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = local_address(&before).unwrap();
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(100)).await;
+            drop(before);
+        });
+        let after = listen(address).await.unwrap();
+        let refused = listen(address).await.unwrap_err().to_string();
+        assert!(refused.contains(&address.to_string()), "{refused}");
+        drop(after);
+    }
 }
