@@ -194,6 +194,36 @@ fn what_a_program_moves_and_makes_longer_becomes_private_where_it_is() {
     }
 }
 
+/// As by UCX, which registers a buffer twice, once for its atomics.
+#[test]
+fn memory_that_is_registered_twice_and_asked_for_at_once_is_turned_once() {
+    for start in [0, 1 << 20] {
+        let net = &mut neighbours(Policy::Stable);
+        let (a, b) = pair(net, 0, 1, &plan());
+        let length = b.memory.len() as u64 - start;
+        // SAFETY: test memory is never unmapped.
+        let (_, second) = unsafe {
+            net.device(1).reg_mr(b.pd, b.va(start as usize), length, b.va(start as usize), EVERYTHING)
+        }
+        .unwrap();
+        let keys = [b.key, second.rkey];
+        for round in 0..4u8 {
+            for (turn, rkey) in (0..).zip(keys) {
+                let at = (2 << 20) + 100 * usize::from(turn);
+                let text = [round, turn + 1, 7];
+                a.memory.store(at, &text);
+                a.post(net, 1, SendOp::Write { va: b.va(at), rkey }, &[a.sge(at, text.len())]);
+            }
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+            for turn in 0..2u8 {
+                let at = (2 << 20) + 100 * usize::from(turn);
+                assert_eq!(b.memory.load(at, 3), [round, turn + 1, 7], "region {turn}, from {start} on");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_failed_queue_pair_is_closed() {
     let net = &mut neighbours(Policy::Stable);

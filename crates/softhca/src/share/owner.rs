@@ -105,6 +105,10 @@ impl Sharing {
             return Answer::Never;
         }
         if !self.regions.contains_key(&mr) {
+            // One at a time: what is plain memory now, and found to be so, may be just what the other one turns.
+            if self.is_turning() {
+                return Answer::NotYet;
+            }
             let progress = self.begin(mr, region).unwrap_or(Progress::Never);
             self.regions.insert(mr, progress);
         }
@@ -113,6 +117,10 @@ impl Sharing {
             Some(Progress::Turning { .. }) => Answer::NotYet,
             _ => Answer::Never,
         }
+    }
+
+    fn is_turning(&self) -> bool {
+        self.regions.values().any(|progress| matches!(progress, Progress::Turning { .. }))
     }
 
     fn begin(&mut self, mr: Mr, region: &Region) -> Option<Progress> {
