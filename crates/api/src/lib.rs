@@ -18,6 +18,7 @@
 mod client;
 mod failure;
 mod line;
+mod network;
 mod output;
 mod report;
 mod request;
@@ -25,6 +26,7 @@ mod request;
 pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
+pub use network::{NetDevice, NetHost, NetHostState, NetLink, NetMac, NetRequest, NetTunnel, Network, Shape};
 pub use output::{Bytes, Position};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 pub use request::{Host, Instance, MoveRequest, Request, RunRequest, State};
@@ -48,6 +50,8 @@ pub enum Event {
     Instances(Vec<Instance>),
     /// The last answer to [`Request::Hosts`], in the order of names.
     Hosts(Vec<Host>),
+    /// The last answer to [`NetRequest::State`].
+    Network(Box<Network>),
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
         /// Its number, for [`Request::FollowMove`].
@@ -101,8 +105,8 @@ pub enum Event {
         /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
         pieces: Option<u64>,
     },
-    /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, and to
-    /// [`Request::Kill`] when it has ended.
+    /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
+    /// [`Request::Kill`] when it has ended, and to [`Request::Net`] when it is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -135,6 +139,7 @@ impl Event {
             Self::Started(_)
             | Self::Instances(_)
             | Self::Hosts(_)
+            | Self::Network(_)
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::Done

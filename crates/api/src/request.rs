@@ -1,7 +1,7 @@
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::Position;
+use crate::{NetRequest, Position};
 
 /// What the command line asks of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub enum Request {
         /// The instance.
         name: String,
     },
+    /// About the overlay.
+    Net(NetRequest),
     /// Writes out what the instance's command has written.
     Logs {
         /// The instance.

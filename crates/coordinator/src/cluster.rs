@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
+use crate::network::{self, Rollout};
 
 /// All that the coordinator's tasks share.
 pub struct Cluster {
@@ -35,6 +36,8 @@ pub struct Cluster {
     pub started: Notify,
     /// Told when a move is over for its instance.
     pub move_over: Notify,
+    /// Told when the overlay's rollout goes on.
+    pub network_changed: Notify,
     broken: Notify,
 }
 
@@ -44,6 +47,7 @@ pub struct Inner {
     pub store: Store,
     pub directory: Directory,
     pub nodes: HashMap<HostName, NodeLink>,
+    pub network: Rollout,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
     /// Moves of which a user can still hear something.
@@ -98,12 +102,14 @@ impl Cluster {
             image.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(&image, record)?)));
         let follows = follows.collect();
         let ended = store.ended_instances()?;
+        let network = network::load(&store)?;
         let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
         let mut inner = Inner {
             machine,
             store,
             directory: Directory::default(),
             nodes: HashMap::new(),
+            network,
             hosts: BTreeMap::new(),
             follows,
             starting: HashSet::new(),
@@ -120,6 +126,7 @@ impl Cluster {
             ended: Notify::new(),
             started: Notify::new(),
             move_over: Notify::new(),
+            network_changed: Notify::new(),
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);

@@ -10,6 +10,7 @@
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`ending`], [`output`]: what it can
 //!   ask for.
+//! * [`network`]: the overlay.
 //! * [`directory`]: what processes tell each other of themselves.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
@@ -22,6 +23,7 @@ mod failure;
 mod follow;
 mod instances;
 mod moving;
+mod network;
 mod nodes;
 mod output;
 mod requests;
@@ -132,6 +134,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     let socket = server::listen(&options.socket)
         .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
     tokio::spawn(cluster.clone().tick());
+    tokio::spawn(network::await_nodes(cluster.clone()));
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));
     tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());

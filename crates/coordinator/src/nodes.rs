@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::cluster::{Cluster, NodeLink};
 use crate::directory;
+use crate::network;
 
 /// How long a node may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -133,7 +134,7 @@ fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
 // A node comes into the list and into the machine under one lock, and goes so: else a host that is listed cannot be
 // moved to yet, and a connection that ends while its successor comes takes that away from the machine.
 
-fn register(cluster: &Cluster, host: &HostName, link: NodeLink, address: SocketAddr) {
+fn register(cluster: &Arc<Cluster>, host: &HostName, link: NodeLink, address: SocketAddr) {
     tracing::info!("host {host} is connected, at {address}");
     let mut inner = cluster.lock();
     inner.hosts.insert(host.clone(), address);
@@ -141,6 +142,7 @@ fn register(cluster: &Cluster, host: &HostName, link: NodeLink, address: SocketA
     let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
     inner.send_all(&FromCoordinator::Hosts(hosts));
     cluster.input_to(&mut inner, Input::LinkUp(host.clone()));
+    network::connected(cluster, &mut inner, host);
 }
 
 fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
@@ -149,6 +151,7 @@ fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     if inner.nodes.get(host).is_some_and(|present| present.serial == link.serial) {
         tracing::info!("host {host} is lost");
         inner.nodes.remove(host);
+        inner.network.disconnected(host);
         cluster.input_to(&mut inner, Input::LinkDown(host.clone()));
     }
 }
@@ -186,6 +189,7 @@ async fn listen(
             FromNode::Answer { number, answer } => link.pending.answer(number, answer),
             FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
             FromNode::Processes { vid, indexes } => directory::processes(cluster, host, vid, indexes),
+            FromNode::Net(message) => network::heard(cluster, host, message),
             FromNode::Directory { process, number, request } => {
                 directory::ask(cluster, host, process, number, request);
             }

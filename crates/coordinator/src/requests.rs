@@ -9,7 +9,7 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{ending, failure, instances, moving, output};
+use crate::{ending, failure, instances, moving, network, output};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -25,6 +25,7 @@ pub async fn fulfil(
         Request::Run(request) => instances::run(cluster, request, user).await,
         Request::List => Ok(Event::Instances(list(&cluster.lock()))),
         Request::Hosts => Ok(Event::Hosts(hosts(&cluster.lock()))),
+        Request::Net(request) => network::requests::fulfil(cluster, request).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,

@@ -105,6 +105,7 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
                 node.broker.answer(Due { asker: Member { fabric, process }, number, answer });
             }
         }
+        FromCoordinator::Net(order) => drop(tokio::spawn(node.clone().arrange(order))),
         FromCoordinator::Ask { number, question } => {
             let (node, outbox) = (node.clone(), outbox.clone());
             tokio::spawn(async move {

@@ -210,6 +210,7 @@ impl Node {
                 Ok(Answer::Done)
             }
             Question::Kill { vid } => self.kill(vid).await,
+            Question::Net(question) => self.answer_about_network(question).await,
         }
     }
 

@@ -15,6 +15,7 @@
 //! * [`operations`]: what the state machine can ask for, with engine and broker.
 //! * [`control`]: the connection to the coordinator.
 //! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
+//! * [`network`]: the overlay.
 //! * [`state`], [`directory`]: what the node keeps in files, and in memory.
 //!
 //! The node may be killed at any time: instances are not its children and run on, what it must
@@ -28,6 +29,7 @@ mod images;
 mod instances;
 mod links;
 mod listener;
+mod network;
 mod node;
 mod operations;
 mod peers;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moves::HostName;
+use overlay::tunnel::keys::Direction;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
 use rpc::{call, frame};
@@ -50,6 +51,7 @@ impl Node {
                 let answer = move |question| self.clone().answer_link(host.clone(), question);
                 call::serve(stream, answer).await;
             }
+            Opening::Tunnel => self.hold_tunnel(&host, stream, Direction::FromListener).await?,
             Opening::Images { id, vid } => self.receptions.arrive(id, vid, host.as_str(), stream),
         }
         Ok(())

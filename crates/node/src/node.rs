@@ -25,6 +25,7 @@ use crate::directory::Directory;
 use crate::images::Receptions;
 use crate::instances::{Ended, Live};
 use crate::links::{DataPort, NodePeers};
+use crate::network::Network;
 use crate::peers::Pool;
 use crate::state::StateFiles;
 use crate::{NodeError, NodeOptions};
@@ -41,6 +42,7 @@ pub struct Node {
     pub pool: Pool,
     pub receptions: Receptions,
     pub data: DataPort,
+    pub network: Network,
     pub lives: Mutex<HashMap<Vid, Live>>,
     pub ended: Mutex<Ended>,
     /// Who waits for the word that an instance's command runs.
@@ -80,7 +82,7 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
     let join = options.join;
     let address = local_address(&listener)?;
-    let (node, outputs) = make(options, local_address(&data)?.port())?;
+    let (node, outputs) = make(options, address, local_address(&data)?.port())?;
     node.recover().await?;
     node.begin(outputs);
     tokio::spawn(node.clone().tick());
@@ -89,11 +91,17 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     Ok(Begun { node, join, address })
 }
 
-fn make(options: NodeOptions, data_port: u16) -> Result<(Arc<Node>, Vec<Output>), NodeError> {
+fn make(
+    options: NodeOptions,
+    address: SocketAddr,
+    data_port: u16,
+) -> Result<(Arc<Node>, Vec<Output>), NodeError> {
     let host = HostName::new(&options.name)?;
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
+    let network = Network::new(address, options.state.join("devices"));
+    let network = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {
@@ -107,6 +115,7 @@ fn make(options: NodeOptions, data_port: u16) -> Result<(Arc<Node>, Vec<Output>)
         pool: Pool::default(),
         receptions: Receptions::default(),
         data: DataPort::new(data_port),
+        network,
         lives: Mutex::default(),
         ended: Mutex::default(),
         starts: Mutex::default(),

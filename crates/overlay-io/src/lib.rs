@@ -2,6 +2,7 @@
 //!
 //! * [`plane`]: all of it, as a node uses it.
 //! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
+//! * [`path_limit`]: how long a datagram may be.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
 //! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
 //! * [`counters`]: what went nowhere.
@@ -10,6 +11,7 @@ pub mod counters;
 mod forwarder;
 mod incoming;
 mod outgoing;
+pub mod path_limit;
 pub mod peer;
 mod peers;
 pub mod plane;

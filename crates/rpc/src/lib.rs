@@ -10,12 +10,13 @@
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
 //! * [`lobby`]: room for connections that have not yet said who they are.
 //! * [`call`]: questions and their answers over a channel.
-//! * [`wire`]: the messages.
+//! * [`wire`]: the messages. [`net`]: those about the overlay.
 
 pub mod call;
 pub mod channel;
 pub mod frame;
 pub mod lobby;
+pub mod net;
 pub mod pki;
 pub mod tls;
 pub mod wire;

@@ -98,6 +98,28 @@ impl Endpoint {
     }
 }
 
+impl Stream {
+    /// Where the other end is.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.0.get_ref().0.peer_addr()
+    }
+
+    /// A secret that both ends of this connection know, and nobody else (RFC 8446, section 7.5).
+    ///
+    /// # Errors
+    /// If the handshake is not over.
+    pub fn export_secret<const LENGTH: usize>(&self, label: &[u8]) -> io::Result<[u8; LENGTH]> {
+        let exported = match &self.0 {
+            TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; LENGTH], label, None),
+            TlsStream::Server(stream) => stream.get_ref().1.export_keying_material([0; LENGTH], label, None),
+        };
+        exported.map_err(io::Error::other)
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,

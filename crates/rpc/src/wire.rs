@@ -11,7 +11,8 @@
 //!  │◀──────────── Moved{epoch}  │                      │◀───────────────────── Received │
 //!  │ Processes{vid} ───────────▶│
 //!  │ Directory{request} ───────▶│
-//!  │◀──────── Directory{answer} │
+//!  │◀──────── Directory{answer} │                      │ Opening::Tunnel ──────────────▶│
+//!  │◀──▶ Net                    │                      │◀──▶ net::Hello                 │
 //! ```
 //!
 //! A receiver believes a message only as far as the sender's certificate goes: a node speaks for the
@@ -28,8 +29,10 @@ use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
+use crate::net;
+
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -100,6 +103,8 @@ pub enum FromNode {
         /// The request.
         request: directory::Request,
     },
+    /// About the overlay.
+    Net(net::FromNode),
 }
 
 /// From the coordinator to a node.
@@ -132,6 +137,8 @@ pub enum FromCoordinator {
         /// The answer.
         answer: directory::Answer,
     },
+    /// About the overlay.
+    Net(net::ToNode),
     /// Wants an [`FromNode::Answer`].
     Ask {
         /// The question's number.
@@ -175,6 +182,8 @@ pub enum Question {
         /// Which instance.
         vid: Vid,
     },
+    /// About the overlay.
+    Net(net::Question),
 }
 
 impl Question {
@@ -196,6 +205,8 @@ pub enum Answer {
         /// How the command ended, if it has.
         exit: Option<i32>,
     },
+    /// How the overlay is on its host.
+    Net(Box<api::NetHostState>),
     /// The instance's command could not be started, and nothing of the instance is left.
     NotStarted(NotStarted),
 }
@@ -258,6 +269,8 @@ pub enum Opening {
         /// Which instance.
         vid: Vid,
     },
+    /// A tunnel of the overlay: both sides say [`net::Hello`], and keep the connection.
+    Tunnel,
 }
 
 /// What a node asks another about links.

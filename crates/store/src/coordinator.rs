@@ -6,6 +6,7 @@ use fabric::Vid;
 use moves::MoveId;
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
@@ -25,6 +26,9 @@ const MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("moves");
 const ENDED_MOVES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended moves");
 /// In the order of their end.
 const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended instances");
+
+/// One row, under 0.
+const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
@@ -65,6 +69,7 @@ impl Store {
             write.open_table(MOVES)?;
             write.open_table(ENDED_MOVES)?;
             write.open_table(ENDED_INSTANCES)?;
+            write.open_table(NETWORK)?;
             Ok(())
         };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
@@ -128,6 +133,22 @@ impl Store {
             Ok(None)
         })?;
         allocated.ok_or(StoreError::NoVid)
+    }
+
+    /// How the overlay is laid out, if it was ever noted.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn network<N: DeserializeOwned>(&self) -> Result<Option<N>, StoreError> {
+        self.file.read(|read| take(&read.open_table(NETWORK)?, 0))
+    }
+
+    /// Notes how the overlay is laid out; it is durable when this returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn set_network(&self, network: &impl Serialize) -> Result<(), StoreError> {
+        self.file.write(|write| put(&mut write.open_table(NETWORK)?, 0, Some(network)))
     }
 
     /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.

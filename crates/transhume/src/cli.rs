@@ -13,6 +13,7 @@ mod lasting;
 mod logs;
 mod man;
 mod near;
+mod net;
 mod node;
 mod pki;
 mod ps;
@@ -54,6 +55,7 @@ enum Command {
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
+    Net(net::Arguments),
     Coordinator(coordinator::Arguments),
     Node(node::Arguments),
     Pki(pki::Arguments),
@@ -83,6 +85,7 @@ impl Cli {
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
+            Command::Net(arguments) => arguments.run(target),
             Command::Coordinator(arguments) => arguments.run(target),
             Command::Node(arguments) => arguments.run(),
             Command::Init(arguments) => arguments.run(),

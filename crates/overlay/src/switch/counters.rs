@@ -63,6 +63,29 @@ impl Reason {
         Self::Unreachable,
         Self::Stale,
     ];
+
+    /// How it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::NoPort => "no-port",
+            Self::Blocked => "blocked",
+            Self::Muted => "muted",
+            Self::Paused => "paused",
+            Self::KeptFull => "kept-full",
+            Self::Spoofed => "spoofed",
+            Self::Loop => "loop",
+            Self::SamePort => "same-port",
+            Self::LinkLocal => "link-local",
+            Self::UnknownLimit => "unknown-limit",
+            Self::BroadcastLimit => "broadcast-limit",
+            Self::UnknownVersion => "unknown-version",
+            Self::ReversePath => "reverse-path",
+            Self::Unreachable => "unreachable",
+            Self::Stale => "stale",
+        }
+    }
 }
 
 /// Frames by what became of them.

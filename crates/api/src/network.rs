@@ -1,0 +1,149 @@
+//! What the command line and the coordinator say to each other of the overlay.
+
+use serde::{Deserialize, Serialize};
+
+/// What the command line asks about the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetRequest {
+    /// Says how all is.
+    State,
+    /// Lays links anew between all hosts that are connected.
+    Lay {
+        /// How.
+        shape: Shape,
+        /// The host to which others are linked that come later, and all of them in a star.
+        center: Option<String>,
+    },
+    /// Links two hosts.
+    AddLink {
+        /// The hosts.
+        ends: [String; 2],
+        /// What the way over the link costs; 1 is the least.
+        cost: u32,
+    },
+    /// Takes the link between two hosts away.
+    RemoveLink {
+        /// The hosts.
+        ends: [String; 2],
+    },
+    /// Makes a network device on a host, and plugs it in.
+    Attach {
+        /// The host.
+        host: String,
+        /// The device's name.
+        device: String,
+        /// Its address with its prefix, as `10.88.0.1/24`.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+    },
+    /// Takes such a device away.
+    Detach {
+        /// The host.
+        host: String,
+        /// The device's name.
+        device: String,
+    },
+}
+
+/// How links are laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// All hosts to one.
+    Star,
+    /// All hosts to all others.
+    Mesh,
+    /// Hosts as the corners of a hypercube.
+    Hypercube,
+}
+
+/// The overlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Which topology it is; 0 if none was ever laid.
+    pub version: u32,
+    /// Hosts that have not yet taken it. Until they have, or are waited for no more, the one before it is in use.
+    pub awaited: Vec<String>,
+    /// The host to which others are linked that come later.
+    pub center: Option<String>,
+    /// In the order of names.
+    pub hosts: Vec<NetHost>,
+    /// In the order of names.
+    pub links: Vec<NetLink>,
+}
+
+/// A host of the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetHost {
+    /// Its name.
+    pub name: String,
+    /// How it is, unless it did not answer.
+    pub state: Option<NetHostState>,
+}
+
+/// Two hosts that send to each other directly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetLink {
+    /// The hosts.
+    pub ends: [String; 2],
+    /// What the way over it costs.
+    pub cost: u32,
+    /// Whether both hosts can send over it.
+    pub up: bool,
+}
+
+/// How the overlay is on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetHostState {
+    /// The topology by which it sends.
+    pub version: Option<u32>,
+    /// What is plugged in, in the order of names.
+    pub devices: Vec<NetDevice>,
+    /// Where it sends directly, in the order of names.
+    pub tunnels: Vec<NetTunnel>,
+    /// Known MACs, in ascending order.
+    pub macs: Vec<NetMac>,
+    /// How many frames and datagrams went nowhere, by reason, where there are any.
+    pub dropped: Vec<(String, u64)>,
+}
+
+/// A network device that is plugged in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetDevice {
+    /// Its name.
+    pub name: String,
+    /// For how many seconds it stays blocked because it is on a loop; 0 if it is not.
+    pub blocked_s: u64,
+    /// How many loops were found there.
+    pub loops: u64,
+}
+
+/// A host to which another one sends directly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetTunnel {
+    /// The other host.
+    pub host: String,
+    /// Where its datagrams come from, as `address:port`; none before it has been reached.
+    pub address: Option<String>,
+    /// Whether the connection stands on which keys are agreed.
+    pub connected: bool,
+    /// Bytes of a datagram that arrives there, as far as is known.
+    pub datagram_bytes: usize,
+}
+
+/// Where a MAC is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetMac {
+    /// The MAC.
+    pub mac: String,
+    /// The host.
+    pub host: String,
+    /// The device, if it is this host's.
+    pub device: Option<String>,
+    /// Whether the coordinator says so; else it was seen there.
+    pub managed: bool,
+    /// Its VLAN; 0 without one.
+    pub vlan: u16,
+}

@@ -1,0 +1,88 @@
+//! The overlay: what it joins, and how it comes to be so.
+//!
+//! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
+//! * [`requests`]: what the command line can ask for.
+
+mod plan;
+pub mod requests;
+mod rollout;
+
+use std::sync::Arc;
+
+use api::Failure;
+use moves::HostName;
+use overlay::topology::Version;
+use rpc::net::FromNode;
+use rpc::wire::FromCoordinator;
+use store::StoreError;
+
+use crate::cluster::{Cluster, Inner};
+use crate::failure;
+use plan::Plan;
+use rollout::{Order, PATIENCE};
+
+pub use rollout::Rollout;
+
+/// The overlay as it is in the store. Nodes are told when they come.
+pub fn load(store: &store::Store) -> Result<Rollout, StoreError> {
+    let mut rollout = Rollout::default();
+    rollout.begin(store.network::<Plan>()?.unwrap_or_default());
+    Ok(rollout)
+}
+
+/// Waits for nodes that were there before the coordinator began.
+pub async fn await_nodes(cluster: Arc<Cluster>) {
+    let version = cluster.lock().network.plan().version();
+    await_installation(cluster, version).await;
+}
+
+/// A node's connection is there.
+pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
+    let order = inner.network.connected(host);
+    inner.order(order);
+    let plan = inner.network.plan();
+    if !plan.is_empty() && !plan.is_member(host) {
+        let joined = plan.join(host).and_then(|plan| use_plan(cluster, inner, plan));
+        if let Err(failure) = joined {
+            tracing::warn!("{host} is not joined to the overlay: {failure}");
+        }
+    }
+}
+
+/// A node has said something.
+pub fn heard(cluster: &Cluster, host: &HostName, message: FromNode) {
+    let FromNode::Installed { version } = message;
+    let mut inner = cluster.lock();
+    let orders = inner.network.installed(host, version);
+    inner.order(orders);
+    drop(inner);
+    cluster.network_changed.notify_waiters();
+}
+
+/// Makes `plan` the one that is to be.
+fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<Version, Failure> {
+    plan.topology()?;
+    inner.store.set_network(&plan).map_err(|error| failure::of_store(&error))?;
+    let version = plan.version();
+    let orders = inner.network.begin(plan);
+    inner.order(orders);
+    tokio::spawn(await_installation(cluster.clone(), version));
+    Ok(version)
+}
+
+async fn await_installation(cluster: Arc<Cluster>, version: Version) {
+    tokio::time::sleep(PATIENCE).await;
+    let mut inner = cluster.lock();
+    let orders = inner.network.time_is_up(version);
+    inner.order(orders);
+    drop(inner);
+    cluster.network_changed.notify_waiters();
+}
+
+impl Inner {
+    fn order(&self, orders: impl IntoIterator<Item = Order>) {
+        for (host, order) in orders {
+            self.send(&host, &FromCoordinator::Net(order));
+        }
+    }
+}

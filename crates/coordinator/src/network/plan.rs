@@ -1,0 +1,272 @@
+//! Which hosts the overlay joins, and by which links.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{Failure, Shape};
+use moves::HostName;
+use overlay::topology::{Link, MAX_NODES, NodeId, Topology, Version};
+use serde::{Deserialize, Serialize};
+
+/// What a link costs that nobody has said anything else about.
+const PLAIN_COST: u32 = 1;
+
+/// The hosts of a link, in ascending order.
+type Ends = (HostName, HostName);
+
+/// What is to be. Every change makes a new version of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    version: u32,
+    members: BTreeMap<HostName, NodeId>,
+    /// Who comes later is linked to it.
+    center: Option<HostName>,
+    links: BTreeMap<Ends, u32>,
+    /// The number that was given last.
+    last_node: u16,
+}
+
+impl Plan {
+    /// Whether nothing was ever laid.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn version(&self) -> Version {
+        Version(self.version)
+    }
+
+    pub fn center(&self) -> Option<&HostName> {
+        self.center.as_ref()
+    }
+
+    pub fn is_member(&self, host: &HostName) -> bool {
+        self.members.contains_key(host)
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = &HostName> {
+        self.members.keys()
+    }
+
+    /// What nodes are called.
+    pub fn names(&self) -> Vec<(NodeId, HostName)> {
+        self.members.iter().map(|(host, node)| (*node, host.clone())).collect()
+    }
+
+    /// Links with what they cost.
+    pub fn links(&self) -> impl Iterator<Item = (&Ends, u32)> {
+        self.links.iter().map(|(ends, cost)| (ends, *cost))
+    }
+
+    /// The plan as nodes understand it.
+    pub fn topology(&self) -> Result<Topology, Failure> {
+        let node = |host: &HostName| self.members.get(host).copied();
+        let link = |((a, b), cost): (&Ends, &u32)| Some(Link { a: node(a)?, b: node(b)?, cost: *cost });
+        let links = self.links.iter().filter_map(link).collect();
+        let topology = Topology::new(self.version(), self.members.values().copied().collect(), links);
+        topology.map_err(|error| Failure::new(error.to_string(), "lay it out anew: `transhume net layout`"))
+    }
+
+    /// Joins `hosts`, no others, as `shape` says. The center is the one named, or the present one, or the first.
+    pub fn lay(
+        &self,
+        shape: Shape,
+        center: Option<&HostName>,
+        hosts: &BTreeSet<HostName>,
+    ) -> Result<Self, Failure> {
+        let present = self.center.as_ref().filter(|center| hosts.contains(*center));
+        let Some(center) = center.or(present).or_else(|| hosts.first()).cloned() else {
+            return Err(Failure::new(
+                "no host is connected to the coordinator",
+                "start a node on each host that the overlay is to join",
+            ));
+        };
+        let mut plan = Self { center: Some(center.clone()), links: BTreeMap::new(), ..self.next() };
+        plan.members.retain(|host, _| hosts.contains(host));
+        for host in hosts {
+            plan.enter(host)?;
+        }
+        let nodes: Vec<NodeId> = plan.members.values().copied().collect();
+        let laid = match shape {
+            Shape::Star => Topology::star(plan.version(), plan.members[&center], &nodes),
+            Shape::Mesh => Topology::mesh(plan.version(), &nodes),
+            Shape::Hypercube => Topology::hypercube(plan.version(), &nodes),
+        };
+        let laid =
+            laid.map_err(|error| Failure::new(error.to_string(), "lay a star: it needs the fewest links"))?;
+        let names: BTreeMap<NodeId, HostName> = plan.names().into_iter().collect();
+        plan.links =
+            laid.links().iter().map(|link| (ends(&names[&link.a], &names[&link.b]), link.cost)).collect();
+        Ok(plan)
+    }
+
+    /// Joins one more host, by a link to the center.
+    pub fn join(&self, host: &HostName) -> Result<Self, Failure> {
+        let mut plan = self.next();
+        plan.enter(host)?;
+        if let Some(center) = plan.center.clone().filter(|center| center != host) {
+            plan.links.insert(ends(&center, host), PLAIN_COST);
+        }
+        Ok(plan)
+    }
+
+    /// Links two hosts, or changes what their link costs.
+    pub fn add_link(&self, a: &HostName, b: &HostName, cost: u32) -> Result<Self, Failure> {
+        self.check_members([a, b])?;
+        if a == b {
+            return Err(Failure::new(format!("{a} needs no link to itself"), "name two hosts"));
+        }
+        let mut plan = self.next();
+        plan.links.insert(ends(a, b), cost);
+        Ok(plan)
+    }
+
+    /// Takes a link away, unless that cuts hosts off.
+    pub fn remove_link(&self, a: &HostName, b: &HostName) -> Result<Self, Failure> {
+        self.check_members([a, b])?;
+        let mut plan = self.next();
+        if plan.links.remove(&ends(a, b)).is_none() {
+            return Err(Failure::new(
+                format!("{a} and {b} are not linked"),
+                "`transhume net links` lists the links",
+            ));
+        }
+        let reached = plan.reached_from(a);
+        if !reached.contains(b) {
+            let lost: Vec<_> =
+                plan.members().filter(|host| !reached.contains(host)).map(HostName::as_str).collect();
+            return Err(Failure::new(
+                format!("without this link {a} does not reach {}", lost.join(", ")),
+                "add another link first: `transhume net link add`",
+            ));
+        }
+        Ok(plan)
+    }
+
+    fn next(&self) -> Self {
+        Self { version: self.version + 1, ..self.clone() }
+    }
+
+    fn enter(&mut self, host: &HostName) -> Result<(), Failure> {
+        if self.is_member(host) {
+            return Ok(());
+        }
+        if self.members.len() >= MAX_NODES {
+            return Err(Failure::new(
+                format!("the overlay joins {MAX_NODES} hosts already, and no more can"),
+                "lay it out anew without those that are down: `transhume net layout`",
+            ));
+        }
+        // Not one that another host had not long ago, for which frames may still be under way.
+        let taken: BTreeSet<u16> = self.members.values().map(|node| node.0).collect();
+        let mut node = self.last_node;
+        loop {
+            node = node.checked_add(1).unwrap_or(1);
+            if !taken.contains(&node) {
+                break;
+            }
+        }
+        self.last_node = node;
+        self.members.insert(host.clone(), NodeId(node));
+        Ok(())
+    }
+
+    fn check_members(&self, hosts: [&HostName; 2]) -> Result<(), Failure> {
+        let stranger = hosts.into_iter().find(|host| !self.is_member(host));
+        stranger.map_or(Ok(()), |host| Err(not_joined(host)))
+    }
+
+    fn reached_from(&self, start: &HostName) -> BTreeSet<HostName> {
+        let (mut reached, mut open) = (BTreeSet::from([start.clone()]), vec![start.clone()]);
+        while let Some(at) = open.pop() {
+            for (a, b) in self.links.keys() {
+                let other = if *a == at { b } else { a };
+                if (*a == at || *b == at) && reached.insert(other.clone()) {
+                    open.push(other.clone());
+                }
+            }
+        }
+        reached
+    }
+}
+
+/// The failure for a host that the overlay does not join.
+pub fn not_joined(host: &HostName) -> Failure {
+    Failure::new(
+        format!("the overlay does not join {host}"),
+        "`transhume net layout` joins all hosts that are up",
+    )
+}
+
+fn ends(a: &HostName, b: &HostName) -> Ends {
+    if a < b { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> HostName {
+        HostName::new(name).unwrap()
+    }
+
+    fn hosts(names: &[&str]) -> BTreeSet<HostName> {
+        names.iter().map(|name| host(name)).collect()
+    }
+
+    fn links(plan: &Plan) -> Vec<String> {
+        plan.links().map(|((a, b), cost)| format!("{a}-{b}:{cost}")).collect()
+    }
+
+    fn star(names: &[&str]) -> Plan {
+        Plan::default().lay(Shape::Star, None, &hosts(names)).unwrap()
+    }
+
+    #[test]
+    fn shapes_have_their_links() {
+        let four = hosts(&["a", "b", "c", "d"]);
+        let lay = |shape, center: Option<&str>| {
+            let plan = Plan::default().lay(shape, center.map(host).as_ref(), &four).unwrap();
+            assert_eq!(plan.topology().unwrap().version(), Version(1));
+            links(&plan)
+        };
+        assert_eq!(lay(Shape::Star, None), ["a-b:1", "a-c:1", "a-d:1"]);
+        assert_eq!(lay(Shape::Star, Some("c")), ["a-c:1", "b-c:1", "c-d:1"]);
+        assert_eq!(lay(Shape::Mesh, None).len(), 6);
+        assert_eq!(lay(Shape::Hypercube, None), ["a-b:1", "a-c:1", "b-d:1", "c-d:1"]);
+        assert!(Plan::default().lay(Shape::Star, None, &hosts(&[])).is_err());
+    }
+
+    #[test]
+    fn who_comes_later_is_linked_to_the_center_and_keeps_a_number_of_its_own() {
+        let plan = star(&["b", "c"]).join(&host("a")).unwrap();
+        assert_eq!((plan.version(), links(&plan)), (Version(2), vec!["a-b:1".into(), "b-c:1".into()]));
+        // Without c, and then with d: it does not get the number that c had.
+        let numbers = |plan: &Plan| plan.names();
+        let c = numbers(&plan).into_iter().find(|(_, name)| *name == host("c")).unwrap().0;
+        let plan = plan.lay(Shape::Star, None, &hosts(&["a", "b"])).unwrap().join(&host("d")).unwrap();
+        assert!(numbers(&plan).iter().all(|(node, _)| *node != c), "{plan:?}");
+        assert_eq!(plan.center(), Some(&host("b")));
+    }
+
+    #[test]
+    fn a_link_that_holds_hosts_together_stays() {
+        let (a, b, c) = (host("a"), host("b"), host("c"));
+        let plan = star(&["a", "b", "c"]);
+        let failure = plan.remove_link(&a, &c).unwrap_err();
+        assert!(failure.message.contains("does not reach c"), "{failure:?}");
+        let plan = plan.add_link(&c, &b, 3).unwrap();
+        assert_eq!(links(&plan), ["a-b:1", "a-c:1", "b-c:3"]);
+        let plan = plan.remove_link(&c, &a).unwrap();
+        assert_eq!(links(&plan), ["a-b:1", "b-c:3"]);
+        assert!(plan.remove_link(&a, &c).unwrap_err().message.contains("not linked"));
+    }
+
+    #[test]
+    fn only_members_are_linked_and_not_to_themselves() {
+        let plan = star(&["a", "b"]);
+        assert!(plan.add_link(&host("a"), &host("x"), 1).unwrap_err().message.contains("does not join x"));
+        assert!(plan.add_link(&host("a"), &host("a"), 1).is_err());
+        let free = plan.add_link(&host("a"), &host("b"), 0).unwrap();
+        assert!(free.topology().is_err(), "a link costs at least 1");
+    }
+}

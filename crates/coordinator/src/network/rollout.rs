@@ -1,0 +1,157 @@
+//! How all nodes come to use one topology at a time: each installs it, and when all have, all use it.
+//!
+//! A node that is away is waited for as long as [`PATIENCE`]: it may forward frames while the coordinator does not
+//! hear it. Whoever has not installed it by then loses frames until it is back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use moves::HostName;
+use overlay::topology::Version;
+use rpc::net::ToNode;
+
+use super::plan::Plan;
+
+/// How long nodes are waited for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is to be said to a node.
+pub type Order = (HostName, ToNode);
+
+/// The plan, and who has it.
+#[derive(Debug, Default)]
+pub struct Rollout {
+    plan: Plan,
+    connected: BTreeSet<HostName>,
+    /// Who has not installed it. Empty: it is in use.
+    awaited: BTreeSet<HostName>,
+}
+
+impl Rollout {
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Who has not installed the plan, and is waited for.
+    pub fn awaited(&self) -> impl Iterator<Item = &HostName> {
+        self.awaited.iter()
+    }
+
+    /// Begins with a new plan. [`Self::time_is_up`] is due after [`PATIENCE`].
+    pub fn begin(&mut self, plan: Plan) -> Vec<Order> {
+        self.awaited = plan.members().cloned().collect();
+        self.plan = plan;
+        let members = self.connected.iter().filter(|host| self.plan.is_member(host));
+        members.filter_map(|host| self.install(host)).collect()
+    }
+
+    /// `host` is there from now on, and knows nothing.
+    pub fn connected(&mut self, host: &HostName) -> Option<Order> {
+        self.connected.insert(host.clone());
+        if self.plan.is_member(host) { self.install(host) } else { None }
+    }
+
+    pub fn disconnected(&mut self, host: &HostName) {
+        self.connected.remove(host);
+    }
+
+    /// `host` has installed `version`.
+    pub fn installed(&mut self, host: &HostName, version: Version) -> Vec<Order> {
+        if version != self.plan.version() {
+            return Vec::new();
+        }
+        if self.awaited.is_empty() {
+            return vec![self.use_it(host)];
+        }
+        self.awaited.remove(host);
+        if self.awaited.is_empty() { self.use_everywhere() } else { Vec::new() }
+    }
+
+    /// Whoever has not installed `version` is waited for no more.
+    pub fn time_is_up(&mut self, version: Version) -> Vec<Order> {
+        if version != self.plan.version() || self.awaited.is_empty() {
+            return Vec::new();
+        }
+        self.awaited.clear();
+        self.use_everywhere()
+    }
+
+    fn install(&self, host: &HostName) -> Option<Order> {
+        // A plan was checked before it was noted.
+        let topology = self.plan.topology().ok()?;
+        Some((host.clone(), ToNode::Install { topology, hosts: self.plan.names() }))
+    }
+
+    /// A node that has not installed it refuses, and is told again when it has.
+    fn use_everywhere(&self) -> Vec<Order> {
+        let members = self.connected.iter().filter(|host| self.plan.is_member(host));
+        members.map(|host| self.use_it(host)).collect()
+    }
+
+    fn use_it(&self, host: &HostName) -> Order {
+        (host.clone(), ToNode::Use { version: self.plan.version() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Shape;
+
+    use super::*;
+
+    fn host(name: &str) -> HostName {
+        HostName::new(name).unwrap()
+    }
+
+    fn plan() -> Plan {
+        Plan::default().lay(Shape::Star, None, &BTreeSet::from([host("a"), host("b")])).unwrap()
+    }
+
+    fn said(orders: impl IntoIterator<Item = Order>) -> Vec<String> {
+        let say = |(host, order)| match order {
+            ToNode::Install { topology, .. } => format!("{host} installs {}", topology.version()),
+            ToNode::Use { version } => format!("{host} uses {version}"),
+        };
+        orders.into_iter().map(say).collect()
+    }
+
+    fn begun() -> Rollout {
+        let mut rollout = Rollout::default();
+        assert_eq!(rollout.connected(&host("a")), None);
+        assert_eq!(rollout.connected(&host("b")), None);
+        assert_eq!(said(rollout.begin(plan())), ["a installs 1", "b installs 1"]);
+        rollout
+    }
+
+    #[test]
+    fn it_is_used_when_all_have_it() {
+        let mut rollout = begun();
+        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        assert_eq!(said(rollout.installed(&host("b"), Version(1))), ["a uses 1", "b uses 1"]);
+    }
+
+    #[test]
+    fn a_later_plan_takes_the_place_of_one_that_is_not_yet_in_use() {
+        let mut rollout = begun();
+        rollout.installed(&host("a"), Version(1));
+        let next = rollout.plan().join(&host("c")).unwrap();
+        assert_eq!(said(rollout.begin(next)), ["a installs 2", "b installs 2"]);
+        assert!(rollout.installed(&host("b"), Version(1)).is_empty(), "that was the one before");
+        assert!(rollout.time_is_up(Version(1)).is_empty());
+        assert_eq!(said(rollout.connected(&host("c"))), ["c installs 2"]);
+        for name in ["a", "b"] {
+            assert!(rollout.installed(&host(name), Version(2)).is_empty());
+        }
+        assert_eq!(said(rollout.installed(&host("c"), Version(2))), ["a uses 2", "b uses 2", "c uses 2"]);
+    }
+
+    #[test]
+    fn who_is_away_is_waited_for_but_not_for_ever() {
+        let mut rollout = begun();
+        rollout.disconnected(&host("b"));
+        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        assert_eq!(said(rollout.time_is_up(Version(1))), ["a uses 1"]);
+        assert_eq!(said(rollout.connected(&host("b"))), ["b installs 1"]);
+        assert_eq!(said(rollout.installed(&host("b"), Version(1))), ["b uses 1"]);
+    }
+}

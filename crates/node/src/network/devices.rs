@@ -1,0 +1,176 @@
+//! Network devices of this host that are plugged into the overlay.
+//!
+//! They are noted in a file: after its death, the next node makes them again, with the same MACs and addresses.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use overlay::Mac;
+use overlay::switch::{PortId, PortKind};
+use overlay_io::plane::Plane;
+use overlay_io::tap::{Offloads, OpenError, Tap};
+use rpc::wire::reason;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+/// The most devices of a host.
+const MOST: usize = 1024;
+
+/// How a device is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Wanted {
+    address: Option<String>,
+    mtu: u32,
+}
+
+/// See the module.
+pub struct Devices {
+    file: PathBuf,
+    /// What makes their MACs different from those of other hosts' devices.
+    host: String,
+    wanted: BTreeMap<String, Wanted>,
+    plugged: BTreeMap<String, PortId>,
+}
+
+impl Devices {
+    /// What is noted in `file`; none of it is plugged in yet.
+    pub fn load(file: PathBuf, host: &str) -> Self {
+        let read = fs::read(&file).and_then(|bytes| postcard::from_bytes(&bytes).map_err(io::Error::other));
+        let wanted = read.unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!("{}: {error}", file.display());
+            }
+            BTreeMap::new()
+        });
+        Self { file, host: host.into(), wanted, plugged: BTreeMap::new() }
+    }
+
+    /// Plugs in all that is noted.
+    pub async fn plug_all(&mut self, plane: &Plane) {
+        for (device, wanted) in self.wanted.clone() {
+            if let Err(reason) = self.plug(plane, &device, &wanted).await {
+                tracing::warn!("{device} is not plugged in: {reason}");
+            }
+        }
+    }
+
+    /// Makes a device and plugs it in.
+    pub async fn attach(
+        &mut self,
+        plane: &Plane,
+        device: String,
+        address: Option<String>,
+        mtu: u32,
+    ) -> Result<(), String> {
+        if self.plugged.contains_key(&device) {
+            return Err(reason(
+                &format!("{device} is plugged in already"),
+                "take another name, or take it away first: `transhume net detach`",
+            ));
+        }
+        let wanted = Wanted { address, mtu };
+        self.plug(plane, &device, &wanted).await?;
+        self.wanted.insert(device, wanted);
+        self.note()
+    }
+
+    /// Takes a device away.
+    pub fn detach(&mut self, plane: &Plane, device: &str) -> Result<(), String> {
+        let plugged = self.plugged.remove(device);
+        if self.wanted.remove(device).is_none() && plugged.is_none() {
+            return Err(reason(
+                &format!("no device {device} is plugged in"),
+                "`transhume net devices` lists those that are",
+            ));
+        }
+        if let Some(port) = plugged {
+            plane.unplug(port);
+        }
+        self.note()
+    }
+
+    /// Names and ports of what is plugged in.
+    pub fn plugged(&self) -> impl Iterator<Item = (String, PortId)> {
+        self.plugged.iter().map(|(name, port)| (name.clone(), *port))
+    }
+
+    /// The device at `port`.
+    pub fn name_of(&self, port: PortId) -> Option<String> {
+        self.plugged.iter().find(|(_, at)| **at == port).map(|(name, _)| name.clone())
+    }
+
+    async fn plug(&mut self, plane: &Plane, device: &str, wanted: &Wanted) -> Result<(), String> {
+        let port = self.free_port()?;
+        let tap = open(device)?;
+        configure(device, self.mac(device), wanted).await?;
+        plane.plug(port, PortKind::Instance, Arc::new(tap)).map_err(|error| error.to_string())?;
+        self.plugged.insert(device.to_owned(), port);
+        Ok(())
+    }
+
+    fn free_port(&self) -> Result<PortId, String> {
+        let is_free = |port: &u16| !self.plugged.values().any(|taken| taken.0 == *port);
+        let free = (1..=MOST as u16).find(is_free).map(PortId);
+        free.ok_or_else(|| reason(&format!("{MOST} devices are plugged in"), "take some away first"))
+    }
+
+    /// The same for the same device at any time.
+    fn mac(&self, device: &str) -> Mac {
+        let hash = blake3::hash(format!("{}\0{device}", self.host).as_bytes());
+        let [a, b, c, d, e, ..] = *hash.as_bytes();
+        // A station's, and nobody's from a factory.
+        Mac([0x02, a, b, c, d, e])
+    }
+
+    fn note(&self) -> Result<(), String> {
+        let noted = postcard::to_stdvec(&self.wanted).map_err(io::Error::other);
+        let noted = noted.and_then(|bytes| private::replace(&self.file, &bytes));
+        noted.map_err(|error| {
+            let what = format!("{}: {error}", self.file.display());
+            reason(&what, "make room; until then the device is lost when the node ends")
+        })
+    }
+}
+
+/// Makes the device, with what the kernel offers.
+fn open(device: &str) -> Result<Tap, String> {
+    let mut tap = Tap::new(device).map_err(|error| {
+        let way_out = match &error {
+            OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
+            OpenError::Name(_) | OpenError::NoDriver(_) => "",
+        };
+        reason(&with_source(&error), way_out)
+    })?;
+    let weaker = Offloads { udp: false, ..Offloads::ALL };
+    let set = tap.set_offloads(Offloads::ALL).or_else(|_| tap.set_offloads(weaker));
+    if let Err(error) = set.or_else(|_| tap.set_offloads(Offloads::NONE)) {
+        return Err(format!("{device}: {error}"));
+    }
+    Ok(tap)
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+async fn configure(device: &str, mac: Mac, wanted: &Wanted) -> Result<(), String> {
+    let (mac, mtu) = (mac.to_string(), wanted.mtu.to_string());
+    ip(&["link", "set", "dev", device, "address", &mac, "mtu", &mtu, "up"]).await?;
+    match &wanted.address {
+        Some(address) => ip(&["address", "add", address, "dev", device]).await,
+        None => Ok(()),
+    }
+}
+
+async fn ip(arguments: &[&str]) -> Result<(), String> {
+    let called = Command::new("ip").args(arguments).output().await;
+    let called = called
+        .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
+    if called.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&called.stderr).trim()))
+}

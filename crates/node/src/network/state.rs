@@ -1,0 +1,61 @@
+//! How the overlay is on this host, for people.
+
+use api::{NetDevice, NetHostState, NetMac, NetTunnel};
+use moves::HostName;
+use overlay::switch::{MacState, Origin, State};
+use overlay::topology::NodeId;
+use overlay_io::counters::Counter;
+
+use super::Joined;
+
+/// See the module.
+pub fn of(joined: &Joined) -> NetHostState {
+    let switch = joined.plane.command(|switch, now, _| switch.state(now));
+    NetHostState {
+        version: switch.version.map(|version| version.0),
+        devices: devices(joined, &switch),
+        tunnels: tunnels(joined),
+        macs: switch.macs.iter().map(|mac| place(joined, mac)).collect(),
+        dropped: dropped(joined, &switch),
+    }
+}
+
+fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {
+    let device = |(name, port)| {
+        let state = switch.ports.iter().find(|state| state.port == port)?;
+        Some(NetDevice { name, blocked_s: state.blocked.as_secs(), loops: state.loops })
+    };
+    joined.devices.plugged().filter_map(device).collect()
+}
+
+fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
+    let tunnel = |(host, node, connected): (&HostName, NodeId, bool)| {
+        let peer = joined.plane.peer(node);
+        NetTunnel {
+            host: host.to_string(),
+            address: peer.as_ref().map(|peer| peer.address.to_string()),
+            connected,
+            datagram_bytes: peer.map_or(0, |peer| peer.arrives),
+        }
+    };
+    let mut tunnels: Vec<_> = joined.tunnels.iter().map(tunnel).collect();
+    tunnels.sort_by(|one, other| one.host.cmp(&other.host));
+    tunnels
+}
+
+fn place(joined: &Joined, mac: &MacState) -> NetMac {
+    let host = joined.hosts.get(&mac.node).map_or_else(|| format!("node {}", mac.node), HostName::to_string);
+    let (managed, vlan) = match mac.origin {
+        Origin::Managed { .. } => (true, 0),
+        Origin::Learned { vlan } => (false, vlan),
+    };
+    let device = mac.port.and_then(|port| joined.devices.name_of(port));
+    NetMac { mac: mac.mac.to_string(), host, device, managed, vlan }
+}
+
+fn dropped(joined: &Joined, switch: &State) -> Vec<(String, u64)> {
+    let frames = switch.dropped.iter().map(|(reason, count)| (reason.name().to_owned(), *count));
+    let counted =
+        Counter::ALL.iter().map(|counter| (counter.name().to_owned(), joined.plane.counter(*counter)));
+    frames.chain(counted.filter(|(_, count)| *count > 0)).collect()
+}

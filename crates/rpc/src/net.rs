@@ -1,0 +1,74 @@
+//! What the coordinator and the nodes say to each other of the overlay, and nodes among themselves.
+//!
+//! ```text
+//! coordinator                 node                 node (a) ══ TLS ══ node (b)
+//!  │ Install{topology} ────────▶│                   │ Hello{session, port} ──▶│
+//!  │◀───────── Installed ───────│                   │◀── Hello{session, port} │
+//!  │ (when all have it)         │                   │ keys are exported, and sealed datagrams
+//!  │ Use{version} ─────────────▶│                   │◀──────── go both ways ─────────▶│
+//! ```
+
+use moves::HostName;
+use overlay::topology::{NodeId, Topology, Version};
+use serde::{Deserialize, Serialize};
+
+/// From the coordinator to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// Take this topology, make its tunnels, and say when it is installed.
+    Install {
+        /// The topology.
+        topology: Topology,
+        /// What its nodes are called.
+        hosts: Vec<(NodeId, HostName)>,
+    },
+    /// Send by this one from now on.
+    Use {
+        /// Which.
+        version: Version,
+    },
+}
+
+/// From a node to the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromNode {
+    /// It can forward what others send by this topology.
+    Installed {
+        /// Which.
+        version: Version,
+    },
+}
+
+/// What the coordinator asks of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// How is the overlay?
+    State,
+    /// Make a network device, and plug it in.
+    Attach {
+        /// Its name.
+        device: String,
+        /// Its address with its prefix.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+    },
+    /// Take a network device away.
+    Detach {
+        /// Its name.
+        device: String,
+    },
+}
+
+/// What both ends of a tunnel's connection say first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The number by which the sender knows the session.
+    pub session: u32,
+    /// Where the sender receives datagrams, at the address at which it is known.
+    pub port: u16,
+}
+
+/// What follows, to show that the connection stands: nothing yet but its keep-alives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tunnel {}

@@ -1,0 +1,68 @@
+//! `transhume net`
+
+mod device;
+mod layout;
+mod link;
+mod show;
+
+use std::process::ExitCode;
+
+use api::{Event, NetRequest, Network, Request};
+use clap::{Args, Subcommand};
+
+use super::target::{Target, unexpected};
+use crate::failure::Result;
+
+/// The overlay: an encrypted layer-2 network that joins all hosts
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net layout star\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  \
+                  transhume net link add h2 h3\n  transhume net status"
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Layout(layout::Arguments),
+    Link(link::Arguments),
+    Attach(device::Attach),
+    Detach(device::Detach),
+    Status(show::Status),
+    Devices(show::Devices),
+    Links(show::Links),
+    Macs(show::Macs),
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        match self.command {
+            Command::Layout(arguments) => arguments.run(target),
+            Command::Link(arguments) => arguments.run(target),
+            Command::Attach(arguments) => arguments.run(target),
+            Command::Detach(arguments) => arguments.run(target),
+            Command::Status(arguments) => arguments.run(target),
+            Command::Devices(arguments) => arguments.run(target),
+            Command::Links(arguments) => arguments.run(target),
+            Command::Macs(arguments) => arguments.run(target),
+        }
+    }
+}
+
+/// Lets the coordinator change something.
+fn change(target: &Target, request: NetRequest) -> Result<ExitCode> {
+    match target.ask(&Request::Net(request))? {
+        Event::Done => Ok(ExitCode::SUCCESS),
+        event => Err(unexpected(&event)),
+    }
+}
+
+/// How the overlay is.
+fn state(target: &Target) -> Result<Network> {
+    match target.ask(&Request::Net(NetRequest::State))? {
+        Event::Network(network) => Ok(*network),
+        event => Err(unexpected(&event)),
+    }
+}

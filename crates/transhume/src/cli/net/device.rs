@@ -1,0 +1,78 @@
+//! `transhume net attach` and `transhume net detach`
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use api::NetRequest;
+use clap::Args;
+
+use super::change;
+use crate::cli::target::Target;
+use crate::failure::Result;
+
+/// Makes a network device on a host, and plugs it into the overlay
+///
+/// The device is a TAP: the host itself uses it, or a bridge, a container or a VM. It is there again when the host's node is
+/// restarted.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900"
+)]
+pub struct Attach {
+    /// The host
+    host: String,
+    /// The device's name
+    device: String,
+    /// The device's address with its prefix
+    #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = address)]
+    address: Option<String>,
+    /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower
+    #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(68..=65521))]
+    mtu: u32,
+}
+
+/// Takes a network device away that was plugged into the overlay
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume net detach h1 tap1")]
+pub struct Detach {
+    /// The host
+    host: String,
+    /// The device's name
+    device: String,
+}
+
+impl Attach {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let Self { host, device, address, mtu } = self;
+        change(target, NetRequest::Attach { host, device, address, mtu })
+    }
+}
+
+impl Detach {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        change(target, NetRequest::Detach { host: self.host, device: self.device })
+    }
+}
+
+fn address(text: &str) -> std::result::Result<String, String> {
+    let parts = text
+        .split_once('/')
+        .and_then(|(address, prefix)| Some((address.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?)));
+    match parts {
+        Some((address, prefix)) if prefix <= if address.is_ipv4() { 32 } else { 128 } => Ok(text.to_owned()),
+        _ => Err("an address with its prefix is needed, as 10.88.0.1/24".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_prefix() {
+        assert!(address("10.88.0.1/24").is_ok() && address("fd00::1/64").is_ok());
+        for wrong in ["10.88.0.1", "10.88.0.1/33", "fd00::1/129", "/24", "10.88.0.1/-1", "h1/24"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

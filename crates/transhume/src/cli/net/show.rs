@@ -1,0 +1,203 @@
+//! `transhume net status`, `devices`, `links` and `macs`
+
+use std::process::ExitCode;
+
+use api::{NetDevice, NetHost, NetLink, NetMac, Network};
+use clap::Args;
+use serde::Serialize;
+
+use super::state;
+use crate::cli::target::Target;
+use crate::failure::Result;
+use crate::{output, table};
+
+/// What stands in a cell that has nothing to say.
+const NOTHING: &str = "-";
+
+/// Shows how the overlay is: its topology, and each host's part of it
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net status\n  transhume net status --json | jq '.hosts[].state.dropped'"
+)]
+pub struct Status {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the network devices that are plugged in
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net devices\n  transhume net devices --json | jq -r '.[].name'"
+)]
+pub struct Devices {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the links between hosts
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net links\n  transhume net links --json | jq '.[] | select(.up | not)'"
+)]
+pub struct Links {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists where MACs are, as each host knows it
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net macs\n  transhume net macs --json | jq -r '.[] | select(.known_by == \"h1\") | .mac'"
+)]
+pub struct Macs {
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something of a host's.
+#[derive(Serialize)]
+struct Of<'a, T> {
+    host: &'a str,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+/// A MAC, and the host that knows it.
+#[derive(Serialize)]
+struct KnownMac<'a> {
+    known_by: &'a str,
+    #[serde(flatten)]
+    mac: &'a NetMac,
+}
+
+impl Status {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let network = state(target)?;
+        if self.json {
+            output::json(&network)?;
+        } else {
+            output::write(status(&network))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Devices {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let network = state(target)?;
+        let devices = network.hosts.iter().flat_map(|host| {
+            let devices = host.state.iter().flat_map(|state| &state.devices);
+            devices.map(|what| Of { host: &host.name, what })
+        });
+        let devices: Vec<_> = devices.collect();
+        if self.json {
+            output::json(&devices)?;
+        } else {
+            let rows: Vec<_> = devices.iter().map(device).collect();
+            output::write(table::render(["HOST", "DEVICE", "STATE", "LOOPS"], &rows))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Links {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let network = state(target)?;
+        if self.json {
+            output::json(&network.links)?;
+        } else {
+            let rows: Vec<_> = network.links.iter().map(|link| self::link(&network, link)).collect();
+            output::write(table::render(["HOST", "HOST", "COST", "STATE", "DATAGRAM"], &rows))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Macs {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let network = state(target)?;
+        let macs = network.hosts.iter().flat_map(|host| {
+            let macs = host.state.iter().flat_map(|state| &state.macs);
+            macs.map(|mac| KnownMac { known_by: &host.name, mac })
+        });
+        let macs: Vec<_> = macs.collect();
+        if self.json {
+            output::json(&macs)?;
+        } else {
+            let rows: Vec<_> = macs.iter().map(place).collect();
+            output::write(table::render(["MAC", "VLAN", "HOST", "DEVICE", "ORIGIN", "KNOWN BY"], &rows))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn status(network: &Network) -> String {
+    if network.hosts.is_empty() {
+        return "no hosts are joined; `transhume net layout star` joins all that are up\n".into();
+    }
+    let mut text = format!("topology {}, ", network.version);
+    text += &match (&network.awaited[..], &network.center) {
+        ([], Some(center)) => format!("center {center}\n"),
+        ([], None) => "in use\n".into(),
+        (awaited, _) => format!("not yet in use: {} must install it\n", awaited.join(", ")),
+    };
+    let rows: Vec<_> = network.hosts.iter().map(host).collect();
+    text + &table::render(["HOST", "NODE", "TOPOLOGY", "DEVICES", "TUNNELS", "MACS", "DROPPED"], &rows)
+}
+
+fn host(host: &NetHost) -> [String; 7] {
+    let Some(state) = &host.state else {
+        let nothing = || NOTHING.to_owned();
+        return [host.name.clone(), "down".into(), nothing(), nothing(), nothing(), nothing(), nothing()];
+    };
+    let up = state.tunnels.iter().filter(|tunnel| tunnel.connected).count();
+    let dropped: u64 = state.dropped.iter().map(|(_, count)| count).sum();
+    [
+        host.name.clone(),
+        "up".into(),
+        state.version.map_or_else(|| NOTHING.into(), |version| version.to_string()),
+        state.devices.len().to_string(),
+        format!("{up}/{}", state.tunnels.len()),
+        state.macs.len().to_string(),
+        dropped.to_string(),
+    ]
+}
+
+fn device(of: &Of<'_, NetDevice>) -> [String; 4] {
+    let state = match of.what.blocked_s {
+        0 => "up".into(),
+        seconds => format!("blocked {seconds} s"),
+    };
+    [of.host.to_owned(), of.what.name.clone(), state, of.what.loops.to_string()]
+}
+
+fn link(network: &Network, link: &NetLink) -> [String; 5] {
+    let [a, b] = &link.ends;
+    let from = network.hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
+    let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
+    let bytes = tunnel.filter(|tunnel| tunnel.datagram_bytes > 0);
+    [
+        a.clone(),
+        b.clone(),
+        link.cost.to_string(),
+        if link.up { "up" } else { "down" }.into(),
+        bytes.map_or_else(|| NOTHING.into(), |tunnel| tunnel.datagram_bytes.to_string()),
+    ]
+}
+
+fn place(known: &KnownMac<'_>) -> [String; 6] {
+    let KnownMac { known_by, mac } = known;
+    let text = |device: &Option<String>| device.clone().unwrap_or_else(|| NOTHING.into());
+    [
+        mac.mac.clone(),
+        if mac.vlan == 0 { NOTHING.into() } else { mac.vlan.to_string() },
+        mac.host.clone(),
+        text(&mac.device),
+        if mac.managed { "managed" } else { "learned" }.into(),
+        (*known_by).to_owned(),
+    ]
+}
