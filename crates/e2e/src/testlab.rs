@@ -114,6 +114,19 @@ impl TestLab {
         }
     }
 
+    /// Waits until something is so; `what` says it in words.
+    ///
+    /// # Errors
+    /// If it is not so within a minute, or cannot be found out.
+    pub fn eventually(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + SETTLE;
+        while !is_so()? {
+            ensure!(Instant::now() < end, "it never was so that {what}\n{}", self.logs());
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// The last lines of each daemon's log.
     #[must_use]
     pub fn logs(&self) -> String {

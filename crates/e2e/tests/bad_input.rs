@@ -44,6 +44,31 @@ fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
 }
 
 #[test]
+fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let refused = |arguments: &[&str], expected: &[&str]| {
+        refused(&lab.transhume(&[&["net"], arguments].concat())?, expected)
+    };
+    let net = |arguments: &[&str]| lab.transhume(&[&["net"], arguments].concat())?.success();
+    refused(&["attach", "h1", "tap1"], &["does not join h1", "net layout"])?;
+    refused(&["layout", "star", "--center", "h9"], &["h9", "transhume hosts"])?;
+    net(&["layout", "star"])?;
+    refused(&["link", "add", "h1", "h9"], &["h9", "transhume hosts"])?;
+    refused(&["link", "add", "h1", "h1"], &["h1", "itself"])?;
+    refused(&["link", "rm", "h2", "h1"], &["h1", "does not reach", "link add"])?;
+    refused(&["attach", "h1", "name-of-a-device"], &["name-of-a-device", "1 to 15"])?;
+    refused(&["attach", "h1", "lo"], &["lo", "ip link"])?;
+    net(&["attach", "h1", "tap1", "--address", "10.88.0.1/24"])?;
+    refused(&["attach", "h1", "tap1"], &["tap1", "already", "detach"])?;
+    refused(&["detach", "h1", "tap2"], &["tap2", "net devices"])?;
+    lab.lab.kill("h2".parse()?)?;
+    refused(&["attach", "h2", "tap1"], &["h2", "not connected"])?;
+    refused(&["layout", "star", "--center", "h2"], &["h2", "not connected"])?;
+    net(&["detach", "h1", "tap1"]).map(drop)
+}
+
+#[test]
 fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
     let _alone = e2e::alone();
     for role in [["server", "--listen=127.0.0.1:0"], ["client", "127.0.0.1:1"]] {
