@@ -19,6 +19,7 @@ readonly more_packages=(
     g++ libibverbs-dev librdmacm-dev libfabric-dev
     ibverbs-utils rdmacm-utils ucx-utils
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
+    dnsmasq-base udhcpc
 )
 
 # The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.

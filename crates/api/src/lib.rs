@@ -26,7 +26,9 @@ mod request;
 pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
-pub use network::{NetDevice, NetHost, NetHostState, NetLink, NetMac, NetRequest, NetTunnel, Network, Shape};
+pub use network::{
+    NetDevice, NetHost, NetHostState, NetLink, NetMac, NetRequest, NetTunnel, Network, Purpose, Shape,
+};
 pub use output::{Bytes, Position};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 pub use request::{Host, Instance, MoveRequest, Request, RunRequest, State};

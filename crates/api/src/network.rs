@@ -33,10 +33,8 @@ pub enum NetRequest {
         host: String,
         /// The device's name.
         device: String,
-        /// Its address with its prefix, as `10.88.0.1/24`.
-        address: Option<String>,
-        /// Its MTU, in bytes.
-        mtu: u32,
+        /// What it is for.
+        purpose: Purpose,
     },
     /// Takes such a device away.
     Detach {
@@ -44,6 +42,24 @@ pub enum NetRequest {
         host: String,
         /// The device's name.
         device: String,
+    },
+}
+
+/// What a network device is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// It is a station's: the host's own, or an instance's.
+    Station {
+        /// Its address with its prefix, as `10.88.0.1/24`.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+    },
+    /// It puts the overlay on the LAN of a bridge.
+    Proxy {
+        /// The bridge.
+        bridge: String,
     },
 }
 

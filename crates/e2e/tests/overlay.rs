@@ -10,6 +10,8 @@ use e2e::testlab::TestLab;
 use lab::Place;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
+const HOME_LAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/home_lan.sh");
+const LEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lease.sh");
 const PORT: &str = "7500";
 
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
@@ -39,31 +41,57 @@ fn links(lab: &TestLab) -> Result<Vec<NetLink>> {
     Ok(serde_json::from_str(&net(lab, &["links", "--json"])?.join("\n"))?)
 }
 
-/// Waits until the receiver has had some MiB more than before.
-fn goes_on(server: &mut Program) -> Result<()> {
-    const MIB: usize = 4;
-    server.take_lines();
-    let mut more = 0;
-    server.wait_for(LIMIT, |line| {
-        more += usize::from(line.starts_with("received"));
-        (more > MIB).then_some(())
-    })
+/// A place in a lab: what follows `lab exec` before the program's own command line.
+type Where<'a> = &'a [&'a str];
+
+/// A stream from one place to another.
+struct Stream {
+    client: Program,
+    server: Program,
+    enough: Signal,
+}
+
+impl Stream {
+    /// Begins a stream to `address`.
+    fn start(lab: &TestLab, from: Where<'_>, to: Where<'_>, address: &str) -> Result<Self> {
+        let enough = Signal::new("enough");
+        let until = enough.path().to_str().context("a path")?;
+        let start = |place: Where<'_>, rest: &[&str]| {
+            let line = [&["lab", "exec"], place, &["/usr/bin/python3", SCRIPT], rest].concat();
+            Program::start(&mut lab.command(&line))
+        };
+        let mut server = start(to, &["serve", address, PORT])?;
+        server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
+        let client = start(from, &["send", address, PORT, until])?;
+        Ok(Self { client, server, enough })
+    }
+
+    /// Waits until the receiver has had some MiB more than before.
+    fn goes_on(&mut self) -> Result<()> {
+        const MIB: usize = 4;
+        self.server.take_lines();
+        let mut more = 0;
+        self.server.wait_for(LIMIT, |line| {
+            more += usize::from(line.starts_with("received"));
+            (more > MIB).then_some(())
+        })
+    }
+
+    /// Ends it; all that was sent must have come.
+    fn end(self) -> Result<()> {
+        self.enough.give()?;
+        self.client.end(LIMIT)?.success()?;
+        self.server.end(LIMIT)?.success()?;
+        Ok(())
+    }
 }
 
 #[test]
 fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
     let _alone = e2e::alone();
     let lab = joined(3)?;
-    let enough = Signal::new("enough");
-    let python = |host, rest: &[&str]| {
-        Program::start(
-            &mut lab.command(&[&["lab", "exec", host, "--", "/usr/bin/python3", SCRIPT], rest].concat()),
-        )
-    };
-    let mut server = python("h3", &["serve", "10.88.0.3", PORT])?;
-    let until = enough.path().to_str().context("a path")?;
-    let mut client = python("h2", &["send", "10.88.0.3", PORT, until])?;
-    goes_on(&mut server).context("at first")?;
+    let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], "10.88.0.3")?;
+    stream.goes_on().context("at first")?;
     let changes: [&[&str]; 6] = [
         &["link", "add", "h2", "h3"],
         &["link", "rm", "h1", "h3"],
@@ -74,19 +102,41 @@ fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
     ];
     for change in changes {
         net(&lab, change)?;
-        goes_on(&mut server).with_context(|| format!("after {change:?}"))?;
+        stream.goes_on().with_context(|| format!("after {change:?}"))?;
     }
     for place in ["h1", "h2", "h3", "coordinator"] {
         let place: Place = place.parse()?;
         lab.lab.kill(place)?;
         lab.lab.start(place)?;
-        goes_on(&mut server).with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
+        stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
     }
-    ensure!(client.is_running()?, "it is one connection");
-    enough.give()?;
-    client.end(LIMIT)?.success()?;
-    server.end(LIMIT)?.success()?;
-    Ok(())
+    stream.end()
+}
+
+#[test]
+fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let scratch = tempfile::tempdir()?;
+    let folder = scratch.path().to_str().context("a path")?;
+    let mut home = Program::start(&mut lab.command(&["lab", "exec", "h2", "--", HOME_LAN, folder]))?;
+    let machine = home.wait_for(LIMIT, |line| line.strip_prefix("machine ").map(str::to_owned))?;
+    net(&lab, &["proxy", "h2", "--bridge", "home"])?;
+    ensure!(status(&lab)?.center.as_deref() == Some("h2"));
+    net(&lab, &["attach", "h3", "tap1"])?;
+    let leasing = ["lab", "exec", "h3", "--", "udhcpc", "-f", "-q", "-n", "-i", "tap1", "-s", LEASE];
+    let mut leasing = Program::start(&mut lab.command(&leasing))?;
+    let address = leasing.wait_for(LIMIT, |line| line.strip_prefix("leased ").map(str::to_owned))?;
+    leasing.end(LIMIT)?.success()?;
+    ensure!(address.starts_with("192.168.7.1"), "{address}");
+    let network = format!("--net=/proc/{machine}/ns/net");
+    let (remote, on_lan) = (["h3", "--"], ["h2", "--", "nsenter", &network]);
+    for (from, to, address) in [(&remote[..], &on_lan[..], "192.168.7.1"), (&on_lan, &remote, &address)] {
+        let mut stream = Stream::start(&lab, from, to, address)?;
+        stream.goes_on().with_context(|| format!("to {address}"))?;
+        stream.end()?;
+    }
+    net(&lab, &["detach", "h2", "transhume0"]).map(drop)
 }
 
 #[test]

@@ -17,7 +17,9 @@ def block(number):
 
 
 def serve(address, port):
-    connection = socket.create_server((address, port)).accept()[0]
+    listener = socket.create_server((address, port))
+    print("listening", flush=True)
+    connection = listener.accept()[0]
     number = 0
     while received := connection.recv(BLOCK, socket.MSG_WAITALL):
         if received != block(number):

@@ -183,8 +183,8 @@ impl Node {
             (Question::State, None) => Ok(Answer::Net(Box::default())),
             (Question::State, Some(joined)) => Ok(Answer::Net(Box::new(state::of(joined)))),
             (_, None) => Err(not_joined()),
-            (Question::Attach { device, address, mtu }, Some(joined)) => {
-                joined.devices.attach(&joined.plane, device, address, mtu).await.map(|()| Answer::Done)
+            (Question::Attach { device, purpose }, Some(joined)) => {
+                joined.devices.attach(&joined.plane, device, purpose).await.map(|()| Answer::Done)
             }
             (Question::Detach { device }, Some(joined)) => {
                 joined.devices.detach(&joined.plane, &device).map(|()| Answer::Done)

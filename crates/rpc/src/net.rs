@@ -8,6 +8,7 @@
 //!  │ Use{version} ─────────────▶│                   │◀──────── go both ways ─────────▶│
 //! ```
 
+use api::Purpose;
 use moves::HostName;
 use overlay::topology::{NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
@@ -48,10 +49,8 @@ pub enum Question {
     Attach {
         /// Its name.
         device: String,
-        /// Its address with its prefix.
-        address: Option<String>,
-        /// Its MTU, in bytes.
-        mtu: u32,
+        /// What it is for.
+        purpose: Purpose,
     },
     /// Take a network device away.
     Detach {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Event, Failure, NetHost, NetHostState, NetLink, NetRequest, Network};
+use api::{Event, Failure, NetHost, NetHostState, NetLink, NetRequest, Network, Purpose, Shape};
 use moves::HostName;
 use overlay::topology::Version;
 use rpc::net;
@@ -26,14 +26,7 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 pub async fn fulfil(cluster: &Arc<Cluster>, request: NetRequest) -> Result<Event, Failure> {
     match request {
         NetRequest::State => return Ok(Event::Network(Box::new(state(cluster).await))),
-        NetRequest::Lay { shape, center } => {
-            let connected = cluster.lock().nodes.keys().cloned().collect();
-            let center = center.map(|name| known(cluster, &name)).transpose()?;
-            if let Some(away) = center.as_ref().filter(|center| !cluster.lock().nodes.contains_key(*center)) {
-                return Err(failure::host_down(away));
-            }
-            change(cluster, |plan| plan.lay(shape, center.as_ref(), &connected)).await?;
-        }
+        NetRequest::Lay { shape, center } => lay(cluster, shape, center.as_deref()).await?,
         NetRequest::AddLink { ends: [a, b], cost } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
             change(cluster, |plan| plan.add_link(&a, &b, cost)).await?;
@@ -42,8 +35,11 @@ pub async fn fulfil(cluster: &Arc<Cluster>, request: NetRequest) -> Result<Event
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
             change(cluster, |plan| plan.remove_link(&a, &b)).await?;
         }
-        NetRequest::Attach { host, device, address, mtu } => {
-            ask(cluster, &host, net::Question::Attach { device, address, mtu }).await?;
+        NetRequest::Attach { host, device, purpose } => {
+            if matches!(purpose, Purpose::Proxy { .. }) {
+                lay_first(cluster, &host).await?;
+            }
+            ask(cluster, &host, net::Question::Attach { device, purpose }).await?;
         }
         NetRequest::Detach { host, device } => {
             ask(cluster, &host, net::Question::Detach { device }).await?;
@@ -58,6 +54,24 @@ fn known(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
     let inner = cluster.lock();
     let is_known = inner.hosts.contains_key(&host) || inner.network.plan().is_member(&host);
     if is_known { Ok(host) } else { Err(failure::no_host(name)) }
+}
+
+/// Lays a star with `host` in the middle, unless something was laid before.
+async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
+    if cluster.lock().network.plan().is_empty() {
+        lay(cluster, Shape::Star, Some(host)).await?;
+    }
+    Ok(())
+}
+
+/// Joins the hosts that are connected.
+async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>) -> Result<(), Failure> {
+    let connected = cluster.lock().nodes.keys().cloned().collect();
+    let center = center.map(|name| known(cluster, name)).transpose()?;
+    if let Some(away) = center.as_ref().filter(|center| !cluster.lock().nodes.contains_key(*center)) {
+        return Err(failure::host_down(away));
+    }
+    change(cluster, |plan| plan.lay(shape, center.as_ref(), &connected)).await
 }
 
 /// Changes the plan, and waits until it is in use.

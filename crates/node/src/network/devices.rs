@@ -8,30 +8,24 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::Purpose;
 use overlay::Mac;
 use overlay::switch::{PortId, PortKind};
 use overlay_io::plane::Plane;
 use overlay_io::tap::{Offloads, OpenError, Tap};
 use rpc::wire::reason;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::process::Command;
 
 /// The most devices of a host.
 const MOST: usize = 1024;
-
-/// How a device is to be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Wanted {
-    address: Option<String>,
-    mtu: u32,
-}
 
 /// See the module.
 pub struct Devices {
     file: PathBuf,
     /// What makes their MACs different from those of other hosts' devices.
     host: String,
-    wanted: BTreeMap<String, Wanted>,
+    wanted: BTreeMap<String, Purpose>,
     plugged: BTreeMap<String, PortId>,
 }
 
@@ -50,30 +44,23 @@ impl Devices {
 
     /// Plugs in all that is noted.
     pub async fn plug_all(&mut self, plane: &Plane) {
-        for (device, wanted) in self.wanted.clone() {
-            if let Err(reason) = self.plug(plane, &device, &wanted).await {
+        for (device, purpose) in self.wanted.clone() {
+            if let Err(reason) = self.plug(plane, &device, &purpose).await {
                 tracing::warn!("{device} is not plugged in: {reason}");
             }
         }
     }
 
     /// Makes a device and plugs it in.
-    pub async fn attach(
-        &mut self,
-        plane: &Plane,
-        device: String,
-        address: Option<String>,
-        mtu: u32,
-    ) -> Result<(), String> {
+    pub async fn attach(&mut self, plane: &Plane, device: String, purpose: Purpose) -> Result<(), String> {
         if self.plugged.contains_key(&device) {
             return Err(reason(
                 &format!("{device} is plugged in already"),
                 "take another name, or take it away first: `transhume net detach`",
             ));
         }
-        let wanted = Wanted { address, mtu };
-        self.plug(plane, &device, &wanted).await?;
-        self.wanted.insert(device, wanted);
+        self.plug(plane, &device, &purpose).await?;
+        self.wanted.insert(device, purpose);
         self.note()
     }
 
@@ -102,11 +89,20 @@ impl Devices {
         self.plugged.iter().find(|(_, at)| **at == port).map(|(name, _)| name.clone())
     }
 
-    async fn plug(&mut self, plane: &Plane, device: &str, wanted: &Wanted) -> Result<(), String> {
+    async fn plug(&mut self, plane: &Plane, device: &str, purpose: &Purpose) -> Result<(), String> {
         let port = self.free_port()?;
         let tap = open(device)?;
-        configure(device, self.mac(device), wanted).await?;
-        plane.plug(port, PortKind::Instance, Arc::new(tap)).map_err(|error| error.to_string())?;
+        let kind = match purpose {
+            Purpose::Station { address, mtu } => {
+                configure(device, self.mac(device), address.as_deref(), *mtu).await?;
+                PortKind::Instance
+            }
+            Purpose::Proxy { bridge } => {
+                put_into(bridge, device, self.mac(device)).await?;
+                PortKind::Lan
+            }
+        };
+        plane.plug(port, kind, Arc::new(tap)).map_err(|error| error.to_string())?;
         self.plugged.insert(device.to_owned(), port);
         Ok(())
     }
@@ -156,21 +152,47 @@ fn with_source(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-async fn configure(device: &str, mac: Mac, wanted: &Wanted) -> Result<(), String> {
-    let (mac, mtu) = (mac.to_string(), wanted.mtu.to_string());
+async fn configure(device: &str, mac: Mac, address: Option<&str>, mtu: u32) -> Result<(), String> {
+    let (mac, mtu) = (mac.to_string(), mtu.to_string());
     ip(&["link", "set", "dev", device, "address", &mac, "mtu", &mtu, "up"]).await?;
-    match &wanted.address {
-        Some(address) => ip(&["address", "add", address, "dev", device]).await,
+    match address {
+        Some(address) => ip(&["address", "add", address, "dev", device]).await.map(drop),
         None => Ok(()),
     }
 }
 
-async fn ip(arguments: &[&str]) -> Result<(), String> {
+/// Puts the device into a bridge, with whose LAN it has to share the MTU.
+async fn put_into(bridge: &str, device: &str, mac: Mac) -> Result<(), String> {
+    let no_bridge = || {
+        let way_out = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
+                       `ip link set eth0 master br0`), and give it the interface's address";
+        reason(&format!("{bridge} is no bridge of this host"), way_out)
+    };
+    // Not from /sys, which may show another network namespace.
+    let about =
+        ip(&["-json", "link", "show", "dev", bridge, "type", "bridge"]).await.map_err(|_| no_bridge())?;
+    let mtu = about_mtu(&about).ok_or_else(no_bridge)?.to_string();
+    let mac = mac.to_string();
+    ip(&["link", "set", "dev", device, "address", &mac, "mtu", &mtu, "master", bridge, "up"]).await.map(drop)
+}
+
+/// The MTU of the first link in what `ip -json link` says.
+fn about_mtu(about: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Link {
+        mtu: Option<u32>,
+    }
+    let links: Vec<Link> = serde_json::from_slice(about).ok()?;
+    links.first()?.mtu
+}
+
+/// Runs `ip`, and returns what it says.
+async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
     let called = Command::new("ip").args(arguments).output().await;
     let called = called
         .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
     if called.status.success() {
-        return Ok(());
+        return Ok(called.stdout);
     }
     Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&called.stderr).trim()))
 }

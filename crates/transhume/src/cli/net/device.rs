@@ -1,9 +1,9 @@
-//! `transhume net attach` and `transhume net detach`
+//! `transhume net attach`, `transhume net proxy` and `transhume net detach`
 
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use api::NetRequest;
+use api::{NetRequest, Purpose};
 use clap::Args;
 
 use super::change;
@@ -31,6 +31,23 @@ pub struct Attach {
     mtu: u32,
 }
 
+/// Puts the overlay on a LAN: a host of it becomes the proxy of all
+///
+/// Whatever is attached anywhere is on that LAN then: it gets its address from the LAN's own DHCP server, and speaks with the LAN's
+/// machines. If no links were laid before, the proxy becomes the center of a star. `transhume net detach` ends it.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume net proxy h1 --bridge br0")]
+pub struct Proxy {
+    /// The host
+    host: String,
+    /// The bridge that the LAN's interface is in
+    #[arg(long, value_name = "IFACE")]
+    bridge: String,
+    /// The name of the device that is put into the bridge
+    #[arg(long, default_value = "transhume0")]
+    device: String,
+}
+
 /// Takes a network device away that was plugged into the overlay
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net detach h1 tap1")]
@@ -44,7 +61,14 @@ pub struct Detach {
 impl Attach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let Self { host, device, address, mtu } = self;
-        change(target, NetRequest::Attach { host, device, address, mtu })
+        change(target, NetRequest::Attach { host, device, purpose: Purpose::Station { address, mtu } })
+    }
+}
+
+impl Proxy {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let Self { host, bridge, device } = self;
+        change(target, NetRequest::Attach { host, device, purpose: Purpose::Proxy { bridge } })
     }
 }
 
