@@ -16,7 +16,7 @@ use crate::layout::{self, Layout, MAX_HOSTS, RUN};
 use crate::partition::{self, Cut};
 use crate::record::{Lock, Record};
 use crate::status::{DaemonStatus, HostStatus, Status};
-use crate::{Error, Host, LabName, Place, Result, daemons, network, sweep};
+use crate::{Error, Host, LabName, Place, Result, daemons, mark, network, sweep};
 
 /// How long the daemons may take until the first host is registered, and from then on until the next one is.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -181,6 +181,8 @@ impl Lab {
         let namespace = File::open(&namespace).doing(|| format!("cannot enter the network of {place}"))?;
         let mut command = Command::new(program);
         command.env(api::SOCKET_VARIABLE, self.layout.socket());
+        // What goes on from there to a network of its own is the lab's all the same.
+        command.env(mark::VARIABLE, &self.record.id);
         // SAFETY: between fork and exec only setns is called, and the descriptor is open as long as the command is.
         unsafe { command.pre_exec(move || netns::join(namespace.as_fd())) };
         Ok(command)

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::process::{self, Identity};
 
-/// Every daemon of a lab has this variable in its environment, with the lab's own number as value.
+/// Every daemon of a lab, and what `lab exec` starts, has this variable in its environment, with the lab's own number as value.
 /// The first process of an instance, whose environment is the user's, has it among its arguments:
 /// with it ends the instance.
 pub const VARIABLE: &str = "TRANSHUME_LAB_ID";

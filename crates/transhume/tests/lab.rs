@@ -126,8 +126,14 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     }
     assert!(lab.error(&["lab", "up"]).contains("is there already"));
     assert!(lab.error(&["lab", "exec", "h4", "--", "true"]).contains("it has h1 to h3"));
+    let away = "unshare --net sleep 1000 > /dev/null 2>&1 & echo $!";
+    let away = lab.ok(&["lab", "exec", "h1", "--", "sh", "-c", away]);
     lab.ok(&["lab", "down"]);
     assert_eq!(lab.leftovers(), BTreeSet::new());
+    // Whoever has inherited it need not have waited for it yet.
+    let runs =
+        fs::read(Path::new("/proc").join(away.trim()).join("cmdline")).is_ok_and(|line| !line.is_empty());
+    assert!(!runs, "what was started in the lab is still there");
     assert!(lab.error(&["lab", "status"]).contains("there is no lab"));
 }
 
