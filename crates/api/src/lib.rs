@@ -27,7 +27,8 @@ pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
-    NetDevice, NetHost, NetHostState, NetLink, NetMac, NetRequest, NetTunnel, Network, Purpose, Shape,
+    NetChange, NetDevice, NetHost, NetHostState, NetLink, NetMac, NetStatus, NetTunnel, Network, Purpose,
+    Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
@@ -52,8 +53,19 @@ pub enum Event {
     Instances(Vec<Instance>),
     /// The last answer to [`Request::Hosts`], in the order of names.
     Hosts(Vec<Host>),
-    /// The last answer to [`NetRequest::State`].
-    Network(Box<Network>),
+    /// The first answer to [`Request::Network`].
+    Network(Network),
+    /// A host of the overlay; for [`Request::Network`], in the order of names.
+    NetHost(Box<NetHost>),
+    /// Some links; for [`Request::Network`], in the order of names.
+    NetLinks(Vec<NetLink>),
+    /// Some MACs that a host knows; for [`Request::Macs`], in ascending order.
+    NetMacs {
+        /// The host.
+        host: String,
+        /// The MACs.
+        macs: Vec<NetMac>,
+    },
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
         /// Its number, for [`Request::FollowMove`].
@@ -108,7 +120,7 @@ pub enum Event {
         pieces: Option<u64>,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
-    /// [`Request::Kill`] when it has ended, and to [`Request::Net`] when it is done.
+    /// [`Request::Kill`] when it has ended, and to [`Request::ChangeNetwork`] when it is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -135,13 +147,16 @@ impl Event {
             | Self::Phase { .. }
             | Self::Transferred { .. }
             | Self::Waiting { .. }
+            | Self::Network(_)
+            | Self::NetHost(_)
+            | Self::NetLinks(_)
+            | Self::NetMacs { .. }
             | Self::Cancelling
             | Self::Output { .. }
             | Self::Dropped { .. } => false,
             Self::Started(_)
             | Self::Instances(_)
             | Self::Hosts(_)
-            | Self::Network(_)
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::Done

@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the command line asks about the overlay.
+/// What the command line changes of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NetRequest {
-    /// Says how all is.
-    State,
+pub enum NetChange {
     /// Lays links anew between all hosts that are connected.
     Lay {
         /// How.
@@ -75,7 +73,7 @@ pub enum Shape {
     Hypercube,
 }
 
-/// The overlay.
+/// The overlay as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// Which topology it is; 0 if none was ever laid.
@@ -84,6 +82,14 @@ pub struct Network {
     pub awaited: Vec<String>,
     /// The host to which others are linked that come later.
     pub center: Option<String>,
+}
+
+/// The overlay with all hosts and links, as `transhume net status --json` writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetStatus {
+    /// The whole.
+    #[serde(flatten)]
+    pub network: Network,
     /// In the order of names.
     pub hosts: Vec<NetHost>,
     /// In the order of names.
@@ -119,8 +125,8 @@ pub struct NetHostState {
     pub devices: Vec<NetDevice>,
     /// Where it sends directly, in the order of names.
     pub tunnels: Vec<NetTunnel>,
-    /// Known MACs, in ascending order.
-    pub macs: Vec<NetMac>,
+    /// How many MACs are known.
+    pub macs: usize,
     /// How many frames and datagrams went nowhere, by reason, where there are any.
     pub dropped: Vec<(String, u64)>,
 }

@@ -1,7 +1,7 @@
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::{NetRequest, Position};
+use crate::{NetChange, Position};
 
 /// What the command line asks of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +27,12 @@ pub enum Request {
         /// The instance.
         name: String,
     },
-    /// About the overlay.
-    Net(NetRequest),
+    /// Says how the overlay is.
+    Network,
+    /// Says where MACs are in the overlay, as each host knows it.
+    Macs,
+    /// Changes the overlay.
+    ChangeNetwork(NetChange),
     /// Writes out what the instance's command has written.
     Logs {
         /// The instance.

@@ -1,11 +1,12 @@
 //! The overlay: what it joins, and how it comes to be so.
 //!
 //! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
-//! * [`requests`]: what the command line can ask for.
+//! * [`changes`], [`show`]: what the command line can ask for.
 
+pub mod changes;
 mod plan;
-pub mod requests;
 mod rollout;
+pub mod show;
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{NetLink, Network};
+use api::{NetHost, NetLink, NetStatus};
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -33,7 +33,7 @@ fn net(lab: &TestLab, arguments: &[&str]) -> Result<Vec<String>> {
     Ok(lab.transhume(&arguments)?.success().with_context(|| lab.logs())?.lines)
 }
 
-fn status(lab: &TestLab) -> Result<Network> {
+fn status(lab: &TestLab) -> Result<NetStatus> {
     Ok(serde_json::from_str(&net(lab, &["status", "--json"])?.join("\n"))?)
 }
 
@@ -122,7 +122,7 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
     let mut home = Program::start(&mut lab.command(&["lab", "exec", "h2", "--", HOME_LAN, folder]))?;
     let machine = home.wait_for(LIMIT, |line| line.strip_prefix("machine ").map(str::to_owned))?;
     net(&lab, &["proxy", "h2", "--bridge", "home"])?;
-    ensure!(status(&lab)?.center.as_deref() == Some("h2"));
+    ensure!(status(&lab)?.network.center.as_deref() == Some("h2"));
     net(&lab, &["attach", "h3", "tap1"])?;
     let leasing = ["lab", "exec", "h3", "--", "udhcpc", "-f", "-q", "-n", "-i", "tap1", "-s", LEASE];
     let mut leasing = Program::start(&mut lab.command(&leasing))?;
@@ -154,9 +154,9 @@ fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
         Ok(links.iter().map(ends).eq(["h1-h2", "h2-h3"]) && links.iter().all(|link| link.up))
     })?;
     lab.eventually("all use the same topology", || {
-        let network = status(&lab)?;
-        let used = |host: &api::NetHost| host.state.as_ref().and_then(|state| state.version);
-        Ok(network.awaited.is_empty() && network.hosts.iter().all(|host| used(host) == Some(network.version)))
+        let NetStatus { network, hosts, .. } = status(&lab)?;
+        let used = |host: &NetHost| host.state.as_ref().and_then(|state| state.version);
+        Ok(network.awaited.is_empty() && hosts.iter().all(|host| used(host) == Some(network.version)))
     })?;
     Ok(())
 }

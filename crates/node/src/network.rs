@@ -182,6 +182,8 @@ impl Node {
         match (question, &mut *joined) {
             (Question::State, None) => Ok(Answer::Net(Box::default())),
             (Question::State, Some(joined)) => Ok(Answer::Net(Box::new(state::of(joined)))),
+            (Question::Macs, None) => Ok(Answer::Macs(Vec::new())),
+            (Question::Macs, Some(joined)) => Ok(Answer::Macs(state::macs(joined))),
             (_, None) => Err(not_joined()),
             (Question::Attach { device, purpose }, Some(joined)) => {
                 joined.devices.attach(&joined.plane, device, purpose).await.map(|()| Answer::Done)

@@ -45,6 +45,8 @@ pub enum FromNode {
 pub enum Question {
     /// How is the overlay?
     State,
+    /// Where are MACs? At most [`MOST_MACS`](Self::MOST_MACS) are said.
+    Macs,
     /// Make a network device, and plug it in.
     Attach {
         /// Its name.
@@ -57,6 +59,11 @@ pub enum Question {
         /// Its name.
         device: String,
     },
+}
+
+impl Question {
+    /// How many MACs are said: they fit into a frame.
+    pub const MOST_MACS: usize = 10_000;
 }
 
 /// What both ends of a tunnel's connection say first.

@@ -207,6 +207,8 @@ pub enum Answer {
     },
     /// How the overlay is on its host.
     Net(Box<api::NetHostState>),
+    /// Where MACs are.
+    Macs(Vec<api::NetMac>),
     /// The instance's command could not be started, and nothing of the instance is left.
     NotStarted(NotStarted),
 }

@@ -175,15 +175,16 @@ impl Plan {
         stranger.map_or(Ok(()), |host| Err(not_joined(host)))
     }
 
-    fn reached_from(&self, start: &HostName) -> BTreeSet<HostName> {
-        let (mut reached, mut open) = (BTreeSet::from([start.clone()]), vec![start.clone()]);
+    fn reached_from<'a>(&'a self, start: &'a HostName) -> BTreeSet<&'a HostName> {
+        let mut neighbours: BTreeMap<&HostName, Vec<&HostName>> = BTreeMap::new();
+        for (a, b) in self.links.keys() {
+            neighbours.entry(a).or_default().push(b);
+            neighbours.entry(b).or_default().push(a);
+        }
+        let (mut reached, mut open) = (BTreeSet::from([start]), vec![start]);
         while let Some(at) = open.pop() {
-            for (a, b) in self.links.keys() {
-                let other = if *a == at { b } else { a };
-                if (*a == at || *b == at) && reached.insert(other.clone()) {
-                    open.push(other.clone());
-                }
-            }
+            let next = neighbours.get(at).into_iter().flatten();
+            open.extend(next.filter(|other| reached.insert(other)));
         }
         reached
     }

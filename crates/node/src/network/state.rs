@@ -5,6 +5,7 @@ use moves::HostName;
 use overlay::switch::{MacState, Origin, State};
 use overlay::topology::NodeId;
 use overlay_io::counters::Counter;
+use rpc::net::Question;
 
 use super::Joined;
 
@@ -15,9 +16,15 @@ pub fn of(joined: &Joined) -> NetHostState {
         version: switch.version.map(|version| version.0),
         devices: devices(joined, &switch),
         tunnels: tunnels(joined),
-        macs: switch.macs.iter().map(|mac| place(joined, mac)).collect(),
+        macs: switch.macs.len(),
         dropped: dropped(joined, &switch),
     }
+}
+
+/// Where MACs are, in ascending order.
+pub fn macs(joined: &Joined) -> Vec<NetMac> {
+    let switch = joined.plane.command(|switch, now, _| switch.state(now));
+    switch.macs.iter().take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
 }
 
 fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {

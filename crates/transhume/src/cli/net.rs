@@ -7,7 +7,7 @@ mod show;
 
 use std::process::ExitCode;
 
-use api::{Event, NetRequest, Network, Request};
+use api::{Event, NetChange, Request};
 use clap::{Args, Subcommand};
 
 use super::target::{Target, unexpected};
@@ -54,17 +54,9 @@ impl Arguments {
 }
 
 /// Lets the coordinator change something.
-fn change(target: &Target, request: NetRequest) -> Result<ExitCode> {
-    match target.ask(&Request::Net(request))? {
+fn change(target: &Target, request: NetChange) -> Result<ExitCode> {
+    match target.ask(&Request::ChangeNetwork(request))? {
         Event::Done => Ok(ExitCode::SUCCESS),
-        event => Err(unexpected(&event)),
-    }
-}
-
-/// How the overlay is.
-fn state(target: &Target) -> Result<Network> {
-    match target.ask(&Request::Net(NetRequest::State))? {
-        Event::Network(network) => Ok(*network),
         event => Err(unexpected(&event)),
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use api::{NetRequest, Purpose};
+use api::{NetChange, Purpose};
 use clap::Args;
 
 use super::change;
@@ -61,20 +61,20 @@ pub struct Detach {
 impl Attach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let Self { host, device, address, mtu } = self;
-        change(target, NetRequest::Attach { host, device, purpose: Purpose::Station { address, mtu } })
+        change(target, NetChange::Attach { host, device, purpose: Purpose::Station { address, mtu } })
     }
 }
 
 impl Proxy {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let Self { host, bridge, device } = self;
-        change(target, NetRequest::Attach { host, device, purpose: Purpose::Proxy { bridge } })
+        change(target, NetChange::Attach { host, device, purpose: Purpose::Proxy { bridge } })
     }
 }
 
 impl Detach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        change(target, NetRequest::Detach { host: self.host, device: self.device })
+        change(target, NetChange::Detach { host: self.host, device: self.device })
     }
 }
 

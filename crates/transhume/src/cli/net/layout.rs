@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{NetRequest, Shape};
+use api::{NetChange, Shape};
 use clap::{Args, ValueEnum};
 
 use super::change;
@@ -46,6 +46,6 @@ impl From<Choice> for Shape {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        change(target, NetRequest::Lay { shape: self.shape.into(), center: self.center })
+        change(target, NetChange::Lay { shape: self.shape.into(), center: self.center })
     }
 }

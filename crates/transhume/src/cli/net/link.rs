@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::NetRequest;
+use api::NetChange;
 use clap::{Args, Subcommand};
 
 use super::change;
@@ -49,8 +49,8 @@ struct Rm {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         match self.command {
-            Command::Add(Add { a, b, cost }) => change(target, NetRequest::AddLink { ends: [a, b], cost }),
-            Command::Rm(Rm { a, b }) => change(target, NetRequest::RemoveLink { ends: [a, b] }),
+            Command::Add(Add { a, b, cost }) => change(target, NetChange::AddLink { ends: [a, b], cost }),
+            Command::Rm(Rm { a, b }) => change(target, NetChange::RemoveLink { ends: [a, b] }),
         }
     }
 }

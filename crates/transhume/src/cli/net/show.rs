@@ -2,12 +2,11 @@
 
 use std::process::ExitCode;
 
-use api::{NetDevice, NetHost, NetLink, NetMac, Network};
+use api::{Event, NetDevice, NetHost, NetLink, NetMac, NetStatus, Request};
 use clap::Args;
 use serde::Serialize;
 
-use super::state;
-use crate::cli::target::Target;
+use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::{output, table};
 
@@ -68,19 +67,49 @@ struct Of<'a, T> {
 
 /// A MAC, and the host that knows it.
 #[derive(Serialize)]
-struct KnownMac<'a> {
-    known_by: &'a str,
+struct KnownMac {
+    known_by: String,
     #[serde(flatten)]
-    mac: &'a NetMac,
+    mac: NetMac,
+}
+
+fn state(target: &Target) -> Result<NetStatus> {
+    let mut client = target.send(&Request::Network)?;
+    let mut status = NetStatus::default();
+    loop {
+        match client.next_event()? {
+            Event::Network(network) => status.network = network,
+            Event::NetHost(host) => status.hosts.push(*host),
+            Event::NetLinks(links) => status.links.extend(links),
+            Event::Done => return Ok(status),
+            Event::Failed(failure) => return Err(failure.into()),
+            event => return Err(unexpected(&event)),
+        }
+    }
+}
+
+fn known_macs(target: &Target) -> Result<Vec<KnownMac>> {
+    let mut client = target.send(&Request::Macs)?;
+    let mut known = Vec::new();
+    loop {
+        match client.next_event()? {
+            Event::NetMacs { host, macs } => {
+                known.extend(macs.into_iter().map(|mac| KnownMac { known_by: host.clone(), mac }));
+            }
+            Event::Done => return Ok(known),
+            Event::Failed(failure) => return Err(failure.into()),
+            event => return Err(unexpected(&event)),
+        }
+    }
 }
 
 impl Status {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let network = state(target)?;
+        let status = state(target)?;
         if self.json {
-            output::json(&network)?;
+            output::json(&status)?;
         } else {
-            output::write(status(&network))?;
+            output::write(render(&status))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -88,8 +117,8 @@ impl Status {
 
 impl Devices {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let network = state(target)?;
-        let devices = network.hosts.iter().flat_map(|host| {
+        let status = state(target)?;
+        let devices = status.hosts.iter().flat_map(|host| {
             let devices = host.state.iter().flat_map(|state| &state.devices);
             devices.map(|what| Of { host: &host.name, what })
         });
@@ -106,11 +135,11 @@ impl Devices {
 
 impl Links {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let network = state(target)?;
+        let status = state(target)?;
         if self.json {
-            output::json(&network.links)?;
+            output::json(&status.links)?;
         } else {
-            let rows: Vec<_> = network.links.iter().map(|link| self::link(&network, link)).collect();
+            let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
             output::write(table::render(["HOST", "HOST", "COST", "STATE", "DATAGRAM"], &rows))?;
         }
         Ok(ExitCode::SUCCESS)
@@ -119,12 +148,7 @@ impl Links {
 
 impl Macs {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let network = state(target)?;
-        let macs = network.hosts.iter().flat_map(|host| {
-            let macs = host.state.iter().flat_map(|state| &state.macs);
-            macs.map(|mac| KnownMac { known_by: &host.name, mac })
-        });
-        let macs: Vec<_> = macs.collect();
+        let macs = known_macs(target)?;
         if self.json {
             output::json(&macs)?;
         } else {
@@ -135,8 +159,8 @@ impl Macs {
     }
 }
 
-fn status(network: &Network) -> String {
-    if network.hosts.is_empty() {
+fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
+    if hosts.is_empty() {
         return "no hosts are joined; `transhume net layout star` joins all that are up\n".into();
     }
     let mut text = format!("topology {}, ", network.version);
@@ -145,7 +169,7 @@ fn status(network: &Network) -> String {
         ([], None) => "in use\n".into(),
         (awaited, _) => format!("not yet in use: {} must install it\n", awaited.join(", ")),
     };
-    let rows: Vec<_> = network.hosts.iter().map(host).collect();
+    let rows: Vec<_> = hosts.iter().map(host).collect();
     text + &table::render(["HOST", "NODE", "TOPOLOGY", "DEVICES", "TUNNELS", "MACS", "DROPPED"], &rows)
 }
 
@@ -162,7 +186,7 @@ fn host(host: &NetHost) -> [String; 7] {
         state.version.map_or_else(|| NOTHING.into(), |version| version.to_string()),
         state.devices.len().to_string(),
         format!("{up}/{}", state.tunnels.len()),
-        state.macs.len().to_string(),
+        state.macs.to_string(),
         dropped.to_string(),
     ]
 }
@@ -175,9 +199,9 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 4] {
     [of.host.to_owned(), of.what.name.clone(), state, of.what.loops.to_string()]
 }
 
-fn link(network: &Network, link: &NetLink) -> [String; 5] {
+fn link(hosts: &[NetHost], link: &NetLink) -> [String; 5] {
     let [a, b] = &link.ends;
-    let from = network.hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
+    let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
     let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
     let bytes = tunnel.filter(|tunnel| tunnel.datagram_bytes > 0);
     [
@@ -189,7 +213,7 @@ fn link(network: &Network, link: &NetLink) -> [String; 5] {
     ]
 }
 
-fn place(known: &KnownMac<'_>) -> [String; 6] {
+fn place(known: &KnownMac) -> [String; 6] {
     let KnownMac { known_by, mac } = known;
     let text = |device: &Option<String>| device.clone().unwrap_or_else(|| NOTHING.into());
     [
@@ -198,6 +222,6 @@ fn place(known: &KnownMac<'_>) -> [String; 6] {
         mac.host.clone(),
         text(&mac.device),
         if mac.managed { "managed" } else { "learned" }.into(),
-        (*known_by).to_owned(),
+        known_by.clone(),
     ]
 }

@@ -1,47 +1,41 @@
-//! What the command line can ask of the overlay.
+//! What the command line can change of the overlay.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Event, Failure, NetHost, NetHostState, NetLink, NetRequest, Network, Purpose, Shape};
+use api::{Event, Failure, NetChange, Purpose, Shape};
 use moves::HostName;
 use overlay::topology::Version;
 use rpc::net;
-use rpc::wire::{Answer, Question};
-use tokio::task::JoinSet;
+use rpc::wire::Question;
 
 use super::plan::{self, Plan};
 use super::use_plan;
-use crate::cluster::{AskError, Cluster};
+use crate::cluster::Cluster;
 use crate::failure;
-
-/// How long a node may take to say how it is.
-const STATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a node may take to make a device.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Fulfils a request.
-pub async fn fulfil(cluster: &Arc<Cluster>, request: NetRequest) -> Result<Event, Failure> {
-    match request {
-        NetRequest::State => return Ok(Event::Network(Box::new(state(cluster).await))),
-        NetRequest::Lay { shape, center } => lay(cluster, shape, center.as_deref()).await?,
-        NetRequest::AddLink { ends: [a, b], cost } => {
+/// Makes a change, and waits until it is in use.
+pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, Failure> {
+    match wanted {
+        NetChange::Lay { shape, center } => lay(cluster, shape, center.as_deref()).await?,
+        NetChange::AddLink { ends: [a, b], cost } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
             change(cluster, |plan| plan.add_link(&a, &b, cost)).await?;
         }
-        NetRequest::RemoveLink { ends: [a, b] } => {
+        NetChange::RemoveLink { ends: [a, b] } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
             change(cluster, |plan| plan.remove_link(&a, &b)).await?;
         }
-        NetRequest::Attach { host, device, purpose } => {
+        NetChange::Attach { host, device, purpose } => {
             if matches!(purpose, Purpose::Proxy { .. }) {
                 lay_first(cluster, &host).await?;
             }
             ask(cluster, &host, net::Question::Attach { device, purpose }).await?;
         }
-        NetRequest::Detach { host, device } => {
+        NetChange::Detach { host, device } => {
             ask(cluster, &host, net::Question::Detach { device }).await?;
         }
     }
@@ -117,57 +111,4 @@ async fn ask(cluster: &Arc<Cluster>, host: &str, question: net::Question) -> Res
     in_use(cluster, version).await;
     cluster.ask(&host, Question::Net(question), DEVICE_LIMIT).await?;
     Ok(())
-}
-
-async fn state(cluster: &Arc<Cluster>) -> Network {
-    let (mut network, plan) = {
-        let inner = cluster.lock();
-        let plan = inner.network.plan().clone();
-        let network = Network {
-            version: plan.version().0,
-            awaited: inner.network.awaited().map(HostName::to_string).collect(),
-            center: plan.center().map(HostName::to_string),
-            ..Network::default()
-        };
-        (network, plan)
-    };
-    let states = ask_all(cluster, plan.members()).await;
-    let has_tunnel = |from: &HostName, to: &HostName| {
-        let state = states.get(from).and_then(Option::as_ref);
-        state.is_some_and(|state| {
-            state.tunnels.iter().any(|tunnel| tunnel.host == to.as_str() && tunnel.connected)
-        })
-    };
-    let link = |((a, b), cost): (&(HostName, HostName), u32)| NetLink {
-        ends: [a.to_string(), b.to_string()],
-        cost,
-        up: has_tunnel(a, b) && has_tunnel(b, a),
-    };
-    network.links = plan.links().map(link).collect();
-    network.hosts =
-        states.into_iter().map(|(host, state)| NetHost { name: host.to_string(), state }).collect();
-    network
-}
-
-/// How the overlay is on each of `hosts` that answers.
-async fn ask_all<'a>(
-    cluster: &Arc<Cluster>,
-    hosts: impl Iterator<Item = &'a HostName>,
-) -> BTreeMap<HostName, Option<NetHostState>> {
-    let mut asking = JoinSet::new();
-    for host in hosts.cloned() {
-        let cluster = cluster.clone();
-        asking.spawn(async move {
-            let answer = cluster.ask(&host, Question::Net(net::Question::State), STATE_LIMIT).await;
-            (host, state_of(answer))
-        });
-    }
-    asking.join_all().await.into_iter().collect()
-}
-
-fn state_of(answer: Result<Answer, AskError>) -> Option<NetHostState> {
-    match answer {
-        Ok(Answer::Net(state)) => Some(*state),
-        _ => None,
-    }
 }

@@ -1,0 +1,107 @@
+//! How the overlay is, for the command line. What many hosts say is longer than a line may be: each is told by itself.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Event, NetHost, NetHostState, NetLink, Network};
+use moves::HostName;
+use rpc::net::Question;
+use rpc::wire::{self, Answer};
+use tokio::task::JoinSet;
+
+use super::plan::Plan;
+use crate::cluster::Cluster;
+use crate::server::Client;
+
+/// How long a node may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Links, or MACs, in one event.
+const AT_ONCE: usize = 1000;
+
+/// Tells how all is.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
+    let (network, plan) = overview(cluster);
+    client.say(&Event::Network(network)).await?;
+    let states = states(ask_all(cluster, &plan, &Question::State).await);
+    let links = links(&plan, &states);
+    for (host, state) in states {
+        client.say(&Event::NetHost(Box::new(NetHost { name: host.to_string(), state }))).await?;
+    }
+    for links in links.chunks(AT_ONCE) {
+        client.say(&Event::NetLinks(links.to_vec())).await?;
+    }
+    client.say(&Event::Done).await
+}
+
+/// Tells where MACs are.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
+    let (_, plan) = overview(cluster);
+    for (host, answer) in ask_all(cluster, &plan, &Question::Macs).await {
+        let Some(Answer::Macs(macs)) = answer else { continue };
+        for macs in macs.chunks(AT_ONCE) {
+            client.say(&Event::NetMacs { host: host.to_string(), macs: macs.to_vec() }).await?;
+        }
+    }
+    client.say(&Event::Done).await
+}
+
+fn overview(cluster: &Cluster) -> (Network, Plan) {
+    let inner = cluster.lock();
+    let plan = inner.network.plan().clone();
+    let network = Network {
+        version: plan.version().0,
+        awaited: inner.network.awaited().map(HostName::to_string).collect(),
+        center: plan.center().map(HostName::to_string),
+    };
+    (network, plan)
+}
+
+/// How it is on each host that has said it.
+type States = BTreeMap<HostName, Option<NetHostState>>;
+
+fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
+    let state = |answer| match answer {
+        Some(Answer::Net(state)) => Some(*state),
+        _ => None,
+    };
+    answers.into_iter().map(|(host, answer)| (host, state(answer))).collect()
+}
+
+fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
+    let sends = |from: &HostName, to: &HostName| {
+        let tunnels = states.get(from).and_then(Option::as_ref).map(|state| &state.tunnels);
+        tunnels.is_some_and(|all| all.iter().any(|tunnel| tunnel.host == to.as_str() && tunnel.connected))
+    };
+    let link = |((a, b), cost): (&(HostName, HostName), u32)| NetLink {
+        ends: [a.to_string(), b.to_string()],
+        cost,
+        up: sends(a, b) && sends(b, a),
+    };
+    plan.links().map(link).collect()
+}
+
+/// What each host of the plan answers, if it does.
+async fn ask_all(
+    cluster: &Arc<Cluster>,
+    plan: &Plan,
+    question: &Question,
+) -> BTreeMap<HostName, Option<Answer>> {
+    let mut asking = JoinSet::new();
+    for host in plan.members().cloned() {
+        let (cluster, question) = (cluster.clone(), wire::Question::Net(question.clone()));
+        asking.spawn(async move {
+            let answer = cluster.ask(&host, question, LIMIT).await.ok();
+            (host, answer)
+        });
+    }
+    asking.join_all().await.into_iter().collect()
+}
