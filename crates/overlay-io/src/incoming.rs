@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use overlay::message::{Answer, Envelope, Message};
@@ -68,7 +69,12 @@ impl Forwarder {
             };
             let length = datagram.len();
             match peer.open(&header, datagram, arrival.from) {
-                Ok(content) => self.content(peer, content, &header, length, &mut bound),
+                Ok(content) => {
+                    if peer.is_expected.load(Ordering::Relaxed) {
+                        self.shared.peers.heard(peer, self.shared.now());
+                    }
+                    self.content(peer, content, &header, length, &mut bound);
+                }
                 Err(refused) => self.shared.counters.count(Counter::from(refused)),
             }
         }

@@ -1,7 +1,7 @@
 //! A node that this one speaks to.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub struct Agreement {
 /// How it stands with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerState {
+    /// This node's number for the session that it seals with.
+    pub session: u32,
     /// Where its datagrams come from.
     pub address: SocketAddr,
     /// Bytes of a datagram that arrives there, as far as is known.
@@ -47,10 +49,14 @@ pub struct PeerState {
 pub(crate) struct Peer {
     pub node: NodeId,
     pub session: u32,
+    /// Nothing is sealed with it before the peer does.
+    pub is_expected: AtomicBool,
     /// Where its datagrams come from, or came from last.
     address: Mutex<SocketAddr>,
     sealing: [Mutex<Sealing>; LANES as usize],
     opening: [Mutex<Opening>; LANES as usize],
+    /// Bytes of a datagram that the device can send.
+    longest: usize,
     mtu: Mutex<PathMtu>,
     /// What [`PathMtu`] says.
     arrives: AtomicUsize,
@@ -68,13 +74,23 @@ impl Peer {
         Self {
             node,
             session: agreed.own,
+            is_expected: AtomicBool::new(false),
             address: Mutex::new(address),
             sealing: std::array::from_fn(|lane| Mutex::new(sealing(lane as u8))),
             opening: std::array::from_fn(|lane| Mutex::new(Opening::new(&root, there.reverse(), lane as u8))),
             arrives: AtomicUsize::new(mtu.arrives()),
+            longest,
             mtu: Mutex::new(mtu),
             reassembly: Mutex::default(),
             frames: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes over from `before`, a session with the same node, what is known of the path, if that is the same.
+    pub fn follow(&self, before: &Self) {
+        if self.address() == before.address() && self.longest == before.longest {
+            let known = lock(&before.mtu).clone();
+            self.search(|mtu| *mtu = known);
         }
     }
 
@@ -120,7 +136,7 @@ impl Peer {
     /// What others may know.
     pub fn state(&self) -> PeerState {
         let (generation, _) = self.sealing(0).sealed();
-        PeerState { address: self.address(), arrives: self.arrives(), generation }
+        PeerState { session: self.session, address: self.address(), arrives: self.arrives(), generation }
     }
 
     /// A number for a frame that travels in parts.

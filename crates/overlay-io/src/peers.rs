@@ -1,11 +1,23 @@
 //! The nodes that this one speaks to.
+//!
+//! Keys are agreed on anew from time to time, and the two nodes do not change over at one moment:
+//!
+//! ```text
+//!   expected ─── the peer seals with it ───▶ present ─── another takes its place ───▶ former ─── GRACE ───▶ forgotten
+//!   only opens                               opens and seals                          only opens
+//! ```
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use overlay::topology::NodeId;
 
 use crate::peer::Peer;
+
+/// How long a session is listened to that was replaced: what was sealed with it may still be under way.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Default)]
@@ -15,34 +27,76 @@ pub(crate) struct Peers {
 
 #[derive(Default)]
 struct Index {
-    by_node: HashMap<NodeId, Arc<Peer>>,
+    by_node: HashMap<NodeId, Sessions>,
     by_session: HashMap<u32, Arc<Peer>>,
+}
+
+/// The sessions with one node.
+struct Sessions {
+    present: Arc<Peer>,
+    /// And until when it is listened to.
+    former: Option<(Arc<Peer>, Duration)>,
+    expected: Option<Arc<Peer>>,
 }
 
 impl Peers {
     pub fn of_node(&self, node: NodeId) -> Option<Arc<Peer>> {
-        self.read().by_node.get(&node).cloned()
+        self.read().by_node.get(&node).map(|sessions| sessions.present.clone())
     }
 
     pub fn of_session(&self, session: u32) -> Option<Arc<Peer>> {
         self.read().by_session.get(&session).cloned()
     }
 
+    /// The present session with each node.
     pub fn all(&self) -> Vec<Arc<Peer>> {
-        self.read().by_node.values().cloned().collect()
+        self.read().by_node.values().map(|sessions| sessions.present.clone()).collect()
     }
 
-    /// Adds `peer`, in the place of what was known of its node.
-    pub fn insert(&self, peer: Peer) {
+    /// Adds `peer`, whose session is its node's present one from now on.
+    pub fn insert(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
         let mut index = self.write();
-        index.remove(peer.node);
-        index.by_session.insert(peer.session, peer.clone());
-        index.by_node.insert(peer.node, peer);
+        index.listen(&peer);
+        index.change_over(peer, now);
+    }
+
+    /// Adds `peer`, whose session becomes its node's present one with the first datagram that is opened; at once if there
+    /// is no other.
+    pub fn expect(&self, peer: Peer, now: Duration) {
+        let peer = Arc::new(peer);
+        let mut index = self.write();
+        index.listen(&peer);
+        let Some(sessions) = index.by_node.get_mut(&peer.node) else { return index.change_over(peer, now) };
+        peer.is_expected.store(true, Ordering::Relaxed);
+        let before = sessions.expected.replace(peer);
+        index.forget(before);
+    }
+
+    /// Something was opened of `peer`, which was expected.
+    pub fn heard(&self, peer: &Arc<Peer>, now: Duration) {
+        let mut index = self.write();
+        let sessions = index.by_node.get(&peer.node);
+        let expected = sessions.and_then(|sessions| sessions.expected.as_ref());
+        if expected.is_some_and(|expected| Arc::ptr_eq(expected, peer)) {
+            index.change_over(peer.clone(), now);
+        }
+    }
+
+    /// Listens no more to sessions that were replaced long ago.
+    pub fn forget_former(&self, now: Duration) {
+        let mut index = self.write();
+        let sessions = index.by_node.values_mut();
+        let is_over = |former: &mut (_, Duration)| former.1 <= now;
+        let over: Vec<_> = sessions.filter_map(|sessions| sessions.former.take_if(is_over)).collect();
+        over.into_iter().for_each(|(peer, _)| index.forget(Some(peer)));
     }
 
     pub fn remove(&self, node: NodeId) {
-        self.write().remove(node);
+        let mut index = self.write();
+        let Some(Sessions { present, former, expected }) = index.by_node.remove(&node) else { return };
+        let others = [former.map(|(peer, _)| peer), expected, Some(present)];
+        others.into_iter().for_each(|peer| index.forget(peer));
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
@@ -55,9 +109,139 @@ impl Peers {
 }
 
 impl Index {
-    fn remove(&mut self, node: NodeId) {
-        if let Some(before) = self.by_node.remove(&node) {
-            self.by_session.remove(&before.session);
+    fn listen(&mut self, peer: &Arc<Peer>) {
+        self.by_session.insert(peer.session, peer.clone());
+    }
+
+    /// Listens to `peer` no more, unless its number is another one's by now.
+    fn forget(&mut self, peer: Option<Arc<Peer>>) {
+        let Some(peer) = peer else { return };
+        if self.by_session.get(&peer.session).is_some_and(|known| Arc::ptr_eq(known, &peer)) {
+            self.by_session.remove(&peer.session);
         }
+    }
+
+    /// Makes `peer` its node's present one.
+    fn change_over(&mut self, peer: Arc<Peer>, now: Duration) {
+        peer.is_expected.store(false, Ordering::Relaxed);
+        let node = peer.node;
+        let Some(sessions) = self.by_node.get_mut(&node) else {
+            self.by_node.insert(node, Sessions { present: peer, former: None, expected: None });
+            return;
+        };
+        peer.follow(&sessions.present);
+        let expected = sessions.expected.take().filter(|expected| !Arc::ptr_eq(expected, &peer));
+        let before = std::mem::replace(&mut sessions.present, peer);
+        let former = sessions.former.replace((before, now + GRACE));
+        self.forget(former.map(|(peer, _)| peer));
+        self.forget(expected);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use overlay::tunnel::keys::Direction;
+    use overlay::tunnel::lane::Limits;
+
+    use super::*;
+    use crate::peer::Agreement;
+
+    const NODE: NodeId = NodeId(2);
+    const NOW: Duration = Duration::from_secs(100);
+    const LONGEST: usize = 1472;
+
+    fn peer_at(port: u16, session: u32) -> Peer {
+        let direction = Direction::FromDialer;
+        let limits = Limits::default();
+        let agreed = Agreement { secret: [session as u8; 32], direction, own: session, theirs: 0, limits };
+        Peer::new(NODE, ([10, 0, 0, 1], port).into(), agreed, LONGEST, NOW)
+    }
+
+    fn peer(session: u32) -> Peer {
+        peer_at(7474, session)
+    }
+
+    /// Which sessions are listened to, and which is the present one.
+    fn known(peers: &Peers) -> (Vec<u32>, Option<u32>) {
+        let sessions = (0..10).filter(|session| peers.of_session(*session).is_some());
+        (sessions.collect(), peers.of_node(NODE).map(|peer| peer.session))
+    }
+
+    #[test]
+    fn a_session_that_was_replaced_is_listened_to_for_a_while() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.insert(peer(2), NOW);
+        assert_eq!(known(&peers), (vec![1, 2], Some(2)));
+        peers.forget_former(NOW + GRACE - Duration::from_millis(1));
+        assert_eq!(known(&peers), (vec![1, 2], Some(2)));
+        peers.forget_former(NOW + GRACE);
+        assert_eq!(known(&peers), (vec![2], Some(2)));
+    }
+
+    #[test]
+    fn only_one_is() {
+        let peers = Peers::default();
+        (1..9).for_each(|session| peers.insert(peer(session), NOW));
+        assert_eq!(known(&peers), (vec![7, 8], Some(8)));
+    }
+
+    #[test]
+    fn a_session_that_is_expected_is_used_when_the_peer_does() {
+        let peers = Peers::default();
+        peers.expect(peer(1), NOW);
+        assert_eq!(known(&peers), (vec![1], Some(1)), "there is no other");
+        peers.expect(peer(2), NOW);
+        peers.expect(peer(3), NOW);
+        assert_eq!(known(&peers), (vec![1, 3], Some(1)), "one is expected");
+        let expected = peers.of_session(3).unwrap();
+        assert!(expected.is_expected.load(Ordering::Relaxed));
+        peers.heard(&expected, NOW);
+        assert_eq!(known(&peers), (vec![1, 3], Some(3)));
+        assert!(!expected.is_expected.load(Ordering::Relaxed));
+        peers.forget_former(NOW + GRACE);
+        assert_eq!(known(&peers), (vec![3], Some(3)));
+    }
+
+    #[test]
+    fn what_was_expected_before_is_not_used() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.expect(peer(2), NOW);
+        let expected = peers.of_session(2).unwrap();
+        peers.insert(peer(3), NOW);
+        assert_eq!(known(&peers), (vec![1, 3], Some(3)));
+        peers.heard(&expected, NOW);
+        assert_eq!(known(&peers), (vec![1, 3], Some(3)));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_the_newest_sessions() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.insert(peer(1), NOW);
+        peers.forget_former(NOW + GRACE);
+        assert!(Arc::ptr_eq(&peers.of_session(1).unwrap(), &peers.of_node(NODE).unwrap()));
+    }
+
+    #[test]
+    fn a_node_is_forgotten_with_all_its_sessions() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.insert(peer(2), NOW);
+        peers.expect(peer(3), NOW);
+        peers.remove(NODE);
+        assert_eq!(known(&peers), (vec![], None));
+    }
+
+    #[test]
+    fn what_is_known_of_the_path_is_known_of_the_next_session() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.of_node(NODE).unwrap().search(|mtu| mtu.arrived(1400, NOW));
+        peers.insert(peer(2), NOW);
+        assert_eq!(peers.of_node(NODE).unwrap().arrives(), 1400);
+        peers.insert(peer_at(7475, 3), NOW);
+        assert!(peers.of_node(NODE).unwrap().arrives() < 1400, "that is another path");
     }
 }

@@ -187,10 +187,20 @@ impl Plane {
         self.shared.taps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Speaks with `node` from now on, which is at `address`, as `agreed`. What was agreed on with it before is over.
-    /// `longest`: bytes of a datagram that the way there may carry at most.
+    /// Speaks with `node` from now on, which is at `address`, as `agreed`. What it has sent as was agreed on before is still
+    /// heard for some seconds. `longest`: bytes of a datagram that the way there may carry at most.
+    ///
+    /// Of two nodes that are to lose nothing while they change over, one calls [`Self::expect`] first, and then the other
+    /// one this.
     pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize) {
-        self.shared.peers.insert(Peer::new(node, address, agreed, longest, self.shared.now()));
+        let now = self.shared.now();
+        self.shared.peers.insert(Peer::new(node, address, agreed, longest, now), now);
+    }
+
+    /// The same, but goes on as was agreed on before until `node` speaks as `agreed`. Only the last call before that counts.
+    pub fn expect(&self, node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize) {
+        let now = self.shared.now();
+        self.shared.peers.expect(Peer::new(node, address, agreed, longest, now), now);
     }
 
     /// Speaks no more with `node`.
@@ -265,6 +275,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         }
         if is_seldom {
             seldom = now + SELDOM;
+            shared.peers.forget_former(now);
             let mut parcels = Vec::new();
             lock(&shared.switch).tick(now, &mut parcels);
             forwarder.deliver_all(parcels);

@@ -47,6 +47,15 @@ fn assert_no_mistakes(world: &World) {
     }
 }
 
+/// Says that it is over when it is dropped, also by a check that fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Waits until `plane` has counted.
 fn await_count(plane: &Plane, counter: Counter) {
     let begun = Instant::now();
@@ -91,6 +100,33 @@ fn keys_change_under_way() {
     while generation() < 3 {
         assert!(begun.elapsed() < LIMIT, "{}", generation());
         exchange(&ends, 1_000_000);
+    }
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn sessions_are_replaced_under_way() {
+    const TIMES: u8 = 50;
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let (ends, between) = (a.connect(&b, 5000), a.connect(&b, 5001));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                exchange(&ends, 100_000);
+            }
+        });
+        for time in 1..=TIMES {
+            world.agree_anew(time);
+            // Behind what was sealed as the nodes had agreed on before.
+            exchange(&between, 10_000);
+        }
+    });
+    for host in &world.hosts {
+        assert_eq!(host.plane.counter(Counter::Stranger), 0, "at {}", host.node);
     }
     assert_no_mistakes(&world);
 }

@@ -80,6 +80,7 @@ pub struct Station {
 /// Hosts on one network.
 pub struct World {
     pub underlay: Namespace,
+    mtu: usize,
     pub hosts: Vec<Host>,
 }
 
@@ -90,11 +91,11 @@ impl World {
         underlay.ip("link add bridge type bridge");
         underlay.ip(&format!("link set bridge mtu {mtu} up"));
         let hosts: Vec<Host> = (1..=hosts).map(|number| Host::new(&underlay, number, mtu)).collect();
-        let world = Self { underlay, hosts };
+        let world = Self { underlay, mtu, hosts };
         world.use_topology(|nodes| Topology::mesh(Version(1), nodes).unwrap());
         for host in &world.hosts {
             for other in world.hosts.iter().filter(|other| other.node != host.node) {
-                host.plane.connect(other.node, other.address, agreement(host.node, other.node), mtu - 28);
+                host.plane.connect(other.node, other.address, agreement(host.node, other.node, 0), mtu - 28);
             }
         }
         world
@@ -109,6 +110,21 @@ impl World {
         }
         for host in &self.hosts {
             host.plane.command(|switch, _, _| switch.use_version(topology.version())).unwrap();
+        }
+    }
+
+    /// Lets the first two hosts agree anew, the so many-th time, and waits until both seal as that says.
+    pub fn agree_anew(&self, time: u8) {
+        let [a, b, ..] = &self.hosts[..] else { panic!("two hosts are there") };
+        let longest = self.mtu - 28;
+        let agreed = agreement(b.node, a.node, time);
+        let session = agreed.own;
+        b.plane.expect(a.node, a.address, agreed, longest);
+        a.plane.connect(b.node, b.address, agreement(a.node, b.node, time), longest);
+        let begun = Instant::now();
+        while b.plane.peer(a.node).unwrap().session != session {
+            assert!(begun.elapsed() < LIMIT, "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -165,12 +181,13 @@ impl Host {
     }
 }
 
-/// What two nodes have agreed on.
-fn agreement(own: NodeId, theirs: NodeId) -> Agreement {
-    let session = |of: NodeId, with: NodeId| u32::from(of.0) << 16 | u32::from(with.0);
+/// What two nodes have agreed on the so many-th time.
+fn agreement(own: NodeId, theirs: NodeId, time: u8) -> Agreement {
+    let session =
+        |of: NodeId, with: NodeId| u32::from(time) << 24 | u32::from(of.0) << 16 | u32::from(with.0);
     let (low, high) = (own.min(theirs).0 as u8, own.max(theirs).0 as u8);
     let mut secret = [7; 32];
-    (secret[0], secret[1]) = (low, high);
+    [secret[0], secret[1], secret[2]] = [low, high, time];
     let direction = if own < theirs { Direction::FromDialer } else { Direction::FromListener };
     let limits = Limits { age: KEY_AGE, ..Limits::default() };
     Agreement { secret, direction, own: session(own, theirs), theirs: session(theirs, own), limits }
