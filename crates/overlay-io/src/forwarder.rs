@@ -2,12 +2,14 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use overlay::segment::vnet::{self, VnetHeader};
 use overlay::switch::{Frame, From, Parcel, PortId, To, Verdict};
 use waiting::lock;
 
 use crate::counters::Counter;
+use crate::meters::Meter;
 use crate::outgoing::Outgoing;
 use crate::plane::Shared;
 
@@ -24,24 +26,31 @@ impl Forwarder {
         Self { shared, outgoing: Outgoing::new(lane), ways: Vec::new() }
     }
 
-    /// Carries what the TAP of `port` has handed over, a header and a frame, to where it belongs.
-    pub fn carry(&mut self, port: PortId, read: &[u8]) {
+    /// Carries what the TAP of `port` has handed over, a header and a frame, to where it belongs. `meter` counts what the
+    /// switch does not drop: a LAN's own traffic is none of the overlay's.
+    pub fn carry(&mut self, port: PortId, read: &[u8], meter: &Meter) {
         let Some((header, frame)) = read.split_first_chunk::<{ vnet::LENGTH }>() else { return };
         let vnet = VnetHeader::decode(header);
-        self.decide(From::Port(port), &vnet, frame);
+        let now = self.shared.now();
+        if self.decide(From::Port(port), &vnet, frame, now) {
+            meter.count(&vnet, frame, now);
+        }
         if let Some(to) = self.spread(&vnet, frame) {
             self.deliver(To::Port(to), &vnet, frame);
         }
     }
 
-    /// Lets the switch decide on `frame`, which came with `vnet`. [`Self::spread`] sends it.
-    pub fn decide(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) {
+    /// Lets the switch decide on `frame`, which came with `vnet`. [`Self::spread`] sends it. False if it is
+    /// dropped.
+    pub fn decide(&mut self, from: From, vnet: &VnetHeader, frame: &[u8], now: Duration) -> bool {
         self.ways.clear();
-        let (now, frame) = (self.shared.now(), Frame { vnet: *vnet, bytes: frame });
+        let frame = Frame { vnet: *vnet, bytes: frame };
         let verdict = lock(&self.shared.switch).forward(from, frame, now, &mut self.ways);
+        let is_dropped = matches!(verdict, Verdict::Dropped(_));
         if let (Verdict::Answered(answer), From::Port(port)) = (verdict, from) {
             self.deliver(To::Port(port), &VnetHeader::default(), &answer);
         }
+        !is_dropped
     }
 
     /// True if what was decided on last goes to several places.

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use overlay::message::{Answer, Envelope, Message};
@@ -93,7 +94,7 @@ impl Forwarder {
         let now = self.shared.now();
         match Message::decode(content) {
             Ok(Message::Frame(envelope, frame)) => {
-                self.decide_on(peer, &envelope, frame);
+                self.decide_on(peer, &envelope, frame, now);
                 if self.goes_many_ways() {
                     // In order with what came before.
                     bound.leave(&self.shared);
@@ -107,7 +108,7 @@ impl Forwarder {
                 match whole {
                     Ok(Some(frame)) => {
                         bound.leave(&self.shared);
-                        self.decide_on(peer, &envelope, &frame);
+                        self.decide_on(peer, &envelope, &frame, now);
                         if let Some(port) = self.spread(&envelope.vnet, &frame) {
                             self.deliver(To::Port(port), &envelope.vnet, &frame);
                         }
@@ -129,8 +130,8 @@ impl Forwarder {
         }
     }
 
-    fn decide_on(&mut self, peer: &Peer, envelope: &Envelope, frame: &[u8]) {
+    fn decide_on(&mut self, peer: &Peer, envelope: &Envelope, frame: &[u8], now: Duration) {
         let from = From::Link { neighbour: peer.node, label: envelope.label };
-        self.decide(from, &envelope.vnet, frame);
+        self.decide(from, &envelope.vnet, frame, now);
     }
 }

@@ -5,11 +5,12 @@
 //! * [`path_limit`]: how long a datagram may be.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
 //! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
-//! * [`counters`]: what went nowhere.
+//! * [`counters`]: what went nowhere; `meters`: who sends how much to whom.
 
 pub mod counters;
 mod forwarder;
 mod incoming;
+mod meters;
 mod outgoing;
 pub mod path_limit;
 pub mod peer;

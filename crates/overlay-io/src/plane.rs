@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use overlay::matrix::Traffic;
 use overlay::message::PROBE;
 use overlay::switch::{Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
@@ -29,6 +30,7 @@ use waiting::lock;
 
 use crate::counters::{Counter, Counters};
 use crate::forwarder::Forwarder;
+use crate::meters::Meters;
 use crate::peer::{Agreement, LANES, Peer, PeerState};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
@@ -49,6 +51,7 @@ pub(crate) struct Shared {
     pub switch: Mutex<Switch>,
     pub peers: Peers,
     pub counters: Counters,
+    pub meters: Meters,
     taps: RwLock<HashMap<PortId, Arc<Tap>>>,
     started: Instant,
 }
@@ -131,6 +134,7 @@ impl Plane {
             switch: Mutex::new(switch),
             peers: Peers::default(),
             counters: Counters::default(),
+            meters: Meters::default(),
             taps: RwLock::default(),
             started: Instant::now(),
         });
@@ -226,6 +230,16 @@ impl Plane {
         self.shared.counters.get(counter)
     }
 
+    /// Who has sent how much to whom, of what came in at this node's ports: the busiest pairs first, 4096 of them at most, and
+    /// behind them all others as one.
+    ///
+    /// `window` is the time before the present slot of [`overlay::matrix::SLOT`], rounded up to whole slots and limited by
+    /// [`overlay::matrix::LONGEST`]. Each frame is counted where it comes in, and so once in the whole network.
+    #[must_use]
+    pub fn matrix(&self, window: Duration) -> Vec<Traffic> {
+        self.shared.meters.read(window, self.shared.now())
+    }
+
     /// How it stands with `node`; `None` without a session.
     #[must_use]
     pub fn peer(&self, node: NodeId) -> Option<PeerState> {
@@ -235,11 +249,12 @@ impl Plane {
 
 /// Carries frames from `tap` to where they belong, until the device is gone.
 fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
+    let meter = forwarder.shared.meters.take();
     let mut buffer = vec![0; tap::MOST];
     while wait_for(tap, stop) {
         for _ in 0..TURN {
             match tap.read(&mut buffer) {
-                Ok(length) => forwarder.carry(port, &buffer[..length]),
+                Ok(length) => forwarder.carry(port, &buffer[..length], &meter),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return forwarder.shared.counters.count(Counter::PortGone),
             }

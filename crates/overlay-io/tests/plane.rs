@@ -2,18 +2,22 @@
 
 mod world;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::Epoch;
+use overlay::Mac;
+use overlay::matrix::{Flow, LONGEST, Traffic, Volume};
 use overlay::switch::{PortId, PortKind};
 use overlay::topology::{Topology, Version};
 use overlay_io::counters::Counter;
 use overlay_io::plane::Plane;
+use overlay_io::socket::{MOST, Socket};
 use world::{LIMIT, Station, World, pattern, read};
 
 /// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
@@ -179,6 +183,65 @@ fn a_path_that_becomes_narrow_is_noticed() {
     }
     exchange(&ends, 1_000_000);
     assert_no_mistakes(&world);
+}
+
+/// What `from` has sent to `to`, as `host` has counted, when that is so many frames.
+fn await_traffic(world: &World, host: usize, (from, to): (&Station, &Station), frames: u64) -> Traffic {
+    let flow = Some(Flow { from: from.mac, to: to.mac });
+    let begun = Instant::now();
+    loop {
+        let matrix = world.hosts[host].plane.matrix(LONGEST);
+        assert!(matrix.is_sorted_by_key(|traffic| Reverse(traffic.volume.bytes)));
+        let traffic = matrix.into_iter().find(|traffic| traffic.flow == flow);
+        if let Some(traffic) = traffic.filter(|traffic| traffic.volume.frames >= frames) {
+            return traffic;
+        }
+        assert!(begun.elapsed() < LIMIT, "{traffic:?}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn frames_are_counted_once_for_who_sends_and_who_receives() {
+    const HEADERS: u64 = 14 + 20 + 8;
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let (a, b, c) = (world.station(1, 0, MTU), world.station(2, 1, MTU), world.station(3, 0, MTU));
+    let beginning = Instant::now();
+    let open = |station: &Station| {
+        let address = SocketAddr::new(station.address.parse().unwrap(), 6000);
+        (station.network.enter(|| Socket::bind(address).unwrap()), address)
+    };
+    let ((from, from_address), (to, to_address), (near, near_address)) = (open(&a), open(&b), open(&c));
+    let mut buffer = vec![0; MOST];
+    let mut send = |from: &Socket, (to, address): (&Socket, SocketAddr), bytes: usize, length| {
+        from.send(address, &vec![7; bytes], length).unwrap();
+        let mut arrived = 0;
+        while arrived < bytes {
+            assert!(beginning.elapsed() < LIMIT, "{arrived} of {bytes} bytes came");
+            arrived += to.receive(&mut buffer).map_or(0, |arrival| arrival.bytes);
+        }
+    };
+    for _ in 0..100 {
+        send(&from, (&to, to_address), 200, 200);
+    }
+    // One segment for the device, and ten frames.
+    send(&from, (&to, to_address), 9500, 1000);
+    send(&to, (&from, from_address), 300, 300);
+    send(&from, (&near, near_address), 500, 500);
+
+    let there = await_traffic(&world, 0, (&a, &b), 110);
+    let volume = |payload, frames| Volume { bytes: payload + frames * HEADERS, frames };
+    assert_eq!(there.volume, volume(100 * 200 + 9500, 110));
+    assert_eq!(await_traffic(&world, 1, (&b, &a), 1).volume, volume(300, 1));
+    assert_eq!(await_traffic(&world, 0, (&a, &c), 1).volume, volume(500, 1));
+    let seconds = there.volume.bytes as f64 / there.bytes_per_second;
+    assert!(seconds >= 5.0 && seconds <= LONGEST.as_secs_f64(), "{seconds}");
+    let is_at = |host: usize, from: Mac| {
+        let matrix = world.hosts[host].plane.matrix(LONGEST);
+        matrix.iter().any(|traffic| traffic.flow.is_some_and(|flow| flow.from == from))
+    };
+    assert!(!is_at(1, a.mac) && !is_at(0, b.mac), "it is counted where it comes in");
 }
 
 #[test]

@@ -2,12 +2,19 @@
 //!
 //! For each pair of addresses, bytes and frames are counted in slots of some seconds; a rate is what the newest slots
 //! hold. The matrix has a limit: pairs that come when it is full and none has been quiet are counted together.
+//!
+//! Threads count in matrices of their own; what is wanted of all is their [`Sum`].
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
+use crate::ethernet::Front;
 use crate::mac::Mac;
+use crate::segment::split::Plan;
+use crate::segment::vnet::VnetHeader;
 
 /// How long one slot is filled.
 pub const SLOT: Duration = Duration::from_secs(5);
@@ -31,6 +38,17 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// That of `frame`, which came with `vnet`; `None` if it cannot be cut as that says.
+    #[must_use]
+    #[inline]
+    pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Option<Self> {
+        if !vnet.is_segment() {
+            return Some(Self { bytes: frame.len() as u64, frames: 1 });
+        }
+        let plan = Plan::of(vnet, frame).ok()?;
+        Some(Self { bytes: plan.bytes() as u64, frames: plan.pieces() as u64 })
+    }
+
     fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.frames = self.frames.saturating_add(other.frames);
@@ -78,15 +96,24 @@ pub struct Flow {
     pub to: Mac,
 }
 
+impl Flow {
+    /// That of `frame`; `None` if it is too short to have one.
+    #[must_use]
+    #[inline]
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        Front::of(frame).map(|front| Self { from: front.source, to: front.destination })
+    }
+}
+
 /// Who sends how much to whom.
 #[derive(Default)]
-pub struct Matrix<S = std::hash::RandomState> {
-    pairs: HashMap<Flow, Pair, S>,
+pub struct Matrix {
+    pairs: HashMap<Flow, Pair, RandomState>,
     /// All pairs for which there was no room.
     others: Pair,
 }
 
-impl<S: BuildHasher> Matrix<S> {
+impl Matrix {
     /// Counts what `flow` has sent at `now`.
     #[inline]
     pub fn count(&mut self, flow: Flow, volume: Volume, now: Duration) {
@@ -101,12 +128,10 @@ impl<S: BuildHasher> Matrix<S> {
         }
     }
 
-    /// What each pair has sent within `time` before the present slot, which is at most [`LONGEST`] and is rounded up to
-    /// whole slots; and what all pairs together have for which there was no room.
-    pub fn within(&self, time: Duration, now: Duration) -> (impl Iterator<Item = (Flow, Volume)>, Volume) {
-        let to = slot(now);
-        let slots = time.min(LONGEST).as_nanos().div_ceil(SLOT.as_nanos());
-        let from = to.saturating_sub(slots as u64);
+    /// What each pair has sent within `window` before the present slot; and what all pairs together have for which there was
+    /// no room.
+    fn within(&self, window: Window) -> (impl Iterator<Item = (Flow, Volume)>, Volume) {
+        let Window { from, to } = window;
         let all = self.pairs.iter().map(move |(flow, pair)| (*flow, pair.between(from, to)));
         (all.filter(|(_, volume)| volume.frames > 0), self.others.between(from, to))
     }
@@ -122,6 +147,83 @@ impl<S: BuildHasher> Matrix<S> {
     }
 }
 
+/// Slots from `from` on, before `to`.
+#[derive(Clone, Copy)]
+struct Window {
+    from: u64,
+    to: u64,
+}
+
+impl Window {
+    /// The whole slots that hold `time` before the one that is being filled at `now`: at least one, if there has been one.
+    fn new(time: Duration, now: Duration) -> Self {
+        let to = slot(now);
+        let slots = time.clamp(SLOT, LONGEST).as_nanos().div_ceil(SLOT.as_nanos());
+        Self { from: to.saturating_sub(slots as u64), to }
+    }
+
+    fn length(self) -> Duration {
+        SLOT * (self.to - self.from) as u32
+    }
+}
+
+/// What a pair sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Which one; `None` for all that are not told apart.
+    pub flow: Option<Flow>,
+    /// What it has sent.
+    pub volume: Volume,
+    /// How much of it in a second.
+    pub bytes_per_second: f64,
+    /// How many in a second.
+    pub frames_per_second: f64,
+}
+
+/// What several matrices have counted.
+pub struct Sum {
+    window: Window,
+    pairs: HashMap<Flow, Volume, RandomState>,
+    others: Volume,
+}
+
+impl Sum {
+    /// What is counted within `time` before the present slot: at most [`LONGEST`], and rounded up to whole slots.
+    #[must_use]
+    pub fn new(time: Duration, now: Duration) -> Self {
+        Self { window: Window::new(time, now), pairs: HashMap::default(), others: Volume::default() }
+    }
+
+    /// Adds what is in `matrix`.
+    pub fn add(&mut self, matrix: &Matrix) {
+        let (pairs, others) = matrix.within(self.window);
+        pairs.for_each(|(flow, volume)| self.pairs.entry(flow).or_default().add(volume));
+        self.others.add(others);
+    }
+
+    /// The pairs that have sent the most bytes, the busiest first, at most `most` of them; behind them what all others have
+    /// sent together, if they have.
+    #[must_use]
+    pub fn busiest(self, most: usize) -> Vec<Traffic> {
+        let Self { window, pairs, mut others } = self;
+        let mut pairs: Vec<_> = pairs.into_iter().collect();
+        pairs.sort_unstable_by_key(|(flow, volume)| (Reverse(volume.bytes), *flow));
+        pairs.iter().skip(most).for_each(|(_, volume)| others.add(*volume));
+        pairs.truncate(most);
+        let all = pairs.into_iter().map(|(flow, volume)| (Some(flow), volume));
+        let others = (others.frames > 0).then_some((None, others));
+        let seconds = window.length().as_secs_f64();
+        let rate = |count: u64| count as f64 / seconds;
+        let traffic = |(flow, volume): (_, Volume)| Traffic {
+            flow,
+            volume,
+            bytes_per_second: rate(volume.bytes),
+            frames_per_second: rate(volume.frames),
+        };
+        all.chain(others).map(traffic).collect()
+    }
+}
+
 fn slot(now: Duration) -> u64 {
     now.as_secs() / SLOT.as_secs()
 }
@@ -129,6 +231,7 @@ fn slot(now: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::vnet::gso;
 
     fn mac(number: u32) -> Mac {
         let [a, b, c, d] = number.to_be_bytes();
@@ -144,7 +247,7 @@ mod tests {
     }
 
     fn within(matrix: &Matrix, time: Duration, now: Duration) -> Vec<(Flow, Volume)> {
-        let mut all: Vec<_> = matrix.within(time, now).0.collect();
+        let mut all: Vec<_> = matrix.within(Window::new(time, now)).0.collect();
         all.sort_by_key(|(flow, _)| *flow);
         all
     }
@@ -195,11 +298,68 @@ mod tests {
     fn it_has_a_limit_and_forgets_the_quiet() {
         let (mut matrix, now) = (Matrix::default(), SLOT * 100);
         (0..2 * MAX_PAIRS as u32).for_each(|from| matrix.count(flow(from, 1), volume(64, 1), now));
-        let (pairs, others) = matrix.within(SLOT, now + SLOT);
+        let (pairs, others) = matrix.within(Window::new(SLOT, now + SLOT));
         assert_eq!((pairs.count(), others), (MAX_PAIRS, volume(64 * MAX_PAIRS as u64, MAX_PAIRS as u64)));
         let later = now + SLOT * SLOTS as u32;
         matrix.count(flow(1, 2), volume(9, 1), later);
         assert_eq!(matrix.pairs.len(), 1);
         assert_eq!(within(&matrix, SLOT, later + SLOT), [(flow(1, 2), volume(9, 1))]);
+    }
+
+    #[test]
+    fn matrices_are_added_up_and_the_busiest_come_first() {
+        let (mut one, mut two, now) = (Matrix::default(), Matrix::default(), SLOT * 100);
+        one.count(flow(1, 2), volume(100, 1), now);
+        one.count(flow(1, 3), volume(150, 2), now);
+        two.count(flow(1, 2), volume(100, 2), now);
+        two.count(flow(2, 1), volume(10, 1), now);
+        two.count(flow(3, 1), volume(10, 1), now);
+        let busiest = |time, most| {
+            let mut sum = Sum::new(time, now + SLOT);
+            sum.add(&one);
+            sum.add(&two);
+            sum.busiest(most)
+        };
+        let traffic = |flow, volume: Volume, seconds: f64| Traffic {
+            flow,
+            volume,
+            bytes_per_second: volume.bytes as f64 / seconds,
+            frames_per_second: volume.frames as f64 / seconds,
+        };
+        let expected = |seconds| {
+            [(Some(flow(1, 2)), volume(200, 3)), (Some(flow(1, 3)), volume(150, 2)), (None, volume(20, 2))]
+                .map(|(flow, volume)| traffic(flow, volume, seconds))
+        };
+        assert_eq!(busiest(Duration::ZERO, 2), expected(5.0));
+        assert_eq!(busiest(SLOT * 2 - Duration::from_nanos(1), 2), expected(10.0));
+        assert_eq!(busiest(LONGEST, 2), expected(60.0));
+        assert_eq!(busiest(SLOT, 4).iter().filter(|traffic| traffic.flow.is_none()).count(), 0);
+    }
+
+    #[test]
+    fn rates_are_about_the_time_that_there_has_been() {
+        let mut matrix = Matrix::default();
+        matrix.count(flow(1, 2), volume(1000, 10), Duration::ZERO);
+        let busiest = |now| {
+            let mut sum = Sum::new(LONGEST, now);
+            sum.add(&matrix);
+            sum.busiest(9)
+        };
+        assert_eq!(busiest(Duration::ZERO), [], "no slot is full");
+        assert_eq!(busiest(SLOT)[0].bytes_per_second, 200.0);
+        assert_eq!(busiest(SLOT * 2)[0].bytes_per_second, 100.0);
+    }
+
+    #[test]
+    fn segments_count_as_what_they_are_cut_into() {
+        let frame = [0; 60];
+        assert_eq!(Volume::of(&VnetHeader::default(), &frame), Some(volume(60, 1)));
+        // Ethernet, IPv4 and UDP, and 2500 bytes in pieces of 1000.
+        let mut segment = vec![0; 42 + 2500];
+        segment[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        (segment[16], segment[17], segment[23]) = (10, 0, 17);
+        let vnet = VnetHeader { gso_type: gso::UDP_L4, gso_size: 1000, ..VnetHeader::partial(34, 6) };
+        assert_eq!(Volume::of(&vnet, &segment), Some(volume(3 * 42 + 2500, 3)));
+        assert_eq!(Volume::of(&vnet, &frame), None, "that is no segment");
     }
 }

@@ -95,6 +95,12 @@ impl Plan {
         self.pieces
     }
 
+    /// Bytes of all pieces together.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pieces * self.header + self.payload
+    }
+
     /// What goes with each piece.
     #[must_use]
     pub fn piece_vnet(&self) -> VnetHeader {
