@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use fabric::Epoch;
 use overlay::Mac;
-use overlay::message::{Envelope, Message};
+use overlay::message::{Answer, Envelope, Message, Report};
 use overlay::parts::{MAX_FRAME, Part, Reassembly};
+use overlay::path_quality::{PathQuality, RoundTrip};
 use overlay::segment::VnetHeader;
 use overlay::switch::{
     Destination, Entry, Frame, From, Label, Limits, PortId, PortKind, Switch, To, Verdict,
@@ -32,6 +33,7 @@ pub fn content(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut reassembly = Reassembly::default();
     let mut now = Duration::ZERO;
+    let mut quality = PathQuality::new(now);
     while !input.is_empty() {
         now += Duration::from_millis(input.byte().into());
         let said = input.bytes();
@@ -48,6 +50,17 @@ pub fn content(bytes: &[u8]) {
             }
             Ok(Message::Probe(length)) => assert_eq!(said[..4], Message::probe(length)),
             Ok(Message::Answer(answer)) => assert_eq!(said, answer.encode()),
+            Ok(Message::Report(report)) => {
+                assert_eq!(said, report.encode());
+                quality.reported(&report);
+                assert!(quality.sent() >= quality.lost());
+            }
+            Ok(Message::Echo(stamp)) => {
+                assert_eq!(said, Message::echo(stamp));
+                quality.echoed(stamp, now);
+                let is_possible = |trip: RoundTrip| trip.least <= trip.smoothed && trip.smoothed <= now;
+                assert!(quality.round_trip().is_none_or(is_possible));
+            }
             Err(_) => {}
         }
     }
@@ -164,7 +177,9 @@ pub fn content_seeds() -> Vec<Vec<u8>> {
         [&envelope.part_front(&part(0))[..], &[7; 45]].concat(),
         [&envelope.part_front(&part(1))[..], &[8; 45]].concat(),
         Message::probe(1472).to_vec(),
-        overlay::message::Answer { length: 1472, lane: 1, generation: 2 }.encode().to_vec(),
+        Answer { length: 1472, lane: 1, generation: 2 }.encode().to_vec(),
+        Report { received: 100, lost: 3, stamp: 5_000_000 }.encode().to_vec(),
+        Message::echo(5_000_000).to_vec(),
     ];
     let scripted = said.map(|said| [&[1, said.len() as u8][..], &said].concat());
     vec![scripted.concat()]

@@ -94,6 +94,7 @@ impl Forwarder {
         let now = self.shared.now();
         match Message::decode(content) {
             Ok(Message::Frame(envelope, frame)) => {
+                peer.use_it();
                 self.decide_on(peer, &envelope, frame, now);
                 if self.goes_many_ways() {
                     // In order with what came before.
@@ -104,6 +105,7 @@ impl Forwarder {
                 }
             }
             Ok(Message::Part(envelope, part, bytes)) => {
+                peer.use_it();
                 let whole = lock(&peer.reassembly).take(&part, bytes, now);
                 match whole {
                     Ok(Some(frame)) => {
@@ -120,12 +122,18 @@ impl Forwarder {
             Ok(Message::Probe(asked)) if usize::from(asked) == length => {
                 let answer = Answer { length: asked, lane: header.lane, generation: header.generation };
                 // One that is lost is asked for again.
-                let _ = self.outgoing.answer(&self.shared.socket, peer, &answer, now);
+                let _ = self.outgoing.tell(&self.shared.socket, peer, &answer.encode(), now);
             }
             Ok(Message::Answer(answer)) => {
                 peer.search(|mtu| mtu.arrived(answer.length.into(), now));
                 peer.sealing(answer.lane).confirm(answer.generation);
             }
+            Ok(Message::Report(report)) => {
+                peer.quality().reported(&report);
+                // The next one asks again.
+                let _ = self.outgoing.tell(&self.shared.socket, peer, &Message::echo(report.stamp), now);
+            }
+            Ok(Message::Echo(stamp)) => peer.quality().echoed(stamp, now),
             Ok(Message::Probe(_)) | Err(_) => self.shared.counters.count(Counter::Malformed),
         }
     }

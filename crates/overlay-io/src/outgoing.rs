@@ -4,7 +4,7 @@ use std::io;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use overlay::message::{ANSWER_LENGTH, Answer, Envelope, FRONT, Message, PART_FRONT};
+use overlay::message::{Envelope, FRONT, Message, PART_FRONT};
 use overlay::parts::Part;
 use overlay::segment::split::{Plan, SplitError};
 use overlay::segment::vnet::VnetHeader;
@@ -66,6 +66,7 @@ impl Outgoing {
         now: Duration,
     ) -> Result<(), Loss> {
         let plan = Plan::of(vnet, frame)?;
+        peer.use_it();
         let front = Envelope { label, vnet: plan.piece_vnet() }.front();
         let longest = plan.piece_length(0) + FRONT + OVERHEAD;
         if longest > peer.arrives() {
@@ -129,16 +130,10 @@ impl Outgoing {
         self.say(socket, peer, sealing, &Message::probe(length as u16), length, now)
     }
 
-    /// Answers that a probe has arrived.
-    pub fn answer(
-        &mut self,
-        socket: &Socket,
-        peer: &Peer,
-        answer: &Answer,
-        now: Duration,
-    ) -> Result<(), Loss> {
+    /// Says `words`, and no more.
+    pub fn tell(&mut self, socket: &Socket, peer: &Peer, words: &[u8], now: Duration) -> Result<(), Loss> {
         let sealing = peer.sealing(self.lane);
-        self.say(socket, peer, sealing, &answer.encode(), OVERHEAD + ANSWER_LENGTH, now)
+        self.say(socket, peer, sealing, words, OVERHEAD + words.len(), now)
     }
 
     /// Says `words` in a datagram of `length` bytes.

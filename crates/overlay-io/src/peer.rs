@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use overlay::message::Report;
 use overlay::parts::Reassembly;
 use overlay::path_mtu::PathMtu;
+use overlay::path_quality::PathQuality;
 use overlay::topology::NodeId;
 use overlay::tunnel::header::Header;
 use overlay::tunnel::keys::{Direction, Root, SECRET};
-use overlay::tunnel::lane::{Limits, Opening, Refused, Sealing};
+use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing};
 use waiting::lock;
 
 use crate::socket;
@@ -43,6 +45,37 @@ pub struct PeerState {
     pub arrives: usize,
     /// How often the keys of the first lane have changed.
     pub generation: u16,
+    /// How long a datagram and its answer take of late; `None` before the first answer.
+    pub round_trip: Option<Duration>,
+    /// The least of that on this path.
+    pub least_round_trip: Option<Duration>,
+    /// Datagrams that were sent there, in all sessions, as far as the node has reported, which it does each second as long
+    /// as there are frames.
+    pub sent: u64,
+    /// Those of them that have not arrived.
+    pub lost: u64,
+    /// Datagrams that have come from there and were opened, in all sessions.
+    pub received: u64,
+}
+
+/// Datagrams of a session, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Sent to the peer, as far as it has reported.
+    pub sent: u64,
+    /// Of them, those that have not arrived.
+    pub lost: u64,
+    /// Received from it.
+    pub received: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, other: Self) {
+        // A peer may report anything.
+        self.sent = self.sent.saturating_add(other.sent);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.received += other.received;
+    }
 }
 
 /// See the module.
@@ -62,6 +95,9 @@ pub(crate) struct Peer {
     arrives: AtomicUsize,
     pub reassembly: Mutex<Reassembly>,
     frames: AtomicU32,
+    quality: Mutex<PathQuality>,
+    /// Frames have passed since it was looked.
+    is_used: AtomicBool,
 }
 
 impl Peer {
@@ -83,6 +119,8 @@ impl Peer {
             mtu: Mutex::new(mtu),
             reassembly: Mutex::default(),
             frames: AtomicU32::new(0),
+            quality: Mutex::new(PathQuality::new(now)),
+            is_used: AtomicBool::new(false),
         }
     }
 
@@ -91,6 +129,8 @@ impl Peer {
         if self.address() == before.address() && self.longest == before.longest {
             let known = lock(&before.mtu).clone();
             self.search(|mtu| *mtu = known);
+            let known = before.quality().of_next_session();
+            *self.quality() = known;
         }
     }
 
@@ -133,10 +173,57 @@ impl Peer {
         result
     }
 
-    /// What others may know.
-    pub fn state(&self) -> PeerState {
+    /// How well what is sent there arrives.
+    pub fn quality(&self) -> MutexGuard<'_, PathQuality> {
+        lock(&self.quality)
+    }
+
+    /// A frame passes.
+    pub fn use_it(&self) {
+        // Most often it is known already: threads that only look need not wait for each other.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The report that the peer is to get now.
+    pub fn next_report(&self, now: Duration) -> Option<Report> {
+        let is_used = self.is_used.swap(false, Ordering::Relaxed);
+        let Heard { opened, missing } = self.heard();
+        self.quality().is_due(is_used, now).then(|| PathQuality::report(opened, missing, now))
+    }
+
+    /// What has come on all lanes.
+    fn heard(&self) -> Heard {
+        let lanes = self.opening.iter().map(|opening| lock(opening).heard());
+        lanes.fold(Heard::default(), |sum, lane| Heard {
+            opened: sum.opened + lane.opened,
+            missing: sum.missing + lane.missing,
+        })
+    }
+
+    /// What has come and gone in this session.
+    pub fn totals(&self) -> Totals {
+        let (quality, heard) = (self.quality(), self.heard());
+        Totals { sent: quality.sent(), lost: quality.lost(), received: heard.opened }
+    }
+
+    /// What others may know. `totals` is about all sessions.
+    pub fn state(&self, totals: Totals) -> PeerState {
         let (generation, _) = self.sealing(0).sealed();
-        PeerState { session: self.session, address: self.address(), arrives: self.arrives(), generation }
+        let round_trip = self.quality().round_trip();
+        let Totals { sent, lost, received } = totals;
+        PeerState {
+            session: self.session,
+            address: self.address(),
+            arrives: self.arrives(),
+            generation,
+            round_trip: round_trip.map(|time| time.smoothed),
+            least_round_trip: round_trip.map(|time| time.least),
+            sent,
+            lost,
+            received,
+        }
     }
 
     /// A number for a frame that travels in parts.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use overlay::topology::NodeId;
 
-use crate::peer::Peer;
+use crate::peer::{Peer, PeerState, Totals};
 
 /// How long a session is listened to that was replaced: what was sealed with it may still be under way.
 const GRACE: Duration = Duration::from_secs(5);
@@ -37,6 +37,17 @@ struct Sessions {
     /// And until when it is listened to.
     former: Option<(Arc<Peer>, Duration)>,
     expected: Option<Arc<Peer>>,
+    /// What has come and gone in those that are forgotten.
+    ended: Totals,
+}
+
+impl Sessions {
+    /// Takes the former one out, if that `is_over`.
+    fn end_former(&mut self, is_over: impl FnOnce(&mut (Arc<Peer>, Duration)) -> bool) -> Option<Arc<Peer>> {
+        let (peer, _) = self.former.take_if(is_over)?;
+        self.ended.add(peer.totals());
+        Some(peer)
+    }
 }
 
 impl Peers {
@@ -46,6 +57,16 @@ impl Peers {
 
     pub fn of_session(&self, session: u32) -> Option<Arc<Peer>> {
         self.read().by_session.get(&session).cloned()
+    }
+
+    /// How it stands with `node`.
+    pub fn state(&self, node: NodeId) -> Option<PeerState> {
+        let index = self.read();
+        let Sessions { present, former, ended, .. } = index.by_node.get(&node)?;
+        let mut totals = *ended;
+        totals.add(present.totals());
+        former.iter().for_each(|(peer, _)| totals.add(peer.totals()));
+        Some(present.state(totals))
     }
 
     /// The present session with each node.
@@ -86,15 +107,15 @@ impl Peers {
     /// Listens no more to sessions that were replaced long ago.
     pub fn forget_former(&self, now: Duration) {
         let mut index = self.write();
-        let sessions = index.by_node.values_mut();
         let is_over = |former: &mut (_, Duration)| former.1 <= now;
-        let over: Vec<_> = sessions.filter_map(|sessions| sessions.former.take_if(is_over)).collect();
-        over.into_iter().for_each(|(peer, _)| index.forget(Some(peer)));
+        let sessions = index.by_node.values_mut();
+        let over: Vec<_> = sessions.filter_map(|sessions| sessions.end_former(is_over)).collect();
+        over.into_iter().for_each(|peer| index.forget(Some(peer)));
     }
 
     pub fn remove(&self, node: NodeId) {
         let mut index = self.write();
-        let Some(Sessions { present, former, expected }) = index.by_node.remove(&node) else { return };
+        let Some(Sessions { present, former, expected, .. }) = index.by_node.remove(&node) else { return };
         let others = [former.map(|(peer, _)| peer), expected, Some(present)];
         others.into_iter().for_each(|peer| index.forget(peer));
     }
@@ -126,20 +147,23 @@ impl Index {
         peer.is_expected.store(false, Ordering::Relaxed);
         let node = peer.node;
         let Some(sessions) = self.by_node.get_mut(&node) else {
-            self.by_node.insert(node, Sessions { present: peer, former: None, expected: None });
+            let ended = Totals::default();
+            self.by_node.insert(node, Sessions { present: peer, former: None, expected: None, ended });
             return;
         };
         peer.follow(&sessions.present);
         let expected = sessions.expected.take().filter(|expected| !Arc::ptr_eq(expected, &peer));
+        let over = sessions.end_former(|_| true);
         let before = std::mem::replace(&mut sessions.present, peer);
-        let former = sessions.former.replace((before, now + GRACE));
-        self.forget(former.map(|(peer, _)| peer));
+        sessions.former = Some((before, now + GRACE));
+        self.forget(over);
         self.forget(expected);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use overlay::message::Report;
     use overlay::tunnel::keys::Direction;
     use overlay::tunnel::lane::Limits;
 
@@ -232,6 +256,21 @@ mod tests {
         peers.expect(peer(3), NOW);
         peers.remove(NODE);
         assert_eq!(known(&peers), (vec![], None));
+    }
+
+    #[test]
+    fn what_has_gone_in_all_sessions_is_added_up() {
+        let peers = Peers::default();
+        for (session, time) in [(1, 0), (2, 0), (3, 0), (4, 9), (5, 9)] {
+            let now = NOW + Duration::from_secs(time);
+            peers.insert(peer(session), now);
+            let report = Report { received: 100, lost: u64::from(session), stamp: 0 };
+            peers.of_node(NODE).unwrap().quality().reported(&report);
+            peers.forget_former(now);
+        }
+        let state = peers.state(NODE).unwrap();
+        assert_eq!((state.sent, state.lost), (515, 15));
+        assert_eq!(peers.state(NodeId(7)), None);
     }
 
     #[test]

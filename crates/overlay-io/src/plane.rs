@@ -243,7 +243,7 @@ impl Plane {
     /// How it stands with `node`; `None` without a session.
     #[must_use]
     pub fn peer(&self, node: NodeId) -> Option<PeerState> {
-        self.shared.peers.of_node(node).map(|peer| peer.state())
+        self.shared.peers.state(node)
     }
 }
 
@@ -283,6 +283,11 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         let now = shared.now();
         let is_seldom = now >= seldom;
         for peer in shared.peers.all() {
+            let has_reported = is_seldom && report(&mut forwarder, &peer, now);
+            // A way that nobody uses is asked about with the seldom reports only.
+            if !has_reported && peer.quality().is_idle(now) {
+                continue;
+            }
             probe_path(&mut forwarder, &peer, now);
             if is_seldom {
                 confirm_keys(&mut forwarder, &peer, now);
@@ -296,6 +301,14 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
             forwarder.deliver_all(parcels);
         }
     }
+}
+
+/// Sends the report that is due to `peer`. False if none is.
+fn report(forwarder: &mut Forwarder, peer: &Peer, now: Duration) -> bool {
+    let Some(report) = peer.next_report(now) else { return false };
+    // One that is lost was not the last.
+    let _ = forwarder.outgoing.tell(&forwarder.shared.socket, peer, &report.encode(), now);
+    true
 }
 
 /// Sends the probes that are due on the way to `peer`.

@@ -18,7 +18,7 @@ use overlay::topology::{Topology, Version};
 use overlay_io::counters::Counter;
 use overlay_io::plane::Plane;
 use overlay_io::socket::{MOST, Socket};
-use world::{LIMIT, Station, World, pattern, read};
+use world::{Host, LIMIT, Station, World, pattern, read};
 
 /// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
 const MTU: usize = 1400;
@@ -242,6 +242,63 @@ fn frames_are_counted_once_for_who_sends_and_who_receives() {
         matrix.iter().any(|traffic| traffic.flow.is_some_and(|flow| flow.from == from))
     };
     assert!(!is_at(1, a.mac) && !is_at(0, b.mac), "it is counted where it comes in");
+}
+
+/// Lets `host` lose one of ten datagrams of other nodes.
+fn lose_some(host: &Host) {
+    let nft = |line: &str| host.network.run("nft", line);
+    nft("add table inet loss");
+    nft("add counter inet loss lost");
+    nft("add chain inet loss input { type filter hook input priority 0 ; }");
+    nft("add rule inet loss input udp dport 7474 numgen inc mod 10 == 7 counter name lost drop");
+}
+
+/// Lets `host` lose no more. Returns how many it has lost.
+fn lose_no_more(host: &Host) -> u64 {
+    host.network.run("nft", "flush chain inet loss input");
+    let counter = host.network.run("nft", "list counter inet loss lost");
+    let packets = counter.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+    packets.unwrap().parse().unwrap()
+}
+
+#[test]
+fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
+    const SENT: usize = 1000;
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    send_until_it_arrives(&a, &b, 100);
+    let [here, there] = &world.hosts[..] else { panic!("two hosts are there") };
+    let known = || here.plane.peer(there.node).unwrap();
+    let from = a.datagrams(6001);
+    let send = || from.send_to(b"anybody?", (b.address.as_str(), 6001)).unwrap();
+
+    lose_some(there);
+    for _ in 0..SENT {
+        send();
+    }
+    // All have come to the host, or are lost.
+    let begun = Instant::now();
+    while there.plane.peer(here.node).unwrap().received < SENT as u64 * 9 / 10 {
+        assert!(begun.elapsed() < LIMIT, "{:?}", there.plane.peer(here.node));
+        thread::sleep(Duration::from_millis(10));
+    }
+    let lost = lose_no_more(there);
+    assert!(lost >= SENT as u64 / 20, "{lost}");
+    while known().lost != lost || known().round_trip.is_none() {
+        assert!(begun.elapsed() < LIMIT, "{lost} are lost: {:?}", known());
+        // What is lost is known by what comes after it.
+        send();
+        thread::sleep(Duration::from_millis(50));
+    }
+    let state = known();
+    assert!(state.sent > SENT as u64 && state.lost * 11 < state.sent * 2, "{state:?}");
+    assert!(state.least_round_trip <= state.round_trip && state.round_trip < Some(LIMIT), "{state:?}");
+    let back = there.plane.peer(here.node).unwrap();
+    assert!(back.received >= state.sent - state.lost && back.lost == 0, "{back:?}");
+    world.agree_anew(1);
+    assert!(known().lost >= lost && known().sent >= state.sent && known().round_trip.is_some());
+    assert_no_mistakes(&world);
 }
 
 #[test]

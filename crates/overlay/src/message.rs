@@ -6,6 +6,8 @@
 //!  │  2   │ flags │ csum_start │ csum_offset │ label (10)   │ part (10)       │ bytes of a frame …
 //!  │  3   │   0   │   length   │ zeroes up to `length` bytes of datagram       a probe
 //!  │  4   │ lane  │   length   │ generation  │                                 its answer
+//!  │  5   │ received (8) │ lost (8) │ stamp (8) │                              a report
+//!  │  6   │ stamp (8) │                                                        its echo
 //! ```
 //!
 //! Little-endian. `flags`, `csum_start` and `csum_offset` are those of a [`VnetHeader`]; what is a segment for a device is
@@ -27,10 +29,18 @@ pub const PROBE: usize = 4;
 /// Bytes of an answer.
 pub const ANSWER_LENGTH: usize = 6;
 
+/// Bytes of a report.
+pub const REPORT_LENGTH: usize = 25;
+
+/// Bytes of an echo.
+pub const ECHO_LENGTH: usize = 9;
+
 const FRAME: u8 = 1;
 const PART: u8 = 2;
 const ASK: u8 = 3;
 const ANSWER: u8 = 4;
+const REPORT: u8 = 5;
+const ECHO: u8 = 6;
 
 /// What one node says to another in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +53,21 @@ pub enum Message<'a> {
     Probe(u16),
     /// It has.
     Answer(Answer),
+    /// What has come, and asks for an echo.
+    Report(Report),
+    /// The stamp of a report.
+    Echo(u64),
+}
+
+/// What has come of what the peer has sealed in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Datagrams that were opened.
+    pub received: u64,
+    /// Those that were sealed before the newest one of these, and have not come.
+    pub lost: u64,
+    /// What the echo has to say.
+    pub stamp: u64,
 }
 
 /// A probe has arrived.
@@ -133,6 +158,15 @@ impl<'a> Message<'a> {
                 lane: *lane,
                 generation: u16::from_le_bytes([*g0, *g1]),
             })),
+            [REPORT, rest @ ..] if content.len() == REPORT_LENGTH => {
+                let (numbers, _) = rest.as_chunks();
+                let [received, lost, stamp] = [0, 1, 2].map(|at| u64::from_le_bytes(numbers[at]));
+                Ok(Self::Report(Report { received, lost, stamp }))
+            }
+            [ECHO, stamp @ ..] => {
+                let stamp = stamp.try_into().map_err(|_| InvalidMessage)?;
+                Ok(Self::Echo(u64::from_le_bytes(stamp)))
+            }
             _ => Err(InvalidMessage),
         }
     }
@@ -143,6 +177,14 @@ impl<'a> Message<'a> {
         let [low, high] = length.to_le_bytes();
         [ASK, 0, low, high]
     }
+
+    /// Sends back the stamp of a report.
+    #[must_use]
+    pub fn echo(stamp: u64) -> [u8; ECHO_LENGTH] {
+        let mut bytes = [ECHO; ECHO_LENGTH];
+        bytes[1..].copy_from_slice(&stamp.to_le_bytes());
+        bytes
+    }
 }
 
 impl Answer {
@@ -151,6 +193,17 @@ impl Answer {
     pub fn encode(&self) -> [u8; ANSWER_LENGTH] {
         let ([l0, l1], [g0, g1]) = (self.length.to_le_bytes(), self.generation.to_le_bytes());
         [ANSWER, self.lane, l0, l1, g0, g1]
+    }
+}
+
+impl Report {
+    /// The report's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REPORT_LENGTH] {
+        let mut bytes = [REPORT; REPORT_LENGTH];
+        let numbers = [self.received, self.lost, self.stamp].map(u64::to_le_bytes);
+        bytes[1..].copy_from_slice(numbers.as_flattened());
+        bytes
     }
 }
 
@@ -191,6 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn reports_and_echoes_have_one_length() {
+        let report = Report { received: 1 << 60, lost: 3, stamp: u64::MAX - 1 };
+        assert_eq!(Message::decode(&report.encode()), Ok(Message::Report(report)));
+        assert_eq!(Message::decode(&Message::echo(1 << 50 | 7)), Ok(Message::Echo(1 << 50 | 7)));
+        for said in [&report.encode()[..], &Message::echo(9)] {
+            assert_eq!(Message::decode(&said[..said.len() - 1]), Err(InvalidMessage));
+            assert_eq!(Message::decode(&[said, &[0]].concat()), Err(InvalidMessage));
+        }
+    }
+
+    #[test]
     fn what_nobody_says_is_refused() {
         let part = Part { frame: 9, total: 3000, index: 1, count: 3 };
         for said in [&envelope().front()[..], &envelope().part_front(&part)] {
@@ -199,7 +263,7 @@ mod tests {
         let short = [&envelope().front()[..], &[5; 51]].concat();
         assert_eq!(Message::decode(&short), Err(InvalidMessage), "the checksum is outside");
         assert_eq!(Message::decode(&[0; 60]), Err(InvalidMessage));
-        assert_eq!(Message::decode(&[5; 60]), Err(InvalidMessage));
+        assert_eq!(Message::decode(&[7; 60]), Err(InvalidMessage));
         assert_eq!(Message::decode(&[ASK, 1, 0, 0]), Err(InvalidMessage));
     }
 }

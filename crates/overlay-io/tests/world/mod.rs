@@ -49,8 +49,15 @@ impl Namespace {
     }
 
     pub fn ip(&self, line: &str) {
-        let output = self.enter(|| Command::new("ip").args(line.split(' ')).output().unwrap());
-        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        self.run("ip", line);
+    }
+
+    /// What `program` says in the namespace.
+    pub fn run(&self, program: &str, line: &str) -> String {
+        let output = self.enter(|| Command::new(program).args(line.split(' ')).output().unwrap());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {line}: {error}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// The end of a new veth pair called `here`, whose other end `there` is in `other`.

@@ -163,6 +163,18 @@ pub struct Opening {
     current: Generation,
     /// `None` after the last one.
     next: Option<Generation>,
+    opened: u64,
+    /// What was sealed in generations that are not known any more.
+    ended: u64,
+}
+
+/// What has come on a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Datagrams that were opened.
+    pub opened: u64,
+    /// Those that were sealed before the newest one of each generation, and have not come: they are lost, or late.
+    pub missing: u64,
 }
 
 impl Opening {
@@ -171,7 +183,7 @@ impl Opening {
     pub fn new(root: &Root, direction: Direction, lane: u8) -> Self {
         let generation = |number| Generation::new(root, direction, lane, number);
         let (current, next) = (generation(0), Some(generation(1)));
-        Self { root: root.clone(), direction, lane, previous: None, current, next }
+        Self { root: root.clone(), direction, lane, previous: None, current, next, opened: 0, ended: 0 }
     }
 
     /// What is sealed in `datagram`, which has the header `header`; opened in its place.
@@ -191,10 +203,21 @@ impl Opening {
         let opened = generation.key.open_in_place(nonce(header.counter), Aad::from(&*front), sealed);
         let opened = opened.map_err(|_| Refused::Forged)?;
         generation.window.mark(header.counter);
+        self.opened += 1;
         if header.generation > self.current.number {
             self.turn_over();
         }
         Ok(opened)
+    }
+
+    /// What has come so far.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        let known = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
+        let reached = known.into_iter().flatten().map(|generation| generation.window.reached());
+        // A forged counter is in no window: what was reached was sealed.
+        let sealed = self.ended + reached.sum::<u64>();
+        Heard { opened: self.opened, missing: sealed - self.opened }
     }
 
     /// The newest generation of which something has been taken.
@@ -220,7 +243,8 @@ impl Opening {
             .number
             .checked_add(1)
             .map(|number| Generation::new(&self.root, self.direction, self.lane, number));
-        self.previous = Some(std::mem::replace(&mut self.current, next));
+        let forgotten = self.previous.replace(std::mem::replace(&mut self.current, next));
+        self.ended += forgotten.map_or(0, |generation| generation.window.reached());
     }
 }
 
@@ -357,5 +381,57 @@ mod tests {
         let datagram = seal(&mut sealing, b"last", NOW).unwrap();
         assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(&b"last"[..]));
         assert!(opening.next.is_none() && opening.newest() == u16::MAX);
+    }
+
+    #[test]
+    fn what_has_not_come_is_missing() {
+        let (mut sealing, mut opening) = lane(Limits::default());
+        let mut heard = Vec::new();
+        for number in 0..1000 {
+            let datagram = seal(&mut sealing, b"", NOW).unwrap();
+            if number % 10 != 3 {
+                open(&mut opening, &datagram).unwrap();
+                assert!(open(&mut opening, &datagram).is_err(), "what comes twice is received once");
+            }
+            heard.push(opening.heard());
+        }
+        assert_eq!(heard[3], Heard { opened: 3, missing: 0 }, "nothing has come since");
+        assert_eq!(heard[4], Heard { opened: 4, missing: 1 });
+        assert_eq!(heard[999], Heard { opened: 900, missing: 100 });
+    }
+
+    #[test]
+    fn what_is_overtaken_is_not_missing_when_it_has_come() {
+        let (mut sealing, mut opening) = lane(Limits::default());
+        let reach = super::super::replay::REACH as usize;
+        let datagrams: Vec<_> = (0..3 * reach).map(|_| seal(&mut sealing, b"", NOW).unwrap()).collect();
+        for late in datagrams.chunks(reach) {
+            late.iter().rev().for_each(|datagram| drop(open(&mut opening, datagram).unwrap()));
+            assert_eq!(opening.heard().missing, 0);
+        }
+        assert_eq!(opening.heard().opened, 3 * reach as u64);
+    }
+
+    #[test]
+    fn generations_are_added_up_and_a_new_session_begins_anew() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        let mut lost = 0;
+        for number in 0..190 {
+            let before = sealing.sealed().0;
+            let datagram = seal(&mut sealing, &[0; 32], NOW).unwrap();
+            let is_first = number == 0 || sealing.sealed().0 > before;
+            // What is lost at the end of a generation is not known to be.
+            if number % 7 == 3 && !is_first && sealing.sealed().1 < 16 {
+                lost += 1;
+            } else {
+                open(&mut opening, &datagram).unwrap();
+                sealing.confirm(sealing.sealed().0);
+            }
+        }
+        assert!(sealing.sealed().0 > 9 && lost > 20);
+        assert_eq!(opening.heard(), Heard { opened: 190 - lost, missing: lost });
+        let (mut sealing, mut opening) = lane(LIMITS);
+        open(&mut opening, &seal(&mut sealing, b"", NOW).unwrap()).unwrap();
+        assert_eq!(opening.heard(), Heard { opened: 1, missing: 0 });
     }
 }

@@ -26,6 +26,12 @@ impl Default for Window {
 }
 
 impl Window {
+    /// How many counters there are up to the highest that was seen.
+    #[must_use]
+    pub fn reached(&self) -> u64 {
+        self.next
+    }
+
     /// True if `counter` has not been seen, and is not too old for that to be known.
     #[must_use]
     #[inline]

@@ -1,0 +1,222 @@
+//! How well a way carries datagrams: how long they take, and how many are lost.
+//!
+//! Who receives knows from the counters of datagrams how many were sent, and so how many have not come. It reports that, now
+//! and then, and with each report asks for an echo:
+//!
+//! ```text
+//!   node                                              its peer
+//!    │ ─── report: received, lost, stamp ───────────────▶ │  knows what it has lost on its way to the node
+//!    │ ◀────────────── echo: stamp ────────────────────── │
+//!    now - stamp: the round trip
+//! ```
+//!
+//! As long as frames pass, and for a while afterwards, that is done once in a second. Then the way is idle: it is done so
+//! seldom that it costs nothing, and so often that what translates addresses under way does not forget it.
+
+use std::time::Duration;
+
+use crate::message::Report;
+
+/// How often there is a report.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How often on an idle way. Translators of addresses remember for 30 seconds at least, most often.
+const IDLE_PERIOD: Duration = Duration::from_secs(10);
+
+/// How long it takes without a frame until a way is idle.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
+
+/// An echo of a report that was sent so long ago is none.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A new round trip counts for the inverse of that in the smoothed one (RFC 6298).
+const SMOOTHING: u32 = 8;
+
+/// How long a datagram and its answer take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// Of late.
+    pub smoothed: Duration,
+    /// The least since the way is known.
+    pub least: Duration,
+}
+
+/// What becomes of what is sent to a peer in one session.
+#[derive(Clone, Debug)]
+pub struct PathQuality {
+    round_trip: Option<RoundTrip>,
+    /// What the peer has said last.
+    received: u64,
+    lost: u64,
+    reported_at: Duration,
+    used_at: Duration,
+}
+
+impl PathQuality {
+    /// Of a session that begins.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self { round_trip: None, received: 0, lost: 0, reported_at: now, used_at: now }
+    }
+
+    /// What is known already of the way of a session that takes the place of this one.
+    #[must_use]
+    pub fn of_next_session(&self) -> Self {
+        Self { received: 0, lost: 0, ..*self }
+    }
+
+    /// True if a report is to be sent now. `is_used`: frames have passed since this was asked last.
+    pub fn is_due(&mut self, is_used: bool, now: Duration) -> bool {
+        if is_used {
+            self.used_at = now;
+        }
+        let period = if self.is_idle(now) { IDLE_PERIOD } else { PERIOD };
+        let is_due = now.saturating_sub(self.reported_at) >= period;
+        if is_due {
+            self.reported_at = now;
+        }
+        is_due
+    }
+
+    /// True if no frame has passed for a while.
+    #[must_use]
+    pub fn is_idle(&self, now: Duration) -> bool {
+        now.saturating_sub(self.used_at) >= IDLE_AFTER
+    }
+
+    /// The report that is to be sent now, of what has come from the peer.
+    #[must_use]
+    pub fn report(received: u64, lost: u64, now: Duration) -> Report {
+        // Enough for centuries.
+        Report { received, lost, stamp: now.as_nanos() as u64 }
+    }
+
+    /// The peer has sent a report.
+    pub fn reported(&mut self, report: &Report) {
+        let (sent, received) = (report.received.saturating_add(report.lost), report.received);
+        // One that was overtaken has nothing to say.
+        if (sent, received) >= (self.sent(), self.received) {
+            (self.received, self.lost) = (received, report.lost);
+        }
+    }
+
+    /// The peer has sent back the stamp of a report.
+    pub fn echoed(&mut self, stamp: u64, now: Duration) {
+        let Some(sample) = now.checked_sub(Duration::from_nanos(stamp)).filter(|time| *time < PATIENCE)
+        else {
+            return;
+        };
+        let smoothed = |before: Duration| (before * (SMOOTHING - 1) + sample) / SMOOTHING;
+        self.round_trip = Some(match self.round_trip {
+            None => RoundTrip { smoothed: sample, least: sample },
+            Some(RoundTrip { smoothed: before, least }) => {
+                RoundTrip { smoothed: smoothed(before), least: least.min(sample) }
+            }
+        });
+    }
+
+    /// How long a datagram and its answer take; `None` before the first answer.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<RoundTrip> {
+        self.round_trip
+    }
+
+    /// Datagrams that were sent to the peer, as far as it knows.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.received.saturating_add(self.lost)
+    }
+
+    /// Those of them that it has not received.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Duration = Duration::from_secs(1000);
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// When reports are due in so many seconds, if frames pass until `used`.
+    fn due(quality: &mut PathQuality, begin: Duration, used: u64, seconds: u64) -> Vec<u64> {
+        let ticks = 1..=seconds * 10;
+        let is_due = |tick: &u64| quality.is_due(tick / 10 <= used, begin + MILLISECOND * 100 * *tick as u32);
+        ticks.filter(is_due).map(|tick| tick / 10).collect()
+    }
+
+    #[test]
+    fn reports_are_due_as_long_as_frames_pass_and_seldom_when_none_do() {
+        let mut quality = PathQuality::new(BEGIN);
+        let seconds: Vec<u64> = (1..=180).collect();
+        assert_eq!(due(&mut quality, BEGIN, 180, 180), seconds);
+        let later = BEGIN + Duration::from_secs(180);
+        let expected: Vec<u64> = (1..=60).chain((70..=120).step_by(10)).collect();
+        assert_eq!(due(&mut quality, later, 0, 120), expected);
+        let later = later + Duration::from_secs(120);
+        assert!(quality.is_idle(later));
+        assert_eq!(due(&mut quality, later, 3, 4), [1, 2, 3, 4], "it is used again");
+        assert!(!quality.is_idle(later));
+    }
+
+    #[test]
+    fn a_session_that_takes_the_place_of_another_is_idle_if_that_was() {
+        let mut quality = PathQuality::new(BEGIN);
+        quality.reported(&Report { received: 5, lost: 1, stamp: 0 });
+        quality.echoed(BEGIN.as_nanos() as u64, BEGIN + MILLISECOND);
+        let next = quality.of_next_session();
+        assert!(next.is_idle(BEGIN + IDLE_AFTER));
+        assert_eq!((next.sent(), next.lost(), next.round_trip()), (0, 0, quality.round_trip()));
+    }
+
+    #[test]
+    fn round_trips_are_smoothed_and_the_least_is_kept() {
+        let (mut quality, mut now) = (PathQuality::new(BEGIN), BEGIN);
+        let mut pass = |quality: &mut PathQuality, time: Duration| {
+            let stamp = PathQuality::report(0, 0, now).stamp;
+            now += time;
+            quality.echoed(stamp, now);
+            quality.round_trip().unwrap()
+        };
+        let round_trip = |smoothed: u32, least: u32| RoundTrip {
+            smoothed: MILLISECOND * smoothed,
+            least: MILLISECOND * least,
+        };
+        assert_eq!(pass(&mut quality, MILLISECOND * 16), round_trip(16, 16));
+        assert_eq!(pass(&mut quality, MILLISECOND * 8), round_trip(15, 8));
+        for _ in 0..100 {
+            pass(&mut quality, MILLISECOND * 24);
+        }
+        let end = pass(&mut quality, MILLISECOND * 24);
+        assert!(end.smoothed > MILLISECOND * 23 && end.least == MILLISECOND * 8, "{end:?}");
+    }
+
+    #[test]
+    fn stamps_that_nobody_has_sent_are_no_round_trip() {
+        let mut quality = PathQuality::new(BEGIN);
+        let stamps = [BEGIN + MILLISECOND, Duration::from_nanos(u64::MAX), BEGIN - PATIENCE, Duration::ZERO];
+        for stamp in stamps {
+            quality.echoed(stamp.as_nanos() as u64, BEGIN);
+        }
+        assert_eq!(quality.round_trip(), None);
+    }
+
+    #[test]
+    fn the_newest_report_counts() {
+        let mut quality = PathQuality::new(BEGIN);
+        let mut report = |received, lost| {
+            quality.reported(&Report { received, lost, stamp: 0 });
+            (quality.sent(), quality.lost())
+        };
+        assert_eq!(report(10, 1), (11, 1));
+        assert_eq!(report(30, 5), (35, 5));
+        assert_eq!(report(20, 3), (35, 5), "it was overtaken");
+        assert_eq!(report(33, 2), (35, 2), "some came late");
+        assert_eq!(report(30, 5), (35, 2), "it was overtaken");
+        quality.reported(&Report { received: u64::MAX, lost: u64::MAX, stamp: 0 });
+        assert_eq!(quality.sent(), u64::MAX);
+    }
+}
