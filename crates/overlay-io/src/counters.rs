@@ -28,6 +28,10 @@ macro_rules! counters {
 counters! {
     /// A datagram that is none of ours, or of no session.
     Stranger = "stranger",
+    /// A datagram that is sealed though its session is not, or the other way round.
+    WrongProtection = "wrong-protection",
+    /// A datagram of a session that is not sealed, from elsewhere than its node.
+    WrongAddress = "wrong-address",
     /// A datagram whose key is too old or too new.
     UnknownKey = "unknown-key",
     /// A datagram that came before.
@@ -56,6 +60,7 @@ impl From<Refused> for Counter {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Short => Self::Stranger,
+            Refused::Protection => Self::WrongProtection,
             Refused::UnknownKey => Self::UnknownKey,
             Refused::Replayed => Self::Replayed,
             Refused::Forged => Self::Forged,

@@ -76,7 +76,7 @@ impl Forwarder {
                     }
                     self.content(peer, content, &header, length, &mut bound);
                 }
-                Err(refused) => self.shared.counters.count(Counter::from(refused)),
+                Err(reason) => self.shared.counters.count(reason),
             }
         }
         bound.leave(&self.shared);

@@ -10,7 +10,7 @@ use overlay::segment::split::{Plan, SplitError};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::Label;
 use overlay::tunnel::header::HEADER;
-use overlay::tunnel::lane::{Exhausted, OVERHEAD, Sealing};
+use overlay::tunnel::lane::{Exhausted, Sealing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::peer::Peer;
@@ -68,7 +68,7 @@ impl Outgoing {
         let plan = Plan::of(vnet, frame)?;
         peer.use_it();
         let front = Envelope { label, vnet: plan.piece_vnet() }.front();
-        let longest = plan.piece_length(0) + FRONT + OVERHEAD;
+        let longest = plan.piece_length(0) + FRONT + peer.overhead;
         if longest > peer.arrives() {
             return self.send_in_parts(socket, peer, label, &plan, frame, now);
         }
@@ -95,7 +95,7 @@ impl Outgoing {
         frame: &[u8],
         now: Duration,
     ) -> Result<(), Loss> {
-        let room = peer.arrives().saturating_sub(PART_FRONT + OVERHEAD);
+        let room = peer.arrives().saturating_sub(PART_FRONT + peer.overhead);
         let envelope = Envelope { label, vnet: plan.piece_vnet() };
         let mut piece = vec![0; plan.piece_length(0)];
         for index in 0..plan.pieces() {
@@ -103,7 +103,7 @@ impl Outgoing {
             let count = Part::count(length, room).ok_or(Loss::TooLong)?;
             let first = Part { frame: peer.next_frame(), total: length as u32, index: 0, count };
             let mut sealing = peer.sealing(self.lane);
-            let mut train = Train::new(self, socket, peer, PART_FRONT + first.range().len() + OVERHEAD);
+            let mut train = Train::new(self, socket, peer, PART_FRONT + first.range().len() + peer.overhead);
             for index in 0..count {
                 let part = Part { index, ..first };
                 train.add(&mut sealing, PART_FRONT + part.range().len(), now, |content| {
@@ -133,7 +133,7 @@ impl Outgoing {
     /// Says `words`, and no more.
     pub fn tell(&mut self, socket: &Socket, peer: &Peer, words: &[u8], now: Duration) -> Result<(), Loss> {
         let sealing = peer.sealing(self.lane);
-        self.say(socket, peer, sealing, words, OVERHEAD + words.len(), now)
+        self.say(socket, peer, sealing, words, peer.overhead + words.len(), now)
     }
 
     /// Says `words` in a datagram of `length` bytes.
@@ -147,7 +147,7 @@ impl Outgoing {
         now: Duration,
     ) -> Result<(), Loss> {
         let mut train = Train::new(self, socket, peer, length);
-        train.add(&mut sealing, length - OVERHEAD, now, |content| {
+        train.add(&mut sealing, length - peer.overhead, now, |content| {
             content.fill(0);
             content[..words.len()].copy_from_slice(words);
         })?;
@@ -178,8 +178,8 @@ impl<'a> Train<'a> {
         now: Duration,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(), Loss> {
-        let Outgoing { buffer, used, length: each, .. } = &mut *self.outgoing;
-        let datagram = &mut buffer[*used..*used + length + OVERHEAD];
+        let (Outgoing { buffer, used, length: each, .. }, peer) = (&mut *self.outgoing, self.peer);
+        let datagram = &mut buffer[*used..*used + length + peer.overhead];
         write(&mut datagram[HEADER..HEADER + length]);
         sealing.seal(datagram, now)?;
         *used += datagram.len();

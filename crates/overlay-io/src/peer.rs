@@ -10,11 +10,12 @@ use overlay::parts::Reassembly;
 use overlay::path_mtu::PathMtu;
 use overlay::path_quality::PathQuality;
 use overlay::topology::NodeId;
-use overlay::tunnel::header::Header;
+use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
-use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing};
+use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing, overhead};
 use waiting::lock;
 
+use crate::counters::Counter;
 use crate::socket;
 
 /// Lanes of a node to another one. Threads that send share them by turns.
@@ -34,11 +35,48 @@ pub struct Agreement {
     pub limits: Limits,
 }
 
+/// What two nodes have agreed on that trust the way between them. Nothing is sealed: who can send from the peer's address
+/// can say anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainAgreement {
+    /// This node's number for the session, unique in it.
+    pub own: u32,
+    /// The peer's number.
+    pub theirs: u32,
+}
+
+/// The one or the other.
+pub(crate) struct Terms {
+    root: Root,
+    direction: Direction,
+    own: u32,
+    theirs: u32,
+    limits: Limits,
+}
+
+impl From<Agreement> for Terms {
+    fn from(agreed: Agreement) -> Self {
+        let Agreement { secret, direction, own, theirs, limits } = agreed;
+        Self { root: Root::new(&secret), direction, own, theirs, limits }
+    }
+}
+
+impl From<PlainAgreement> for Terms {
+    fn from(agreed: PlainAgreement) -> Self {
+        let PlainAgreement { own, theirs } = agreed;
+        // The direction and the limits are those of keys, of which there are none.
+        let (direction, limits) = (Direction::FromDialer, Limits::default());
+        Self { root: Root::plain(), direction, own, theirs, limits }
+    }
+}
+
 /// How it stands with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerState {
     /// This node's number for the session that it seals with.
     pub session: u32,
+    /// How the session's datagrams are protected.
+    pub protection: Protection,
     /// Where its datagrams come from.
     pub address: SocketAddr,
     /// Bytes of a datagram that arrives there, as far as is known.
@@ -84,6 +122,9 @@ pub(crate) struct Peer {
     pub session: u32,
     /// Nothing is sealed with it before the peer does.
     pub is_expected: AtomicBool,
+    protection: Protection,
+    /// Bytes that a datagram has more than its content.
+    pub overhead: usize,
     /// Where its datagrams come from, or came from last.
     address: Mutex<SocketAddr>,
     sealing: [Mutex<Sealing>; LANES as usize],
@@ -102,15 +143,22 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// `longest`: bytes of a datagram that the device can send.
-    pub fn new(node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize, now: Duration) -> Self {
-        let root = Root::new(&agreed.secret);
-        let there = agreed.direction;
-        let sealing = |lane| Sealing::new(&root, there, lane, agreed.theirs, agreed.limits, now);
+    pub fn new(
+        node: NodeId,
+        address: SocketAddr,
+        agreed: impl Into<Terms>,
+        longest: usize,
+        now: Duration,
+    ) -> Self {
+        let Terms { root, direction: there, own, theirs, limits } = agreed.into();
+        let sealing = |lane| Sealing::new(&root, there, lane, theirs, limits, now);
         let mtu = PathMtu::new(longest.min(socket::LONGEST), now);
         Self {
             node,
-            session: agreed.own,
+            session: own,
             is_expected: AtomicBool::new(false),
+            protection: root.protection(),
+            overhead: overhead(root.protection()),
             address: Mutex::new(address),
             sealing: std::array::from_fn(|lane| Mutex::new(sealing(lane as u8))),
             opening: std::array::from_fn(|lane| Mutex::new(Opening::new(&root, there.reverse(), lane as u8))),
@@ -144,18 +192,21 @@ impl Peer {
         lock(&self.sealing[usize::from(lane % LANES)])
     }
 
-    /// Opens `datagram`, which has come from `from`: that is where the peer is from now on.
+    /// Opens `datagram`, which has come from `from`: that is where the peer is from now on. What is not sealed has to come
+    /// from where the peer is.
     pub fn open<'a>(
         &self,
         header: &Header,
         datagram: &'a mut [u8],
         from: SocketAddr,
-    ) -> Result<&'a mut [u8], Refused> {
+    ) -> Result<&'a mut [u8], Counter> {
+        if self.protection == Protection::Plain && !is_same(self.address(), from) {
+            return Err(Counter::WrongAddress);
+        }
         let opening = self.opening.get(usize::from(header.lane)).ok_or(Refused::UnknownKey)?;
         let opened = lock(opening).open(header, datagram)?;
-        let mut address = lock(&self.address);
-        if *address != from {
-            *address = from;
+        if self.protection == Protection::Sealed {
+            *lock(&self.address) = from;
         }
         Ok(opened)
     }
@@ -215,6 +266,7 @@ impl Peer {
         let Totals { sent, lost, received } = totals;
         PeerState {
             session: self.session,
+            protection: self.protection,
             address: self.address(),
             arrives: self.arrives(),
             generation,
@@ -230,4 +282,9 @@ impl Peer {
     pub fn next_frame(&self) -> u32 {
         self.frames.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// True if both are one place, of which the one may be written as IPv6 (RFC 4291, section 2.5.5.2).
+fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
+    (a.ip().to_canonical(), a.port()) == (b.ip().to_canonical(), b.port())
 }

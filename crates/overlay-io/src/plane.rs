@@ -24,14 +24,13 @@ use overlay::matrix::Traffic;
 use overlay::message::PROBE;
 use overlay::switch::{Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
-use overlay::tunnel::lane::OVERHEAD;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use waiting::lock;
 
 use crate::counters::{Counter, Counters};
 use crate::forwarder::Forwarder;
 use crate::meters::Meters;
-use crate::peer::{Agreement, LANES, Peer, PeerState};
+use crate::peer::{Agreement, LANES, Peer, PeerState, PlainAgreement};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
 use crate::tap::{self, Tap};
@@ -207,6 +206,12 @@ impl Plane {
         self.shared.peers.expect(Peer::new(node, address, agreed, longest, now), now);
     }
 
+    /// The same as [`Self::connect`], but nothing is sealed: for ways between nodes that nobody else has access to.
+    pub fn connect_plain(&self, node: NodeId, address: SocketAddr, agreed: PlainAgreement, longest: usize) {
+        let now = self.shared.now();
+        self.shared.peers.insert(Peer::new(node, address, agreed, longest, now), now);
+    }
+
     /// Speaks no more with `node`.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.peers.remove(node);
@@ -324,6 +329,6 @@ fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
 fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     for lane in (0..LANES).filter(|lane| peer.sealing(*lane).is_unconfirmed()) {
         // What is lost is asked again.
-        let _ = forwarder.outgoing.probe(&forwarder.shared.socket, peer, lane, OVERHEAD + PROBE, now);
+        let _ = forwarder.outgoing.probe(&forwarder.shared.socket, peer, lane, peer.overhead + PROBE, now);
     }
 }

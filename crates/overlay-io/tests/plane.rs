@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 use fabric::Epoch;
 use overlay::Mac;
 use overlay::matrix::{Flow, LONGEST, Traffic, Volume};
+use overlay::message::{Message, Report};
 use overlay::switch::{PortId, PortKind};
-use overlay::topology::{Topology, Version};
+use overlay::topology::{NodeId, Topology, Version};
+use overlay::tunnel::header::{HEADER, Header, Protection};
 use overlay_io::counters::Counter;
+use overlay_io::peer::PlainAgreement;
 use overlay_io::plane::Plane;
 use overlay_io::socket::{MOST, Socket};
 use world::{Host, LIMIT, Station, World, pattern, read};
@@ -24,7 +27,9 @@ use world::{Host, LIMIT, Station, World, pattern, read};
 const MTU: usize = 1400;
 
 /// What never happens among honest nodes.
-const MISTAKES: [Counter; 6] = [
+const MISTAKES: [Counter; 8] = [
+    Counter::WrongProtection,
+    Counter::WrongAddress,
     Counter::Forged,
     Counter::Malformed,
     Counter::Replayed,
@@ -62,8 +67,13 @@ impl Drop for Over<'_> {
 
 /// Waits until `plane` has counted.
 fn await_count(plane: &Plane, counter: Counter) {
+    await_more(plane, counter, 0);
+}
+
+/// Waits until `plane` has counted more than `before`.
+fn await_more(plane: &Plane, counter: Counter, before: u64) {
     let begun = Instant::now();
-    while plane.counter(counter) == 0 {
+    while plane.counter(counter) <= before {
         assert!(begun.elapsed() < LIMIT, "no {counter:?}");
         thread::sleep(Duration::from_millis(5));
     }
@@ -322,6 +332,69 @@ fn strangers_are_not_heard() {
     forged[2] = 9;
     say(&forged);
     await_count(&target.plane, Counter::UnknownKey);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    exchange(&a.connect(&b, 5000), 100_000);
+}
+
+#[test]
+fn a_stream_crosses_a_way_that_is_not_sealed() {
+    let world = World::plain(2, 1500);
+    world.await_path(1472);
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    exchange(&a.connect(&b, 5000), 20_000_000);
+    let state = world.hosts[0].plane.peer(world.hosts[1].node).unwrap();
+    assert_eq!(state.protection, Protection::Plain);
+    assert_no_mistakes(&world);
+}
+
+/// Waits until a datagram to `socket`, which is not sealed, says what `is_it`.
+fn await_words(socket: &UdpSocket, is_it: impl Fn(Message<'_>) -> bool) {
+    let (begun, mut buffer) = (Instant::now(), [0; 2000]);
+    loop {
+        let length = socket.recv(&mut buffer).expect("somebody speaks");
+        let header = Header::decode(&buffer[..length]).unwrap();
+        assert_eq!(header.protection, Protection::Plain);
+        if is_it(Message::decode(&buffer[HEADER..length]).unwrap()) {
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT, "it is not said");
+    }
+}
+
+#[test]
+fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
+    const SESSION: u32 = 99;
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let [here, there] = &world.hosts[..] else { panic!("two hosts are there") };
+    let bind = || there.network.enter(|| UdpSocket::bind("10.1.0.2:0").unwrap());
+    let (peer, elsewhere) = (bind(), bind());
+    peer.set_read_timeout(Some(LIMIT)).unwrap();
+    let agreed = PlainAgreement { own: SESSION, theirs: 7 };
+    here.plane.connect_plain(NodeId(9), peer.local_addr().unwrap(), agreed, 1472);
+    let datagram = |protection, session, counter| {
+        let header = Header { protection, lane: 0, generation: 0, session, counter };
+        [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711 }.encode()].concat()
+    };
+    let say = |from: &UdpSocket, bytes: &[u8]| from.send_to(bytes, here.address).unwrap();
+    let refused = |from: &UdpSocket, bytes: &[u8], counter| {
+        let before = here.plane.counter(counter);
+        say(from, bytes);
+        await_more(&here.plane, counter, before);
+    };
+    let good = datagram(Protection::Plain, SESSION, 5);
+    say(&peer, &good);
+    await_words(&peer, |words| words == Message::Echo(4711));
+    refused(&peer, &good, Counter::Replayed);
+    refused(&elsewhere, &datagram(Protection::Plain, SESSION, 6), Counter::WrongAddress);
+    refused(&peer, &datagram(Protection::Sealed, SESSION, 6), Counter::WrongProtection);
+    let state = here.plane.peer(NodeId(9)).unwrap();
+    assert_eq!((state.received, state.address), (1, peer.local_addr().unwrap()));
+
+    // The right session of the other node, and it is sealed.
+    let sealed = here.plane.peer(there.node).unwrap();
+    refused(&peer, &datagram(Protection::Plain, sealed.session, 1 << 40), Counter::WrongProtection);
+    assert_eq!(here.plane.peer(there.node).unwrap().address, there.address);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     exchange(&a.connect(&b, 5000), 100_000);
 }

@@ -18,7 +18,7 @@ use overlay::switch::{self, Entry, PortId, PortKind, Switch};
 use overlay::topology::{NodeId, Topology, Version};
 use overlay::tunnel::keys::Direction;
 use overlay::tunnel::lane::Limits;
-use overlay_io::peer::Agreement;
+use overlay_io::peer::{Agreement, PlainAgreement};
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
 use overlay_io::tap::{Offloads, Tap};
@@ -74,7 +74,7 @@ pub struct Host {
     pub network: Namespace,
     pub plane: Plane,
     pub node: NodeId,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 /// A station behind a port of a node.
@@ -94,18 +94,40 @@ pub struct World {
 impl World {
     /// So many hosts, each of which speaks with each other one, on a network with this MTU.
     pub fn new(hosts: u16, mtu: usize) -> Self {
+        let world = Self::apart(hosts, mtu);
+        world.for_each_link(|plane, own, other| {
+            plane.connect(other.node, other.address, agreement(own, other.node, 0), mtu - 28);
+        });
+        world
+    }
+
+    /// The same, but nothing is sealed.
+    pub fn plain(hosts: u16, mtu: usize) -> Self {
+        let world = Self::apart(hosts, mtu);
+        world.for_each_link(|plane, own, other| {
+            let Agreement { own, theirs, .. } = agreement(own, other.node, 0);
+            plane.connect_plain(other.node, other.address, PlainAgreement { own, theirs }, mtu - 28);
+        });
+        world
+    }
+
+    /// Hosts that do not speak yet.
+    fn apart(hosts: u16, mtu: usize) -> Self {
         let underlay = Namespace::new();
         underlay.ip("link add bridge type bridge");
         underlay.ip(&format!("link set bridge mtu {mtu} up"));
         let hosts: Vec<Host> = (1..=hosts).map(|number| Host::new(&underlay, number, mtu)).collect();
         let world = Self { underlay, mtu, hosts };
         world.use_topology(|nodes| Topology::mesh(Version(1), nodes).unwrap());
-        for host in &world.hosts {
-            for other in world.hosts.iter().filter(|other| other.node != host.node) {
-                host.plane.connect(other.node, other.address, agreement(host.node, other.node, 0), mtu - 28);
+        world
+    }
+
+    fn for_each_link(&self, connect: impl Fn(&Plane, NodeId, &Host)) {
+        for host in &self.hosts {
+            for other in self.hosts.iter().filter(|other| other.node != host.node) {
+                connect(&host.plane, host.node, other);
             }
         }
-        world
     }
 
     pub fn use_topology(&self, make: impl Fn(&[NodeId]) -> Topology) {

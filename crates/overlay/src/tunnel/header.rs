@@ -1,4 +1,4 @@
-//! What stands at the front of a datagram, in clear, protected by the tag behind it.
+//! What stands at the front of a datagram, in clear, protected by the tag behind it if there is one.
 //!
 //! ```text
 //!  0        1        2                 4                 8                                 16
@@ -6,18 +6,30 @@
 //!  │  kind  │  lane  │   generation    │     session     │             counter             │ sealed … │ tag │
 //! ```
 //!
-//! Little-endian. `session` is a number that the receiver has chosen; with `lane` it finds the keys, of which
+//! Little-endian. `kind` says whether the rest is sealed; what is not has no tag. `session` is a number that the receiver has chosen; with `lane` it finds the keys, of which
 //! `generation` says the which. `counter` is the nonce: it never repeats within a generation.
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
 
-/// What a datagram begins with that is one of ours, in this version.
-const KIND: u8 = 0xa1;
+/// What a datagram begins with that is one of ours, in this version. No single bit makes the one the other.
+const SEALED: u8 = 0xa1;
+const PLAIN: u8 = 0xa2;
+
+/// How datagrams are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nobody but the two nodes can read or make them.
+    Sealed,
+    /// Not at all: for links that are trusted.
+    Plain,
+}
 
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// What the rest is.
+    pub protection: Protection,
     /// Which of the sender's workers has sent it.
     pub lane: u8,
     /// Counts the changes of keys.
@@ -34,7 +46,10 @@ impl Header {
     #[inline]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
-        bytes[0] = KIND;
+        bytes[0] = match self.protection {
+            Protection::Sealed => SEALED,
+            Protection::Plain => PLAIN,
+        };
         bytes[1] = self.lane;
         bytes[2..4].copy_from_slice(&self.generation.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.session.to_le_bytes());
@@ -47,7 +62,13 @@ impl Header {
     #[inline]
     pub fn decode(datagram: &[u8]) -> Option<Self> {
         let [kind, lane, g0, g1, s0, s1, s2, s3, counter @ ..] = datagram.first_chunk::<HEADER>()?;
-        (*kind == KIND).then_some(Self {
+        let protection = match *kind {
+            SEALED => Protection::Sealed,
+            PLAIN => Protection::Plain,
+            _ => return None,
+        };
+        Some(Self {
+            protection,
             lane: *lane,
             generation: u16::from_le_bytes([*g0, *g1]),
             session: u32::from_le_bytes([*s0, *s1, *s2, *s3]),
@@ -60,17 +81,25 @@ impl Header {
 mod tests {
     use super::*;
 
+    fn header(protection: Protection) -> Header {
+        Header { protection, lane: 3, generation: 0x1234, session: 0xdead_beef, counter: u64::MAX - 5 }
+    }
+
     #[test]
     fn headers_survive_their_encoding() {
-        let header = Header { lane: 3, generation: 0x1234, session: 0xdead_beef, counter: u64::MAX - 5 };
-        assert_eq!(Header::decode(&header.encode()), Some(header));
+        for protection in [Protection::Sealed, Protection::Plain] {
+            assert_eq!(Header::decode(&header(protection).encode()), Some(header(protection)));
+        }
     }
 
     #[test]
     fn other_datagrams_have_none() {
-        let mut bytes = Header { lane: 0, generation: 0, session: 0, counter: 0 }.encode();
+        let mut bytes = header(Protection::Sealed).encode();
         assert_eq!(Header::decode(&bytes[..HEADER - 1]), None);
-        bytes[0] ^= 1;
-        assert_eq!(Header::decode(&bytes), None);
+        let kinds = (0..=u8::MAX).filter(|kind| {
+            bytes[0] = *kind;
+            Header::decode(&bytes).is_some()
+        });
+        assert_eq!(kinds.count(), 2);
     }
 }

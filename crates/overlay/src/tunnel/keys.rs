@@ -1,7 +1,12 @@
 //! Keys from the secret that two nodes share.
 
-use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Prk};
+
+use super::header::Protection;
+
+/// Bytes of the tag behind what is sealed.
+pub const TAG: usize = 16;
 
 /// Bytes of the secret.
 pub const SECRET: usize = 32;
@@ -28,20 +33,36 @@ impl Direction {
 
 /// What all keys of a session are made from.
 #[derive(Clone)]
-pub struct Root(Prk);
+pub struct Root(Option<Prk>);
+
+/// What protects the datagrams of one generation.
+pub(super) struct Key(Option<LessSafeKey>);
 
 impl Root {
     /// The root of a session whose TLS connection has exported `secret` under [`Root::LABEL`].
     #[must_use]
     pub fn new(secret: &[u8; SECRET]) -> Self {
-        Self(Prk::new_less_safe(HKDF_SHA256, secret))
+        Self(Some(Prk::new_less_safe(HKDF_SHA256, secret)))
+    }
+
+    /// The root of a session whose datagrams are not sealed.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self(None)
+    }
+
+    /// How the session's datagrams are protected.
+    #[must_use]
+    pub fn protection(&self) -> Protection {
+        if self.0.is_some() { Protection::Sealed } else { Protection::Plain }
     }
 
     /// What the secret is exported under (RFC 8446, section 7.5).
     pub const LABEL: &[u8] = b"EXPERIMENTAL transhume tunnel 1";
 
     /// The key for what is sent in `direction` by worker `lane` in `generation`.
-    pub(super) fn key(&self, direction: Direction, lane: u8, generation: u16) -> LessSafeKey {
+    pub(super) fn key(&self, direction: Direction, lane: u8, generation: u16) -> Key {
+        let Some(root) = &self.0 else { return Key(None) };
         let direction = match direction {
             Direction::FromDialer => 0,
             Direction::FromListener => 1,
@@ -49,7 +70,34 @@ impl Root {
         let [low, high] = generation.to_le_bytes();
         let info = [direction, lane, low, high];
         let info: [&[u8]; 2] = [b"datagrams", &info];
-        let expanded = self.0.expand(&info, &AES_256_GCM);
-        LessSafeKey::new(UnboundKey::from(expanded.expect("a key is shorter than 255 hashes")))
+        let expanded = root.expand(&info, &AES_256_GCM);
+        Key(Some(LessSafeKey::new(UnboundKey::from(expanded.expect("a key is shorter than 255 hashes")))))
     }
+}
+
+impl Key {
+    /// Seals `rest` but for the tag at its end, which is filled in. A plain one leaves it as it is.
+    #[inline]
+    pub fn seal(&self, counter: u64, front: &[u8], rest: &mut [u8]) {
+        let Some(key) = &self.0 else { return };
+        let (content, tag) = rest.split_at_mut(rest.len() - TAG);
+        let sealed = key.seal_in_place_separate_tag(nonce(counter), Aad::from(front), content);
+        tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
+    }
+
+    /// Opens `rest` in its place, without the tag at its end; `None` if somebody else has made or changed it. A plain one is
+    /// what it is.
+    #[inline]
+    pub fn open<'a>(&self, counter: u64, front: &[u8], rest: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let Some(key) = &self.0 else { return Some(rest) };
+        key.open_in_place(nonce(counter), Aad::from(front), rest).ok()
+    }
+}
+
+/// The nonce of a key's datagram `counter`.
+#[inline]
+fn nonce(counter: u64) -> Nonce {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(&counter.to_le_bytes());
+    Nonce::assume_unique_for_key(nonce)
 }

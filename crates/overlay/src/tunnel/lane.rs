@@ -1,5 +1,8 @@
 //! Who seals datagrams, and who opens them.
 //!
+//! On a link that is trusted nothing is sealed, but all else holds: numbers of sessions, counters, that nothing is taken
+//! twice. A session is of one kind, and takes nothing of the other one.
+//!
 //! A *lane* is what one worker of a node sends to the other node. Its keys and counters are its own, so that workers share
 //! nothing. The sender decides when keys change, but not before it has heard that something of the present generation has
 //! arrived: the receiver keeps the next key ready and no more, so that a forged generation costs nothing.
@@ -11,17 +14,22 @@
 
 use std::time::Duration;
 
-use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
-
-use super::header::{HEADER, Header};
-use super::keys::{Direction, Root};
+use super::header::{HEADER, Header, Protection};
+pub use super::keys::TAG;
+use super::keys::{Direction, Key, Root};
 use super::replay::Window;
 
-/// Bytes of the tag behind what is sealed.
-pub const TAG: usize = 16;
-
-/// Bytes that protecting a datagram adds.
+/// Bytes that sealing a datagram adds.
 pub const OVERHEAD: usize = HEADER + TAG;
+
+/// Bytes that a datagram has more than its content.
+#[must_use]
+pub fn overhead(protection: Protection) -> usize {
+    match protection {
+        Protection::Sealed => OVERHEAD,
+        Protection::Plain => HEADER,
+    }
+}
 
 /// When keys change.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +59,7 @@ pub struct Sealing {
     limits: Limits,
     /// Of the next datagram.
     header: Header,
-    key: LessSafeKey,
+    key: Key,
     /// What may still be sealed with the key.
     blocks: u64,
     since: Duration,
@@ -70,13 +78,14 @@ impl Sealing {
         limits: Limits,
         now: Duration,
     ) -> Self {
-        let header = Header { lane, generation: 0, session, counter: 0 };
+        let header = Header { protection: root.protection(), lane, generation: 0, session, counter: 0 };
         let key = root.key(direction, lane, 0);
         let (root, blocks) = (root.clone(), limits.blocks);
         Self { root, direction, limits, header, key, blocks, since: now, confirmed: false }
     }
 
-    /// Seals the bytes between the first [`HEADER`] and the last [`TAG`] of `datagram`, and fills these in.
+    /// Seals the bytes between the first [`HEADER`] and the last [`TAG`] of `datagram`, and fills these in. On a plain lane
+    /// there is no tag, and nothing is sealed.
     ///
     /// # Errors
     /// If the key is used up, and there is no next one, or the receiver has not heard of this one.
@@ -88,16 +97,13 @@ impl Sealing {
         let blocks = datagram.len().div_ceil(TAG) as u64;
         let is_old = now.saturating_sub(self.since) >= self.limits.age;
         let may_change = self.confirmed && self.header.generation < u16::MAX;
-        if blocks > self.blocks || (is_old && may_change) {
+        if self.has_keys() && (blocks > self.blocks || (is_old && may_change)) {
             self.change_key(now)?;
         }
         self.blocks = self.blocks.saturating_sub(blocks);
         let (front, rest) = datagram.split_at_mut(HEADER);
-        let (content, tag) = rest.split_at_mut(rest.len() - TAG);
         front.copy_from_slice(&self.header.encode());
-        let sealed =
-            self.key.seal_in_place_separate_tag(nonce(self.header.counter), Aad::from(&*front), content);
-        tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
+        self.key.seal(self.header.counter, front, rest);
         self.header.counter += 1;
         Ok(())
     }
@@ -111,7 +117,11 @@ impl Sealing {
     /// True if something was sealed of which the receiver has not said that it has the key.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
-        !self.confirmed && self.header.counter > 0
+        self.has_keys() && !self.confirmed && self.header.counter > 0
+    }
+
+    fn has_keys(&self) -> bool {
+        self.header.protection == Protection::Sealed
     }
 
     /// The receiver says that it has taken something of `generation`.
@@ -136,6 +146,9 @@ pub enum Refused {
     /// It is shorter than a header and a tag.
     #[error("it is too short")]
     Short,
+    /// It is sealed and its session is not, or the other way round.
+    #[error("it is not protected as its session is")]
+    Protection,
     /// Its key is not known: it is too old, or from somebody else.
     #[error("its key is not known")]
     UnknownKey,
@@ -150,7 +163,7 @@ pub enum Refused {
 /// A key, and what has come under it.
 struct Generation {
     number: u16,
-    key: LessSafeKey,
+    key: Key,
     window: Window,
 }
 
@@ -161,7 +174,7 @@ pub struct Opening {
     lane: u8,
     previous: Option<Generation>,
     current: Generation,
-    /// `None` after the last one.
+    /// `None` after the last one, and where nothing is sealed: there is one generation only.
     next: Option<Generation>,
     opened: u64,
     /// What was sealed in generations that are not known any more.
@@ -182,7 +195,8 @@ impl Opening {
     #[must_use]
     pub fn new(root: &Root, direction: Direction, lane: u8) -> Self {
         let generation = |number| Generation::new(root, direction, lane, number);
-        let (current, next) = (generation(0), Some(generation(1)));
+        let has_keys = root.protection() == Protection::Sealed;
+        let (current, next) = (generation(0), has_keys.then(|| generation(1)));
         Self { root: root.clone(), direction, lane, previous: None, current, next, opened: 0, ended: 0 }
     }
 
@@ -192,16 +206,19 @@ impl Opening {
     /// If it is not taken. Nothing has changed then, but `datagram` may hold anything.
     #[inline]
     pub fn open<'a>(&mut self, header: &Header, datagram: &'a mut [u8]) -> Result<&'a mut [u8], Refused> {
-        let (front, sealed) = datagram.split_at_mut_checked(HEADER).ok_or(Refused::Short)?;
-        if sealed.len() < TAG {
+        let protection = self.root.protection();
+        if header.protection != protection {
+            return Err(Refused::Protection);
+        }
+        if datagram.len() < overhead(protection) {
             return Err(Refused::Short);
         }
+        let (front, rest) = datagram.split_at_mut(HEADER);
         let generation = self.generation(header.generation).ok_or(Refused::UnknownKey)?;
         if !generation.window.is_fresh(header.counter) {
             return Err(Refused::Replayed);
         }
-        let opened = generation.key.open_in_place(nonce(header.counter), Aad::from(&*front), sealed);
-        let opened = opened.map_err(|_| Refused::Forged)?;
+        let opened = generation.key.open(header.counter, front, rest).ok_or(Refused::Forged)?;
         generation.window.mark(header.counter);
         self.opened += 1;
         if header.generation > self.current.number {
@@ -254,14 +271,6 @@ impl Generation {
     }
 }
 
-/// The nonce of a key's datagram `counter`.
-#[inline]
-fn nonce(counter: u64) -> Nonce {
-    let mut nonce = [0; NONCE_LEN];
-    nonce[..8].copy_from_slice(&counter.to_le_bytes());
-    Nonce::assume_unique_for_key(nonce)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,6 +305,47 @@ mod tests {
             assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(content));
             assert_eq!(open(&mut opening, &datagram), Err(Refused::Replayed));
         }
+    }
+
+    fn plain_lane() -> (Sealing, Opening) {
+        // Neither time nor blocks change what is not there.
+        let limits = Limits { blocks: 0, age: Duration::ZERO };
+        let sealing = Sealing::new(&Root::plain(), Direction::FromDialer, 2, 77, limits, NOW);
+        (sealing, Opening::new(&Root::plain(), Direction::FromDialer, 2))
+    }
+
+    #[test]
+    fn what_is_plain_is_counted_and_taken_once() {
+        let (mut sealing, mut opening) = plain_lane();
+        for (counter, content) in [&b""[..], b"a frame", &[9; 100]].iter().enumerate() {
+            let mut datagram = [&[0; HEADER], *content].concat();
+            assert_eq!(datagram.len(), content.len() + overhead(Protection::Plain));
+            sealing.seal(&mut datagram, NOW).unwrap();
+            assert!(datagram.ends_with(content));
+            let header = Header::decode(&datagram).unwrap();
+            assert_eq!((header.session, header.generation, header.counter), (77, 0, counter as u64));
+            assert_eq!(open(&mut opening, &datagram).as_deref(), Ok(*content));
+            assert_eq!(open(&mut opening, &datagram), Err(Refused::Replayed));
+            let next = Header { generation: 1, counter: 9, ..header };
+            assert_eq!(open(&mut opening, &next.encode()), Err(Refused::UnknownKey));
+        }
+        assert!(!sealing.is_unconfirmed());
+        assert_eq!(opening.heard(), Heard { opened: 3, missing: 0 });
+    }
+
+    #[test]
+    fn nothing_plain_is_taken_for_sealed_nor_the_other_way_round() {
+        let (mut sealing, mut opening) = lane(LIMITS);
+        let (mut plain_sealing, mut plain_opening) = plain_lane();
+        let sealed = seal(&mut sealing, b"a frame", NOW).unwrap();
+        let mut plain = [&[0; HEADER][..], &[5; 60]].concat();
+        plain_sealing.seal(&mut plain, NOW).unwrap();
+        assert_eq!(open(&mut opening, &plain), Err(Refused::Protection));
+        assert_eq!(open(&mut plain_opening, &sealed), Err(Refused::Protection));
+        let relabelled = Header { protection: Protection::Sealed, ..Header::decode(&plain).unwrap() };
+        plain[..HEADER].copy_from_slice(&relabelled.encode());
+        assert_eq!(open(&mut opening, &plain), Err(Refused::Forged));
+        assert_eq!(open(&mut opening, &sealed).as_deref(), Ok(&b"a frame"[..]), "nothing has changed");
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //!  TLS exporter ─▶ Root ─▶ HKDF(direction, lane, generation) ─▶ key of AES-256-GCM ─▶ datagrams, counted by their nonces
 //! ```
 //!
+//! A link that is trusted may do without keys: then there are the counters only.
+//!
 //! * [`header`]: what stands at the front of a datagram, in clear.
 //! * [`keys`]: keys from the secret. * [`lane`]: who seals and who opens, and when keys change.
 //! * [`replay`]: that nothing is taken twice.
