@@ -1,6 +1,5 @@
 //! One thread's way from the switch to ports and nodes.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,7 +73,7 @@ impl Forwarder {
     /// Sends `frame` one way.
     pub fn deliver(&mut self, to: To, vnet: &VnetHeader, frame: &[u8]) {
         match to {
-            To::Port(port) => self.shared.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]),
+            To::Port(port) => self.shared.write_frame(port, vnet, frame),
             To::Link { neighbour, label } => {
                 let Some(peer) = self.shared.peers.of_node(neighbour) else {
                     return self.shared.counters.count(Counter::NoPeer);

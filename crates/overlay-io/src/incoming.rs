@@ -34,8 +34,8 @@ impl<'a> Bound<'a> {
             return;
         }
         self.leave(shared);
-        if vnet.is_udp() && !shared.takes_udp_segments(port) {
-            return shared.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]);
+        if !shared.takes_segments(port, &vnet) {
+            return shared.write_frame(port, &vnet, frame);
         }
         self.port = Some(port);
         let _ = self.merger.push(vnet, frame);

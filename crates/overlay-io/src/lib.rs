@@ -3,6 +3,7 @@
 //! * [`plane`]: all of it, as a node uses it.
 //! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
 //! * [`path_limit`]: how long a datagram may be.
+//! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
 //! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
 //! * [`counters`]: what went nowhere; `meters`: who sends how much to whom.
@@ -11,6 +12,7 @@ pub mod counters;
 mod forwarder;
 mod incoming;
 mod meters;
+pub mod offloads;
 mod outgoing;
 pub mod path_limit;
 pub mod peer;
@@ -18,3 +20,4 @@ mod peers;
 pub mod plane;
 pub mod socket;
 pub mod tap;
+mod trial;

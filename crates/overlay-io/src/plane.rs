@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use overlay::matrix::Traffic;
 use overlay::message::PROBE;
+use overlay::segment::split::Plan;
+use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -65,9 +67,24 @@ impl Shared {
         self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
     }
 
-    /// Whether `port` takes segments of UDP.
-    pub fn takes_udp_segments(&self, port: PortId) -> bool {
-        self.tap(port).is_some_and(|tap| tap.offloads().udp)
+    /// Whether `port` takes segments of what the frame is that came with `vnet`.
+    pub fn takes_segments(&self, port: PortId, vnet: &VnetHeader) -> bool {
+        let offloads = self.tap(port).map_or(tap::Offloads::NONE, |tap| tap.offloads());
+        if vnet.is_udp() { offloads.udp } else { offloads.tcp }
+    }
+
+    /// Writes `frame`, which came with `vnet`, to `port`; a segment that this does not take is cut.
+    pub fn write_frame(&self, port: PortId, vnet: &VnetHeader, frame: &[u8]) {
+        if !vnet.is_segment() || self.takes_segments(port, vnet) {
+            return self.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]);
+        }
+        let Ok(plan) = Plan::of(vnet, frame) else { return self.counters.count(Counter::Unsplittable) };
+        let header = plan.piece_vnet().encode();
+        let mut piece = vec![0; plan.piece_length(0)];
+        for index in 0..plan.pieces() {
+            let length = plan.write_piece(index, frame, &mut piece);
+            self.write(port, &[IoSlice::new(&header), IoSlice::new(&piece[..length])]);
+        }
     }
 
     /// Writes a frame, with its header, to `port`.

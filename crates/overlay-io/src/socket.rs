@@ -6,9 +6,11 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+use crate::offloads::Offloads;
 
 /// The most bytes that come in one call.
 pub const MOST: usize = 65_535;
@@ -24,6 +26,8 @@ const KERNEL_BUFFER: usize = 8 << 20;
 pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
+    /// Whether the kernel cuts, and glues together.
+    offloads: Offloads,
 }
 
 impl Socket {
@@ -35,7 +39,25 @@ impl Socket {
         let socket = UdpSocket::bind(address)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge(&socket);
-        Ok(Self { socket, state })
+        Ok(Self { socket, state, offloads: Offloads::ALL })
+    }
+
+    /// Says which offloads of sockets are used from now on. All are at first that the kernel has.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
+        if self.state.gro_segments() > 1 {
+            set_gro(&self.socket, offloads.udp_gro)?;
+        }
+        self.offloads = offloads;
+        Ok(())
+    }
+
+    /// Whether what has come from one node comes together.
+    #[must_use]
+    pub fn glues(&self) -> bool {
+        self.offloads.udp_gro && self.state.gro_segments() > 1
     }
 
     /// Where it is bound.
@@ -49,7 +71,8 @@ impl Socket {
     /// How many datagrams of `length` bytes can leave in one call.
     #[must_use]
     pub fn at_once(&self, length: usize) -> usize {
-        self.state.max_gso_segments().min(LONGEST / length.max(1)).max(1)
+        let most = if self.offloads.udp_segment { self.state.max_gso_segments() } else { 1 };
+        most.min(LONGEST / length.max(1)).max(1)
     }
 
     /// Sends `datagrams`, which stand one behind the other, all of `length` bytes but for a shorter last one, at most
@@ -91,6 +114,16 @@ pub struct Arrival {
     pub bytes: usize,
     /// Those of each but the last one, which may be shorter.
     pub length: usize,
+}
+
+/// Says whether the kernel glues together what comes from one address.
+fn set_gro(socket: &UdpSocket, is_on: bool) -> io::Result<()> {
+    let value = libc::c_int::from(is_on);
+    let length = size_of_val(&value) as libc::socklen_t;
+    let (socket, place) = (socket.as_raw_fd(), (&raw const value).cast());
+    // SAFETY: the value is live, and of the length that is given.
+    let result = unsafe { libc::setsockopt(socket, libc::SOL_UDP, libc::UDP_GRO, place, length) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Makes the kernel's buffers large, beyond what is granted to everybody if this process may.
@@ -136,6 +169,23 @@ mod tests {
             let expected: Vec<Vec<u8>> = sent.chunks(length).map(<[u8]>::to_vec).collect();
             assert_eq!(receive(&to, sent.len()), expected);
         }
+    }
+
+    #[test]
+    fn without_offloads_each_leaves_and_comes_alone() {
+        let (mut from, mut to) = (socket(), socket());
+        assert!(from.at_once(100) > 1 && to.glues(), "the kernel has both");
+        let sent = [7; 1000];
+        to.set_offloads(Offloads::NONE).unwrap();
+        from.send(to.address().unwrap(), &sent, 100).unwrap();
+        let (mut buffer, mut taken) = (vec![0; MOST], 0);
+        while taken < sent.len() {
+            let Ok(arrival) = to.receive(&mut buffer) else { continue };
+            assert_eq!((arrival.bytes, arrival.length), (100, 100));
+            taken += arrival.bytes;
+        }
+        from.set_offloads(Offloads::NONE).unwrap();
+        assert!(from.at_once(100) == 1 && !to.glues());
     }
 
     #[test]

@@ -124,6 +124,14 @@ impl AsFd for Tap {
 
 /// Asks for a device `name`, of which nobody else has one; `None` if none can be called that.
 fn request(name: &str) -> Option<libc::ifreq> {
+    let mut request = named(name)?;
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    Some(request)
+}
+
+/// A request about the device `name`; `None` if none can be called that.
+pub(crate) fn named(name: &str) -> Option<libc::ifreq> {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b'%');
     let text = CString::new(name).ok().filter(|_| is_name(name))?;
@@ -134,11 +142,9 @@ fn request(name: &str) -> Option<libc::ifreq> {
     for (to, from) in place.iter_mut().zip(bytes) {
         *to = from.cast_signed();
     }
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short;
     Some(request)
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
+pub(crate) fn check(result: libc::c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

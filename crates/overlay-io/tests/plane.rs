@@ -18,6 +18,7 @@ use overlay::switch::{PortId, PortKind};
 use overlay::topology::{NodeId, Topology, Version};
 use overlay::tunnel::header::{HEADER, Header, Protection};
 use overlay_io::counters::Counter;
+use overlay_io::offloads::Offloads;
 use overlay_io::peer::PlainAgreement;
 use overlay_io::plane::Plane;
 use overlay_io::socket::{MOST, Socket};
@@ -211,34 +212,91 @@ fn await_traffic(world: &World, host: usize, (from, to): (&Station, &Station), f
     }
 }
 
+/// A socket of `station`, and where it is.
+fn many_datagrams(station: &Station, port: u16) -> (Socket, SocketAddr) {
+    let address = SocketAddr::new(station.address.parse().unwrap(), port);
+    (station.network.enter(|| Socket::bind(address).unwrap()), address)
+}
+
+/// Sends datagrams of `length` bytes, `bytes` in all, in one call, and waits until all have come.
+fn send_together(from: &Socket, (to, address): &(Socket, SocketAddr), bytes: usize, length: usize) {
+    from.send(*address, &pattern(bytes, 5), length).unwrap();
+    let (begun, mut arrived, mut buffer) = (Instant::now(), Vec::new(), vec![0; MOST]);
+    while arrived.len() < bytes {
+        assert!(begun.elapsed() < LIMIT, "{} of {bytes} bytes came", arrived.len());
+        let Ok(arrival) = to.receive(&mut buffer) else { continue };
+        assert!(arrival.length == length || arrival.bytes < length, "{arrival:?}");
+        arrived.extend_from_slice(&buffer[..arrival.bytes]);
+    }
+    assert!(arrived == pattern(bytes, 5), "a byte is wrong");
+}
+
+/// Everything that offloads are about, between stations of hosts that have these.
+fn assert_all_works(offloads: [Offloads; 2]) {
+    let world = World::with(&offloads, 1500);
+    world.await_path(1472);
+    let (a, b, c) = (world.station(1, 0, MTU), world.station(2, 1, MTU), world.station(3, 0, MTU));
+    let before = b.received_frames();
+    exchange(&a.connect(&b, 5000), 2_000_000);
+    let streamed = b.received_frames();
+    assert!(offloads[1].tcp_segments || streamed - before > 2_000_000 / MTU as u64, "TCP comes in segments");
+    exchange(&a.connect(&c, 5000), 2_000_000);
+    let ends = [&a, &b, &c].map(|station| many_datagrams(station, 6000));
+    let before = b.received_frames();
+    send_together(&ends[0].0, &ends[1], 9500, 1000);
+    let frames = b.received_frames() - before;
+    assert!(offloads[1].udp_segments || frames >= 10, "UDP comes in segments");
+    send_together(&ends[1].0, &ends[0], 9500, 1000);
+    send_together(&ends[0].0, &ends[2], 9500, 1000);
+    assert_no_mistakes(&world);
+    assert_eq!(world.hosts.iter().map(|host| host.plane.counter(Counter::NotWritten)).sum::<u64>(), 0);
+}
+
+#[test]
+fn everything_works_without_each_offload() {
+    let off = [
+        Offloads::NONE,
+        Offloads { udp_segment: false, ..Offloads::ALL },
+        Offloads { udp_gro: false, ..Offloads::ALL },
+        Offloads { tcp_segments: false, ..Offloads::ALL },
+        Offloads { udp_segments: false, ..Offloads::ALL },
+    ];
+    off.iter().for_each(|offloads| assert_all_works([*offloads; 2]));
+    let no_segments = Offloads { tcp_segments: false, udp_segments: false, ..Offloads::ALL };
+    assert_all_works([Offloads::ALL, Offloads::NONE]);
+    assert_all_works([Offloads::ALL, no_segments]);
+}
+
+#[test]
+fn stations_of_one_host_may_have_different_offloads() {
+    let world = World::new(1, 1500);
+    let a = world.station(1, 0, MTU);
+    let b = Station::new(2);
+    let tap = b.tap(MTU, Offloads::NONE);
+    world.hosts[0].plane.plug(PortId(2), PortKind::Instance, tap).unwrap();
+    world.announce(&b, world.hosts[0].node, PortId(2), 1);
+    exchange(&a.connect(&b, 5000), 2_000_000);
+    assert!(b.received_frames() > 2_000_000 / MTU as u64, "TCP comes in segments");
+    let ends = [&a, &b].map(|station| many_datagrams(station, 6000));
+    let before = b.received_frames();
+    send_together(&ends[0].0, &ends[1], 9500, 1000);
+    assert!(b.received_frames() >= before + 10, "UDP comes in segments");
+}
+
 #[test]
 fn frames_are_counted_once_for_who_sends_and_who_receives() {
     const HEADERS: u64 = 14 + 20 + 8;
     let world = World::new(2, 1500);
     world.await_path(1472);
     let (a, b, c) = (world.station(1, 0, MTU), world.station(2, 1, MTU), world.station(3, 0, MTU));
-    let beginning = Instant::now();
-    let open = |station: &Station| {
-        let address = SocketAddr::new(station.address.parse().unwrap(), 6000);
-        (station.network.enter(|| Socket::bind(address).unwrap()), address)
-    };
-    let ((from, from_address), (to, to_address), (near, near_address)) = (open(&a), open(&b), open(&c));
-    let mut buffer = vec![0; MOST];
-    let mut send = |from: &Socket, (to, address): (&Socket, SocketAddr), bytes: usize, length| {
-        from.send(address, &vec![7; bytes], length).unwrap();
-        let mut arrived = 0;
-        while arrived < bytes {
-            assert!(beginning.elapsed() < LIMIT, "{arrived} of {bytes} bytes came");
-            arrived += to.receive(&mut buffer).map_or(0, |arrival| arrival.bytes);
-        }
-    };
+    let [from, to, near] = [&a, &b, &c].map(|station| many_datagrams(station, 6000));
     for _ in 0..100 {
-        send(&from, (&to, to_address), 200, 200);
+        send_together(&from.0, &to, 200, 200);
     }
     // One segment for the device, and ten frames.
-    send(&from, (&to, to_address), 9500, 1000);
-    send(&to, (&from, from_address), 300, 300);
-    send(&from, (&near, near_address), 500, 500);
+    send_together(&from.0, &to, 9500, 1000);
+    send_together(&to.0, &from, 300, 300);
+    send_together(&from.0, &near, 500, 500);
 
     let there = await_traffic(&world, 0, (&a, &b), 110);
     let volume = |payload, frames| Volume { bytes: payload + frames * HEADERS, frames };

@@ -18,10 +18,11 @@ use overlay::switch::{self, Entry, PortId, PortKind, Switch};
 use overlay::topology::{NodeId, Topology, Version};
 use overlay::tunnel::keys::Direction;
 use overlay::tunnel::lane::Limits;
+use overlay_io::offloads::Offloads;
 use overlay_io::peer::{Agreement, PlainAgreement};
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
-use overlay_io::tap::{Offloads, Tap};
+use overlay_io::tap::Tap;
 
 /// Where nodes receive.
 const PORT: u16 = 7474;
@@ -88,13 +89,20 @@ pub struct Station {
 pub struct World {
     pub underlay: Namespace,
     mtu: usize,
+    /// Of each host.
+    offloads: Vec<Offloads>,
     pub hosts: Vec<Host>,
 }
 
 impl World {
     /// So many hosts, each of which speaks with each other one, on a network with this MTU.
     pub fn new(hosts: u16, mtu: usize) -> Self {
-        let world = Self::apart(hosts, mtu);
+        Self::with(&vec![Offloads::ALL; hosts.into()], mtu)
+    }
+
+    /// The same for hosts with these offloads.
+    pub fn with(offloads: &[Offloads], mtu: usize) -> Self {
+        let world = Self::apart(offloads, mtu);
         world.for_each_link(|plane, own, other| {
             plane.connect(other.node, other.address, agreement(own, other.node, 0), mtu - 28);
         });
@@ -103,7 +111,7 @@ impl World {
 
     /// The same, but nothing is sealed.
     pub fn plain(hosts: u16, mtu: usize) -> Self {
-        let world = Self::apart(hosts, mtu);
+        let world = Self::apart(&vec![Offloads::ALL; hosts.into()], mtu);
         world.for_each_link(|plane, own, other| {
             let Agreement { own, theirs, .. } = agreement(own, other.node, 0);
             plane.connect_plain(other.node, other.address, PlainAgreement { own, theirs }, mtu - 28);
@@ -112,12 +120,13 @@ impl World {
     }
 
     /// Hosts that do not speak yet.
-    fn apart(hosts: u16, mtu: usize) -> Self {
+    fn apart(offloads: &[Offloads], mtu: usize) -> Self {
         let underlay = Namespace::new();
         underlay.ip("link add bridge type bridge");
         underlay.ip(&format!("link set bridge mtu {mtu} up"));
-        let hosts: Vec<Host> = (1..=hosts).map(|number| Host::new(&underlay, number, mtu)).collect();
-        let world = Self { underlay, mtu, hosts };
+        let numbers = (1..).zip(offloads);
+        let hosts = numbers.map(|(number, offloads)| Host::new(&underlay, number, mtu, *offloads)).collect();
+        let world = Self { underlay, mtu, offloads: offloads.to_vec(), hosts };
         world.use_topology(|nodes| Topology::mesh(Version(1), nodes).unwrap());
         world
     }
@@ -164,9 +173,9 @@ impl World {
 
     /// The same, which has been somewhere else before.
     pub fn station_at_epoch(&self, station: Station, host: usize, mtu: usize, epoch: u64) -> Station {
-        let host = &self.hosts[host];
+        let (host, offloads) = (&self.hosts[host], self.offloads[host]);
         let port = PortId(station.mac.0[5].into());
-        host.plane.plug(port, PortKind::Instance, station.tap(mtu)).unwrap();
+        host.plane.plug(port, PortKind::Instance, station.tap(mtu, offloads)).unwrap();
         self.announce(&station, host.node, port, epoch);
         station
     }
@@ -195,7 +204,7 @@ impl World {
 }
 
 impl Host {
-    fn new(underlay: &Namespace, number: u16, mtu: usize) -> Self {
+    fn new(underlay: &Namespace, number: u16, mtu: usize, offloads: Offloads) -> Self {
         let network = Namespace::new();
         let port = format!("host{number}");
         network.connect("eth0", underlay, &port);
@@ -203,7 +212,8 @@ impl Host {
         network.ip(&format!("link set eth0 mtu {mtu}"));
         network.ip(&format!("addr add 10.1.0.{number}/24 dev eth0"));
         let address = SocketAddr::new(format!("10.1.0.{number}").parse().unwrap(), PORT);
-        let socket = network.enter(|| Socket::bind(address).unwrap());
+        let mut socket = network.enter(|| Socket::bind(address).unwrap());
+        socket.set_offloads(offloads).unwrap();
         let node = NodeId(number);
         let switch = Switch::new(node, number.into(), switch::Limits::default());
         Self { network, plane: Plane::start(switch, socket).unwrap(), node, address }
@@ -229,12 +239,19 @@ impl Station {
     }
 
     /// A TAP of its own, up and with its address.
-    pub fn tap(&self, mtu: usize) -> Tap {
+    pub fn tap(&self, mtu: usize, offloads: Offloads) -> Tap {
         let mut tap = self.network.enter(|| Tap::new("eth0")).unwrap();
-        tap.set_offloads(Offloads::ALL).unwrap();
+        tap.set_offloads(offloads.of_taps()).unwrap();
         self.network.ip(&format!("link set eth0 address {} mtu {mtu} up", self.mac));
         self.network.ip(&format!("addr add {}/24 dev eth0", self.address));
         tap
+    }
+
+    /// How often its TAP has been given a frame, or a segment.
+    pub fn received_frames(&self) -> u64 {
+        let devices = self.network.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        let numbers = devices.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+        numbers.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     pub fn listen(&self, port: u16) -> TcpListener {

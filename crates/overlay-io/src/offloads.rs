@@ -1,0 +1,202 @@
+//! What is left to the kernel with many frames or datagrams at once, and whether it does it right.
+//!
+//! Kernels and drivers have had their mistakes with each of these. So each is tried with known bytes before it is used, in
+//! a network namespace that is gone afterwards, and can be switched off; without all of them everything works, more slowly.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::tap;
+use crate::trial::{self, Kernel, Real};
+
+/// What is left to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// To cut what leaves for one node into datagrams (`UDP_SEGMENT`).
+    pub udp_segment: bool,
+    /// To glue together what has come from one node (`UDP_GRO`).
+    pub udp_gro: bool,
+    /// To take from a TAP, and to hand over, TCP segments longer than a frame.
+    pub tcp_segments: bool,
+    /// So for UDP.
+    pub udp_segments: bool,
+}
+
+impl Offloads {
+    /// None.
+    pub const NONE: Self =
+        Self { udp_segment: false, udp_gro: false, tcp_segments: false, udp_segments: false };
+    /// All.
+    pub const ALL: Self = Self { udp_segment: true, udp_gro: true, tcp_segments: true, udp_segments: true };
+
+    /// Tries each of these, and returns those that the kernel has and does right. That takes milliseconds; for each that fails,
+    /// some seconds.
+    ///
+    /// # Errors
+    /// If there can be no network namespace with a bridge and TAPs to try them in.
+    pub fn probe(self) -> io::Result<Self> {
+        self.probe_with(&Real)
+    }
+
+    fn probe_with(self, kernel: &(impl Kernel + Sync)) -> io::Result<Self> {
+        if self == Self::NONE {
+            return Ok(self);
+        }
+        let namespace = fabric::netns::create()?;
+        fabric::netns::enter(namespace.as_fd(), || trial::run(self, kernel))?
+    }
+
+    /// Those of a TAP.
+    #[must_use]
+    pub fn of_taps(self) -> tap::Offloads {
+        let Self { tcp_segments: tcp, udp_segments: udp, .. } = self;
+        tap::Offloads { checksum: tcp || udp, tcp, udp }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, IoSlice};
+    use std::net::SocketAddr;
+
+    use overlay::segment::vnet::{self, VnetHeader, gso};
+
+    use super::*;
+    use crate::socket::{Arrival, Socket};
+    use crate::tap::Tap;
+
+    #[test]
+    fn this_kernel_does_all_right() {
+        assert_eq!(Offloads::ALL.probe().unwrap(), Offloads::ALL);
+    }
+
+    /// It leaves alone what is switched off.
+    struct Watched {
+        offloads: Offloads,
+    }
+
+    impl Kernel for Watched {
+        fn send(&self, socket: &Socket, to: SocketAddr, datagrams: &[u8], length: usize) -> io::Result<()> {
+            assert!(self.offloads.udp_segment || datagrams.len() <= length);
+            socket.send(to, datagrams, length)
+        }
+
+        fn write(&self, tap: &Tap, parts: &[IoSlice<'_>]) -> io::Result<()> {
+            let is_on =
+                if vnet_of(parts).is_udp() { self.offloads.udp_segments } else { self.offloads.tcp_segments };
+            assert!(is_on);
+            tap.write(parts)
+        }
+    }
+
+    #[test]
+    fn what_is_switched_off_stays_so_and_is_not_tried() {
+        let off = [
+            Offloads::NONE,
+            Offloads { udp_segment: false, ..Offloads::ALL },
+            Offloads { udp_gro: false, ..Offloads::ALL },
+            Offloads { tcp_segments: false, ..Offloads::ALL },
+            Offloads { udp_segments: false, ..Offloads::ALL },
+        ];
+        for offloads in off {
+            assert_eq!(offloads.probe_with(&Watched { offloads }).unwrap(), offloads);
+        }
+    }
+
+    fn vnet_of(parts: &[IoSlice<'_>]) -> VnetHeader {
+        VnetHeader::decode(parts[0].first_chunk().unwrap())
+    }
+
+    /// Of datagrams that leave together only the first one does.
+    struct SendsTheFirst;
+
+    impl Kernel for SendsTheFirst {
+        fn send(&self, socket: &Socket, to: SocketAddr, datagrams: &[u8], length: usize) -> io::Result<()> {
+            socket.send(to, &datagrams[..length.min(datagrams.len())], length)
+        }
+    }
+
+    #[test]
+    fn datagrams_that_do_not_leave_are_noticed() {
+        let expected = Offloads { udp_segment: false, ..Offloads::ALL };
+        assert_eq!(Offloads::ALL.probe_with(&SendsTheFirst).unwrap(), expected);
+    }
+
+    /// It does not say where one datagram ends and the next one begins.
+    struct SaysNoLength;
+
+    impl Kernel for SaysNoLength {
+        fn receive(&self, socket: &Socket, into: &mut [u8]) -> io::Result<Arrival> {
+            socket.receive(into).map(|arrival| Arrival { length: arrival.bytes, ..arrival })
+        }
+    }
+
+    #[test]
+    fn datagrams_without_an_end_are_noticed() {
+        let expected = Offloads { udp_gro: false, ..Offloads::ALL };
+        assert_eq!(Offloads::ALL.probe_with(&SaysNoLength).unwrap(), expected);
+    }
+
+    /// It takes segments of one kind, and only says that it did.
+    struct Swallows {
+        udp: bool,
+    }
+
+    impl Kernel for Swallows {
+        fn write(&self, tap: &Tap, parts: &[IoSlice<'_>]) -> io::Result<()> {
+            let vnet = vnet_of(parts);
+            if vnet.is_segment() && vnet.is_udp() == self.udp { Ok(()) } else { tap.write(parts) }
+        }
+    }
+
+    #[test]
+    fn segments_that_do_not_leave_are_noticed() {
+        let expected = Offloads { tcp_segments: false, ..Offloads::ALL };
+        assert_eq!(Offloads::ALL.probe_with(&Swallows { udp: false }).unwrap(), expected);
+        let expected = Offloads { udp_segments: false, ..Offloads::ALL };
+        assert_eq!(Offloads::ALL.probe_with(&Swallows { udp: true }).unwrap(), expected);
+    }
+
+    /// It says a wrong size of what a segment of UDP is to be cut into.
+    struct SaysAWrongSize;
+
+    impl Kernel for SaysAWrongSize {
+        fn read(&self, tap: &Tap, into: &mut [u8]) -> io::Result<usize> {
+            let length = tap.read(into)?;
+            let header = into.first_chunk_mut::<{ vnet::LENGTH }>().unwrap();
+            let vnet = VnetHeader::decode(header);
+            if vnet.gso_type == gso::UDP_L4 {
+                *header = VnetHeader { gso_size: vnet.gso_size / 2, ..vnet }.encode();
+            }
+            Ok(length)
+        }
+    }
+
+    #[test]
+    fn segments_of_a_wrong_size_are_noticed() {
+        let expected = Offloads { udp_segments: false, ..Offloads::ALL };
+        assert_eq!(Offloads::ALL.probe_with(&SaysAWrongSize).unwrap(), expected);
+    }
+
+    /// A bit of what comes is not what it was.
+    struct Damages;
+
+    impl Kernel for Damages {
+        fn read(&self, tap: &Tap, into: &mut [u8]) -> io::Result<usize> {
+            let length = tap.read(into)?;
+            into[length - 1] ^= 1;
+            Ok(length)
+        }
+
+        fn receive(&self, socket: &Socket, into: &mut [u8]) -> io::Result<Arrival> {
+            let arrival = socket.receive(into)?;
+            into[arrival.bytes - 1] ^= 1;
+            Ok(arrival)
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_noticed() {
+        assert_eq!(Offloads::ALL.probe_with(&Damages).unwrap(), Offloads::NONE);
+    }
+}

@@ -1,0 +1,279 @@
+//! Offloads are tried.
+//!
+//! ```text
+//!   datagrams ─▶ socket ─ lo ─ socket ─▶ the same?
+//!   segment ─▶ TAP ─ bridge ─ TAP ─▶ the pieces that we would have cut it into?
+//! ```
+//!
+//! All that is in the calling thread's network namespace, where there is nothing else.
+
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use overlay::segment::complete_checksum;
+use overlay::segment::split::Plan;
+use overlay::segment::vnet::{self, VnetHeader, gso};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType, netdevice};
+
+use crate::offloads::Offloads;
+use crate::socket::{self, Arrival, Socket};
+use crate::tap::{self, Tap};
+
+/// How long what was sent may take to come.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of a piece's payload, and of all of them: the last one is shorter.
+const SIZE: usize = 1000;
+const PAYLOAD: usize = 3 * SIZE + SIZE / 2;
+
+/// Who sends: nothing else in the namespace has this address.
+const SOURCE: [u8; 6] = [2, 0x74, 0x72, 0, 0, 1];
+
+/// What the kernel does, so that others can stand for it.
+pub(crate) trait Kernel {
+    fn send(&self, socket: &Socket, to: SocketAddr, datagrams: &[u8], length: usize) -> io::Result<()> {
+        socket.send(to, datagrams, length)
+    }
+
+    fn receive(&self, socket: &Socket, into: &mut [u8]) -> io::Result<Arrival> {
+        socket.receive(into)
+    }
+
+    fn write(&self, tap: &Tap, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        tap.write(parts)
+    }
+
+    fn read(&self, tap: &Tap, into: &mut [u8]) -> io::Result<usize> {
+        tap.read(into)
+    }
+}
+
+/// The kernel itself.
+pub(crate) struct Real;
+
+impl Kernel for Real {}
+
+/// Those of `wanted` that `kernel` has and does right.
+pub(crate) fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
+    let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    set_up(&control, "lo")?;
+    let mut found = Offloads::NONE;
+    found.udp_segment = wanted.udp_segment && sends(kernel)?;
+    found.udp_gro = wanted.udp_gro && receives(kernel, found.udp_segment)?;
+    if wanted.tcp_segments || wanted.udp_segments {
+        let mut way = Way::new(&control)?;
+        found.tcp_segments = wanted.tcp_segments && way.carries(kernel, &Segment::tcp())?;
+        found.udp_segments = wanted.udp_segments && way.carries(kernel, &Segment::udp())?;
+    }
+    Ok(found)
+}
+
+/// True if datagrams that leave together come one by one.
+fn sends(kernel: &impl Kernel) -> io::Result<bool> {
+    let (from, mut to) = (bind()?, bind()?);
+    to.set_offloads(Offloads::NONE)?;
+    Ok(from.at_once(SIZE) > 1 && crosses(kernel, &from, &to, true)?)
+}
+
+/// True if datagrams that come together are told apart. `together`: they leave so, too.
+fn receives(kernel: &impl Kernel, together: bool) -> io::Result<bool> {
+    let (from, to) = (bind()?, bind()?);
+    Ok(to.glues() && crosses(kernel, &from, &to, together)?)
+}
+
+fn bind() -> io::Result<Socket> {
+    Socket::bind((Ipv4Addr::LOCALHOST, 0).into())
+}
+
+/// True if datagrams come from `from` to `to` as they were.
+fn crosses(kernel: &impl Kernel, from: &Socket, to: &Socket, together: bool) -> io::Result<bool> {
+    let (sent, address) = (pattern(), to.address()?);
+    let calls = sent.chunks(if together { sent.len() } else { SIZE });
+    // What the kernel refuses it does not do right.
+    if calls.into_iter().any(|datagrams| kernel.send(from, address, datagrams, SIZE).is_err()) {
+        return Ok(false);
+    }
+    let expected: Vec<Vec<u8>> = sent.chunks(SIZE).map(<[u8]>::to_vec).collect();
+    let mut buffer = vec![0; socket::MOST];
+    collects(to, &expected, || {
+        let Arrival { bytes, length, .. } = kernel.receive(to, &mut buffer)?;
+        Ok(buffer[..bytes].chunks(length.max(1)).map(<[u8]>::to_vec).collect())
+    })
+}
+
+/// True if what `take` takes from `source`, and nothing else, is what is `expected`.
+fn collects(
+    source: impl AsFd,
+    expected: &[Vec<u8>],
+    mut take: impl FnMut() -> io::Result<Vec<Vec<u8>>>,
+) -> io::Result<bool> {
+    let (begun, mut taken) = (Instant::now(), Vec::new());
+    while taken.len() < expected.len() {
+        match take() {
+            Ok(more) => taken.extend(more),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = PATIENCE.saturating_sub(begun.elapsed());
+                if left.is_zero() {
+                    return Ok(false);
+                }
+                let left = Timespec::try_from(left).map_err(io::Error::other)?;
+                // What interrupts it is no reason to give up.
+                let _ = poll(&mut [PollFd::new(&source, PollFlags::IN)], Some(&left));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(taken == expected)
+}
+
+/// Bytes that repeat nowhere soon.
+fn pattern() -> Vec<u8> {
+    (0..PAYLOAD).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// Two TAPs on a bridge.
+struct Way {
+    from: Tap,
+    to: Tap,
+}
+
+impl Way {
+    fn new(control: &impl AsFd) -> io::Result<Self> {
+        let tap = |name| Tap::new(name).map_err(io::Error::other);
+        let (from, to) = (tap("from")?, tap("to")?);
+        add_bridge(control, "bridge", &["from", "to"])?;
+        ["bridge", "from", "to"].iter().try_for_each(|name| set_up(control, name))?;
+        Ok(Self { from, to })
+    }
+
+    /// True if the kernel cuts `segment`, which it takes from the one, for the other, and hands it over uncut to one that
+    /// wants that.
+    fn carries(&mut self, kernel: &impl Kernel, segment: &Segment) -> io::Result<bool> {
+        let offloads = segment.offloads();
+        for there in [tap::Offloads::NONE, offloads] {
+            // A kernel that does not know it refuses that.
+            let is_known = self.from.set_offloads(offloads).and_then(|()| self.to.set_offloads(there));
+            if is_known.is_err() || !self.carries_once(kernel, segment)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn carries_once(&self, kernel: &impl Kernel, segment: &Segment) -> io::Result<bool> {
+        let vnet = segment.vnet.encode();
+        let parts = [IoSlice::new(&vnet), IoSlice::new(&segment.frame)];
+        // What the kernel refuses it does not do right.
+        if kernel.write(&self.from, &parts).is_err() {
+            return Ok(false);
+        }
+        let mut buffer = vec![0; tap::MOST];
+        collects(&self.to, &segment.pieces(), || {
+            let length = kernel.read(&self.to, &mut buffer)?;
+            let read = Segment::read(&buffer[..length]).filter(|read| read.frame[6..].starts_with(&SOURCE));
+            Ok(read.map(|read| read.pieces()).unwrap_or_default())
+        })
+    }
+}
+
+/// A frame, or several in one.
+struct Segment {
+    vnet: VnetHeader,
+    frame: Vec<u8>,
+}
+
+impl Segment {
+    /// What a TAP has handed over.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (header, frame) = bytes.split_first_chunk::<{ vnet::LENGTH }>()?;
+        Some(Self { vnet: VnetHeader::decode(header), frame: frame.to_vec() })
+    }
+
+    fn tcp() -> Self {
+        const PROTOCOL: u8 = 6;
+        // Ports, sequence, acknowledgement, length with ACK and PSH, window, checksum, no urgent bytes.
+        let header = [0x1f, 0x90, 0, 80, 1, 2, 3, 4, 5, 6, 7, 8, 0x50, 0x18, 2, 0, 0, 0, 0, 0];
+        Self::over_ipv4(PROTOCOL, gso::TCPV4, &header, 16)
+    }
+
+    fn udp() -> Self {
+        const PROTOCOL: u8 = 17;
+        let [high, low] = (8 + PAYLOAD as u16).to_be_bytes();
+        Self::over_ipv4(PROTOCOL, gso::UDP_L4, &[0x1f, 0x90, 0, 80, high, low, 0, 0], 6)
+    }
+
+    /// `transport` is its header, with the checksum at `at`.
+    fn over_ipv4(protocol: u8, gso_type: u8, transport: &[u8], at: u16) -> Self {
+        const ADDRESSES: [u8; 8] = [10, 0, 0, 1, 10, 0, 0, 2];
+        let length = (transport.len() + PAYLOAD) as u16;
+        let ([high, low], [all_high, all_low]) = (length.to_be_bytes(), (20 + length).to_be_bytes());
+        let mut ip = vec![0x45, 0, all_high, all_low, 0x12, 0x34, 0, 0, 64, protocol, 0, 0];
+        ip.extend(ADDRESSES);
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut transport = transport.to_vec();
+        // What is partial is the sum of the pseudo-header.
+        let pseudo = [&ADDRESSES[..], &[0, protocol, high, low]].concat();
+        transport[usize::from(at)..][..2].copy_from_slice(&(!checksum(&pseudo)).to_be_bytes());
+        let ethernet = [&[2, 0x74, 0x72, 0, 0, 2], &SOURCE[..], &[0x08, 0x00]].concat();
+        let hdr_len = (ethernet.len() + ip.len() + transport.len()) as u16;
+        let start = (ethernet.len() + ip.len()) as u16;
+        let vnet = VnetHeader { gso_type, hdr_len, gso_size: SIZE as u16, ..VnetHeader::partial(start, at) };
+        Self { vnet, frame: [ethernet, ip, transport, pattern()].concat() }
+    }
+
+    /// What a TAP needs for it.
+    fn offloads(&self) -> tap::Offloads {
+        let is_udp = self.vnet.is_udp();
+        tap::Offloads { checksum: true, tcp: !is_udp, udp: is_udp }
+    }
+
+    /// Its frames, as they are on a wire. What cannot be cut is as it is.
+    fn pieces(&self) -> Vec<Vec<u8>> {
+        let Ok(plan) = Plan::of(&self.vnet, &self.frame) else { return vec![self.frame.clone()] };
+        let piece = |index| {
+            let mut piece = vec![0; plan.piece_length(index)];
+            plan.write_piece(index, &self.frame, &mut piece);
+            // What it does not fit is wrong, and found to be.
+            let _ = complete_checksum(&plan.piece_vnet(), &mut piece);
+            piece
+        };
+        (0..plan.pieces()).map(piece).collect()
+    }
+}
+
+/// The internet checksum of `bytes` (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    !(((sum >> 16) + (sum & 0xffff)) as u16)
+}
+
+/// Makes a bridge with these ports.
+fn add_bridge(control: &impl AsFd, name: &str, ports: &[&str]) -> io::Result<()> {
+    // `linux/sockios.h`
+    const SIOCBRADDBR: libc::Ioctl = 0x89a0;
+    const SIOCBRADDIF: libc::Ioctl = 0x89a2;
+    let mut bridge = tap::named(name).ok_or(io::ErrorKind::InvalidInput)?;
+    let socket = control.as_fd().as_raw_fd();
+    // SAFETY: the name is live, and ends with a zero.
+    tap::check(unsafe { libc::ioctl(socket, SIOCBRADDBR, bridge.ifr_name.as_ptr()) })?;
+    for port in ports {
+        let index = netdevice::name_to_index(control, port)?;
+        bridge.ifr_ifru.ifru_ifindex = index.cast_signed();
+        // SAFETY: the request is live, and as long as the call reads.
+        tap::check(unsafe { libc::ioctl(socket, SIOCBRADDIF, &raw const bridge) })?;
+    }
+    Ok(())
+}
+
+/// Sets the device `name` up.
+fn set_up(control: &impl AsFd, name: &str) -> io::Result<()> {
+    let mut request = tap::named(name).ok_or(io::ErrorKind::InvalidInput)?;
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: the request is live, and as long as the call reads.
+    tap::check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
+}
