@@ -288,3 +288,31 @@ impl Peer {
 fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
     (a.ip().to_canonical(), a.port()) == (b.ip().to_canonical(), b.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_peer_gets_reports_each_second_while_it_is_used() {
+        let agreed = PlainAgreement { own: 1, theirs: 2 };
+        let peer = Peer::new(NodeId(2), ([10, 0, 0, 1], 7474).into(), agreed, 1472, NOW);
+        let after = |seconds| NOW + Duration::from_secs(seconds);
+        assert!(peer.next_report(after(0)).is_none());
+        let count = |from, to| (from..to).filter(|at| peer.next_report(after(*at)).is_some()).count();
+        assert_eq!(count(1, 60), 59);
+        assert!(count(60, 120) < 10 && peer.quality().is_idle(after(119)));
+        peer.use_it();
+        assert_eq!(count(120, 180), 60);
+    }
+
+    #[test]
+    fn an_address_may_be_written_as_ipv6() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert!(is_same(address("10.0.0.1:1"), address("[::ffff:10.0.0.1]:1")));
+        assert!(!is_same(address("10.0.0.1:1"), address("10.0.0.1:2")));
+        assert!(!is_same(address("10.0.0.1:1"), address("[::10.0.0.1]:1")));
+    }
+}

@@ -164,6 +164,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use overlay::message::Report;
+    use overlay::tunnel::header::Header;
     use overlay::tunnel::keys::Direction;
     use overlay::tunnel::lane::Limits;
 
@@ -201,6 +202,22 @@ mod tests {
         assert_eq!(known(&peers), (vec![1, 2], Some(2)));
         peers.forget_former(NOW + GRACE);
         assert_eq!(known(&peers), (vec![2], Some(2)));
+    }
+
+    #[test]
+    fn what_comes_in_a_session_that_was_replaced_says_not_where_the_peer_is() {
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        peers.insert(peer(2), NOW);
+        let (direction, limits) = (Direction::FromListener, Limits::default());
+        let agreed = Agreement { secret: [1; 32], direction, own: 0, theirs: 1, limits };
+        let other = Peer::new(NodeId(1), ([10, 0, 0, 2], 7474).into(), agreed, LONGEST, NOW);
+        let mut datagram = vec![7; other.overhead + 60];
+        other.sealing(0).seal(&mut datagram, NOW).unwrap();
+        let header = Header::decode(&datagram).unwrap();
+        let former = peers.of_session(header.session).unwrap();
+        assert!(former.open(&header, &mut datagram, ([10, 0, 0, 9], 99).into()).is_ok());
+        assert_eq!(peers.of_node(NODE).unwrap().address(), ([10, 0, 0, 1], 7474).into());
     }
 
     #[test]
