@@ -224,7 +224,10 @@ fn send_together(from: &Socket, (to, address): &(Socket, SocketAddr), bytes: usi
     let (begun, mut arrived, mut buffer) = (Instant::now(), Vec::new(), vec![0; MOST]);
     while arrived.len() < bytes {
         assert!(begun.elapsed() < LIMIT, "{} of {bytes} bytes came", arrived.len());
-        let Ok(arrival) = to.receive(&mut buffer) else { continue };
+        let Ok(arrival) = to.receive(&mut buffer) else {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        };
         assert!(arrival.length == length || arrival.bytes < length, "{arrival:?}");
         arrived.extend_from_slice(&buffer[..arrival.bytes]);
     }
