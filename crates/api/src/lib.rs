@@ -27,8 +27,8 @@ pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
-    NetChange, NetDevice, NetHost, NetHostState, NetLink, NetMac, NetStatus, NetTunnel, Network, Purpose,
-    Shape,
+    NetChange, NetDevice, NetFlow, NetHost, NetHostState, NetLink, NetMac, NetStatus, NetTunnel, Network,
+    Purpose, Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
@@ -65,6 +65,13 @@ pub enum Event {
         host: String,
         /// The MACs.
         macs: Vec<NetMac>,
+    },
+    /// Some of what came in at a host; for [`Request::Matrix`], the most first.
+    NetFlows {
+        /// The host.
+        host: String,
+        /// From whom to whom, and how much.
+        flows: Vec<NetFlow>,
     },
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
@@ -151,6 +158,7 @@ impl Event {
             | Self::NetHost(_)
             | Self::NetLinks(_)
             | Self::NetMacs { .. }
+            | Self::NetFlows { .. }
             | Self::Cancelling
             | Self::Output { .. }
             | Self::Dropped { .. } => false,

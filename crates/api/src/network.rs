@@ -153,6 +153,27 @@ pub struct NetTunnel {
     pub connected: bool,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub datagram_bytes: usize,
+    /// How long a datagram and its answer take of late, in microseconds.
+    pub round_trip_us: Option<u64>,
+    /// Datagrams that were sent there, as far as the other host has reported.
+    pub sent: u64,
+    /// Those of them that have not arrived.
+    pub lost: u64,
+}
+
+/// What one MAC has sent to another, as counted where it came in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetFlow {
+    /// Who has sent, and to whom; none for the sum of all that are not listed.
+    pub macs: Option<[String; 2]>,
+    /// Bytes of frames.
+    pub bytes: u64,
+    /// Frames, as they would be on a wire.
+    pub frames: u64,
+    /// Bytes in a second, on the average.
+    pub bytes_per_second: u64,
+    /// Frames in a second, on the average.
+    pub frames_per_second: u64,
 }
 
 /// Where a MAC is.

@@ -31,6 +31,11 @@ pub enum Request {
     Network,
     /// Says where MACs are in the overlay, as each host knows it.
     Macs,
+    /// Says who has sent how much to whom in the overlay.
+    Matrix {
+        /// In how many seconds.
+        window_s: u64,
+    },
     /// Changes the overlay.
     ChangeNetwork(NetChange),
     /// Writes out what the instance's command has written.

@@ -27,6 +27,7 @@ pub async fn fulfil(
         Request::Hosts => Ok(Event::Hosts(hosts(&cluster.lock()))),
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
+        Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,

@@ -140,6 +140,28 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
 }
 
 #[test]
+fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(2)?;
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
+    stream.goes_on()?;
+    // What the present slot holds is seen with the next one.
+    lab.eventually("the stream is in the matrix", || {
+        let flows = net(&lab, &["matrix", "--window", "15", "--json"])?.join("\n");
+        let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
+        let Some(most) = flows.first() else { return Ok(false) };
+        ensure!(most["host"] == "h1", "{most}");
+        Ok(most["bytes"].as_u64() > Some(4 << 20) && most["frames"].as_u64() > Some(1000))
+    })?;
+    stream.end()?;
+    let known = status(&lab)?.hosts.into_iter().filter_map(|host| host.state).flat_map(|state| state.tunnels);
+    for tunnel in known {
+        ensure!(tunnel.round_trip_us.is_some_and(|time| time > 0) && tunnel.sent > 0, "{tunnel:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(3)?;

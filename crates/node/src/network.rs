@@ -20,6 +20,7 @@ use std::time::Duration;
 use moves::HostName;
 use overlay::switch::{Limits, Switch};
 use overlay::topology::{NodeId, Topology, Version};
+use overlay_io::offloads::Offloads;
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
 use rpc::net::{FromNode, Question, ToNode};
@@ -68,6 +69,19 @@ impl Joined {
 /// What a question about the overlay is answered with before it joins this host.
 fn not_joined() -> String {
     reason("the overlay does not join this host", "`transhume net layout` joins all hosts that are up")
+}
+
+/// What can be left to this host's kernel.
+async fn usable_offloads() -> Offloads {
+    let tried = tokio::task::spawn_blocking(|| Offloads::ALL.probe()).await;
+    let offloads = tried.map_err(io::Error::other).and_then(|probed| probed).unwrap_or_else(|error| {
+        tracing::warn!("the kernel's offloads cannot be tried, and are not used: {error}");
+        Offloads::NONE
+    });
+    if offloads != Offloads::ALL {
+        tracing::warn!("of the kernel's offloads these can be used: {offloads:?}");
+    }
+    offloads
 }
 
 impl Network {
@@ -138,12 +152,15 @@ impl Node {
     async fn join(&self, me: NodeId, topology: &Topology) -> io::Result<Joined> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-        let socket = Socket::bind(self.network.address).map_err(|error| {
+        let mut socket = Socket::bind(self.network.address).map_err(|error| {
             io::Error::new(error.kind(), format!("datagrams at {}: {error}", self.network.address))
         })?;
+        let offloads = usable_offloads().await;
+        socket.set_offloads(offloads)?;
         let switch = Switch::new(me, u64::from_ne_bytes(nonce), Limits::default());
         let plane = Arc::new(Plane::start(switch, socket)?);
-        let devices = Devices::load(self.network.devices_file.clone(), self.host.as_str());
+        let devices =
+            Devices::load(self.network.devices_file.clone(), self.host.as_str(), offloads.of_taps());
         let mut joined = Joined {
             me,
             plane,
@@ -184,6 +201,10 @@ impl Node {
             (Question::State, Some(joined)) => Ok(Answer::Net(Box::new(state::of(joined)))),
             (Question::Macs, None) => Ok(Answer::Macs(Vec::new())),
             (Question::Macs, Some(joined)) => Ok(Answer::Macs(state::macs(joined))),
+            (Question::Matrix { .. }, None) => Ok(Answer::Flows(Vec::new())),
+            (Question::Matrix { window_s }, Some(joined)) => {
+                Ok(Answer::Flows(state::flows(joined, window_s)))
+            }
             (_, None) => Err(not_joined()),
             (Question::Attach { device, purpose }, Some(joined)) => {
                 joined.devices.attach(&joined.plane, device, purpose).await.map(|()| Answer::Done)

@@ -1,11 +1,11 @@
 //! What the coordinator and the nodes say to each other of the overlay, and nodes among themselves.
 //!
 //! ```text
-//! coordinator                 node                 node (a) ══ TLS ══ node (b)
-//!  │ Install{topology} ────────▶│                   │ Hello{session, port} ──▶│
-//!  │◀───────── Installed ───────│                   │◀── Hello{session, port} │
-//!  │ (when all have it)         │                   │ keys are exported, and sealed datagrams
-//!  │ Use{version} ─────────────▶│                   │◀──────── go both ways ─────────▶│
+//! coordinator                 node          node that dials ══ TLS ══ node that listens
+//!  │ Install{topology} ────────▶│             │ Hello{session, port} ──────▶│ opens by the new keys
+//!  │◀───────── Installed ───────│             │◀────── Hello{session, port} │
+//!  │ (when all have it)         │             │ seals by the new keys ─────▶│ does, too
+//!  │ Use{version} ─────────────▶│
 //! ```
 
 use api::Purpose;
@@ -47,6 +47,11 @@ pub enum Question {
     State,
     /// Where are MACs? At most [`MOST_MACS`](Self::MOST_MACS) are said.
     Macs,
+    /// Who has sent how much to whom? At most [`MOST_FLOWS`](Self::MOST_FLOWS) are said, and the rest as one.
+    Matrix {
+        /// In how many seconds.
+        window_s: u64,
+    },
     /// Make a network device, and plug it in.
     Attach {
         /// Its name.
@@ -64,9 +69,12 @@ pub enum Question {
 impl Question {
     /// How many MACs are said: they fit into a frame.
     pub const MOST_MACS: usize = 10_000;
+
+    /// How many pairs of MACs are said.
+    pub const MOST_FLOWS: usize = 4096;
 }
 
-/// What both ends of a tunnel's connection say first.
+/// What the ends of a tunnel's connection say first, the one that has dialled before the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The number by which the sender knows the session.

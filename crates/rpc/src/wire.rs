@@ -209,6 +209,8 @@ pub enum Answer {
     Net(Box<api::NetHostState>),
     /// Where MACs are.
     Macs(Vec<api::NetMac>),
+    /// Who has sent how much to whom.
+    Flows(Vec<api::NetFlow>),
     /// The instance's command could not be started, and nothing of the instance is left.
     NotStarted(NotStarted),
 }

@@ -18,7 +18,7 @@ use crate::server::Client;
 /// How long a node may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Links, or MACs, in one event.
+/// Links, or the like, in one event.
 const AT_ONCE: usize = 1000;
 
 /// Tells how all is.
@@ -49,6 +49,21 @@ pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()>
         let Some(Answer::Macs(macs)) = answer else { continue };
         for macs in macs.chunks(AT_ONCE) {
             client.say(&Event::NetMacs { host: host.to_string(), macs: macs.to_vec() }).await?;
+        }
+    }
+    client.say(&Event::Done).await
+}
+
+/// Tells who has sent how much to whom.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn matrix(cluster: &Arc<Cluster>, window_s: u64, client: &mut Client) -> io::Result<()> {
+    let (_, plan) = overview(cluster);
+    for (host, answer) in ask_all(cluster, &plan, &Question::Matrix { window_s }).await {
+        let Some(Answer::Flows(flows)) = answer else { continue };
+        for flows in flows.chunks(AT_ONCE) {
+            client.say(&Event::NetFlows { host: host.to_string(), flows: flows.to_vec() }).await?;
         }
     }
     client.say(&Event::Done).await

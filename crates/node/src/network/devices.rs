@@ -27,11 +27,12 @@ pub struct Devices {
     host: String,
     wanted: BTreeMap<String, Purpose>,
     plugged: BTreeMap<String, PortId>,
+    offloads: Offloads,
 }
 
 impl Devices {
-    /// What is noted in `file`; none of it is plugged in yet.
-    pub fn load(file: PathBuf, host: &str) -> Self {
+    /// What is noted in `file`; none of it is plugged in yet. `offloads`: what the kernel does right.
+    pub fn load(file: PathBuf, host: &str, offloads: Offloads) -> Self {
         let read = fs::read(&file).and_then(|bytes| postcard::from_bytes(&bytes).map_err(io::Error::other));
         let wanted = read.unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -39,7 +40,7 @@ impl Devices {
             }
             BTreeMap::new()
         });
-        Self { file, host: host.into(), wanted, plugged: BTreeMap::new() }
+        Self { file, host: host.into(), wanted, plugged: BTreeMap::new(), offloads }
     }
 
     /// Plugs in all that is noted.
@@ -91,7 +92,7 @@ impl Devices {
 
     async fn plug(&mut self, plane: &Plane, device: &str, purpose: &Purpose) -> Result<(), String> {
         let port = self.free_port()?;
-        let tap = open(device)?;
+        let tap = open(device, self.offloads)?;
         let kind = match purpose {
             Purpose::Station { address, mtu } => {
                 configure(device, self.mac(device), address.as_deref(), *mtu).await?;
@@ -131,8 +132,7 @@ impl Devices {
     }
 }
 
-/// Makes the device, with what the kernel offers.
-fn open(device: &str) -> Result<Tap, String> {
+fn open(device: &str, offloads: Offloads) -> Result<Tap, String> {
     let mut tap = Tap::new(device).map_err(|error| {
         let way_out = match &error {
             OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
@@ -140,11 +140,7 @@ fn open(device: &str) -> Result<Tap, String> {
         };
         reason(&with_source(&error), way_out)
     })?;
-    let weaker = Offloads { udp: false, ..Offloads::ALL };
-    let set = tap.set_offloads(Offloads::ALL).or_else(|_| tap.set_offloads(weaker));
-    if let Err(error) = set.or_else(|_| tap.set_offloads(Offloads::NONE)) {
-        return Err(format!("{device}: {error}"));
-    }
+    tap.set_offloads(offloads).map_err(|error| format!("{device}: {error}"))?;
     Ok(tap)
 }
 

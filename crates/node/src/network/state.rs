@@ -1,7 +1,10 @@
 //! How the overlay is on this host, for people.
 
-use api::{NetDevice, NetHostState, NetMac, NetTunnel};
+use std::time::Duration;
+
+use api::{NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
 use moves::HostName;
+use overlay::matrix::Traffic;
 use overlay::switch::{MacState, Origin, State};
 use overlay::topology::NodeId;
 use overlay_io::counters::Counter;
@@ -27,6 +30,22 @@ pub fn macs(joined: &Joined) -> Vec<NetMac> {
     switch.macs.iter().take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
 }
 
+/// Who has sent how much to whom, the most first.
+pub fn flows(joined: &Joined, window_s: u64) -> Vec<NetFlow> {
+    let flow = |traffic: Traffic| NetFlow {
+        macs: traffic.flow.map(|flow| [flow.from, flow.to].map(|mac| mac.to_string())),
+        bytes: traffic.volume.bytes,
+        frames: traffic.volume.frames,
+        bytes_per_second: traffic.bytes_per_second as u64,
+        frames_per_second: traffic.frames_per_second as u64,
+    };
+    joined.plane.matrix(Duration::from_secs(window_s)).into_iter().map(flow).collect()
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {
     let device = |(name, port)| {
         let state = switch.ports.iter().find(|state| state.port == port)?;
@@ -43,6 +62,9 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
             address: peer.as_ref().map(|peer| peer.address.to_string()),
             connected,
             datagram_bytes: peer.map_or(0, |peer| peer.arrives),
+            round_trip_us: peer.and_then(|peer| peer.round_trip).map(microseconds),
+            sent: peer.map_or(0, |peer| peer.sent),
+            lost: peer.map_or(0, |peer| peer.lost),
         }
     };
     let mut tunnels: Vec<_> = joined.tunnels.iter().map(tunnel).collect();

@@ -110,17 +110,23 @@ impl Node {
         mut stream: Stream,
         direction: Direction,
     ) -> io::Result<()> {
-        let own = self.network.next_session();
-        frame::send(&mut stream, &Hello { session: own, port: self.network.address.port() }).await?;
-        let hello: Hello = timeout(HELLO_LIMIT, frame::receive(&mut stream)).await??;
+        let own = Hello { session: self.network.next_session(), port: self.network.address.port() };
+        if direction == Direction::FromDialer {
+            frame::send(&mut stream, &own).await?;
+        }
+        let theirs: Hello = timeout(HELLO_LIMIT, frame::receive(&mut stream)).await??;
         let secret = stream.export_secret(Root::LABEL)?;
-        let agreed = Agreement { secret, direction, own, theirs: hello.session, limits: Limits::default() };
-        let address = SocketAddr::new(stream.peer_address()?.ip(), hello.port);
+        let (limits, address) =
+            (Limits::default(), SocketAddr::new(stream.peer_address()?.ip(), theirs.port));
+        let agreed = Agreement { secret, direction, own: own.session, theirs: theirs.session, limits };
         self.connected(host, address, agreed).await?;
+        if direction == Direction::FromListener {
+            frame::send(&mut stream, &own).await?;
+        }
         // Without the outbox, no keep-alives would be said.
         let (_outbox, mut inbox) = channel::open::<Tunnel, Tunnel>(stream);
         let lost = inbox.receive().await;
-        self.disconnected(host, own).await;
+        self.disconnected(host, own.session).await;
         lost.map(|_| ())
     }
 
@@ -131,7 +137,11 @@ impl Node {
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
         entry.connected = Some(agreed.own);
         let longest = path_limit(address).unwrap_or(SAFE);
-        joined.plane.connect(entry.node, address, agreed, longest);
+        // Whoever dials hears of the other's number last, and is the first to use the new keys.
+        match agreed.direction {
+            Direction::FromDialer => joined.plane.connect(entry.node, address, agreed, longest),
+            Direction::FromListener => joined.plane.expect(entry.node, address, agreed, longest),
+        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 mod device;
 mod layout;
 mod link;
+mod matrix;
 mod show;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ enum Command {
     Devices(show::Devices),
     Links(show::Links),
     Macs(show::Macs),
+    Matrix(matrix::Arguments),
 }
 
 impl Arguments {
@@ -49,6 +51,7 @@ impl Arguments {
             Command::Devices(arguments) => arguments.run(target),
             Command::Links(arguments) => arguments.run(target),
             Command::Macs(arguments) => arguments.run(target),
+            Command::Matrix(arguments) => arguments.run(target),
         }
     }
 }

@@ -140,7 +140,10 @@ impl Links {
             output::json(&status.links)?;
         } else {
             let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
-            output::write(table::render(["HOST", "HOST", "COST", "STATE", "DATAGRAM"], &rows))?;
+            output::write(table::render(
+                ["HOST", "HOST", "COST", "STATE", "DATAGRAM", "ROUND TRIP", "LOST"],
+                &rows,
+            ))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -199,17 +202,24 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 4] {
     [of.host.to_owned(), of.what.name.clone(), state, of.what.loops.to_string()]
 }
 
-fn link(hosts: &[NetHost], link: &NetLink) -> [String; 5] {
+fn link(hosts: &[NetHost], link: &NetLink) -> [String; 7] {
     let [a, b] = &link.ends;
     let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
     let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
-    let bytes = tunnel.filter(|tunnel| tunnel.datagram_bytes > 0);
+    let tunnel = tunnel.filter(|tunnel| tunnel.datagram_bytes > 0);
+    let cell = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
     [
         a.clone(),
         b.clone(),
         link.cost.to_string(),
         if link.up { "up" } else { "down" }.into(),
-        bytes.map_or_else(|| NOTHING.into(), |tunnel| tunnel.datagram_bytes.to_string()),
+        cell(tunnel.map(|tunnel| tunnel.datagram_bytes.to_string())),
+        cell(tunnel.and_then(|tunnel| tunnel.round_trip_us).map(|us| format!("{:.2} ms", us as f64 / 1e3))),
+        cell(
+            tunnel
+                .filter(|tunnel| tunnel.sent > 0)
+                .map(|tunnel| format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0)),
+        ),
     ]
 }
 

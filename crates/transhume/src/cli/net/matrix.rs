@@ -1,0 +1,82 @@
+//! `transhume net matrix`
+
+use std::cmp::Reverse;
+use std::process::ExitCode;
+
+use api::{Event, NetFlow, Request};
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::target::{Target, unexpected};
+use crate::failure::Result;
+use crate::{output, table};
+
+/// Shows who has sent how much to whom, by MACs
+///
+/// Each frame is counted once, on the host where it came in, in slots of five seconds: what the present one holds comes
+/// in the next.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net matrix\n  transhume net matrix --window 5 --json | jq '.[0]'"
+)]
+pub struct Arguments {
+    /// How far back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=60))]
+    window: u64,
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A flow, and the host where it came in.
+#[derive(Serialize)]
+struct Counted {
+    host: String,
+    #[serde(flatten)]
+    flow: NetFlow,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let mut counted = counted(target, self.window)?;
+        counted.sort_by_key(|counted| Reverse(counted.flow.bytes));
+        if self.json {
+            output::json(&counted)?;
+        } else {
+            let rows: Vec<_> = counted.iter().map(row).collect();
+            output::write(table::render(
+                ["FROM", "TO", "HOST", "BYTES", "FRAMES", "MBIT/S", "FRAMES/S"],
+                &rows,
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn counted(target: &Target, window_s: u64) -> Result<Vec<Counted>> {
+    let mut client = target.send(&Request::Matrix { window_s })?;
+    let mut counted = Vec::new();
+    loop {
+        match client.next_event()? {
+            Event::NetFlows { host, flows } => {
+                counted.extend(flows.into_iter().map(|flow| Counted { host: host.clone(), flow }));
+            }
+            Event::Done => return Ok(counted),
+            Event::Failed(failure) => return Err(failure.into()),
+            event => return Err(unexpected(&event)),
+        }
+    }
+}
+
+fn row(Counted { host, flow }: &Counted) -> [String; 7] {
+    let [from, to] = flow.macs.clone().unwrap_or_else(|| ["others", "others"].map(str::to_owned));
+    [
+        from,
+        to,
+        host.clone(),
+        flow.bytes.to_string(),
+        flow.frames.to_string(),
+        format!("{:.1}", flow.bytes_per_second as f64 * 8.0 / 1e6),
+        flow.frames_per_second.to_string(),
+    ]
+}
