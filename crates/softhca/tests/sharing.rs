@@ -162,6 +162,38 @@ fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
     assert!(unmapped);
 }
 
+/// As by programs that keep registrations for later, and register what they have mapped in the same place.
+#[test]
+fn what_is_mapped_and_registered_in_the_place_of_shared_memory_is_what_neighbours_see() {
+    const LENGTH: usize = 1 << 20;
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the test's own memory, of which nobody uses this part.
+    assert_eq!(unsafe { libc::mmap(place, LENGTH, rights, flags, -1, 0) }, place);
+    let (start, length) = (b.va(LENGTH), LENGTH as u64);
+    // SAFETY: test memory is never unmapped.
+    let (mr, keys) = unsafe { net.device(1).reg_mr(b.pd, start, length, start, EVERYTHING) }.unwrap();
+    for round in 0..4u8 {
+        let at = LENGTH + usize::from(round);
+        a.memory.store(at, &[round + 1]);
+        a.post(net, 1, SendOp::Write { va: b.va(at), rkey: keys.rkey }, &[a.sge(at, 1)]);
+        net.settle();
+        assert_eq!(b.memory.load(at, 1), [round + 1]);
+        b.memory.store(at, &[100 + round]);
+        a.post(net, 2, SendOp::Read { va: b.va(at), rkey: keys.rkey }, &[a.sge(0, 1)]);
+        net.settle();
+        assert_eq!(a.memory.load(0, 1), [100 + round]);
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+    }
+    net.device(1).dereg_mr(b.mr).unwrap();
+    assert_eq!(b.memory.load(LENGTH, 4), [100, 101, 102, 103], "the former region's end leaves it alone");
+    net.device(1).dereg_mr(mr).unwrap();
+    assert_eq!(b.memory.load(LENGTH, 4), [100, 101, 102, 103]);
+}
+
 /// As by `realloc` of a large block, before it is deregistered.
 #[test]
 fn what_a_program_moves_and_makes_longer_becomes_private_where_it_is() {

@@ -42,14 +42,14 @@ fn read_maps() -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read("/proc/self/maps")?).into_owned())
 }
 
-/// True if `range` shows `memory` from its start on.
-pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd) -> bool {
-    covers(range, &mappings(memory))
+/// True if `range` shows `memory` from `offset` on.
+pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd, offset: u64) -> bool {
+    covers(range, &mappings(memory), offset)
 }
 
-fn covers(range: &Range<u64>, mappings: &[Mapping]) -> bool {
-    let in_place =
-        mappings.iter().filter(|(mapped, offset)| *offset == mapped.start.wrapping_sub(range.start));
+fn covers(range: &Range<u64>, mappings: &[Mapping], offset: u64) -> bool {
+    let start = range.start.wrapping_sub(offset);
+    let in_place = mappings.iter().filter(|(mapped, offset)| *offset == mapped.start.wrapping_sub(start));
     let mut at = range.start;
     for (mapped, _) in in_place {
         if (mapped.start..mapped.end).contains(&at) {
@@ -156,9 +156,10 @@ mod tests {
         let file = |minor, inode| FileId { device: (0, minor), inode };
         let mappings = mappings_in(maps, file(1, 77));
         assert_eq!(mappings, [(0x1000..0x3000, 0), (0x5000..0x6000, 0), (0x6000..0x9000, 0x5000)]);
+        assert!(covers(&(0x2000..0x3000), &mappings, 0x1000) && !covers(&(0x2000..0x3000), &mappings, 0));
         assert_eq!(mappings_in(maps, file(0x1a, 77)), [(0xa000..0xb000, 0)]);
         assert_eq!(mappings_in(maps, file(1, 79)), []);
-        assert!(covers(&(0x1000..0x3000), &mappings) && !covers(&(0x1000..0x4000), &mappings));
-        assert!(covers(&(0x5000..0x6000), &mappings) && !covers(&(0x5000..0x7000), &mappings));
+        assert!(covers(&(0x1000..0x3000), &mappings, 0) && !covers(&(0x1000..0x4000), &mappings, 0));
+        assert!(covers(&(0x5000..0x6000), &mappings, 0) && !covers(&(0x5000..0x7000), &mappings, 0));
     }
 }

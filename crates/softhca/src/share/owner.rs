@@ -53,6 +53,12 @@ impl Shared {
         }
     }
 
+    /// Whether it is what the program has at `range`. It may have mapped something else there since.
+    fn shows(&self, range: &Range<u64>) -> bool {
+        let lies_within = self.range.start <= range.start && range.end <= self.range.end;
+        lies_within && maps::shows(range, &self.memory, range.start - self.range.start)
+    }
+
     fn length(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -129,9 +135,7 @@ impl Sharing {
             return None;
         }
         let known = self.regions.values().find_map(|progress| match progress {
-            Progress::Ready(shared) if shared.range.start <= range.start && range.end <= shared.range.end => {
-                Some(Arc::clone(shared))
-            }
+            Progress::Ready(shared) if shared.shows(&range) => Some(Arc::clone(shared)),
             _ => None,
         });
         if let Some(shared) = known {
@@ -208,7 +212,7 @@ impl Sharing {
     pub fn verify(&mut self) {
         self.regions.retain(|_, progress| {
             let Progress::Ready(shared) = progress else { return true };
-            let is_shown = maps::shows(&shared.range, &shared.memory);
+            let is_shown = shared.shows(&shared.range);
             if !is_shown {
                 shared.turn_back(shared.length());
             }
