@@ -28,6 +28,11 @@ fn only_an_orderly_end_reads_as_one() {
 }
 
 #[test]
+fn threads_share_a_socket() {
+    run("duplex");
+}
+
+#[test]
 fn an_identifier_without_a_device_gets_no_queue_pair() {
     run("nowhere");
 }

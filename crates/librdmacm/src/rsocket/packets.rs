@@ -138,9 +138,10 @@ impl Packets {
     }
 
     /// Takes what has come, from `only` if the socket is connected, and answers of the directory.
-    pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) {
-        let arrived = &mut self.arrived;
+    pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) -> bool {
+        let (arrived, mut took) = (&mut self.arrived, false);
         self.has_more = self.datagrams.receive(AT_A_TIME, |_, message| {
+            took = true;
             let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
             let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
             arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
@@ -154,7 +155,9 @@ impl Packets {
                 of_event
             };
             self.answered(id, found);
+            took = true;
         }
+        took
     }
 
     /// `found` if the directory could be asked.

@@ -60,20 +60,27 @@ impl Watched<'_> {
         ready
     }
 
-    /// What to sleep on: for a socket its descriptors, armed; for others themselves.
-    fn descriptors(&self) -> Vec<pollfd> {
-        let mut descriptors = Vec::new();
+    /// What to sleep on: for a socket its descriptors, armed; for others themselves. And for how long at most.
+    fn fall_asleep(&self) -> (Vec<pollfd>, Option<Duration>) {
+        let (mut descriptors, mut limit) = (Vec::new(), None);
         for (entry, socket) in self.entries.iter().zip(&self.sockets) {
             match socket {
                 Some(socket) => {
-                    let armed = socket.now().arm(socket.number());
+                    let mut inner = socket.now();
+                    let mut armed = inner.arm(socket.number());
+                    limit = inner.fall_asleep(&mut armed).or(limit);
                     let watch = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
                     descriptors.extend(armed.into_iter().map(watch));
                 }
                 None => descriptors.push(pollfd { revents: 0, ..*entry }),
             }
         }
-        descriptors
+        (descriptors, limit)
+    }
+
+    /// What [`Self::fall_asleep`] has begun is over.
+    fn wake(&self) {
+        self.sockets.iter().flatten().for_each(|socket| socket.now().wake());
     }
 
     /// Whether something may have happened to a socket of which its descriptors know nothing.
@@ -101,11 +108,13 @@ fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
     let mut watched = Watched { entries, sockets };
     loop {
         let mut ready = watched.look();
-        let mut descriptors = watched.descriptors();
+        let (mut descriptors, limit) = watched.fall_asleep();
         ready = ready.max(watched.look());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = if ready > 0 || watched.is_restless() { Some(Duration::ZERO) } else { left };
-        wait(&mut descriptors, left)?;
+        let waited = wait(&mut descriptors, left.into_iter().chain(limit).min());
+        watched.wake();
+        waited?;
         let ready = watched.note_others(&descriptors) + watched.look();
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(ready);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cm::socket::{AGREEMENT, agrees};
@@ -125,8 +125,10 @@ pub(super) struct Inner {
     /// The connection has ended.
     pub(super) hung_up: bool,
     pub(super) options: HashMap<(c_int, c_int), Vec<u8>>,
-    /// A thread sleeps on the descriptors, for all.
-    sleeping: bool,
+    /// Threads that sleep on the descriptors.
+    asleep: u32,
+    /// Readable for these when another thread has taken what they might wait for; made for the first of them.
+    nudge: Option<EventFd>,
 }
 
 /// See the module.
@@ -136,7 +138,6 @@ pub(super) struct Socket {
     maker: u32,
     carries_datagrams: bool,
     inner: Mutex<Inner>,
-    changed: Condvar,
 }
 
 impl Socket {
@@ -174,10 +175,11 @@ impl Socket {
             writes_no_more: false,
             hung_up: false,
             options: HashMap::new(),
-            sleeping: false,
+            asleep: 0,
+            nudge: None,
         };
         let maker = std::process::id();
-        Self { number, maker, carries_datagrams: false, inner: Mutex::new(inner), changed: Condvar::new() }
+        Self { number, maker, carries_datagrams: false, inner: Mutex::new(inner) }
     }
 
     /// Whether it is one for datagrams.
@@ -244,10 +246,6 @@ impl Socket {
                 inner = lock(&self.inner);
                 continue;
             }
-            if inner.sleeping {
-                inner = self.wait_for_other(inner);
-                continue;
-            }
             let descriptors = inner.arm(self.number);
             inner.advance();
             // What came before it was armed gives no sign.
@@ -257,30 +255,23 @@ impl Socket {
             if inner.is_restless() {
                 continue;
             }
-            inner = self.sleep(inner, &descriptors, deadline);
+            inner = self.sleep(inner, descriptors, deadline);
         }
     }
 
-    /// Waits for the thread that sleeps, but not for long: it may have left with what it came for.
-    fn wait_for_other<'a>(&self, inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
-        const TURN: Duration = Duration::from_millis(100);
-        self.changed.wait_timeout(inner, TURN).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Sleeps on the descriptors until something may have happened, for all threads.
+    /// Sleeps on the descriptors until something may have happened.
     fn sleep<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
-        descriptors: &[RawFd],
+        mut descriptors: Vec<RawFd>,
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, Inner> {
-        inner.sleeping = true;
+        let limit = inner.fall_asleep(&mut descriptors);
         drop(inner);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        waiting::wait_readable(descriptors, left);
+        waiting::wait_readable(&descriptors, left.into_iter().chain(limit).min());
         let mut inner = lock(&self.inner);
-        inner.sleeping = false;
-        self.changed.notify_all();
+        inner.wake();
         inner
     }
 
@@ -370,11 +361,44 @@ impl Inner {
     pub(super) fn arm(&mut self, number: RawFd) -> Vec<RawFd> {
         let mut descriptors = vec![number];
         if let Some(stream) = &mut self.stream {
-            stream.arm();
+            let took = stream.arm();
             descriptors.push(stream.fd());
+            self.tell_sleepers(took);
         }
         descriptors.extend(self.packets.as_ref().map(Packets::fd));
         descriptors
+    }
+
+    /// A thread is about to sleep on `descriptors`, to which is added what tells it of other threads. If there can be no
+    /// more descriptors it may sleep for the time that is returned.
+    pub(super) fn fall_asleep(&mut self, descriptors: &mut Vec<RawFd>) -> Option<Duration> {
+        const GLANCE: Duration = Duration::from_millis(20);
+        self.asleep += 1;
+        if self.nudge.is_none() {
+            self.nudge = EventFd::new(0).ok();
+        }
+        descriptors.extend(self.nudge.as_ref().map(EventFd::fd));
+        self.nudge.is_none().then_some(GLANCE)
+    }
+
+    /// It sleeps no more. The last one to wake has been told, and so have all before it.
+    pub(super) fn wake(&mut self) {
+        self.asleep -= 1;
+        if self.asleep == 0
+            && let Some(nudge) = &self.nudge
+        {
+            nudge.clear();
+        }
+    }
+
+    /// What a thread takes from the descriptors, those that sleep on them do not see.
+    fn tell_sleepers(&self, took: bool) {
+        if took
+            && self.asleep > 0
+            && let Some(nudge) = &self.nudge
+        {
+            nudge.signal();
+        }
     }
 
     /// Whether something may have happened of which the descriptors know nothing.
@@ -384,23 +408,31 @@ impl Inner {
 
     /// Takes note of what has happened.
     pub(super) fn advance(&mut self) {
-        if let Some(stream) = &mut self.stream {
-            stream.progress();
-            if stream.is_violated() && self.phase != Phase::Over {
-                self.give_up(Errno(libc::EPROTO));
-            }
+        let took = self.take_completions() | self.take_events();
+        self.tell_sleepers(took);
+    }
+
+    /// What has come and gone in the stream; false if nothing has.
+    fn take_completions(&mut self) -> bool {
+        let Some(stream) = &mut self.stream else { return false };
+        let took = stream.progress();
+        if stream.is_violated() && self.phase != Phase::Over {
+            self.give_up(Errno(libc::EPROTO));
         }
+        took
+    }
+
+    /// What has happened to the connection, or has come as datagrams; false if nothing has.
+    fn take_events(&mut self) -> bool {
         if self.phase == Phase::Listening {
-            return;
+            return false;
         }
-        let Some(channel) = self.owned.as_ref().map(|owned| owned.channel.0) else { return };
+        let Some(channel) = self.owned.as_ref().map(|owned| owned.channel.0) else { return false };
         if self.packets.is_some() {
             let connected = self.addresses().ok().and_then(|(_, remote)| remote);
-            if let Some(packets) = &mut self.packets {
-                packets.advance(channel, connected);
-            }
-            return;
+            return self.packets.as_mut().is_some_and(|packets| packets.advance(channel, connected));
         }
+        let mut took = false;
         // SAFETY: the channel is our own, and so are its events.
         while let Ok(event) = unsafe { event::next(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.
@@ -412,7 +444,9 @@ impl Inner {
             if let Err(errno) = result {
                 self.give_up(errno);
             }
+            took = true;
         }
+        took
     }
 
     fn happened(&mut self, event: &rdma_cm_event) -> Result<()> {

@@ -248,38 +248,41 @@ impl Stream {
         abi::ibv_sge { addr: at as u64, length: u32::try_from(length).unwrap_or(0), lkey }
     }
 
-    /// Takes what has completed.
-    pub(crate) fn progress(&mut self) {
+    /// Takes what has completed; false if nothing has.
+    pub(crate) fn progress(&mut self) -> bool {
         const BATCH: usize = 16;
+        let mut took = false;
         loop {
             // SAFETY: all-zero bytes are a value of the structure.
             let mut completions: [abi::ibv_wc; BATCH] = unsafe { zeroed() };
             // SAFETY: the queue is live, and as many completions can be written.
             let got = unsafe {
-                let Some(poll) = (*(*self.cq).context).ops.poll_cq else { return };
+                let Some(poll) = (*(*self.cq).context).ops.poll_cq else { return took };
                 poll(self.cq, BATCH as i32, completions.as_mut_ptr())
             };
             let got = usize::try_from(got).unwrap_or(0).min(BATCH);
             completions[..got].iter().for_each(|completion| self.complete(completion));
+            took |= got > 0;
             if got < BATCH {
-                return;
+                return took;
             }
         }
     }
 
-    /// Makes the descriptor readable when more comes, and takes what came before that.
-    pub(crate) fn arm(&mut self) {
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+    /// Makes the descriptor readable when more comes, and takes what came before that; false if nothing did.
+    pub(crate) fn arm(&mut self) -> bool {
+        let (mut cq, mut context, mut took) = (ptr::null_mut(), ptr::null_mut(), false);
         // SAFETY: channel and queue are live, and both pointers can be written.
         unsafe {
             while (self.verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
                 (self.verbs.ibv_ack_cq_events)(self.cq, 1);
+                took = true;
             }
             if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
                 arm(self.cq, 0);
             }
         }
-        self.progress();
+        self.progress() || took
     }
 
     fn complete(&mut self, completion: &abi::ibv_wc) {
