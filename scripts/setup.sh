@@ -3,8 +3,9 @@
 # pinned Rust toolchain by rustup, and a CRIU that is new enough. Says nothing when all is there. Run
 # it again at any time.
 #
-#   scripts/setup.sh         all
-#   scripts/setup.sh demo    what building and the demo need
+#   scripts/setup.sh             all
+#   scripts/setup.sh demo        what building and the demo need
+#   scripts/setup.sh bench-net   what `make bench-net` compares with, as far as it can be had
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +22,8 @@ readonly more_packages=(
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
     dnsmasq-base udhcpc
 )
+# What measures the overlay, and its peers, which the tests do not need.
+readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n)
 
 # The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.
 readonly rustup_init=https://static.rust-lang.org/rustup/archive/1.28.2/x86_64-unknown-linux-gnu/rustup-init
@@ -55,12 +58,29 @@ apt_install() {
         apt-get -qq --yes --no-install-recommends install "$@"
 }
 
-install_packages() {
-    local package missing=()
-    for package in "${packages[@]}"; do
-        is_installed "$package" || missing+=("$package")
+# Which of these packages are not installed.
+missing_of() {
+    local package
+    for package in "$@"; do
+        is_installed "$package" || printf '%s\n' "$package"
     done
+}
+
+install_packages() {
+    local missing
+    mapfile -t missing < <(missing_of "$@")
     [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
+}
+
+# The benchmark names who is missing, and measures the others: each of these is tried alone.
+install_peers() {
+    local package
+    for package in "${bench_net_packages[@]}"; do
+        # In a subshell, which ends where the set-up would.
+        (install_packages "$package") || printf 'setup: going on without %s\n' "$package" >&2
+    done
+    # Where the benchmark looks as root, with the Go that is found here.
+    as_root env PATH="$PATH" scripts/wireguard-go.sh >/dev/null || printf 'setup: going on without wireguard-go\n' >&2
 }
 
 # Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there rustup's own installer is used.
@@ -101,8 +121,12 @@ install_rust() {
 case ${1:-} in
     '') packages+=("${more_packages[@]}") ;;
     demo) ;;
-    *) die "there is no set-up for \`$1\`: say \`demo\`, or nothing for all" ;;
+    bench-net)
+        install_peers
+        exit
+        ;;
+    *) die "there is no set-up for \`$1\`: say \`demo\` or \`bench-net\`, or nothing for all" ;;
 esac
-install_packages
+install_packages "${packages[@]}"
 install_rust
 quietly as_root scripts/criu.sh

@@ -8,6 +8,7 @@
 //! * [`inside`]: messages within one device, without anything else.
 //! * [`handles`]: what virtual handles cost.
 //! * [`scale`]: what a large device costs.
+//! * [`net`]: the overlay against others.
 //! * [`plain`]: what plain CRIU takes for the same program as a move.
 
 pub mod exchange;
@@ -15,6 +16,7 @@ pub mod fabric_perf;
 pub mod figure;
 pub mod handles;
 pub mod inside;
+pub mod net;
 pub mod plain;
 pub mod report;
 pub mod scale;

@@ -56,7 +56,18 @@ impl Row {
 /// # Errors
 /// If standard output is closed.
 pub fn print(bench: &str, rows: &[Row]) -> io::Result<()> {
-    let line = serde_json::json!({ "bench": bench, "rows": rows });
+    print_line(&serde_json::json!({ "bench": bench, "rows": rows }))
+}
+
+/// The same, with what could not be measured.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_with_missing(bench: &str, rows: &[Row], missing: &[impl Serialize]) -> io::Result<()> {
+    print_line(&serde_json::json!({ "bench": bench, "rows": rows, "missing": missing }))
+}
+
+fn print_line(line: &serde_json::Value) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{line}")
 }
 

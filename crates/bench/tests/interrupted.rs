@@ -11,11 +11,10 @@ fn labs_of(pid: u32) -> usize {
     Lab::names().iter().filter(|name| name.as_str().starts_with(&prefix)).count()
 }
 
-#[test]
-fn an_interrupted_benchmark_removes_its_lab() {
+/// Interrupts a benchmark as soon as its lab is on its way up.
+fn interrupt(program: &str) {
     const LIMIT: Duration = Duration::from_secs(60);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bench-verbs"));
-    let mut bench = command.stdout(Stdio::null()).spawn().unwrap();
+    let mut bench = Command::new(program).stdout(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + LIMIT;
     while labs_of(bench.id()) == 0 {
         assert!(bench.try_wait().unwrap().is_none() && Instant::now() < deadline);
@@ -25,4 +24,10 @@ fn an_interrupted_benchmark_removes_its_lab() {
     unsafe { libc::kill(bench.id().cast_signed(), libc::SIGINT) };
     assert!(!bench.wait().unwrap().success());
     assert_eq!(labs_of(bench.id()), 0);
+}
+
+#[test]
+fn an_interrupted_benchmark_removes_its_lab() {
+    interrupt(env!("CARGO_BIN_EXE_bench-verbs"));
+    interrupt(env!("CARGO_BIN_EXE_bench-net"));
 }

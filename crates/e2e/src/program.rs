@@ -127,6 +127,14 @@ impl Program {
         Ok(self.child.try_wait()?.is_none())
     }
 
+    /// Fails if it has ended.
+    ///
+    /// # Errors
+    /// With what it wrote.
+    pub fn require_running(&mut self) -> Result<()> {
+        if self.is_running()? { Ok(()) } else { Err(self.waited_in_vain("ended early")) }
+    }
+
     /// Sends it `signal`.
     ///
     /// # Errors

@@ -1,0 +1,71 @@
+//! `make bench-net`: the overlay between two hosts against other overlays, on the same path.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bench::net::Missing;
+use bench::net::comparison::Comparison;
+use bench::net::ground::Ground;
+use bench::net::measure::{self, QUANTITIES};
+use bench::net::peer::{Peer, Running};
+use bench::net::table::Table;
+use bench::report::{self, Row};
+use clap::{Parser, ValueEnum};
+
+/// Compares the overlay with others between the same two hosts.
+#[derive(Parser)]
+struct Options {
+    /// Runs of each; all take turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=60))]
+    seconds: u16,
+    /// Who is compared with
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Peer::value_variants().to_vec())]
+    peers: Vec<Peer>,
+}
+
+/// How long the overlay may take until something comes through.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let ground = Ground::new()?;
+    let mut missing = Vec::new();
+    let peers = start(&ground, &options.peers, &mut missing);
+    let (bare, ours) = (ground.bare()?, ground.overlay()?);
+    measure::wait(&ground, &ours, READY_LIMIT).context("the overlay carries nothing")?;
+    let names = options.peers.iter().map(|peer| peer.name());
+    let table = Table::new([bare.name, ours.name].into_iter().chain(names).collect());
+    let paths = [bare, ours].into_iter().chain(peers.iter().map(|peer| peer.path.clone())).collect();
+    let comparison = Comparison { ground: &ground, paths, runs: options.runs, seconds: options.seconds };
+    println!("{}", table.heading());
+    let mut rows: Vec<Row> = Vec::new();
+    let mut complete = true;
+    for quantity in QUANTITIES {
+        let figures = comparison.measure(quantity, &mut missing)?;
+        println!("{}", table.line(&figures));
+        complete &= figures.ours().is_some();
+        rows.extend(figures.rows());
+    }
+    missing.iter().for_each(|missing| println!("{}", missing.in_words()));
+    report::print_with_missing("net", &rows, &missing)?;
+    ensure!(complete, "not all of the overlay could be measured");
+    Ok(())
+}
+
+/// Starts those that can be started.
+fn start(ground: &Ground, peers: &[Peer], missing: &mut Vec<Missing>) -> Vec<Running> {
+    let mut running = Vec::new();
+    for peer in peers {
+        match peer.start(ground) {
+            Ok(started) => running.push(started),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                missing.push(Missing { name: peer.name(), quantity: None, reason });
+            }
+        }
+    }
+    running
+}

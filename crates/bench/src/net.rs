@@ -1,0 +1,52 @@
+//! The overlay between two hosts against its peers on the same path.
+//!
+//! * [`ground`]: the lab in which all of them have their ends, and its lossy path.
+//! * [`peer`]: how each peer is installed, configured and started.
+//! * [`measure`]: one run of iperf3, or of [`ping`].
+//! * [`ping`]: round trips of small datagrams.
+//! * [`comparison`]: all of them in turn.
+//! * [`table`]: what people see of it.
+
+use std::net::Ipv4Addr;
+
+pub mod comparison;
+pub mod ground;
+pub mod measure;
+pub mod peer;
+pub mod ping;
+pub mod table;
+
+/// The host from which is sent.
+pub const SENDER: &str = "h1";
+
+/// The host that receives.
+pub const RECEIVER: &str = "h2";
+
+/// A way from the sender to the receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Who carries it.
+    pub name: &'static str,
+    /// The receiver's address on it.
+    pub address: Ipv4Addr,
+}
+
+/// A figure that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Missing {
+    /// Whose it would be.
+    pub name: &'static str,
+    /// What could not be measured; all, if there is nothing.
+    pub quantity: Option<String>,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl Missing {
+    /// For people.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let quantity = self.quantity.as_ref().map(|quantity| format!(", {quantity}")).unwrap_or_default();
+        format!("missing: {}{quantity}: {}", self.name, self.reason)
+    }
+}
