@@ -55,11 +55,16 @@ mod tests {
 
     #[test]
     fn every_path_has_its_column_and_a_missing_one_says_so() {
-        let table = Table::new(vec!["bare", "overlay", "one", "two"]);
-        let of_paths = vec![("bare", vec![8.0]), ("overlay", vec![3.0, 4.0, 5.0]), ("two", vec![2.0])];
+        let table = Table::new(vec!["bare", "overlay", "one", "two", "three"]);
+        let of_paths = vec![
+            ("bare", vec![8.0]),
+            ("overlay", vec![3.0, 4.0, 5.0]),
+            ("two", vec![2.0]),
+            ("three", vec![]),
+        ];
         let line = table.line(&Figures { quantity: Quantity::Streams { count: 1, loss: 0 }, of_paths });
         let words: Vec<_> = line[NAME..].split_whitespace().collect();
-        assert_eq!(words, ["8.00", "x0.50", "4.00", "missing", "2.00", "x2.00"]);
-        assert!(table.heading().ends_with("overlay            one            two"));
+        assert_eq!(words, ["8.00", "x0.50", "4.00", "missing", "2.00", "x2.00", "missing"]);
+        assert!(table.heading().ends_with("overlay            one            two          three"));
     }
 }
