@@ -124,11 +124,12 @@ impl Ground {
         Ok(lab::network::namespace_file(&self.lab.lab.layout().namespace(host.parse()?)))
     }
 
-    /// A command that will run on `host`.
+    /// A command that will run on `host`. None is made when this process has been interrupted: it could miss the lab's end.
     ///
     /// # Errors
     /// If there is no such host.
     pub fn command(&self, host: &str, program: &str) -> Result<Command> {
+        interrupt::stand_still_if_it_has_come();
         Ok(self.lab.lab.command(host.parse()?, program)?)
     }
 
