@@ -107,7 +107,11 @@ impl Worker {
     fn start(name: &str, work: impl FnOnce(&OwnedFd) + Send + 'static) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let given = stop.clone();
-        let thread = thread::Builder::new().name(name.into()).spawn(move || work(&given))?;
+        let work = move || {
+            be_like_programs();
+            work(&given);
+        };
+        let thread = thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -120,6 +124,14 @@ impl Drop for Worker {
             let _ = thread.join();
         }
     }
+}
+
+/// Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a program's traffic shares the
+/// processors with it. With precedence it would take them from the program as long as there is anything to carry.
+fn be_like_programs() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are live. What is not granted changes nothing.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) };
 }
 
 /// Waits until `source` can be read. False if the thread is to end.
@@ -347,5 +359,31 @@ fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     for lane in (0..LANES).filter(|lane| peer.sealing(*lane).is_unconfirmed()) {
         // What is lost is asked again.
         let _ = forwarder.outgoing.probe(&forwarder.shared.socket, peer, lane, peer.overhead + PROBE, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_carries_traffic_takes_no_precedence_from_its_daemon() {
+        // A thread of its own, whose policy is nobody else's.
+        let daemon = thread::spawn(|| {
+            let lowest = libc::sched_param { sched_priority: 1 };
+            // SAFETY: the parameters are live.
+            let taken = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const lowest) } == 0;
+            let (sender, policy) = mpsc::channel();
+            let worker = Worker::start("worker", move |_| {
+                // SAFETY: no memory is passed.
+                let _ = sender.send(unsafe { libc::sched_getscheduler(0) });
+            });
+            let policy = policy.recv().unwrap();
+            drop(worker);
+            (taken, policy)
+        });
+        assert_eq!(daemon.join().unwrap(), (true, libc::SCHED_OTHER), "these tests run as root");
     }
 }
