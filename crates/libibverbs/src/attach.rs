@@ -44,6 +44,14 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Why there is no connection to the node.
+    fn of_connection(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Self::Local(error),
+            _ => Self::NoNode(error),
+        }
+    }
+
     fn may_pass(&self) -> bool {
         match self {
             Self::NoNode(error) => error.kind() == io::ErrorKind::ConnectionRefused,
@@ -118,7 +126,7 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
 
 /// A connection to the node on which it has welcomed this process.
 pub(crate) fn connection(resume: Option<ProcessId>) -> Result<(OwnedFd, Welcome), Refusal> {
-    let socket = seqpacket::connect(SOCKET_NAME).map_err(Refusal::NoNode)?;
+    let socket = seqpacket::connect(SOCKET_NAME).map_err(Refusal::of_connection)?;
     let welcome = greet(&socket, resume)?;
     Ok((socket, welcome))
 }
@@ -163,4 +171,16 @@ fn handles(process: ProcessId) -> Box<dyn HandleSource> {
         _ => Policy::Stable,
     };
     policy.source(u64::from(process.qpn(process.vid.lid())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_descriptor_left_is_not_told_to_start_elsewhere() {
+        let refusal = |errno| Refusal::of_connection(io::Error::from_raw_os_error(errno)).to_string();
+        assert!(refusal(libc::EMFILE).contains("ulimit") && !refusal(libc::EMFILE).contains("transhume run"));
+        assert!(refusal(libc::ECONNREFUSED).contains("transhume run"));
+    }
 }
