@@ -38,6 +38,8 @@ mod tests {
     #[test]
     fn it_is_the_devices_without_headers() {
         let mtu: usize = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap().trim().parse().unwrap();
-        assert_eq!(path_limit("127.0.0.1:9".parse().unwrap()).unwrap(), mtu - 28);
+        // No packet is longer than its header can say.
+        let longest = mtu.min(usize::from(u16::MAX));
+        assert_eq!(path_limit("127.0.0.1:9".parse().unwrap()).unwrap(), longest - 28);
     }
 }
