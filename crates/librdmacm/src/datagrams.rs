@@ -214,6 +214,11 @@ impl Datagrams {
         abi::ibv_sge { addr, length: u32::try_from(length).unwrap_or(0), lkey }
     }
 
+    /// How many datagrams more can be sent.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len()
+    }
+
     /// Takes what has come, at most `most` datagrams: who sends without a pause is not listened to without an end. Returns
     /// whether there may be more, which gives no sign; all that comes later gives one at the descriptor.
     pub(crate) fn receive(&mut self, most: usize, mut take: impl FnMut(Peer, &[u8])) -> bool {

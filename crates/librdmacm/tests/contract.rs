@@ -33,6 +33,11 @@ fn threads_share_a_socket() {
 }
 
 #[test]
+fn threads_that_wait_together_do_not_spin() {
+    run("blocked");
+}
+
+#[test]
 fn an_identifier_without_a_device_gets_no_queue_pair() {
     run("nowhere");
 }

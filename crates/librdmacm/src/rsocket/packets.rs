@@ -137,15 +137,17 @@ impl Packets {
         self.datagrams.is_flushed() && self.destinations.values().all(|to| to.waiting.is_empty())
     }
 
-    /// Takes what has come, from `only` if the socket is connected, and answers of the directory.
+    /// Takes what has come, from `only` if the socket is connected, and answers of the directory. False if nothing has changed.
     pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) -> bool {
-        let (arrived, mut took) = (&mut self.arrived, false);
+        let (arrived, mut took, room) = (&mut self.arrived, false, self.datagrams.room());
         self.has_more = self.datagrams.receive(AT_A_TIME, |_, message| {
             took = true;
             let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
             let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
             arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
         });
+        // What there is yet gives no sign.
+        took |= self.has_more || self.datagrams.room() != room;
         // SAFETY: the channel is the socket's own, and so are its events.
         while let Ok(event) = unsafe { event::next(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.

@@ -9,7 +9,7 @@ use libc::{c_int, fd_set, pollfd, timeval};
 use crate::errno::{INVALID, Result, last, number};
 
 use super::find;
-use super::socket::{Inner, Phase, Socket};
+use super::socket::{Inner, Nap, Phase, Socket};
 
 /// What is true of a socket now, of what is asked for.
 fn state_of(inner: &Inner, number: RawFd, asked: i16) -> i16 {
@@ -60,27 +60,27 @@ impl Watched<'_> {
         ready
     }
 
-    /// What to sleep on: for a socket its descriptors, armed; for others themselves. And for how long at most.
-    fn fall_asleep(&self) -> (Vec<pollfd>, Option<Duration>) {
-        let (mut descriptors, mut limit) = (Vec::new(), None);
+    /// What to sleep on: for a socket its descriptors, armed; for others themselves. And the sleep on each socket.
+    fn fall_asleep(&self) -> (Vec<pollfd>, Vec<Nap>) {
+        let (mut descriptors, mut naps) = (Vec::new(), Vec::new());
         for (entry, socket) in self.entries.iter().zip(&self.sockets) {
             match socket {
                 Some(socket) => {
                     let mut inner = socket.now();
                     let mut armed = inner.arm(socket.number());
-                    limit = inner.fall_asleep(&mut armed).or(limit);
+                    naps.push(inner.fall_asleep(&mut armed));
                     let watch = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
                     descriptors.extend(armed.into_iter().map(watch));
                 }
                 None => descriptors.push(pollfd { revents: 0, ..*entry }),
             }
         }
-        (descriptors, limit)
+        (descriptors, naps)
     }
 
     /// What [`Self::fall_asleep`] has begun is over.
-    fn wake(&self) {
-        self.sockets.iter().flatten().for_each(|socket| socket.now().wake());
+    fn wake(&self, naps: &[Nap]) {
+        self.sockets.iter().flatten().zip(naps).for_each(|(socket, nap)| socket.now().wake(nap));
     }
 
     /// Whether something may have happened to a socket of which its descriptors know nothing.
@@ -108,12 +108,13 @@ fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
     let mut watched = Watched { entries, sockets };
     loop {
         let mut ready = watched.look();
-        let (mut descriptors, limit) = watched.fall_asleep();
+        let (mut descriptors, naps) = watched.fall_asleep();
+        let limit = naps.iter().filter_map(|nap| nap.limit).min();
         ready = ready.max(watched.look());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = if ready > 0 || watched.is_restless() { Some(Duration::ZERO) } else { left };
         let waited = wait(&mut descriptors, left.into_iter().chain(limit).min());
-        watched.wake();
+        watched.wake(&naps);
         waited?;
         let ready = watched.note_others(&descriptors) + watched.look();
         if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {

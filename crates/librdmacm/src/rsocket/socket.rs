@@ -127,8 +127,20 @@ pub(super) struct Inner {
     pub(super) options: HashMap<(c_int, c_int), Vec<u8>>,
     /// Threads that sleep on the descriptors.
     asleep: u32,
+    /// Those of them that were told that another thread has taken something, and have not woken yet.
+    told: u32,
+    /// How often sleepers were told.
+    tellings: u64,
     /// Readable for these when another thread has taken what they might wait for; made for the first of them.
     nudge: Option<EventFd>,
+}
+
+/// A thread's sleep on a socket's descriptors.
+pub(super) struct Nap {
+    /// How often sleepers had been told of something when it began.
+    tellings: u64,
+    /// How long it may be, if there can be no descriptor more for what tells it.
+    pub(super) limit: Option<Duration>,
 }
 
 /// See the module.
@@ -176,6 +188,8 @@ impl Socket {
             hung_up: false,
             options: HashMap::new(),
             asleep: 0,
+            told: 0,
+            tellings: 0,
             nudge: None,
         };
         let maker = std::process::id();
@@ -266,12 +280,12 @@ impl Socket {
         mut descriptors: Vec<RawFd>,
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, Inner> {
-        let limit = inner.fall_asleep(&mut descriptors);
+        let nap = inner.fall_asleep(&mut descriptors);
         drop(inner);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        waiting::wait_readable(&descriptors, left.into_iter().chain(limit).min());
+        waiting::wait_readable(&descriptors, left.into_iter().chain(nap.limit).min());
         let mut inner = lock(&self.inner);
-        inner.wake();
+        inner.wake(&nap);
         inner
     }
 
@@ -369,22 +383,26 @@ impl Inner {
         descriptors
     }
 
-    /// A thread is about to sleep on `descriptors`, to which is added what tells it of other threads. If there can be no
-    /// more descriptors it may sleep for the time that is returned.
-    pub(super) fn fall_asleep(&mut self, descriptors: &mut Vec<RawFd>) -> Option<Duration> {
+    /// A thread is about to sleep on `descriptors`, to which is added what tells it of other threads.
+    pub(super) fn fall_asleep(&mut self, descriptors: &mut Vec<RawFd>) -> Nap {
         const GLANCE: Duration = Duration::from_millis(20);
         self.asleep += 1;
         if self.nudge.is_none() {
             self.nudge = EventFd::new(0).ok();
         }
         descriptors.extend(self.nudge.as_ref().map(EventFd::fd));
-        self.nudge.is_none().then_some(GLANCE)
+        Nap { tellings: self.tellings, limit: self.nudge.is_none().then_some(GLANCE) }
     }
 
-    /// It sleeps no more. The last one to wake has been told, and so have all before it.
-    pub(super) fn wake(&mut self) {
+    /// It sleeps no more. When all have woken that were told, there is nothing more to tell: who has fallen asleep since
+    /// has seen it.
+    pub(super) fn wake(&mut self, nap: &Nap) {
         self.asleep -= 1;
-        if self.asleep == 0
+        if nap.tellings == self.tellings {
+            return;
+        }
+        self.told -= 1;
+        if self.told == 0
             && let Some(nudge) = &self.nudge
         {
             nudge.clear();
@@ -392,12 +410,14 @@ impl Inner {
     }
 
     /// What a thread takes from the descriptors, those that sleep on them do not see.
-    fn tell_sleepers(&self, took: bool) {
+    fn tell_sleepers(&mut self, took: bool) {
         if took
             && self.asleep > 0
             && let Some(nudge) = &self.nudge
         {
             nudge.signal();
+            self.told = self.asleep;
+            self.tellings += 1;
         }
     }
 
