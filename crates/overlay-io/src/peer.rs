@@ -173,11 +173,11 @@ impl Peer {
     }
 
     /// Takes over from `before`, a session with the same node, what is known of the path, if that is the same.
-    pub fn follow(&self, before: &Self) {
+    pub fn follow(&self, before: &Self, now: Duration) {
         if self.address() == before.address() && self.longest == before.longest {
             let known = lock(&before.mtu).clone();
             self.search(|mtu| *mtu = known);
-            let known = before.quality().of_next_session();
+            let known = before.quality().of_next_session(now);
             *self.quality() = known;
         }
     }

@@ -151,7 +151,7 @@ impl Index {
             self.by_node.insert(node, Sessions { present: peer, former: None, expected: None, ended });
             return;
         };
-        peer.follow(&sessions.present);
+        peer.follow(&sessions.present, now);
         let expected = sessions.expected.take().filter(|expected| !Arc::ptr_eq(expected, &peer));
         let over = sessions.end_former(|_| true);
         let before = std::mem::replace(&mut sessions.present, peer);

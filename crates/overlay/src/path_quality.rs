@@ -59,10 +59,11 @@ impl PathQuality {
         Self { round_trip: None, received: 0, lost: 0, reported_at: now, used_at: now }
     }
 
-    /// What is known already of the way of a session that takes the place of this one.
+    /// What is known already of the way of a session that takes the place of this one. It is no idle one at first: the peer
+    /// learns from a report that it is in use.
     #[must_use]
-    pub fn of_next_session(&self) -> Self {
-        Self { received: 0, lost: 0, ..*self }
+    pub fn of_next_session(&self, now: Duration) -> Self {
+        Self { received: 0, lost: 0, used_at: now, ..*self }
     }
 
     /// True if a report is to be sent now. `is_used`: frames have passed since this was asked last.
@@ -163,12 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_takes_the_place_of_another_is_idle_if_that_was() {
+    fn a_session_that_takes_the_place_of_another_reports_soon() {
         let mut quality = PathQuality::new(BEGIN);
         quality.reported(&Report { received: 5, lost: 1, stamp: 0 });
         quality.echoed(BEGIN.as_nanos() as u64, BEGIN + MILLISECOND);
-        let next = quality.of_next_session();
-        assert!(next.is_idle(BEGIN + IDLE_AFTER));
+        assert!(quality.is_idle(BEGIN + IDLE_AFTER));
+        let mut next = quality.of_next_session(BEGIN + IDLE_AFTER);
+        assert!(next.is_due(false, BEGIN + IDLE_AFTER + PERIOD) && !next.is_idle(BEGIN + IDLE_AFTER));
         assert_eq!((next.sent(), next.lost(), next.round_trip()), (0, 0, quality.round_trip()));
     }
 

@@ -233,8 +233,9 @@ impl Opening {
         let known = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
         let reached = known.into_iter().flatten().map(|generation| generation.window.reached());
         // A forged counter is in no window: what was reached was sealed.
-        let sealed = self.ended + reached.sum::<u64>();
-        Heard { opened: self.opened, missing: sealed - self.opened }
+        // A peer may count as it likes.
+        let sealed = reached.fold(self.ended, u64::saturating_add);
+        Heard { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
     }
 
     /// The newest generation of which something has been taken.
