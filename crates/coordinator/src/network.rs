@@ -61,14 +61,14 @@ pub fn heard(cluster: &Cluster, host: &HostName, message: FromNode) {
 }
 
 /// Makes `plan` the one that is to be.
-fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<Version, Failure> {
+fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(), Failure> {
     plan.topology()?;
     inner.store.set_network(&plan).map_err(|error| failure::of_store(&error))?;
     let version = plan.version();
     let orders = inner.network.begin(plan);
     inner.order(orders);
     tokio::spawn(await_installation(cluster.clone(), version));
-    Ok(version)
+    Ok(())
 }
 
 async fn await_installation(cluster: Arc<Cluster>, version: Version) {

@@ -25,7 +25,8 @@ use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
 use rpc::net::{FromNode, Question, ToNode};
 use rpc::wire::{Answer, reason};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::time::timeout;
 
 use crate::node::Node;
 use devices::Devices;
@@ -34,6 +35,9 @@ use tunnels::Tunnels;
 /// After a change, how long hosts may send by what was before it: tunnels that are needed no more stay that long.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long tunnels may take until a topology is installed without them: less than the coordinator waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// See the module.
 pub struct Network {
     /// Where datagrams are received.
@@ -41,6 +45,8 @@ pub struct Network {
     joined: Mutex<Option<Joined>>,
     sessions: AtomicU32,
     devices_file: PathBuf,
+    /// Told when a tunnel stands.
+    connected: Notify,
 }
 
 /// What there is while the overlay joins this host.
@@ -91,7 +97,7 @@ impl Network {
         // A number that an earlier node had means nothing to this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
-        Ok(Self { address, joined: Mutex::default(), sessions, devices_file })
+        Ok(Self { address, joined: Mutex::default(), sessions, devices_file, connected: Notify::new() })
     }
 
     fn next_session(&self) -> u32 {
@@ -143,9 +149,32 @@ impl Node {
         joined.hosts = hosts;
         joined.plane.command(|switch, _, _| switch.install(routes)).map_err(io::Error::other)?;
         let neighbours = joined.neighbours();
-        joined.tunnels.keep_also(self, joined.me, &neighbours);
-        self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
+        for node in joined.tunnels.keep_also(self, joined.me, &neighbours) {
+            joined.plane.disconnect(node);
+        }
+        tokio::spawn(self.clone().report_installed(version, neighbours));
         Ok(())
+    }
+
+    /// Says that `version` is installed as soon as the tunnels that it needs stand: frames would be lost that went by it
+    /// before. For one that never stands the others do not wait long.
+    async fn report_installed(self: Arc<Self>, version: Version, neighbours: HashMap<HostName, NodeId>) {
+        let standing = async {
+            loop {
+                let mut connected = std::pin::pin!(self.network.connected.notified());
+                connected.as_mut().enable();
+                let joined = self.network.lock().await;
+                if joined.as_ref().is_none_or(|joined| joined.tunnels.stand(&neighbours)) {
+                    return;
+                }
+                drop(joined);
+                connected.await;
+            }
+        };
+        if timeout(PATIENCE, standing).await.is_err() {
+            tracing::warn!("not all tunnels of topology {version} stand");
+        }
+        self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
     }
 
     /// Begins to take part as `me`, with what was plugged in before.

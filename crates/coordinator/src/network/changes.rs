@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use api::{Event, Failure, NetChange, Purpose, Shape};
 use moves::HostName;
-use overlay::topology::Version;
 use rpc::net;
 use rpc::wire::Question;
 
 use super::plan::{self, Plan};
 use super::use_plan;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Inner};
 use crate::failure;
 
 /// How long a node may take to make a device.
@@ -23,11 +22,11 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
         NetChange::Lay { shape, center } => lay(cluster, shape, center.as_deref()).await?,
         NetChange::AddLink { ends: [a, b], cost } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
-            change(cluster, |plan| plan.add_link(&a, &b, cost)).await?;
+            change(cluster, |inner| inner.network.plan().add_link(&a, &b, cost)).await?;
         }
         NetChange::RemoveLink { ends: [a, b] } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
-            change(cluster, |plan| plan.remove_link(&a, &b)).await?;
+            change(cluster, |inner| inner.network.plan().remove_link(&a, &b)).await?;
         }
         NetChange::Attach { host, device, purpose } => {
             if matches!(purpose, Purpose::Proxy { .. }) {
@@ -60,38 +59,38 @@ async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
 
 /// Joins the hosts that are connected.
 async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>) -> Result<(), Failure> {
-    let connected = cluster.lock().nodes.keys().cloned().collect();
     let center = center.map(|name| known(cluster, name)).transpose()?;
-    if let Some(away) = center.as_ref().filter(|center| !cluster.lock().nodes.contains_key(*center)) {
-        return Err(failure::host_down(away));
-    }
-    change(cluster, |plan| plan.lay(shape, center.as_ref(), &connected)).await
+    change(cluster, |inner| {
+        let connected = inner.nodes.keys().cloned().collect();
+        match &center {
+            Some(away) if !inner.nodes.contains_key(away) => Err(failure::host_down(away)),
+            _ => inner.network.plan().lay(shape, center.as_ref(), &connected),
+        }
+    })
+    .await
 }
 
 /// Changes the plan, and waits until it is in use.
 async fn change(
     cluster: &Arc<Cluster>,
-    change: impl FnOnce(&Plan) -> Result<Plan, Failure>,
+    change: impl FnOnce(&Inner) -> Result<Plan, Failure>,
 ) -> Result<(), Failure> {
-    let version = {
+    {
         let mut inner = cluster.lock();
-        let plan = change(inner.network.plan())?;
-        use_plan(cluster, &mut inner, plan)?
-    };
-    in_use(cluster, version).await;
+        let plan = change(&inner)?;
+        use_plan(cluster, &mut inner, plan)?;
+    }
+    in_use(cluster).await;
     Ok(())
 }
 
-/// Waits until `version` is in use, or overtaken.
-async fn in_use(cluster: &Cluster, version: Version) {
+/// Waits until the plan is in use, with what is changed meanwhile.
+async fn in_use(cluster: &Cluster) {
     loop {
         let mut changed = std::pin::pin!(cluster.network_changed.notified());
         changed.as_mut().enable();
-        {
-            let inner = cluster.lock();
-            if inner.network.plan().version() != version || inner.network.awaited().next().is_none() {
-                return;
-            }
+        if cluster.lock().network.awaited().next().is_none() {
+            return;
         }
         changed.await;
     }
@@ -100,15 +99,10 @@ async fn in_use(cluster: &Cluster, version: Version) {
 /// What the node of `host`, which the overlay joins, does for a device.
 async fn ask(cluster: &Arc<Cluster>, host: &str, question: net::Question) -> Result<(), Failure> {
     let host = known(cluster, host)?;
-    let version = {
-        let inner = cluster.lock();
-        let plan = inner.network.plan();
-        if !plan.is_member(&host) {
-            return Err(plan::not_joined(&host));
-        }
-        plan.version()
-    };
-    in_use(cluster, version).await;
+    if !cluster.lock().network.plan().is_member(&host) {
+        return Err(plan::not_joined(&host));
+    }
+    in_use(cluster).await;
     cluster.ask(&host, Question::Net(question), DEVICE_LIMIT).await?;
     Ok(())
 }

@@ -99,7 +99,7 @@ impl Devices {
                 PortKind::Instance
             }
             Purpose::Proxy { bridge } => {
-                put_into(bridge, device, self.mac(device)).await?;
+                put_into(bridge, device, in_bridge(self.mac(device))).await?;
                 PortKind::Lan
             }
         };
@@ -132,6 +132,13 @@ impl Devices {
     }
 }
 
+/// The MAC of a device in a bridge, which takes over the lowest MAC that is in it unless it has one of its own: not ours.
+fn in_bridge(Mac([_, rest @ ..]): Mac) -> Mac {
+    let [a, b, c, d, e] = rest;
+    Mac([0xfe, a, b, c, d, e])
+}
+
+/// Makes the device.
 fn open(device: &str, offloads: Offloads) -> Result<Tap, String> {
     let mut tap = Tap::new(device).map_err(|error| {
         let way_out = match &error {

@@ -18,6 +18,7 @@ use overlay_io::peer::Agreement;
 use rpc::net::{Hello, Tunnel};
 use rpc::wire::Opening;
 use rpc::{Stream, channel, frame};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
@@ -39,10 +40,16 @@ pub struct Tunnels(HashMap<HostName, Entry>);
 /// One of them.
 struct Entry {
     node: NodeId,
-    /// The session whose connection stands.
-    connected: Option<u32>,
+    /// The connection that stands.
+    connection: Option<Connection>,
     /// What dials, if this host does.
     dialling: Option<AbortHandle>,
+}
+
+/// A connection on which keys were agreed. When this is dropped it is closed, so that the other end notices.
+struct Connection {
+    session: u32,
+    _closes: oneshot::Sender<()>,
 }
 
 impl Drop for Entry {
@@ -54,8 +61,15 @@ impl Drop for Entry {
 }
 
 impl Tunnels {
-    /// Keeps tunnels to `neighbours` from now on, beside those that there are.
-    pub fn keep_also(&mut self, own: &Arc<Node>, me: NodeId, neighbours: &HashMap<HostName, NodeId>) {
+    /// Keeps tunnels to `neighbours` from now on, beside those that there are. Returns the nodes of hosts that are other
+    /// nodes now.
+    pub fn keep_also(
+        &mut self,
+        own: &Arc<Node>,
+        me: NodeId,
+        neighbours: &HashMap<HostName, NodeId>,
+    ) -> Vec<NodeId> {
+        let mut replaced = Vec::new();
         for (host, node) in neighbours {
             if self.0.get(host).is_some_and(|entry| entry.node == *node) {
                 continue;
@@ -63,8 +77,10 @@ impl Tunnels {
             let dials = me > *node;
             let dialling =
                 dials.then(|| tokio::spawn(own.clone().keep_dialling(host.clone())).abort_handle());
-            self.0.insert(host.clone(), Entry { node: *node, connected: None, dialling });
+            let before = self.0.insert(host.clone(), Entry { node: *node, connection: None, dialling });
+            replaced.extend(before.map(|entry| entry.node));
         }
+        replaced
     }
 
     /// Closes all tunnels but those to `neighbours`, and says to which nodes they went.
@@ -75,7 +91,13 @@ impl Tunnels {
 
     /// Hosts and their nodes, and whether the connection stands.
     pub fn iter(&self) -> impl Iterator<Item = (&HostName, NodeId, bool)> {
-        self.0.iter().map(|(host, entry)| (host, entry.node, entry.connected.is_some()))
+        self.0.iter().map(|(host, entry)| (host, entry.node, entry.connection.is_some()))
+    }
+
+    /// Whether the connections to all `neighbours` stand.
+    pub fn stand(&self, neighbours: &HashMap<HostName, NodeId>) -> bool {
+        let stands = |host| self.0.get(host).is_some_and(|entry| entry.connection.is_some());
+        neighbours.keys().all(stands)
     }
 }
 
@@ -84,6 +106,7 @@ impl Node {
         let mut back_off = BACK_OFF.0;
         loop {
             match self.dial(&host).await {
+                // It stood.
                 Ok(()) => back_off = BACK_OFF.0,
                 Err(error) => {
                     tracing::debug!("no tunnel to {host}: {error}");
@@ -95,6 +118,9 @@ impl Node {
     }
 
     /// Connects to `host`, and returns when the connection is lost.
+    ///
+    /// # Errors
+    /// If it never stood.
     async fn dial(self: &Arc<Self>, host: &HostName) -> io::Result<()> {
         let address = self.directory.address(host).ok_or(io::ErrorKind::NotFound)?;
         let mut stream = self.endpoint.connect(address, host.as_str()).await?;
@@ -102,8 +128,11 @@ impl Node {
         self.hold_tunnel(host, stream, Direction::FromDialer).await
     }
 
-    /// Agrees with `host` on keys, and returns when the connection is lost. Datagrams go on by these keys until there
-    /// are others.
+    /// Agrees with `host` on keys, and returns when the connection is lost, or has no use any more. Datagrams go on by
+    /// these keys until there are others.
+    ///
+    /// # Errors
+    /// If there is no agreement.
     pub async fn hold_tunnel(
         self: &Arc<Self>,
         host: &HostName,
@@ -119,37 +148,51 @@ impl Node {
         let (limits, address) =
             (Limits::default(), SocketAddr::new(stream.peer_address()?.ip(), theirs.port));
         let agreed = Agreement { secret, direction, own: own.session, theirs: theirs.session, limits };
-        self.connected(host, address, agreed).await?;
-        if direction == Direction::FromListener {
-            frame::send(&mut stream, &own).await?;
+        let closing = self.connected(host, address, agreed).await?;
+        let held = async {
+            if direction == Direction::FromListener {
+                frame::send(&mut stream, &own).await?;
+            }
+            // Without the outbox, no keep-alives would be said.
+            let (_outbox, mut inbox) = channel::open::<Tunnel, Tunnel>(stream);
+            inbox.receive().await
+        };
+        tokio::select! {
+            lost = held => tracing::debug!("the tunnel's connection to {host} is lost: {:?}", lost.err()),
+            _ = closing => {}
         }
-        // Without the outbox, no keep-alives would be said.
-        let (_outbox, mut inbox) = channel::open::<Tunnel, Tunnel>(stream);
-        let lost = inbox.receive().await;
         self.disconnected(host, own.session).await;
-        lost.map(|_| ())
+        Ok(())
     }
 
-    async fn connected(&self, host: &HostName, address: SocketAddr, agreed: Agreement) -> io::Result<()> {
+    /// Notes a connection. What is returned says when it is to be closed.
+    async fn connected(
+        &self,
+        host: &HostName,
+        address: SocketAddr,
+        agreed: Agreement,
+    ) -> io::Result<oneshot::Receiver<()>> {
         let mut joined = self.network.lock().await;
         let stranger = || io::Error::other(format!("there is no link to {host}"));
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
-        entry.connected = Some(agreed.own);
+        let (closes, closing) = oneshot::channel();
+        entry.connection = Some(Connection { session: agreed.own, _closes: closes });
         let longest = path_limit(address).unwrap_or(SAFE);
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
         match agreed.direction {
             Direction::FromDialer => joined.plane.connect(entry.node, address, agreed, longest),
             Direction::FromListener => joined.plane.expect(entry.node, address, agreed, longest),
         }
-        Ok(())
+        self.network.connected.notify_waiters();
+        Ok(closing)
     }
 
     async fn disconnected(&self, host: &HostName, session: u32) {
         let mut joined = self.network.lock().await;
         let entry = joined.as_mut().and_then(|joined| joined.tunnels.0.get_mut(host));
-        if let Some(entry) = entry.filter(|entry| entry.connected == Some(session)) {
-            entry.connected = None;
+        if let Some(entry) = entry {
+            entry.connection.take_if(|connection| connection.session == session);
         }
     }
 }
