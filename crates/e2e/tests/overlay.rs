@@ -149,8 +149,8 @@ fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
     lab.eventually("the stream is in the matrix", || {
         let flows = net(&lab, &["matrix", "--window", "15", "--json"])?.join("\n");
         let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
-        let Some(most) = flows.first() else { return Ok(false) };
-        ensure!(most["host"] == "h1", "{most}");
+        // Until both hosts have told what they saw, acknowledgements may be all there is.
+        let Some(most) = flows.first().filter(|most| most["host"] == "h1") else { return Ok(false) };
         Ok(most["bytes"].as_u64() > Some(4 << 20) && most["frames"].as_u64() > Some(1000))
     })?;
     stream.end()?;
