@@ -73,6 +73,11 @@ pub enum Event {
         /// From whom to whom, and how much.
         flows: Vec<NetFlow>,
     },
+    /// A station's device has moved: the last answer to [`NetChange::Move`].
+    NetMoved {
+        /// How long it carried nothing, in microseconds.
+        pause_us: u64,
+    },
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
         /// Its number, for [`Request::FollowMove`].
@@ -167,6 +172,7 @@ impl Event {
             | Self::Hosts(_)
             | Self::Checked { .. }
             | Self::Moved(_)
+            | Self::NetMoved { .. }
             | Self::Done
             | Self::Exited { .. }
             | Self::NotStarted { .. }

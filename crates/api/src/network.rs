@@ -41,6 +41,15 @@ pub enum NetChange {
         /// The device's name.
         device: String,
     },
+    /// Moves a station's device to another host, with its MAC and address.
+    Move {
+        /// The host where it is.
+        host: String,
+        /// The device's name.
+        device: String,
+        /// The host where it is to be.
+        to: String,
+    },
 }
 
 /// What a network device is for.
@@ -103,6 +112,8 @@ pub struct NetHost {
     pub name: String,
     /// How it is, unless it did not answer.
     pub state: Option<NetHostState>,
+    /// Why it has not installed the topology, if it could not.
+    pub failure: Option<String>,
 }
 
 /// Two hosts that send to each other directly.
@@ -136,6 +147,12 @@ pub struct NetHostState {
 pub struct NetDevice {
     /// Its name.
     pub name: String,
+    /// Its MAC.
+    pub mac: String,
+    /// Why it cannot be made at present, if that is so; it is tried again.
+    pub failure: Option<String>,
+    /// Whether it carries frames: not while its station moves.
+    pub open: bool,
     /// For how many seconds it stays blocked because it is on a loop; 0 if it is not.
     pub blocked_s: u64,
     /// How many loops were found there.

@@ -15,14 +15,14 @@ use moves::journal::{Exit, Instance, Record};
 use moves::progress::InstanceEnded;
 use moves::{HostName, MoveId};
 use rpc::wire::{Answer, FromCoordinator, Measurement, Question};
-use rpc::{CallError, Outbox, Pending};
+use rpc::{CallError, Outbox, Pending, net};
 use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
-use crate::network::{self, Rollout};
+use crate::network::{self, Devices, Rollout};
 
 /// All that the coordinator's tasks share.
 pub struct Cluster {
@@ -48,6 +48,7 @@ pub struct Inner {
     pub directory: Directory,
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
+    pub devices: Devices,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
     /// Moves of which a user can still hear something.
@@ -61,6 +62,8 @@ pub struct Inner {
     /// The machine's instances, so that what is known of one is still there when the machine forgets it.
     known: HashMap<Vid, Instance>,
     failure: Option<StoreError>,
+    /// Nothing more may be decided.
+    pub is_broken: bool,
 }
 
 /// Why a node's answer did not come.
@@ -102,7 +105,7 @@ impl Cluster {
             image.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(&image, record)?)));
         let follows = follows.collect();
         let ended = store.ended_instances()?;
-        let network = network::load(&store)?;
+        let (network, devices) = (network::load(&store)?, Devices::load(&store)?);
         let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
         let mut inner = Inner {
             machine,
@@ -110,6 +113,7 @@ impl Cluster {
             directory: Directory::default(),
             nodes: HashMap::new(),
             network,
+            devices,
             hosts: BTreeMap::new(),
             follows,
             starting: HashSet::new(),
@@ -117,6 +121,7 @@ impl Cluster {
             ended: VecDeque::new(),
             known,
             failure: None,
+            is_broken: false,
         };
         ended.into_iter().for_each(|ended| inner.keep_ended(ended));
         let cluster = Arc::new(Self {
@@ -182,7 +187,7 @@ impl Cluster {
     /// Does what the machine says.
     pub fn perform(&self, inner: &mut Inner, outputs: Vec<Output>) {
         for output in outputs {
-            if inner.failure.is_some() {
+            if inner.is_broken {
                 return;
             }
             self.perform_one(inner, output);
@@ -211,9 +216,7 @@ impl Cluster {
     fn record(&self, inner: &mut Inner, record: &Record) {
         let began = Instant::now();
         if let Err(error) = inner.store.apply(record) {
-            inner.failure = Some(error);
-            self.broken.notify_one();
-            return;
+            return self.break_off(inner, error);
         }
         match record {
             Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
@@ -233,6 +236,13 @@ impl Cluster {
         }
     }
 
+    /// Nothing more may be decided: what the store holds is known when it is opened anew.
+    pub fn break_off(&self, inner: &mut Inner, error: StoreError) {
+        inner.failure = Some(error);
+        inner.is_broken = true;
+        self.broken.notify_one();
+    }
+
     /// The instance's host has said that it runs, or that it does not.
     pub fn is_started(&self, inner: &mut Inner, vid: Vid) {
         inner.starting.remove(&vid);
@@ -246,10 +256,28 @@ impl Cluster {
         question: Question,
         limit: Duration,
     ) -> Result<Answer, AskError> {
+        self.ask_as(host, limit, |number| FromCoordinator::Ask { number, question }).await
+    }
+
+    /// What the node of `host` answers about the overlay.
+    pub async fn ask_net(
+        &self,
+        host: &HostName,
+        question: net::Question,
+        limit: Duration,
+    ) -> Result<Answer, AskError> {
+        self.ask_as(host, limit, |number| FromCoordinator::AskNet { number, question }).await
+    }
+
+    async fn ask_as(
+        &self,
+        host: &HostName,
+        limit: Duration,
+        message: impl FnOnce(u64) -> FromCoordinator,
+    ) -> Result<Answer, AskError> {
         let link = self.lock().nodes.get(host).cloned();
         let Some(link) = link else { return Err(AskError::Away(host.clone())) };
-        let send = |number| link.outbox.send(&FromCoordinator::Ask { number, question });
-        match link.pending.ask(limit, send).await {
+        match link.pending.ask(limit, |number| link.outbox.send(&message(number))).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(reason)) => Err(AskError::Refused(failure::from_reason(&reason))),
             Err(CallError::Closed | CallError::TimedOut) => Err(AskError::Silent(host.clone())),

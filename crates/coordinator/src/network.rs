@@ -1,19 +1,23 @@
 //! The overlay: what it joins, and how it comes to be so.
 //!
 //! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
+//! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere.
 //! * [`changes`], [`show`]: what the command line can ask for.
 
 pub mod changes;
+mod devices;
+mod moves;
 mod plan;
 mod rollout;
 pub mod show;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ::moves::HostName;
 use api::Failure;
-use moves::HostName;
 use overlay::topology::Version;
-use rpc::net::FromNode;
+use rpc::net::{FromNode, ToNode};
 use rpc::wire::FromCoordinator;
 use store::StoreError;
 
@@ -22,6 +26,7 @@ use crate::failure;
 use plan::Plan;
 use rollout::{Order, PATIENCE};
 
+pub use devices::Devices;
 pub use rollout::Rollout;
 
 /// The overlay as it is in the store. Nodes are told when they come.
@@ -40,7 +45,10 @@ pub async fn await_nodes(cluster: Arc<Cluster>) {
 /// A node's connection is there.
 pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
     let order = inner.network.connected(host);
-    inner.order(order);
+    if order.is_some() {
+        inner.order(order);
+        inner.tell_devices(host);
+    }
     let plan = inner.network.plan();
     if !plan.is_empty() && !plan.is_member(host) {
         let joined = plan.join(host).and_then(|plan| use_plan(cluster, inner, plan));
@@ -52,9 +60,11 @@ pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
 
 /// A node has said something.
 pub fn heard(cluster: &Cluster, host: &HostName, message: FromNode) {
-    let FromNode::Installed { version } = message;
     let mut inner = cluster.lock();
-    let orders = inner.network.installed(host, version);
+    let orders = match message {
+        FromNode::Installed { version } => inner.network.installed(host, version),
+        FromNode::NotInstalled { version, reason } => inner.network.not_installed(host, version, reason),
+    };
     inner.order(orders);
     drop(inner);
     cluster.network_changed.notify_waiters();
@@ -65,8 +75,13 @@ fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(),
     plan.topology()?;
     inner.store.set_network(&plan).map_err(|error| failure::of_store(&error))?;
     let version = plan.version();
+    let before = inner.network.plan().members().cloned().collect::<BTreeSet<_>>();
     let orders = inner.network.begin(plan);
+    let newcomers: Vec<_> = orders.iter().map(|(host, _)| host.clone()).collect();
     inner.order(orders);
+    for host in newcomers.iter().filter(|host| !before.contains(host)) {
+        inner.tell_devices(host);
+    }
     tokio::spawn(await_installation(cluster.clone(), version));
     Ok(())
 }
@@ -85,5 +100,25 @@ impl Inner {
         for (host, order) in orders {
             self.send(&host, &FromCoordinator::Net(order));
         }
+    }
+
+    /// Tells all nodes that the overlay joins.
+    fn order_all(&self, order: &ToNode) {
+        for host in self.network.plan().members() {
+            self.send(host, &FromCoordinator::Net(order.clone()));
+        }
+    }
+
+    /// Tells the node of `host` which devices it is to have.
+    fn settle(&self, host: &HostName) {
+        self.order([(host.clone(), self.devices.of_host(host))]);
+    }
+
+    /// Tells the node of `host` of its devices and of all stations.
+    fn tell_devices(&self, host: &HostName) {
+        self.settle(host);
+        let number = |host: &str| self.network.plan().number(&HostName::new(host).ok()?);
+        let parts = self.devices.stations(number);
+        self.order(parts.into_iter().map(|part| (host.clone(), part)));
     }
 }

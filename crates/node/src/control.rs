@@ -105,7 +105,8 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
                 node.broker.answer(Due { asker: Member { fabric, process }, number, answer });
             }
         }
-        FromCoordinator::Net(order) => drop(tokio::spawn(node.clone().arrange(order))),
+        FromCoordinator::Net(order) => node.take_order(order),
+        FromCoordinator::AskNet { number, question } => node.take_question(number, question, outbox.clone()),
         FromCoordinator::Ask { number, question } => {
             let (node, outbox) = (node.clone(), outbox.clone());
             tokio::spawn(async move {

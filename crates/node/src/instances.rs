@@ -210,7 +210,6 @@ impl Node {
                 Ok(Answer::Done)
             }
             Question::Kill { vid } => self.kill(vid).await,
-            Question::Net(question) => self.answer_about_network(question).await,
         }
     }
 

@@ -1,36 +1,42 @@
 //! This host's part of the overlay.
 //!
 //! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
-//! * [`devices`]: the network devices that are plugged in.
+//! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made.
+//! * [`orders`]: what the coordinator says, in its order.
 //!
 //! Nothing of it is there before the coordinator has laid links to this host.
 
 mod devices;
+mod interface;
+mod orders;
 mod state;
 mod tunnels;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use moves::HostName;
-use overlay::switch::{Limits, Switch};
+use overlay::Mac;
+use overlay::switch::{Entry, Limits, Switch};
 use overlay::topology::{NodeId, Topology, Version};
 use overlay_io::offloads::Offloads;
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
-use rpc::net::{FromNode, Question, ToNode};
+use rpc::net::{FromNode, Question};
 use rpc::wire::{Answer, reason};
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::node::Node;
 use devices::Devices;
+use orders::Order;
 use tunnels::Tunnels;
+
+pub use orders::Orders;
 
 /// After a change, how long hosts may send by what was before it: tunnels that are needed no more stay that long.
 const GRACE: Duration = Duration::from_secs(5);
@@ -44,19 +50,25 @@ pub struct Network {
     address: SocketAddr,
     joined: Mutex<Option<Joined>>,
     sessions: AtomicU32,
-    devices_file: PathBuf,
+    orders: mpsc::UnboundedSender<Order>,
     /// Told when a tunnel stands.
     connected: Notify,
 }
 
 /// What there is while the overlay joins this host.
 struct Joined {
+    /// Which overlay it is.
+    overlay: u64,
     me: NodeId,
     plane: Arc<Plane>,
     topology: Topology,
     hosts: BTreeMap<NodeId, HostName>,
     tunnels: Tunnels,
     devices: Devices,
+    /// Stations of which the coordinator has begun to tell.
+    told: Vec<Entry>,
+    /// Stations that move to this host or away from it, as far as the coordinator has said.
+    moving: HashSet<Mac>,
 }
 
 impl Joined {
@@ -91,13 +103,16 @@ async fn usable_offloads() -> Offloads {
 }
 
 impl Network {
-    /// Nothing yet. Datagrams will be received at `address`; what is plugged in is noted in `devices_file`.
-    pub fn new(address: SocketAddr, devices_file: PathBuf) -> io::Result<Self> {
+    /// Nothing yet. Datagrams will be received at `address`. Beside it what the coordinator will say, for
+    /// [`Node::follow_orders`].
+    pub fn new(address: SocketAddr) -> io::Result<(Self, Orders)> {
         let mut first = [0; 4];
         // A number that an earlier node had means nothing to this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
-        Ok(Self { address, joined: Mutex::default(), sessions, devices_file, connected: Notify::new() })
+        let (orders, given) = mpsc::unbounded_channel();
+        let network = Self { address, joined: Mutex::default(), sessions, orders, connected: Notify::new() };
+        Ok((network, Orders(given)))
     }
 
     fn next_session(&self) -> u32 {
@@ -110,19 +125,9 @@ impl Network {
 }
 
 impl Node {
-    /// Does what the coordinator says of the overlay.
-    pub async fn arrange(self: Arc<Self>, order: ToNode) {
-        let arranged = match order {
-            ToNode::Install { topology, hosts } => self.install(topology, hosts.into_iter().collect()).await,
-            ToNode::Use { version } => self.use_version(version).await,
-        };
-        if let Err(error) = arranged {
-            tracing::warn!("the overlay is not as the coordinator wants it: {error}");
-        }
-    }
-
     async fn install(
         self: &Arc<Self>,
+        overlay: u64,
         topology: Topology,
         hosts: BTreeMap<NodeId, HostName>,
     ) -> io::Result<()> {
@@ -130,7 +135,8 @@ impl Node {
         let me = hosts.iter().find(|(_, host)| **host == self.host).map(|(node, _)| *node);
         let me = me.ok_or_else(|| io::Error::other("it does not name this host"))?;
         let mut joined = self.network.lock().await;
-        if joined.as_ref().is_some_and(|joined| joined.topology.version() > version) {
+        let is_same = |joined: &Joined| joined.overlay == overlay && joined.me == me;
+        if joined.as_ref().is_some_and(|joined| is_same(joined) && joined.topology.version() > version) {
             return Ok(());
         }
         let computed = topology.clone();
@@ -138,11 +144,11 @@ impl Node {
             tokio::task::spawn_blocking(move || computed.routes(me)).await.map_err(io::Error::other)?;
         let routes = routes.map_err(io::Error::other)?;
         let joined = match &mut *joined {
-            Some(joined) if joined.me == me => joined,
+            Some(joined) if is_same(joined) => joined,
             // Whom others know by another number is somebody else.
             before => {
                 *before = None;
-                before.insert(self.join(me, &topology).await?)
+                before.insert(self.join(overlay, me, &topology).await?)
             }
         };
         joined.topology = topology;
@@ -177,8 +183,8 @@ impl Node {
         self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
     }
 
-    /// Begins to take part as `me`, with what was plugged in before.
-    async fn join(&self, me: NodeId, topology: &Topology) -> io::Result<Joined> {
+    /// Begins to take part as `me`.
+    async fn join(&self, overlay: u64, me: NodeId, topology: &Topology) -> io::Result<Joined> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let mut socket = Socket::bind(self.network.address).map_err(|error| {
@@ -188,18 +194,17 @@ impl Node {
         socket.set_offloads(offloads)?;
         let switch = Switch::new(me, u64::from_ne_bytes(nonce), Limits::default());
         let plane = Arc::new(Plane::start(switch, socket)?);
-        let devices =
-            Devices::load(self.network.devices_file.clone(), self.host.as_str(), offloads.of_taps());
-        let mut joined = Joined {
+        Ok(Joined {
+            overlay,
             me,
+            devices: Devices::new(plane.clone(), offloads.of_taps()),
             plane,
             topology: topology.clone(),
             hosts: BTreeMap::new(),
             tunnels: Tunnels::default(),
-            devices,
-        };
-        joined.devices.plug_all(&joined.plane).await;
-        Ok(joined)
+            told: Vec::new(),
+            moving: HashSet::new(),
+        })
     }
 
     async fn use_version(self: &Arc<Self>, version: Version) -> io::Result<()> {
@@ -222,25 +227,27 @@ impl Node {
         }
     }
 
-    /// Answers the coordinator.
+    /// Answers what the coordinator asks of the overlay.
     pub async fn answer_about_network(&self, question: Question) -> Result<Answer, String> {
         let mut joined = self.network.lock().await;
-        match (question, &mut *joined) {
-            (Question::State, None) => Ok(Answer::Net(Box::default())),
-            (Question::State, Some(joined)) => Ok(Answer::Net(Box::new(state::of(joined)))),
-            (Question::Macs, None) => Ok(Answer::Macs(Vec::new())),
-            (Question::Macs, Some(joined)) => Ok(Answer::Macs(state::macs(joined))),
-            (Question::Matrix { .. }, None) => Ok(Answer::Flows(Vec::new())),
-            (Question::Matrix { window_s }, Some(joined)) => {
-                Ok(Answer::Flows(state::flows(joined, window_s)))
-            }
-            (_, None) => Err(not_joined()),
-            (Question::Attach { device, purpose }, Some(joined)) => {
-                joined.devices.attach(&joined.plane, device, purpose).await.map(|()| Answer::Done)
-            }
-            (Question::Detach { device }, Some(joined)) => {
-                joined.devices.detach(&joined.plane, &device).map(|()| Answer::Done)
-            }
-        }
+        let Some(joined) = &mut *joined else {
+            return match question {
+                Question::State => Ok(Answer::Net(Box::default())),
+                Question::Macs => Ok(Answer::Macs(Vec::new())),
+                Question::Matrix { .. } => Ok(Answer::Flows(Vec::new())),
+                _ => Err(not_joined()),
+            };
+        };
+        let done = match question {
+            Question::State => return Ok(Answer::Net(Box::new(state::of(joined)))),
+            Question::Macs => return Ok(Answer::Macs(state::macs(joined))),
+            Question::Matrix { window_s } => return Ok(Answer::Flows(state::flows(joined, window_s))),
+            Question::Attach(device) => joined.devices.attach(device).await,
+            Question::Prepare { device, epoch } => joined.devices.prepare(device, epoch).await,
+            Question::Pause { mac } => joined.devices.pause(mac),
+            Question::Commit(entry) => joined.devices.commit(entry),
+            Question::Resume { mac } => joined.devices.resume(mac),
+        };
+        done.map(|()| Answer::Done)
     }
 }

@@ -25,7 +25,7 @@ use crate::directory::Directory;
 use crate::images::Receptions;
 use crate::instances::{Ended, Live};
 use crate::links::{DataPort, NodePeers};
-use crate::network::Network;
+use crate::network::{Network, Orders};
 use crate::peers::Pool;
 use crate::state::StateFiles;
 use crate::{NodeError, NodeOptions};
@@ -82,10 +82,11 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
     let join = options.join;
     let address = local_address(&listener)?;
-    let (node, outputs) = make(options, address, local_address(&data)?.port())?;
+    let (node, orders, outputs) = make(options, address, local_address(&data)?.port())?;
     node.recover().await?;
     node.begin(outputs);
     tokio::spawn(node.clone().tick());
+    tokio::spawn(node.clone().follow_orders(orders));
     tokio::spawn(node.clone().accept(listener));
     tokio::spawn(node.clone().accept_data(data));
     Ok(Begun { node, join, address })
@@ -95,13 +96,12 @@ fn make(
     options: NodeOptions,
     address: SocketAddr,
     data_port: u16,
-) -> Result<(Arc<Node>, Vec<Output>), NodeError> {
+) -> Result<(Arc<Node>, Orders, Vec<Output>), NodeError> {
     let host = HostName::new(&options.name)?;
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
-    let network = Network::new(address, options.state.join("devices"));
-    let network = network.map_err(|source| io_error("random numbers", source))?;
+    let (network, orders) = Network::new(address).map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {
@@ -121,7 +121,7 @@ fn make(
         starts: Mutex::default(),
         start_patience: options.start_patience,
     });
-    Ok((node, outputs))
+    Ok((node, orders, outputs))
 }
 
 impl Node {

@@ -31,12 +31,18 @@ impl Forwarder {
         let Some((header, frame)) = read.split_first_chunk::<{ vnet::LENGTH }>() else { return };
         let vnet = VnetHeader::decode(header);
         let now = self.shared.now();
-        if self.decide(From::Port(port), &vnet, frame, now) {
+        if self.carry_on(From::Port(port), &vnet, frame) {
             meter.count(&vnet, frame, now);
         }
-        if let Some(to) = self.spread(&vnet, frame) {
-            self.deliver(To::Port(to), &vnet, frame);
+    }
+
+    /// Carries `frame`, which came with `vnet`, to where it belongs. False if it is dropped.
+    pub fn carry_on(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) -> bool {
+        let is_carried = self.decide(from, vnet, frame, self.shared.now());
+        if let Some(to) = self.spread(vnet, frame) {
+            self.deliver(To::Port(to), vnet, frame);
         }
+        is_carried
     }
 
     /// Lets the switch decide on `frame`, which came with `vnet`. [`Self::spread`] sends it. False if it is

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use overlay::Mac;
 use overlay::matrix::Traffic;
 use overlay::message::PROBE;
 use overlay::segment::split::Plan;
 use overlay::segment::vnet::VnetHeader;
-use overlay::switch::{Parcel, PortId, PortKind, Switch};
+use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use waiting::lock;
@@ -113,6 +114,12 @@ impl Worker {
         };
         let thread = thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Worker {
+    fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
 
@@ -206,6 +213,21 @@ impl Plane {
         let worker = worker.inspect_err(|_| drop(self.taps().remove(&port)))?;
         lock(&self.ports).insert(port, worker);
         Ok(())
+    }
+
+    /// Whether frames are carried between `port` and its TAP: not if it was never served, or the device is gone.
+    #[must_use]
+    pub fn is_served(&self, port: PortId) -> bool {
+        lock(&self.ports).get(&port).is_some_and(Worker::is_running)
+    }
+
+    /// Tells all LANs that the managed `mac` is behind `port`.
+    pub fn announce(&self, port: PortId, mac: Mac) {
+        let mut forwarder = lock(&self.forwarder);
+        let announcements = lock(&self.shared.switch).announcements(mac);
+        for frame in announcements {
+            forwarder.carry_on(From::Port(port), &VnetHeader::default(), &frame);
+        }
     }
 
     /// The TAP of `port`, from which nothing is read any more, and to which nothing is written. The switch keeps the port.

@@ -6,10 +6,13 @@
 //!  │◀───────── Installed ───────│             │◀────── Hello{session, port} │
 //!  │ (when all have it)         │             │ seals by the new keys ─────▶│ does, too
 //!  │ Use{version} ─────────────▶│
+//!  │ Devices, Stations ────────▶│
 //! ```
 
-use api::Purpose;
+use fabric::Epoch;
 use moves::HostName;
+use overlay::Mac;
+use overlay::switch::Entry;
 use overlay::topology::{NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +21,8 @@ use serde::{Deserialize, Serialize};
 pub enum ToNode {
     /// Take this topology, make its tunnels, and say when it is installed.
     Install {
+        /// Which overlay it is of: a number that no other one has. What is known of another one is void.
+        overlay: u64,
         /// The topology.
         topology: Topology,
         /// What its nodes are called.
@@ -28,15 +33,74 @@ pub enum ToNode {
         /// Which.
         version: Version,
     },
+    /// What is to be plugged in, and nothing else.
+    Devices {
+        /// All of it, but for what moves.
+        devices: Vec<Device>,
+        /// Stations that are moving to the node or away from it: they stay as they are.
+        moving: Vec<Mac>,
+    },
+    /// Where stations are: a part of what is known.
+    Stations {
+        /// At most [`MOST_STATIONS`] of them.
+        entries: Vec<Entry>,
+        /// After the last part: what was known with this epoch or an earlier one, and was in no part, is gone.
+        all_until: Option<Epoch>,
+    },
+    /// A station is no more.
+    Withdraw {
+        /// Which.
+        mac: Mac,
+        /// Higher than all that it had.
+        epoch: Epoch,
+    },
+}
+
+/// The most stations in one message.
+pub const MOST_STATIONS: usize = 1000;
+
+/// A network device that a node makes and plugs in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its MAC.
+    pub mac: Mac,
+    /// What it is for.
+    pub kind: DeviceKind,
+}
+
+/// What a device is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceKind {
+    /// A station's: its MAC is one.
+    Station {
+        /// Its address with its prefix.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+    },
+    /// It puts the overlay on the LAN of a bridge.
+    Proxy {
+        /// The bridge.
+        bridge: String,
+    },
 }
 
 /// From a node to the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromNode {
     /// It can forward what others send by this topology.
     Installed {
         /// Which.
         version: Version,
+    },
+    /// It cannot, and tries again.
+    NotInstalled {
+        /// Which.
+        version: Version,
+        /// Why, as [`reason`](crate::wire::reason) makes it.
+        reason: String,
     },
 }
 
@@ -52,17 +116,26 @@ pub enum Question {
         /// In how many seconds.
         window_s: u64,
     },
-    /// Make a network device, and plug it in.
-    Attach {
-        /// Its name.
-        device: String,
-        /// What it is for.
-        purpose: Purpose,
+    /// Make this device, and plug it in.
+    Attach(Device),
+    /// Make this station's device, which is to run only when the station has moved here.
+    Prepare {
+        /// The device.
+        device: Device,
+        /// The epoch that the station is to have here.
+        epoch: Epoch,
     },
-    /// Take a network device away.
-    Detach {
-        /// Its name.
-        device: String,
+    /// A station that moves away says nothing more, and what comes for it is kept.
+    Pause {
+        /// Which.
+        mac: Mac,
+    },
+    /// A station has another place from now on.
+    Commit(Entry),
+    /// A station that has moved here runs from now on.
+    Resume {
+        /// Which.
+        mac: Mac,
     },
 }
 
@@ -72,6 +145,12 @@ impl Question {
 
     /// How many pairs of MACs are said.
     pub const MOST_FLOWS: usize = 4096;
+
+    /// Whether it asks how things are, and no more.
+    #[must_use]
+    pub fn is_about_the_present(&self) -> bool {
+        matches!(self, Self::State | Self::Macs | Self::Matrix { .. })
+    }
 }
 
 /// What the ends of a tunnel's connection say first, the one that has dialled before the other.

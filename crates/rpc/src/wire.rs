@@ -146,6 +146,13 @@ pub enum FromCoordinator {
         /// The question.
         question: Question,
     },
+    /// The same about the overlay. It is answered in order with [`Self::Net`], unless it only asks how things are.
+    AskNet {
+        /// The question's number.
+        number: u64,
+        /// The question.
+        question: net::Question,
+    },
 }
 
 /// What the coordinator asks of a node.
@@ -182,8 +189,6 @@ pub enum Question {
         /// Which instance.
         vid: Vid,
     },
-    /// About the overlay.
-    Net(net::Question),
 }
 
 impl Question {

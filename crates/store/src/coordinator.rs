@@ -1,8 +1,9 @@
 //! What the coordinator remembers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use fabric::Vid;
+use fabric::{Epoch, Vid};
 use moves::MoveId;
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
@@ -30,8 +31,15 @@ const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended
 /// One row, under 0.
 const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 
+/// What is plugged into the overlay, by host and name.
+const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devices");
+
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
+const LAST_EPOCH: &str = "last epoch of a station";
+
+/// A device's host and name.
+pub type DeviceKey = (String, String);
 
 /// The coordinator's store.
 pub struct Store {
@@ -70,6 +78,7 @@ impl Store {
             write.open_table(ENDED_MOVES)?;
             write.open_table(ENDED_INSTANCES)?;
             write.open_table(NETWORK)?;
+            write.open_table(DEVICES)?;
             Ok(())
         };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
@@ -149,6 +158,47 @@ impl Store {
     /// If the file cannot be read or written.
     pub fn set_network(&self, network: &impl Serialize) -> Result<(), StoreError> {
         self.file.write(|write| put(&mut write.open_table(NETWORK)?, 0, Some(network)))
+    }
+
+    /// What is plugged into the overlay, and the epoch that was given last.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn devices<D: DeserializeOwned>(&self) -> Result<(BTreeMap<DeviceKey, D>, Epoch), StoreError> {
+        self.file.read(|read| {
+            let mut devices = BTreeMap::new();
+            for row in read.open_table(DEVICES)?.iter()? {
+                let (key, bytes) = row?;
+                let (host, name) = key.value();
+                devices.insert((host.to_owned(), name.to_owned()), decode(bytes.value())?);
+            }
+            let last = read.open_table(NUMBERS)?.get(LAST_EPOCH)?;
+            Ok((devices, Epoch(last.map_or(0, |last| last.value()))))
+        })
+    }
+
+    /// Forgets the device at `remove`, notes that at `insert`, and that `epoch` was given, in one; it is durable when this
+    /// returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn change_devices<D: Serialize>(
+        &self,
+        remove: Option<&DeviceKey>,
+        insert: Option<(&DeviceKey, &D)>,
+        epoch: Epoch,
+    ) -> Result<(), StoreError> {
+        self.file.write(|write| {
+            let mut devices = write.open_table(DEVICES)?;
+            if let Some((host, name)) = remove {
+                devices.remove((host.as_str(), name.as_str()))?;
+            }
+            if let Some(((host, name), device)) = insert {
+                put(&mut devices, (host.as_str(), name.as_str()), Some(device))?;
+            }
+            write.open_table(NUMBERS)?.insert(LAST_EPOCH, epoch.0)?;
+            Ok(())
+        })
     }
 
     /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.

@@ -12,6 +12,6 @@ mod file;
 mod node;
 mod reserve;
 
-pub use coordinator::{EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
+pub use coordinator::{DeviceKey, EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
 pub use error::StoreError;
 pub use node::NodeStore;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::moves::HostName;
 use api::{Event, Failure, NetChange, Purpose, Shape};
-use moves::HostName;
-use rpc::net;
-use rpc::wire::Question;
+use rpc::net::{Question, ToNode};
+use store::DeviceKey;
 
 use super::plan::{self, Plan};
-use super::use_plan;
+use super::{devices, moves, use_plan};
 use crate::cluster::{Cluster, Inner};
 use crate::failure;
 
@@ -32,10 +32,16 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             if matches!(purpose, Purpose::Proxy { .. }) {
                 lay_first(cluster, &host).await?;
             }
-            ask(cluster, &host, net::Question::Attach { device, purpose }).await?;
+            let host = member(cluster, &host).await?;
+            whole(attach(cluster.clone(), host, device, purpose)).await?;
         }
         NetChange::Detach { host, device } => {
-            ask(cluster, &host, net::Question::Detach { device }).await?;
+            let host = member(cluster, &host).await?;
+            detach(cluster, &host, &device)?;
+        }
+        NetChange::Move { host, device, to } => {
+            let (host, to) = (member(cluster, &host).await?, member(cluster, &to).await?);
+            return whole(moves::make(cluster.clone(), host, device, to)).await;
         }
     }
     Ok(Event::Done)
@@ -60,10 +66,14 @@ async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
 /// Joins the hosts that are connected.
 async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>) -> Result<(), Failure> {
     let center = center.map(|name| known(cluster, name)).transpose()?;
+    let overlay = getrandom::u64().map_err(|error| Failure::new(format!("random numbers: {error}"), ""))?;
     change(cluster, |inner| {
         let connected = inner.nodes.keys().cloned().collect();
         match &center {
             Some(away) if !inner.nodes.contains_key(away) => Err(failure::host_down(away)),
+            _ if inner.network.plan().is_empty() => {
+                Plan::new(overlay).lay(shape, center.as_ref(), &connected)
+            }
             _ => inner.network.plan().lay(shape, center.as_ref(), &connected),
         }
     })
@@ -81,7 +91,13 @@ async fn change(
         use_plan(cluster, &mut inner, plan)?;
     }
     in_use(cluster).await;
-    Ok(())
+    match cluster.lock().network.failed().iter().next() {
+        None => Ok(()),
+        Some((host, reason)) => {
+            let failure = failure::from_reason(reason);
+            Err(Failure::new(format!("{host} is left out: {}", failure.message), failure.help))
+        }
+    }
 }
 
 /// Waits until the plan is in use, with what is changed meanwhile.
@@ -96,13 +112,69 @@ async fn in_use(cluster: &Cluster) {
     }
 }
 
-/// What the node of `host`, which the overlay joins, does for a device.
-async fn ask(cluster: &Arc<Cluster>, host: &str, question: net::Question) -> Result<(), Failure> {
-    let host = known(cluster, host)?;
+/// The host called `name`, which the overlay joins as it is laid out now.
+async fn member(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
+    let host = known(cluster, name)?;
     if !cluster.lock().network.plan().is_member(&host) {
         return Err(plan::not_joined(&host));
     }
     in_use(cluster).await;
-    cluster.ask(&host, Question::Net(question), DEVICE_LIMIT).await?;
-    Ok(())
+    Ok(host)
+}
+
+/// Does something to its end, also if nobody waits for it any more.
+async fn whole<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    let ended = tokio::spawn(change).await;
+    ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
+}
+
+async fn attach(
+    cluster: Arc<Cluster>,
+    host: HostName,
+    name: String,
+    purpose: Purpose,
+) -> Result<(), Failure> {
+    let key = devices::key(&host, &name);
+    let device = {
+        let inner = &mut *cluster.lock();
+        inner.devices.begin(&key)?;
+        let added = inner.devices.add(&inner.store, &key, purpose);
+        added.inspect_err(|_| inner.devices.end(&key))?
+    };
+    let asked = cluster.ask_net(&host, Question::Attach(device.for_node(&name)), DEVICE_LIMIT).await;
+    let inner = &mut *cluster.lock();
+    inner.devices.end(&key);
+    match asked {
+        Ok(_) => {
+            let number = inner.network.plan().number(&host);
+            if let Some(entry) = number.and_then(|number| device.entry(number)) {
+                inner.order_all(&ToNode::Stations { entries: vec![entry], all_until: None });
+            }
+            Ok(())
+        }
+        Err(error) => {
+            inner.take_away(&host, &key)?;
+            Err(error.into())
+        }
+    }
+}
+
+/// A node that is away hears of it when it is back.
+fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
+    let key = devices::key(host, name);
+    let inner = &mut *cluster.lock();
+    inner.devices.begin(&key)?;
+    inner.devices.end(&key);
+    inner.take_away(host, &key)
+}
+
+impl Inner {
+    fn take_away(&mut self, host: &HostName, key: &DeviceKey) -> Result<(), Failure> {
+        let withdrawn = self.devices.remove(&self.store, key)?;
+        self.settle(host);
+        self.order_all(&withdrawn);
+        Ok(())
+    }
 }

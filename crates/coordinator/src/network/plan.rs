@@ -10,14 +10,21 @@ use serde::{Deserialize, Serialize};
 /// What a link costs that nobody has said anything else about.
 const PLAIN_COST: u32 = 1;
 
+/// The most hosts whose numbers are remembered.
+const MOST_NUMBERS: usize = 2 * MAX_NODES;
+
 /// The hosts of a link, in ascending order.
 type Ends = (HostName, HostName);
 
 /// What is to be. Every change makes a new version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Which overlay it is. Nodes that know another one, of a coordinator whose store was lost, begin anew.
+    overlay: u64,
     version: u32,
-    members: BTreeMap<HostName, NodeId>,
+    members: BTreeSet<HostName>,
+    /// Of all hosts that were ever joined: one that comes back is still the same.
+    numbers: BTreeMap<HostName, NodeId>,
     /// Who comes later is linked to it.
     center: Option<HostName>,
     links: BTreeMap<Ends, u32>,
@@ -31,6 +38,15 @@ impl Plan {
         self.members.is_empty()
     }
 
+    /// The plan of an overlay of its own, which no other one is called.
+    pub fn new(overlay: u64) -> Self {
+        Self { overlay, ..Self::default() }
+    }
+
+    pub fn overlay(&self) -> u64 {
+        self.overlay
+    }
+
     pub fn version(&self) -> Version {
         Version(self.version)
     }
@@ -40,16 +56,21 @@ impl Plan {
     }
 
     pub fn is_member(&self, host: &HostName) -> bool {
-        self.members.contains_key(host)
+        self.members.contains(host)
     }
 
     pub fn members(&self) -> impl Iterator<Item = &HostName> {
-        self.members.keys()
+        self.members.iter()
+    }
+
+    /// The number of a host that is joined, or once was.
+    pub fn number(&self, host: &HostName) -> Option<NodeId> {
+        self.numbers.get(host).copied()
     }
 
     /// What nodes are called.
     pub fn names(&self) -> Vec<(NodeId, HostName)> {
-        self.members.iter().map(|(host, node)| (*node, host.clone())).collect()
+        self.members.iter().filter_map(|host| Some((self.number(host)?, host.clone()))).collect()
     }
 
     /// Links with what they cost.
@@ -59,10 +80,10 @@ impl Plan {
 
     /// The plan as nodes understand it.
     pub fn topology(&self) -> Result<Topology, Failure> {
-        let node = |host: &HostName| self.members.get(host).copied();
+        let node = |host: &HostName| self.number(host);
         let link = |((a, b), cost): (&Ends, &u32)| Some(Link { a: node(a)?, b: node(b)?, cost: *cost });
         let links = self.links.iter().filter_map(link).collect();
-        let topology = Topology::new(self.version(), self.members.values().copied().collect(), links);
+        let topology = Topology::new(self.version(), self.members.iter().filter_map(node).collect(), links);
         topology.map_err(|error| Failure::new(error.to_string(), "lay it out anew: `transhume net layout`"))
     }
 
@@ -81,13 +102,13 @@ impl Plan {
             ));
         };
         let mut plan = Self { center: Some(center.clone()), links: BTreeMap::new(), ..self.next() };
-        plan.members.retain(|host, _| hosts.contains(host));
+        plan.members.retain(|host| hosts.contains(host));
         for host in hosts {
             plan.enter(host)?;
         }
-        let nodes: Vec<NodeId> = plan.members.values().copied().collect();
+        let nodes: Vec<NodeId> = plan.names().into_iter().map(|(node, _)| node).collect();
         let laid = match shape {
-            Shape::Star => Topology::star(plan.version(), plan.members[&center], &nodes),
+            Shape::Star => Topology::star(plan.version(), plan.numbers[&center], &nodes),
             Shape::Mesh => Topology::mesh(plan.version(), &nodes),
             Shape::Hypercube => Topology::hypercube(plan.version(), &nodes),
         };
@@ -156,18 +177,26 @@ impl Plan {
                 "lay it out anew without those that are down: `transhume net layout`",
             ));
         }
-        // Not one that another host had not long ago, for which frames may still be under way.
-        let taken: BTreeSet<u16> = self.members.values().map(|node| node.0).collect();
-        let mut node = self.last_node;
+        if !self.numbers.contains_key(host) {
+            let number = self.free_number();
+            self.numbers.insert(host.clone(), number);
+        }
+        self.members.insert(host.clone());
+        Ok(())
+    }
+
+    /// A number that no other host has, nor had not long ago: frames for it may still be under way.
+    fn free_number(&mut self) -> NodeId {
+        if self.numbers.len() >= MOST_NUMBERS {
+            self.numbers.retain(|host, _| self.members.contains(host));
+        }
+        let taken: BTreeSet<u16> = self.numbers.values().map(|node| node.0).collect();
         loop {
-            node = node.checked_add(1).unwrap_or(1);
-            if !taken.contains(&node) {
-                break;
+            self.last_node = self.last_node.checked_add(1).unwrap_or(1);
+            if !taken.contains(&self.last_node) {
+                return NodeId(self.last_node);
             }
         }
-        self.last_node = node;
-        self.members.insert(host.clone(), NodeId(node));
-        Ok(())
     }
 
     fn check_members(&self, hosts: [&HostName; 2]) -> Result<(), Failure> {
@@ -247,6 +276,19 @@ mod tests {
         let plan = plan.lay(Shape::Star, None, &hosts(&["a", "b"])).unwrap().join(&host("d")).unwrap();
         assert!(numbers(&plan).iter().all(|(node, _)| *node != c), "{plan:?}");
         assert_eq!(plan.center(), Some(&host("b")));
+        // And c is who it was when it comes back.
+        let plan = plan.join(&host("c")).unwrap();
+        assert!(numbers(&plan).contains(&(c, host("c"))), "{plan:?}");
+    }
+
+    #[test]
+    fn numbers_of_hosts_that_left_are_remembered_with_a_limit() {
+        let mut plan = star(&["a", "b"]);
+        for number in 0..3 * MOST_NUMBERS {
+            plan.enter(&host(&format!("n{number}"))).unwrap();
+            plan.members.retain(|host| host.as_str().len() == 1);
+        }
+        assert!(plan.numbers.len() <= MOST_NUMBERS && plan.number(&host("a")) == Some(NodeId(1)));
     }
 
     #[test]

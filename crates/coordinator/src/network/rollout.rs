@@ -3,7 +3,7 @@
 //! A node that is away is waited for as long as [`PATIENCE`]: it may forward frames while the coordinator does not
 //! hear it. Whoever has not installed it by then loses frames until it is back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use moves::HostName;
@@ -25,6 +25,8 @@ pub struct Rollout {
     connected: BTreeSet<HostName>,
     /// Who has not installed it. Empty: it is in use.
     awaited: BTreeSet<HostName>,
+    /// Who could not, and why. They try again.
+    failed: BTreeMap<HostName, String>,
 }
 
 impl Rollout {
@@ -37,9 +39,15 @@ impl Rollout {
         self.awaited.iter()
     }
 
+    /// Who could not install the plan, and why.
+    pub fn failed(&self) -> &BTreeMap<HostName, String> {
+        &self.failed
+    }
+
     /// Begins with a new plan. [`Self::time_is_up`] is due after [`PATIENCE`].
     pub fn begin(&mut self, plan: Plan) -> Vec<Order> {
         self.awaited = plan.members().cloned().collect();
+        self.failed.clear();
         self.plan = plan;
         let members = self.connected.iter().filter(|host| self.plan.is_member(host));
         members.filter_map(|host| self.install(host)).collect()
@@ -53,6 +61,17 @@ impl Rollout {
 
     pub fn disconnected(&mut self, host: &HostName) {
         self.connected.remove(host);
+        self.failed.remove(host);
+    }
+
+    /// `host` cannot install `version`, for which the others do not wait.
+    pub fn not_installed(&mut self, host: &HostName, version: Version, reason: String) -> Vec<Order> {
+        if version != self.plan.version() || !self.plan.is_member(host) {
+            return Vec::new();
+        }
+        self.failed.insert(host.clone(), reason);
+        self.awaited.remove(host);
+        if self.awaited.is_empty() { self.use_everywhere() } else { Vec::new() }
     }
 
     /// `host` has installed `version`.
@@ -60,6 +79,7 @@ impl Rollout {
         if version != self.plan.version() {
             return Vec::new();
         }
+        self.failed.remove(host);
         if self.awaited.is_empty() {
             return vec![self.use_it(host)];
         }
@@ -79,7 +99,8 @@ impl Rollout {
     fn install(&self, host: &HostName) -> Option<Order> {
         // A plan was checked before it was noted.
         let topology = self.plan.topology().ok()?;
-        Some((host.clone(), ToNode::Install { topology, hosts: self.plan.names() }))
+        let overlay = self.plan.overlay();
+        Some((host.clone(), ToNode::Install { overlay, topology, hosts: self.plan.names() }))
     }
 
     /// A node that has not installed it refuses, and is told again when it has.
@@ -111,6 +132,7 @@ mod tests {
         let say = |(host, order)| match order {
             ToNode::Install { topology, .. } => format!("{host} installs {}", topology.version()),
             ToNode::Use { version } => format!("{host} uses {version}"),
+            other => panic!("{other:?}"),
         };
         orders.into_iter().map(say).collect()
     }
@@ -143,6 +165,18 @@ mod tests {
             assert!(rollout.installed(&host(name), Version(2)).is_empty());
         }
         assert_eq!(said(rollout.installed(&host("c"), Version(2))), ["a uses 2", "b uses 2", "c uses 2"]);
+    }
+
+    #[test]
+    fn who_cannot_is_not_waited_for_and_known_until_it_can() {
+        let (mut rollout, b) = (begun(), host("b"));
+        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        let orders = rollout.not_installed(&b, Version(1), "no room".into());
+        assert_eq!(said(orders), ["a uses 1", "b uses 1"]);
+        assert_eq!(rollout.failed()[&b], "no room");
+        assert!(rollout.not_installed(&b, Version(0), "an old one".into()).is_empty());
+        assert_eq!(said(rollout.installed(&b, Version(1))), ["b uses 1"]);
+        assert!(rollout.failed().is_empty());
     }
 
     #[test]

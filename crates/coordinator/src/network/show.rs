@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::{Event, NetHost, NetHostState, NetLink, Network};
 use moves::HostName;
 use rpc::net::Question;
-use rpc::wire::{self, Answer};
+use rpc::wire::{Answer, split_reason};
 use tokio::task::JoinSet;
 
 use super::plan::Plan;
@@ -28,10 +28,12 @@ const AT_ONCE: usize = 1000;
 pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (network, plan) = overview(cluster);
     client.say(&Event::Network(network)).await?;
+    let failed = cluster.lock().network.failed().clone();
     let states = states(ask_all(cluster, &plan, &Question::State).await);
     let links = links(&plan, &states);
     for (host, state) in states {
-        client.say(&Event::NetHost(Box::new(NetHost { name: host.to_string(), state }))).await?;
+        let failure = failed.get(&host).map(|reason| split_reason(reason).0.to_owned());
+        client.say(&Event::NetHost(Box::new(NetHost { name: host.to_string(), state, failure }))).await?;
     }
     for links in links.chunks(AT_ONCE) {
         client.say(&Event::NetLinks(links.to_vec())).await?;
@@ -112,9 +114,9 @@ async fn ask_all(
 ) -> BTreeMap<HostName, Option<Answer>> {
     let mut asking = JoinSet::new();
     for host in plan.members().cloned() {
-        let (cluster, question) = (cluster.clone(), wire::Question::Net(question.clone()));
+        let (cluster, question) = (cluster.clone(), question.clone());
         asking.spawn(async move {
-            let answer = cluster.ask(&host, question, LIMIT).await.ok();
+            let answer = cluster.ask_net(&host, question, LIMIT).await.ok();
             (host, answer)
         });
     }

@@ -1,201 +1,202 @@
-//! Network devices of this host that are plugged into the overlay.
+//! What is plugged into the overlay on this host, as the coordinator wants it.
 //!
-//! They are noted in a file: after its death, the next node makes them again, with the same MACs and addresses.
+//! Each device has its port from the time that it is wanted, also while it cannot be made: so what the switch knows of its
+//! station stays right.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use api::Purpose;
+use fabric::Epoch;
 use overlay::Mac;
-use overlay::switch::{PortId, PortKind};
+use overlay::switch::{Entry, PortId, PortKind};
 use overlay_io::plane::Plane;
-use overlay_io::tap::{Offloads, OpenError, Tap};
+use overlay_io::tap::Offloads;
+use rpc::net::{Device, DeviceKind};
 use rpc::wire::reason;
-use serde::Deserialize;
-use tokio::process::Command;
+
+use super::interface;
 
 /// The most devices of a host.
 const MOST: usize = 1024;
 
 /// See the module.
 pub struct Devices {
-    file: PathBuf,
-    /// What makes their MACs different from those of other hosts' devices.
-    host: String,
-    wanted: BTreeMap<String, Purpose>,
-    plugged: BTreeMap<String, PortId>,
+    plane: Arc<Plane>,
+    /// By name.
+    present: BTreeMap<String, Present>,
     offloads: Offloads,
 }
 
+/// A device that is wanted.
+struct Present {
+    device: Device,
+    port: PortId,
+    /// Why it could not be made, if that is so.
+    failure: Option<String>,
+}
+
 impl Devices {
-    /// What is noted in `file`; none of it is plugged in yet. `offloads`: what the kernel does right.
-    pub fn load(file: PathBuf, host: &str, offloads: Offloads) -> Self {
-        let read = fs::read(&file).and_then(|bytes| postcard::from_bytes(&bytes).map_err(io::Error::other));
-        let wanted = read.unwrap_or_else(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("{}: {error}", file.display());
+    /// Nothing yet. `offloads`: what the kernel does right.
+    pub fn new(plane: Arc<Plane>, offloads: Offloads) -> Self {
+        Self { plane, present: BTreeMap::new(), offloads }
+    }
+
+    /// Makes what is wanted, and takes away what is not, but for stations that are `moving`. What moves no more is where it
+    /// belongs afterwards.
+    pub async fn set(&mut self, wanted: Vec<Device>, moving: &HashSet<Mac>) {
+        let stays = |device: &Device| moving.contains(&device.mac) || wanted.contains(device);
+        for name in self.names(|present| !stays(&present.device)) {
+            self.take_away(&name);
+        }
+        for device in wanted {
+            if moving.contains(&device.mac) {
+                continue;
             }
-            BTreeMap::new()
+            if !self.present.contains_key(&device.name)
+                && let Err(reason) = self.add(device, None).await
+            {
+                tracing::warn!("{reason}");
+            }
+        }
+        self.end_moves(moving);
+    }
+
+    fn names(&self, which: impl Fn(&Present) -> bool) -> Vec<String> {
+        let chosen = self.present.iter().filter(|(_, present)| which(present));
+        chosen.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Makes a device.
+    pub async fn attach(&mut self, device: Device) -> Result<(), String> {
+        self.make(device, None).await
+    }
+
+    /// Makes the device of a station that moves here, and is to have `epoch`.
+    pub async fn prepare(&mut self, device: Device, epoch: Epoch) -> Result<(), String> {
+        self.make(device, Some(epoch)).await
+    }
+
+    async fn make(&mut self, device: Device, epoch: Option<Epoch>) -> Result<(), String> {
+        let name = device.name.clone();
+        // One that a connection brought which came meanwhile is the same.
+        if epoch.is_some() || self.present.get(&name).is_none_or(|present| present.device != device) {
+            self.add(device, epoch).await?;
+        }
+        match self.present.get_mut(&name).and_then(|present| present.failure.take()) {
+            None => Ok(()),
+            Some(failure) => {
+                self.take_away(&name);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Gives `device` a port, which is muted if the station has yet to arrive, and tries to make it.
+    async fn add(&mut self, device: Device, arrives: Option<Epoch>) -> Result<(), String> {
+        let (name, mac) = (device.name.clone(), device.mac);
+        if self.present.contains_key(&name) {
+            let way_out = "take another name, or take it away first: `transhume net detach`";
+            return Err(reason(&format!("{name} is plugged in already"), way_out));
+        }
+        let port = self.free_port()?;
+        let kind = match device.kind {
+            DeviceKind::Station { .. } => PortKind::Instance,
+            DeviceKind::Proxy { .. } => PortKind::Lan,
+        };
+        let attached = self.plane.command(|switch, _, _| {
+            switch.attach(port, kind);
+            arrives.map_or(Ok(()), |epoch| switch.prepare(mac, port, epoch))
         });
-        Self { file, host: host.into(), wanted, plugged: BTreeMap::new(), offloads }
+        if let Err(refused) = attached {
+            self.plane.unplug(port);
+            return Err(refused.to_string());
+        }
+        self.present.insert(name.clone(), Present { device, port, failure: None });
+        self.try_to_make(&name).await;
+        Ok(())
     }
 
-    /// Plugs in all that is noted.
-    pub async fn plug_all(&mut self, plane: &Plane) {
-        for (device, purpose) in self.wanted.clone() {
-            if let Err(reason) = self.plug(plane, &device, &purpose).await {
-                tracing::warn!("{device} is not plugged in: {reason}");
-            }
+    /// Makes what could not be made, or has gone.
+    pub async fn mend(&mut self) {
+        for name in self.names(|present| !self.plane.is_served(present.port)) {
+            self.try_to_make(&name).await;
         }
     }
 
-    /// Makes a device and plugs it in.
-    pub async fn attach(&mut self, plane: &Plane, device: String, purpose: Purpose) -> Result<(), String> {
-        if self.plugged.contains_key(&device) {
-            return Err(reason(
-                &format!("{device} is plugged in already"),
-                "take another name, or take it away first: `transhume net detach`",
-            ));
+    async fn try_to_make(&mut self, name: &str) {
+        let Some(present) = self.present.get_mut(name) else { return };
+        // What is left of one that has gone.
+        self.plane.release(present.port);
+        let made = interface::make(&present.device, self.offloads).await;
+        let served =
+            made.and_then(|tap| self.plane.serve(present.port, tap).map_err(|error| error.to_string()));
+        let failure = served.err();
+        if let Some(reason) = &failure
+            && present.failure != failure
+        {
+            tracing::warn!("{name} is not plugged in: {reason}");
         }
-        self.plug(plane, &device, &purpose).await?;
-        self.wanted.insert(device, purpose);
-        self.note()
+        present.failure = failure;
     }
 
-    /// Takes a device away.
-    pub fn detach(&mut self, plane: &Plane, device: &str) -> Result<(), String> {
-        let plugged = self.plugged.remove(device);
-        if self.wanted.remove(device).is_none() && plugged.is_none() {
-            return Err(reason(
-                &format!("no device {device} is plugged in"),
-                "`transhume net devices` lists those that are",
-            ));
+    fn take_away(&mut self, name: &str) {
+        if let Some(present) = self.present.remove(name) {
+            // What was kept for a station that does not come goes back to where it is.
+            let _ = self.plane.command(|switch, _, parcels| switch.abort(present.device.mac, parcels));
+            self.plane.unplug(present.port);
         }
-        if let Some(port) = plugged {
-            plane.unplug(port);
-        }
-        self.note()
     }
 
-    /// Names and ports of what is plugged in.
-    pub fn plugged(&self) -> impl Iterator<Item = (String, PortId)> {
-        self.plugged.iter().map(|(name, port)| (name.clone(), *port))
+    /// All stations that are here run, but those that are `moving`: their moves are over.
+    pub fn end_moves(&self, moving: &HashSet<Mac>) {
+        for (device, ..) in self.iter().filter(|(device, ..)| !moving.contains(&device.mac)) {
+            self.plane.command(|switch, _, parcels| {
+                // Of one that does not move, and of a LAN, there is nothing to end.
+                let _ = switch.resume(device.mac, parcels);
+                let _ = switch.unpause(device.mac, parcels);
+            });
+        }
+    }
+
+    /// A station that moves away says nothing more.
+    pub fn pause(&self, mac: Mac) -> Result<(), String> {
+        self.plane.command(|switch, _, _| switch.pause(mac)).map_err(|refused| refused.to_string())
+    }
+
+    /// Where a station is from now on.
+    pub fn commit(&self, mut entry: Entry) -> Result<(), String> {
+        entry.port = self.port_of(entry.mac);
+        let committed = self.plane.command(|switch, now, parcels| switch.commit(&entry, now, parcels));
+        committed.map(drop).map_err(|refused| refused.to_string())
+    }
+
+    /// A station that has moved here runs.
+    pub fn resume(&self, mac: Mac) -> Result<(), String> {
+        let resumed = self.plane.command(|switch, _, parcels| switch.resume(mac, parcels));
+        resumed.map_err(|refused| refused.to_string())?;
+        if let Some(port) = self.port_of(mac) {
+            self.plane.announce(port, mac);
+        }
+        Ok(())
+    }
+
+    /// Devices with their ports, and why they could not be made.
+    pub fn iter(&self) -> impl Iterator<Item = (&Device, PortId, Option<&String>)> {
+        self.present.values().map(|present| (&present.device, present.port, present.failure.as_ref()))
+    }
+
+    fn port_of(&self, mac: Mac) -> Option<PortId> {
+        self.iter().find(|(device, ..)| device.mac == mac).map(|(_, port, _)| port)
     }
 
     /// The device at `port`.
     pub fn name_of(&self, port: PortId) -> Option<String> {
-        self.plugged.iter().find(|(_, at)| **at == port).map(|(name, _)| name.clone())
-    }
-
-    async fn plug(&mut self, plane: &Plane, device: &str, purpose: &Purpose) -> Result<(), String> {
-        let port = self.free_port()?;
-        let tap = open(device, self.offloads)?;
-        let kind = match purpose {
-            Purpose::Station { address, mtu } => {
-                configure(device, self.mac(device), address.as_deref(), *mtu).await?;
-                PortKind::Instance
-            }
-            Purpose::Proxy { bridge } => {
-                put_into(bridge, device, in_bridge(self.mac(device))).await?;
-                PortKind::Lan
-            }
-        };
-        plane.plug(port, kind, Arc::new(tap)).map_err(|error| error.to_string())?;
-        self.plugged.insert(device.to_owned(), port);
-        Ok(())
+        self.iter().find(|(_, at, _)| *at == port).map(|(device, ..)| device.name.clone())
     }
 
     fn free_port(&self) -> Result<PortId, String> {
-        let is_free = |port: &u16| !self.plugged.values().any(|taken| taken.0 == *port);
+        let is_free = |port: &u16| !self.present.values().any(|present| present.port.0 == *port);
         let free = (1..=MOST as u16).find(is_free).map(PortId);
         free.ok_or_else(|| reason(&format!("{MOST} devices are plugged in"), "take some away first"))
     }
-
-    /// The same for the same device at any time.
-    fn mac(&self, device: &str) -> Mac {
-        let hash = blake3::hash(format!("{}\0{device}", self.host).as_bytes());
-        let [a, b, c, d, e, ..] = *hash.as_bytes();
-        // A station's, and nobody's from a factory.
-        Mac([0x02, a, b, c, d, e])
-    }
-
-    fn note(&self) -> Result<(), String> {
-        let noted = postcard::to_stdvec(&self.wanted).map_err(io::Error::other);
-        let noted = noted.and_then(|bytes| private::replace(&self.file, &bytes));
-        noted.map_err(|error| {
-            let what = format!("{}: {error}", self.file.display());
-            reason(&what, "make room; until then the device is lost when the node ends")
-        })
-    }
-}
-
-/// The MAC of a device in a bridge, which takes over the lowest MAC that is in it unless it has one of its own: not ours.
-fn in_bridge(Mac([_, rest @ ..]): Mac) -> Mac {
-    let [a, b, c, d, e] = rest;
-    Mac([0xfe, a, b, c, d, e])
-}
-
-/// Makes the device.
-fn open(device: &str, offloads: Offloads) -> Result<Tap, String> {
-    let mut tap = Tap::new(device).map_err(|error| {
-        let way_out = match &error {
-            OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
-            OpenError::Name(_) | OpenError::NoDriver(_) => "",
-        };
-        reason(&with_source(&error), way_out)
-    })?;
-    tap.set_offloads(offloads).map_err(|error| format!("{device}: {error}"))?;
-    Ok(tap)
-}
-
-fn with_source(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
-}
-
-async fn configure(device: &str, mac: Mac, address: Option<&str>, mtu: u32) -> Result<(), String> {
-    let (mac, mtu) = (mac.to_string(), mtu.to_string());
-    ip(&["link", "set", "dev", device, "address", &mac, "mtu", &mtu, "up"]).await?;
-    match address {
-        Some(address) => ip(&["address", "add", address, "dev", device]).await.map(drop),
-        None => Ok(()),
-    }
-}
-
-/// Puts the device into a bridge, with whose LAN it has to share the MTU.
-async fn put_into(bridge: &str, device: &str, mac: Mac) -> Result<(), String> {
-    let no_bridge = || {
-        let way_out = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
-                       `ip link set eth0 master br0`), and give it the interface's address";
-        reason(&format!("{bridge} is no bridge of this host"), way_out)
-    };
-    // Not from /sys, which may show another network namespace.
-    let about =
-        ip(&["-json", "link", "show", "dev", bridge, "type", "bridge"]).await.map_err(|_| no_bridge())?;
-    let mtu = about_mtu(&about).ok_or_else(no_bridge)?.to_string();
-    let mac = mac.to_string();
-    ip(&["link", "set", "dev", device, "address", &mac, "mtu", &mtu, "master", bridge, "up"]).await.map(drop)
-}
-
-/// The MTU of the first link in what `ip -json link` says.
-fn about_mtu(about: &[u8]) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Link {
-        mtu: Option<u32>,
-    }
-    let links: Vec<Link> = serde_json::from_slice(about).ok()?;
-    links.first()?.mtu
-}
-
-/// Runs `ip`, and returns what it says.
-async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
-    let called = Command::new("ip").args(arguments).output().await;
-    let called = called
-        .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
-    if called.status.success() {
-        return Ok(called.stdout);
-    }
-    Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&called.stderr).trim()))
 }

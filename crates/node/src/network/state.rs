@@ -5,10 +5,11 @@ use std::time::Duration;
 use api::{NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
 use moves::HostName;
 use overlay::matrix::Traffic;
-use overlay::switch::{MacState, Origin, State};
+use overlay::switch::{Gate, MacState, Origin, PortId, State};
 use overlay::topology::NodeId;
 use overlay_io::counters::Counter;
-use rpc::net::Question;
+use rpc::net::{Device, Question};
+use rpc::wire::split_reason;
 
 use super::Joined;
 
@@ -47,11 +48,18 @@ fn microseconds(time: Duration) -> u64 {
 }
 
 fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {
-    let device = |(name, port)| {
+    let device = |(device, port, failure): (&Device, PortId, Option<&String>)| {
         let state = switch.ports.iter().find(|state| state.port == port)?;
-        Some(NetDevice { name, blocked_s: state.blocked.as_secs(), loops: state.loops })
+        Some(NetDevice {
+            name: device.name.clone(),
+            mac: device.mac.to_string(),
+            failure: failure.map(|reason| split_reason(reason).0.to_owned()),
+            open: state.gate == Gate::Open,
+            blocked_s: state.blocked.as_secs(),
+            loops: state.loops,
+        })
     };
-    joined.devices.plugged().filter_map(device).collect()
+    joined.devices.iter().filter_map(device).collect()
 }
 
 fn tunnels(joined: &Joined) -> Vec<NetTunnel> {

@@ -18,6 +18,7 @@
 //! comes from the new place for a lie. Only frames for the MAC alone are kept. What was sent to many has come to many
 //! nodes, and kept at two of them it would come to the instance twice.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fabric::Epoch;
@@ -266,5 +267,15 @@ impl Switch {
             self.moves.arriving.remove(&mac);
         }
         is_news
+    }
+
+    /// Takes `present` for all stations that there were when the coordinator gave out `until`: of others, what is known with
+    /// an earlier epoch is withdrawn.
+    pub fn withdraw_others(&mut self, present: &HashSet<Mac>, until: Epoch, now: Duration) {
+        let known = self.managed.iter().map(|(mac, _, managed)| (mac, managed.epoch()));
+        let gone: Vec<_> = known.filter(|(mac, epoch)| *epoch < until && !present.contains(mac)).collect();
+        for (mac, _) in gone {
+            self.withdraw(mac, until, now);
+        }
     }
 }

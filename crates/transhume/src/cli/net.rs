@@ -4,6 +4,7 @@ mod device;
 mod layout;
 mod link;
 mod matrix;
+mod relocate;
 mod show;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ enum Command {
     Attach(device::Attach),
     Proxy(device::Proxy),
     Detach(device::Detach),
+    Move(relocate::Arguments),
     Status(show::Status),
     Devices(show::Devices),
     Links(show::Links),
@@ -47,6 +49,7 @@ impl Arguments {
             Command::Attach(arguments) => arguments.run(target),
             Command::Proxy(arguments) => arguments.run(target),
             Command::Detach(arguments) => arguments.run(target),
+            Command::Move(arguments) => arguments.run(target),
             Command::Status(arguments) => arguments.run(target),
             Command::Devices(arguments) => arguments.run(target),
             Command::Links(arguments) => arguments.run(target),

@@ -127,7 +127,7 @@ impl Devices {
             output::json(&devices)?;
         } else {
             let rows: Vec<_> = devices.iter().map(device).collect();
-            output::write(table::render(["HOST", "DEVICE", "STATE", "LOOPS"], &rows))?;
+            output::write(table::render(["HOST", "DEVICE", "MAC", "STATE", "LOOPS"], &rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -173,7 +173,13 @@ fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
         (awaited, _) => format!("not yet in use: {} must install it\n", awaited.join(", ")),
     };
     let rows: Vec<_> = hosts.iter().map(host).collect();
-    text + &table::render(["HOST", "NODE", "TOPOLOGY", "DEVICES", "TUNNELS", "MACS", "DROPPED"], &rows)
+    text += &table::render(["HOST", "NODE", "TOPOLOGY", "DEVICES", "TUNNELS", "MACS", "DROPPED"], &rows);
+    for host in hosts {
+        if let Some(failure) = &host.failure {
+            text += &format!("{} has not installed the topology: {failure}\n", host.name);
+        }
+    }
+    text
 }
 
 fn host(host: &NetHost) -> [String; 7] {
@@ -194,12 +200,15 @@ fn host(host: &NetHost) -> [String; 7] {
     ]
 }
 
-fn device(of: &Of<'_, NetDevice>) -> [String; 4] {
-    let state = match of.what.blocked_s {
-        0 => "up".into(),
-        seconds => format!("blocked {seconds} s"),
+fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
+    let Of { host, what: NetDevice { name, mac, failure, open, blocked_s, loops } } = of;
+    let state = match (failure, open, blocked_s) {
+        (Some(failure), ..) => format!("failed: {failure}"),
+        (None, false, _) => "moving".into(),
+        (None, true, 0) => "up".into(),
+        (None, true, seconds) => format!("blocked {seconds} s"),
     };
-    [of.host.to_owned(), of.what.name.clone(), state, of.what.loops.to_string()]
+    [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
 }
 
 fn link(hosts: &[NetHost], link: &NetLink) -> [String; 7] {

@@ -1,0 +1,209 @@
+//! What is plugged in, and where stations are: the coordinator says it, so that nodes need not find it out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use api::{Failure, Purpose};
+use fabric::Epoch;
+use moves::HostName;
+use overlay::Mac;
+use overlay::switch::Entry;
+use overlay::topology::NodeId;
+use rpc::net::{self, DeviceKind, MOST_STATIONS, ToNode};
+use serde::{Deserialize, Serialize};
+use store::{DeviceKey, Store, StoreError};
+
+use crate::failure;
+
+/// A device that is plugged in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub mac: Mac,
+    /// The number of the last change that it was part of.
+    pub epoch: Epoch,
+    purpose: Purpose,
+}
+
+/// All devices of the overlay.
+#[derive(Default)]
+pub struct Devices {
+    devices: BTreeMap<DeviceKey, Device>,
+    macs: HashMap<Mac, DeviceKey>,
+    /// The number of the last change of all.
+    last: Epoch,
+    /// Those with which something is being done.
+    busy: BTreeSet<DeviceKey>,
+    moving: BTreeSet<Mac>,
+}
+
+/// The device `name` of `host`.
+pub fn key(host: &HostName, name: &str) -> DeviceKey {
+    (host.to_string(), name.to_owned())
+}
+
+impl Devices {
+    /// As they are in the store.
+    pub fn load(store: &Store) -> Result<Self, StoreError> {
+        let (devices, last) = store.devices::<Device>()?;
+        let macs = devices.iter().map(|(key, device)| (device.mac, key.clone())).collect();
+        Ok(Self { devices, macs, last, ..Self::default() })
+    }
+
+    /// Begins to do something with the device at `key`.
+    ///
+    /// # Errors
+    /// If something else is being done with it.
+    pub fn begin(&mut self, key: &DeviceKey) -> Result<(), Failure> {
+        if self.busy.insert(key.clone()) {
+            return Ok(());
+        }
+        let (host, name) = key;
+        Err(Failure::new(format!("{name} on {host} is being changed"), "try again when that is over"))
+    }
+
+    /// It is done.
+    pub fn end(&mut self, key: &DeviceKey) {
+        self.busy.remove(key);
+    }
+
+    /// Notes a new device.
+    ///
+    /// # Errors
+    /// If there is one of its name on the host, or it cannot be noted.
+    pub fn add(&mut self, store: &Store, key: &DeviceKey, purpose: Purpose) -> Result<Device, Failure> {
+        self.check_free(key)?;
+        let epoch = Epoch(self.last.0 + 1);
+        let device = Device { mac: self.free_mac(key, &purpose), epoch, purpose };
+        store.change_devices(None, Some((key, &device)), epoch).map_err(|error| failure::of_store(&error))?;
+        self.last = epoch;
+        self.put(key.clone(), device.clone());
+        Ok(device)
+    }
+
+    /// Forgets a device. Returns what nodes have to know.
+    ///
+    /// # Errors
+    /// If there is none, or that cannot be noted.
+    pub fn remove(&mut self, store: &Store, key: &DeviceKey) -> Result<ToNode, Failure> {
+        let mac = self.get(key)?.mac;
+        let epoch = Epoch(self.last.0 + 1);
+        store.change_devices::<Device>(Some(key), None, epoch).map_err(|error| failure::of_store(&error))?;
+        self.last = epoch;
+        self.devices.remove(key);
+        self.macs.remove(&mac);
+        Ok(ToNode::Withdraw { mac, epoch })
+    }
+
+    /// The device at `key`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn get(&self, key: &DeviceKey) -> Result<&Device, Failure> {
+        let (host, name) = key;
+        let unknown = || {
+            let what = format!("no device {name} is plugged in on {host}");
+            Failure::new(what, "`transhume net devices` lists those that are")
+        };
+        self.devices.get(key).ok_or_else(unknown)
+    }
+
+    /// Checks that no device is at `key`.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check_free(&self, key: &DeviceKey) -> Result<(), Failure> {
+        let (host, name) = key;
+        if self.devices.contains_key(key) {
+            let way_out = "take another name, or take it away first: `transhume net detach`";
+            return Err(Failure::new(format!("{name} is plugged in already on {host}"), way_out));
+        }
+        Ok(())
+    }
+
+    /// The station of `device` begins to move. Returns what it is to be afterwards.
+    pub fn begin_move(&mut self, device: Device) -> Device {
+        self.moving.insert(device.mac);
+        // No other change gets the number, also if the move is not made.
+        self.last = Epoch(self.last.0 + 1);
+        Device { epoch: self.last, ..device }
+    }
+
+    /// The move is over.
+    pub fn end_move(&mut self, mac: Mac) {
+        self.moving.remove(&mac);
+    }
+
+    /// The station at `from` lives at `to` from now on: this is the point of no return.
+    ///
+    /// # Errors
+    /// Those of the store. Where it lives is then known when the store is opened anew.
+    pub fn commit_move(
+        &mut self,
+        store: &Store,
+        from: &DeviceKey,
+        to: &DeviceKey,
+        device: Device,
+    ) -> Result<(), StoreError> {
+        store.change_devices(Some(from), Some((to, &device)), self.last)?;
+        self.devices.remove(from);
+        self.put(to.clone(), device);
+        Ok(())
+    }
+
+    fn put(&mut self, key: DeviceKey, device: Device) {
+        self.macs.insert(device.mac, key.clone());
+        self.devices.insert(key, device);
+    }
+
+    /// What the node of `host` has to know of its devices.
+    pub fn of_host(&self, host: &HostName) -> ToNode {
+        let first = (host.to_string(), String::new());
+        let own = self.devices.range(first..).take_while(|((of, _), _)| of == host.as_str());
+        let devices = own.map(|((_, name), device)| device.for_node(name)).collect();
+        ToNode::Devices { devices, moving: self.moving.iter().copied().collect() }
+    }
+
+    /// What each node has to know of all stations, in parts. `number` is that of a host.
+    pub fn stations(&self, number: impl Fn(&str) -> Option<NodeId>) -> Vec<ToNode> {
+        let entry = |((host, _), device): (&DeviceKey, &Device)| device.entry(number(host)?);
+        let entries: Vec<_> = self.devices.iter().filter_map(entry).collect();
+        let part = |part: &[Entry]| ToNode::Stations { entries: part.to_vec(), all_until: None };
+        let last = ToNode::Stations { entries: Vec::new(), all_until: Some(self.last) };
+        entries.chunks(MOST_STATIONS).map(part).chain([last]).collect()
+    }
+
+    /// A MAC that no device has: the same for the same name, if that is free.
+    fn free_mac(&self, (host, name): &DeviceKey, purpose: &Purpose) -> Mac {
+        let first = match purpose {
+            // A station's, and nobody's from a factory.
+            Purpose::Station { .. } => 0x02,
+            // A bridge takes over the lowest MAC that is in it unless it has one of its own: not ours.
+            Purpose::Proxy { .. } => 0xfe,
+        };
+        let mut attempts = (0_u32..).map(|attempt| {
+            let hash = blake3::hash(format!("{host}\0{name}\0{attempt}").as_bytes());
+            let [a, b, c, d, e, ..] = *hash.as_bytes();
+            Mac([first, a, b, c, d, e])
+        });
+        attempts.find(|mac| !self.macs.contains_key(mac)).unwrap_or(Mac::BROADCAST)
+    }
+}
+
+impl Device {
+    /// As a node makes it.
+    pub fn for_node(&self, name: &str) -> net::Device {
+        let kind = match self.purpose.clone() {
+            Purpose::Station { address, mtu } => DeviceKind::Station { address, mtu },
+            Purpose::Proxy { bridge } => DeviceKind::Proxy { bridge },
+        };
+        net::Device { name: name.to_owned(), mac: self.mac, kind }
+    }
+
+    /// Where it is, if it is a station: behind `node`.
+    pub fn entry(&self, node: NodeId) -> Option<Entry> {
+        let Purpose::Station { address, .. } = &self.purpose else { return None };
+        let address = address.as_ref().and_then(|address| address.split('/').next()?.parse::<IpAddr>().ok());
+        let addresses = address.into_iter().collect();
+        Some(Entry { mac: self.mac, node, port: None, epoch: self.epoch, addresses })
+    }
+}

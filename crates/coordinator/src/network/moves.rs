@@ -1,0 +1,151 @@
+//! A station's device moves to another host, with its MAC and address.
+//!
+//! ```text
+//! source          coordinator         destination        others
+//!   │                  │── Prepare ───────▶│ makes it, muted
+//!   │◀──── Pause ──────│
+//!   │ keeps frames     │ notes the new place: the point of no return
+//!   │◀──── Commit ─────│──── Commit ──────▶│── Commit ─────▶│
+//!   │ sends them on    │── Resume ────────▶│ carries frames
+//!   │◀─── Devices ─────│                   │
+//! ```
+//!
+//! Whatever fails before the point of no return, the station stays; afterwards it has moved. Both hosts are told at last what
+//! they are to have, and a node that is away is told so when it is back: no half of a move remains.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::moves::HostName;
+use api::{Event, Failure};
+use overlay::switch::Entry;
+use rpc::net::Question;
+use store::DeviceKey;
+use tokio::task::JoinSet;
+
+use super::devices::{self, Device};
+use crate::cluster::Cluster;
+use crate::failure;
+
+/// How long a node may take to make a device.
+const PREPARE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a node may take for what is done at once.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// How long the station waits at most for nodes that have not yet heard of its new place. What it sends is a lie to them.
+const HEARSAY: Duration = Duration::from_millis(50);
+
+/// A move that is being made.
+struct Move {
+    cluster: Arc<Cluster>,
+    from: HostName,
+    to: HostName,
+    old_key: DeviceKey,
+    new_key: DeviceKey,
+    /// As it is to be.
+    device: Device,
+    entry: Entry,
+}
+
+/// Moves the device `name` of `from` to `to`.
+///
+/// # Errors
+/// If it is not moved; or if it is, but does not run yet.
+pub async fn make(
+    cluster: Arc<Cluster>,
+    from: HostName,
+    name: String,
+    to: HostName,
+) -> Result<Event, Failure> {
+    let moving = Move::begin(&cluster, from, &name, to)?;
+    let result = moving.carry_out(&name).await;
+    moving.end();
+    result
+}
+
+impl Move {
+    fn begin(cluster: &Arc<Cluster>, from: HostName, name: &str, to: HostName) -> Result<Self, Failure> {
+        let (old_key, new_key) = (devices::key(&from, name), devices::key(&to, name));
+        let inner = &mut *cluster.lock();
+        let device = inner.devices.get(&old_key)?.clone();
+        if from == to {
+            return Err(Failure::new(format!("{name} is on {from} already"), "name another host"));
+        }
+        if let Some(away) = [&from, &to].into_iter().find(|host| !inner.nodes.contains_key(host)) {
+            return Err(failure::host_down(away));
+        }
+        let number = inner.network.plan().number(&to).ok_or_else(|| super::plan::not_joined(&to))?;
+        let no_station = || {
+            let way_out = "detach it, and make another one there: `transhume net proxy`";
+            Failure::new(format!("{name} is a proxy, whose LAN does not move"), way_out)
+        };
+        device.entry(number).ok_or_else(no_station)?;
+        inner.devices.check_free(&new_key)?;
+        inner.devices.begin(&old_key)?;
+        inner.devices.begin(&new_key).inspect_err(|_| inner.devices.end(&old_key))?;
+        let device = inner.devices.begin_move(device);
+        let entry = device.entry(number).ok_or_else(no_station)?;
+        Ok(Self { cluster: cluster.clone(), from, to, old_key, new_key, device, entry })
+    }
+
+    async fn carry_out(&self, name: &str) -> Result<Event, Failure> {
+        let mac = self.entry.mac;
+        let prepare = Question::Prepare { device: self.device.for_node(name), epoch: self.entry.epoch };
+        self.ask(&self.to, prepare, PREPARE_LIMIT).await?;
+        let paused = Instant::now();
+        self.ask(&self.from, Question::Pause { mac }, LIMIT).await?;
+        self.commit()?;
+        self.tell_all().await;
+        self.ask(&self.to, Question::Resume { mac }, LIMIT).await.map_err(|failure| {
+            let help = format!("it runs there as soon as the node of {} is back", self.to);
+            Failure::new(format!("{name} has moved, but does not run yet: {}", failure.message), help)
+        })?;
+        let pause_us = u64::try_from(paused.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Ok(Event::NetMoved { pause_us })
+    }
+
+    async fn ask(&self, host: &HostName, question: Question, limit: Duration) -> Result<(), Failure> {
+        self.cluster.ask_net(host, question, limit).await?;
+        Ok(())
+    }
+
+    /// The point of no return.
+    fn commit(&self) -> Result<(), Failure> {
+        let inner = &mut *self.cluster.lock();
+        let committed =
+            inner.devices.commit_move(&inner.store, &self.old_key, &self.new_key, self.device.clone());
+        committed.map_err(|error| {
+            let failure = failure::of_store(&error);
+            self.cluster.break_off(inner, error);
+            failure
+        })
+    }
+
+    /// Tells all nodes the new place, and waits until they have it, or for a moment.
+    async fn tell_all(&self) {
+        let members: Vec<_> = self.cluster.lock().network.plan().members().cloned().collect();
+        let mut telling = JoinSet::new();
+        for host in members {
+            let (cluster, entry) = (self.cluster.clone(), self.entry.clone());
+            // Who does not hear it now is told all when it is back.
+            telling.spawn(async move {
+                let _ = cluster.ask_net(&host, Question::Commit(entry), HEARSAY).await;
+            });
+        }
+        telling.join_all().await;
+    }
+
+    /// Tells both hosts what they are to have.
+    fn end(&self) {
+        let inner = &mut *self.cluster.lock();
+        inner.devices.end_move(self.entry.mac);
+        inner.devices.end(&self.old_key);
+        inner.devices.end(&self.new_key);
+        if inner.is_broken {
+            return;
+        }
+        inner.settle(&self.from);
+        inner.settle(&self.to);
+    }
+}

@@ -1,0 +1,90 @@
+//! Makes network devices of this host, with `ip`.
+
+use std::time::Duration;
+
+use overlay_io::tap::{Offloads, OpenError, Tap};
+use rpc::net::{Device, DeviceKind};
+use rpc::wire::reason;
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// How long `ip` may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Makes `device`, with `offloads`, which the kernel does right. It is gone when the TAP is dropped.
+///
+/// # Errors
+/// As [`reason`] makes them.
+pub async fn make(device: &Device, offloads: Offloads) -> Result<Tap, String> {
+    let Device { name, mac, kind } = device;
+    let mac = mac.to_string();
+    let tap = open(name, offloads)?;
+    match kind {
+        DeviceKind::Station { address, mtu } => {
+            let mtu = mtu.to_string();
+            ip(&["link", "set", "dev", name, "address", &mac, "mtu", &mtu, "up"]).await?;
+            if let Some(address) = address {
+                ip(&["address", "add", address, "dev", name]).await?;
+            }
+        }
+        DeviceKind::Proxy { bridge } => {
+            // The LAN and the device have to share the MTU.
+            let mtu = mtu_of_bridge(bridge).await?.to_string();
+            let to = ["address", &mac, "mtu", &mtu, "master", bridge, "up"];
+            ip(&[&["link", "set", "dev", name], &to[..]].concat()).await?;
+        }
+    }
+    Ok(tap)
+}
+
+fn open(name: &str, offloads: Offloads) -> Result<Tap, String> {
+    let mut tap = Tap::new(name).map_err(|error| {
+        let way_out = match &error {
+            OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
+            OpenError::Name(_) | OpenError::NoDriver(_) => "",
+        };
+        reason(&with_source(&error), way_out)
+    })?;
+    tap.set_offloads(offloads).map_err(|error| format!("{name}: {error}"))?;
+    Ok(tap)
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
+    let no_bridge = || {
+        let way_out = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
+                       `ip link set eth0 master br0`), and give it the interface's address";
+        reason(&format!("{bridge} is no bridge of this host"), way_out)
+    };
+    // Not from /sys, which may show another network namespace.
+    let about =
+        ip(&["-json", "link", "show", "dev", bridge, "type", "bridge"]).await.map_err(|_| no_bridge())?;
+    mtu_in(&about).ok_or_else(no_bridge)
+}
+
+/// The MTU of the first link in what `ip -json link` says.
+fn mtu_in(about: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Link {
+        mtu: Option<u32>,
+    }
+    let links: Vec<Link> = serde_json::from_slice(about).ok()?;
+    links.first()?.mtu
+}
+
+/// Runs `ip`, and returns what it says.
+async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let called = timeout(LIMIT, Command::new("ip").args(arguments).kill_on_drop(true).output()).await;
+    let said = |what: &str| format!("ip {}: {}", arguments.join(" "), what.trim());
+    let called = called.map_err(|_| said("it does not end"))?;
+    let called = called
+        .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
+    if called.status.success() {
+        return Ok(called.stdout);
+    }
+    Err(said(&String::from_utf8_lossy(&called.stderr)))
+}

@@ -1,0 +1,145 @@
+//! What the coordinator says of the overlay is done in its order: what was said later is about what was said before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric::Epoch;
+use overlay::switch::Entry;
+use rpc::Outbox;
+use rpc::net::{FromNode, Question, ToNode};
+use rpc::wire::{self, reason};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Joined;
+use crate::node::Node;
+
+/// How often it is tried again what could not be done, or is not there any more.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Something that the coordinator has said.
+pub enum Order {
+    /// To be done.
+    Do(ToNode),
+    /// To be done, and answered.
+    Ask { number: u64, question: Question, outbox: Outbox<wire::FromNode> },
+}
+
+/// What the coordinator says.
+pub struct Orders(pub(super) mpsc::UnboundedReceiver<Order>);
+
+impl Node {
+    /// Takes an order of the coordinator.
+    pub fn take_order(&self, order: ToNode) {
+        // It fails when the node ends.
+        let _ = self.network.orders.send(Order::Do(order));
+    }
+
+    /// Takes a question of the coordinator.
+    pub fn take_question(self: &Arc<Self>, number: u64, question: Question, outbox: Outbox<wire::FromNode>) {
+        if question.is_about_the_present() {
+            let node = self.clone();
+            tokio::spawn(async move { node.answer_question(number, question, &outbox).await });
+        } else {
+            let _ = self.network.orders.send(Order::Ask { number, question, outbox });
+        }
+    }
+
+    async fn answer_question(&self, number: u64, question: Question, outbox: &Outbox<wire::FromNode>) {
+        let answer = self.answer_about_network(question).await;
+        // A coordinator that is gone asks again, or does not want to know any more.
+        let _ = outbox.send(&wire::FromNode::Answer { number, answer });
+    }
+
+    /// Does what the coordinator says, for ever.
+    pub async fn follow_orders(self: Arc<Self>, mut orders: Orders) {
+        let mut again = interval(AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The installation that could not be made, and all that was said after it.
+        let mut undone = Vec::new();
+        loop {
+            tokio::select! {
+                order = orders.0.recv() => match order {
+                    None => return,
+                    Some(Order::Ask { number, question, outbox }) => {
+                        self.answer_question(number, question, &outbox).await;
+                    }
+                    Some(Order::Do(order)) => {
+                        if matches!(order, ToNode::Install { .. }) {
+                            undone.clear();
+                        }
+                        undone.push(order);
+                        self.carry_out_all(&mut undone).await;
+                    }
+                },
+                _ = again.tick() => {
+                    self.carry_out_all(&mut undone).await;
+                    if let Some(joined) = &mut *self.network.lock().await {
+                        joined.devices.mend().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out `orders`, which then are no more; if the topology that they are about cannot be installed, they stay.
+    async fn carry_out_all(self: &Arc<Self>, orders: &mut Vec<ToNode>) {
+        if let Some(ToNode::Install { overlay, topology, hosts }) = orders.first() {
+            let (version, hosts) = (topology.version(), hosts.iter().cloned().collect());
+            if let Err(error) = self.install(*overlay, topology.clone(), hosts).await {
+                tracing::warn!("topology {version} is not installed: {error}");
+                let way_out = "it is tried again; the log of this host's node says more";
+                let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), way_out) };
+                return self.tell_coordinator(&wire::FromNode::Net(failed));
+            }
+        }
+        for order in orders.drain(..) {
+            self.carry_out(order).await;
+        }
+    }
+
+    /// Does what the coordinator says, but for installations.
+    async fn carry_out(self: &Arc<Self>, order: ToNode) {
+        match order {
+            ToNode::Install { .. } => {}
+            ToNode::Use { version } => {
+                if let Err(error) = self.use_version(version).await {
+                    tracing::warn!("topology {version} cannot be used: {error}");
+                }
+            }
+            ToNode::Devices { devices, moving } => {
+                if let Some(joined) = &mut *self.network.lock().await {
+                    joined.moving = moving.into_iter().collect();
+                    joined.devices.set(devices, &joined.moving).await;
+                }
+            }
+            ToNode::Stations { entries, all_until } => {
+                if let Some(joined) = &mut *self.network.lock().await {
+                    joined.hear_of_stations(entries, all_until);
+                }
+            }
+            ToNode::Withdraw { mac, epoch } => {
+                if let Some(joined) = &*self.network.lock().await {
+                    joined.plane.command(|switch, now, _| switch.withdraw(mac, epoch, now));
+                }
+            }
+        }
+    }
+}
+
+impl Joined {
+    fn hear_of_stations(&mut self, entries: Vec<Entry>, all_until: Option<Epoch>) {
+        self.told.extend(entries);
+        let Some(until) = all_until else { return };
+        let told = std::mem::take(&mut self.told);
+        let present = told.iter().map(|entry| entry.mac).collect();
+        self.plane.command(|switch, now, _| switch.withdraw_others(&present, until, now));
+        for entry in told {
+            let mac = entry.mac;
+            if let Err(refused) = self.devices.commit(entry) {
+                tracing::warn!("where {mac} is cannot be noted: {refused}");
+            }
+        }
+        self.devices.end_moves(&self.moving);
+    }
+}

@@ -1,0 +1,57 @@
+//! `transhume net move`
+
+use std::process::ExitCode;
+
+use api::{Event, NetChange, Request};
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::target::{Target, unexpected};
+use crate::failure::Result;
+use crate::output;
+
+/// Moves a network device to another host, with its MAC and address
+///
+/// What speaks with it finds it there: frames that come meanwhile are kept and sent on, none comes twice. If it cannot be moved, it
+/// stays where it is. Behind the device, whatever uses it has to be there as well.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume net move h1 tap1 --to h2")]
+pub struct Arguments {
+    /// The host where it is
+    host: String,
+    /// The device's name
+    device: String,
+    /// The host where it is to be
+    #[arg(long, value_name = "HOST")]
+    to: String,
+    /// Writes JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A move that was made.
+#[derive(Serialize)]
+struct Moved<'a> {
+    device: &'a str,
+    from: &'a str,
+    to: &'a str,
+    pause_us: u64,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let Self { host, device, to, json } = self;
+        let change = NetChange::Move { host: host.clone(), device: device.clone(), to: to.clone() };
+        let pause_us = match target.ask(&Request::ChangeNetwork(change))? {
+            Event::NetMoved { pause_us } => pause_us,
+            event => return Err(unexpected(&event)),
+        };
+        if json {
+            output::json(&Moved { device: &device, from: &host, to: &to, pause_us })?;
+        } else {
+            let pause = pause_us as f64 / 1e3;
+            output::write(format!("{device} is on {to}; it carried nothing for {pause:.1} ms\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
