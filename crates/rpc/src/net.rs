@@ -40,13 +40,15 @@ pub enum ToNode {
         /// Stations that are moving to the node or away from it: they stay as they are.
         moving: Vec<Mac>,
     },
-    /// Where stations are: a part of what is known.
+    /// Where all stations are, in parts.
     Stations {
         /// At most [`MOST_STATIONS`] of them.
         entries: Vec<Entry>,
-        /// After the last part: what was known with this epoch or an earlier one, and was in no part, is gone.
+        /// Said with the last part: what a node knows with an earlier epoch, and was in no part, is gone.
         all_until: Option<Epoch>,
     },
+    /// Where a new station is.
+    Station(Entry),
     /// A station is no more.
     Withdraw {
         /// Which.

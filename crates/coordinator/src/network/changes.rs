@@ -150,7 +150,7 @@ async fn attach(
         Ok(_) => {
             let number = inner.network.plan().number(&host);
             if let Some(entry) = number.and_then(|number| device.entry(number)) {
-                inner.order_all(&ToNode::Stations { entries: vec![entry], all_until: None });
+                inner.order_all(&ToNode::Station(entry));
             }
             Ok(())
         }

@@ -118,6 +118,11 @@ impl Node {
                     joined.hear_of_stations(entries, all_until);
                 }
             }
+            ToNode::Station(entry) => {
+                if let Some(joined) = &*self.network.lock().await {
+                    joined.note(entry);
+                }
+            }
             ToNode::Withdraw { mac, epoch } => {
                 if let Some(joined) = &*self.network.lock().await {
                     joined.plane.command(|switch, now, _| switch.withdraw(mac, epoch, now));
@@ -134,12 +139,14 @@ impl Joined {
         let told = std::mem::take(&mut self.told);
         let present = told.iter().map(|entry| entry.mac).collect();
         self.plane.command(|switch, now, _| switch.withdraw_others(&present, until, now));
-        for entry in told {
-            let mac = entry.mac;
-            if let Err(refused) = self.devices.commit(entry) {
-                tracing::warn!("where {mac} is cannot be noted: {refused}");
-            }
-        }
+        told.into_iter().for_each(|entry| self.note(entry));
         self.devices.end_moves(&self.moving);
+    }
+
+    fn note(&self, entry: Entry) {
+        let mac = entry.mac;
+        if let Err(refused) = self.devices.commit(entry) {
+            tracing::warn!("where {mac} is cannot be noted: {refused}");
+        }
     }
 }
