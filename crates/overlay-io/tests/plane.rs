@@ -490,7 +490,7 @@ fn move_station(world: &World, station: &Station, (from, to): (usize, usize), ep
 
 #[test]
 fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
-    const MOVES: u64 = 200;
+    const MOVES: u64 = 1000;
     const PAUSE: Duration = Duration::from_millis(5);
     let world = World::new(3, 1500);
     world.await_path(1472);

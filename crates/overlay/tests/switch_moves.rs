@@ -195,6 +195,20 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn what_the_coordinator_does_not_know_any_more_is_withdrawn() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(2, LEFT, None, 2));
+    push(&mut switch, &entry(9, RIGHT, None, 7));
+    switch.withdraw_others(&[mac(1)].into(), Epoch(5), NOW);
+    let known: Vec<_> = switch.state(NOW).macs.iter().map(|known| known.mac).collect();
+    assert_eq!(known, [mac(1), mac(9)], "what is newer came meanwhile");
+    let mut out = vec![];
+    assert_eq!(switch.commit(&entry(2, LEFT, None, 5), NOW, &mut out), Ok(false));
+    assert_eq!(switch.commit(&entry(2, LEFT, None, 6), NOW, &mut out), Ok(true));
+}
+
+#[test]
 fn a_flooded_frame_comes_to_one_of_two_owners() {
     let mut switch = switch();
     push(&mut switch, &entry(1, LEFT, None, 1));

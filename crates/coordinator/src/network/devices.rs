@@ -207,3 +207,120 @@ impl Device {
         Some(Entry { mac: self.mac, node, port: None, epoch: self.epoch, addresses })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct World {
+        _directory: tempfile::TempDir,
+        path: std::path::PathBuf,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            Self { path: directory.path().join("store"), _directory: directory }
+        }
+
+        /// The store and what is in it, as a coordinator finds them that begins.
+        fn open(&self) -> (Store, Devices) {
+            let store = Store::open(&self.path).unwrap();
+            let devices = Devices::load(&store).unwrap();
+            (store, devices)
+        }
+    }
+
+    fn host(name: &str) -> HostName {
+        HostName::new(name).unwrap()
+    }
+
+    fn station() -> Purpose {
+        Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 }
+    }
+
+    fn entries(devices: &Devices) -> (Vec<Entry>, Option<Epoch>) {
+        let mut found = (Vec::new(), None);
+        for part in devices.stations(|host| Some(NodeId(host[1..].parse().unwrap()))) {
+            let ToNode::Stations { entries, all_until } = part else { panic!("{part:?}") };
+            assert!(entries.len() <= MOST_STATIONS);
+            found.0.extend(entries);
+            found.1 = all_until;
+        }
+        found
+    }
+
+    fn names(devices: &Devices, of: &str) -> Vec<String> {
+        let ToNode::Devices { devices, .. } = devices.of_host(&host(of)) else { panic!("others are told") };
+        devices.into_iter().map(|device| device.name).collect()
+    }
+
+    #[test]
+    fn devices_are_noted_and_each_change_has_a_higher_number() {
+        let (world, h1) = (World::new(), host("h1"));
+        let key = key(&h1, "tap1");
+        let (store, mut devices) = world.open();
+        let first = devices.add(&store, &key, station()).unwrap();
+        assert!(devices.add(&store, &key, station()).unwrap_err().message.contains("plugged in already"));
+        drop((store, devices));
+
+        let (store, mut devices) = world.open();
+        assert_eq!(devices.get(&key).unwrap(), &first);
+        let removed = devices.remove(&store, &key).unwrap();
+        let ToNode::Withdraw { mac, epoch } = removed else { panic!("{removed:?}") };
+        assert!(mac == first.mac && epoch > first.epoch);
+        assert!(devices.remove(&store, &key).unwrap_err().message.contains("no device tap1"));
+        drop((store, devices));
+
+        let (store, mut devices) = world.open();
+        let again = devices.add(&store, &key, station()).unwrap();
+        assert!(again.epoch > epoch && again.mac == first.mac);
+    }
+
+    #[test]
+    fn a_mac_stays_with_its_station_and_is_nobody_elses() {
+        let (world, from) = (World::new(), key(&host("h1"), "tap1"));
+        let to = key(&host("h2"), "tap1");
+        let (store, mut devices) = world.open();
+        let before = devices.add(&store, &from, station()).unwrap();
+        let moving = devices.begin_move(before.clone());
+        assert!(moving.epoch > before.epoch && moving.mac == before.mac);
+        assert_eq!(names(&devices, "h1"), ["tap1"]);
+        devices.commit_move(&store, &from, &to, moving.clone()).unwrap();
+        devices.end_move(moving.mac);
+        assert!(names(&devices, "h1").is_empty() && names(&devices, "h2") == ["tap1"]);
+        let another = devices.add(&store, &from, station()).unwrap();
+        assert_ne!(another.mac, before.mac);
+        drop((store, devices));
+
+        let (_store, devices) = world.open();
+        let (entries, until) = entries(&devices);
+        let places: Vec<_> = entries.iter().map(|entry| (entry.node, entry.mac)).collect();
+        assert_eq!(places, [(NodeId(1), another.mac), (NodeId(2), before.mac)]);
+        assert_eq!(until, Some(another.epoch));
+        assert_eq!(entries[0].addresses, [IpAddr::from([10, 88, 0, 1])]);
+    }
+
+    #[test]
+    fn one_thing_at_a_time_is_done_with_a_device() {
+        let (mut devices, key) = (Devices::default(), key(&host("h1"), "tap1"));
+        devices.begin(&key).unwrap();
+        assert!(devices.begin(&key).unwrap_err().message.contains("is being changed"));
+        devices.end(&key);
+        devices.begin(&key).unwrap();
+    }
+
+    #[test]
+    fn a_host_is_told_of_its_own_devices_and_all_of_the_stations() {
+        let world = World::new();
+        let (store, mut devices) = world.open();
+        for (of, name) in [("h1", "a"), ("h11", "b"), ("h2", "c")] {
+            devices.add(&store, &key(&host(of), name), station()).unwrap();
+        }
+        let proxy = Purpose::Proxy { bridge: "br0".into() };
+        let lan = devices.add(&store, &key(&host("h1"), "lan"), proxy).unwrap();
+        assert!(lan.mac.0[0] == 0xfe && lan.entry(NodeId(1)).is_none());
+        assert_eq!(names(&devices, "h1"), ["a", "lan"]);
+        assert_eq!(entries(&devices).0.len(), 3);
+    }
+}
