@@ -12,6 +12,8 @@ pub enum NetChange {
         shape: Shape,
         /// The host to which others are linked that come later, and all of them in a star.
         center: Option<String>,
+        /// Whether datagrams are not sealed, since nobody else has access to the ways.
+        plain: bool,
     },
     /// Links two hosts.
     AddLink {
@@ -19,6 +21,8 @@ pub enum NetChange {
         ends: [String; 2],
         /// What the way over the link costs; 1 is the least.
         cost: u32,
+        /// Whether datagrams are not sealed, since nobody else has access to the way.
+        plain: bool,
     },
     /// Takes the link between two hosts away.
     RemoveLink {
@@ -123,6 +127,8 @@ pub struct NetLink {
     pub ends: [String; 2],
     /// What the way over it costs.
     pub cost: u32,
+    /// Whether datagrams are not to be sealed.
+    pub plain: bool,
     /// Whether both hosts can send over it.
     pub up: bool,
 }
@@ -168,6 +174,8 @@ pub struct NetTunnel {
     pub address: Option<String>,
     /// Whether the connection stands on which keys are agreed.
     pub connected: bool,
+    /// Whether datagrams are not sealed.
+    pub plain: bool,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub datagram_bytes: usize,
     /// How long a datagram and its answer take of late, in microseconds.

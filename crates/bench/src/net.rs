@@ -22,6 +22,9 @@ pub const SENDER: &str = "h1";
 /// The host that receives.
 pub const RECEIVER: &str = "h2";
 
+/// The overlay's way on which datagrams are not sealed.
+pub const PLAIN: &str = "overlay, plain";
+
 /// A way from the sender to the receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -29,6 +32,8 @@ pub struct Path {
     pub name: &'static str,
     /// The receiver's address on it.
     pub address: Ipv4Addr,
+    /// Whether the overlay's datagrams are sealed, if it is the overlay's.
+    pub sealed: Option<bool>,
 }
 
 /// A figure that there is not.

@@ -92,6 +92,14 @@ fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], "10.88.0.3")?;
     stream.goes_on().context("at first")?;
+    for (how, plain) in [(&["--plain"][..], true), (&[], false)] {
+        net(&lab, &[&["layout", "star"], how].concat())?;
+        lab.eventually("all tunnels are as they were laid", || {
+            let states = status(&lab)?.hosts.into_iter().filter_map(|host| host.state);
+            Ok(states.flat_map(|state| state.tunnels).all(|tunnel| tunnel.plain == plain))
+        })?;
+        stream.goes_on().with_context(|| format!("plain: {plain}"))?;
+    }
     let changes: [&[&str]; 6] = [
         &["link", "add", "h2", "h3"],
         &["link", "rm", "h1", "h3"],

@@ -34,7 +34,7 @@ use tokio::time::timeout;
 use crate::node::Node;
 use devices::Devices;
 use orders::Order;
-use tunnels::Tunnels;
+use tunnels::{Neighbour, Tunnels};
 
 pub use orders::Orders;
 
@@ -62,6 +62,8 @@ struct Joined {
     me: NodeId,
     plane: Arc<Plane>,
     topology: Topology,
+    /// Links on which datagrams are not sealed, the lower number first.
+    plain: HashSet<(NodeId, NodeId)>,
     hosts: BTreeMap<NodeId, HostName>,
     tunnels: Tunnels,
     devices: Devices,
@@ -73,14 +75,18 @@ struct Joined {
 
 impl Joined {
     /// The hosts to which this one sends directly.
-    fn neighbours(&self) -> HashMap<HostName, NodeId> {
+    fn neighbours(&self) -> HashMap<HostName, Neighbour> {
         let other = |a: NodeId, b: NodeId| match self.me {
             me if me == a => Some(b),
             me if me == b => Some(a),
             _ => None,
         };
         let nodes = self.topology.links().iter().filter_map(|link| other(link.a, link.b));
-        nodes.filter_map(|node| Some((self.hosts.get(&node)?.clone(), node))).collect()
+        let neighbour = |node: NodeId| {
+            let plain = self.plain.contains(&(node.min(self.me), node.max(self.me)));
+            Some((self.hosts.get(&node)?.clone(), Neighbour { node, plain }))
+        };
+        nodes.filter_map(neighbour).collect()
     }
 }
 
@@ -129,6 +135,7 @@ impl Node {
         self: &Arc<Self>,
         overlay: u64,
         topology: Topology,
+        plain: HashSet<(NodeId, NodeId)>,
         hosts: BTreeMap<NodeId, HostName>,
     ) -> io::Result<()> {
         let version = topology.version();
@@ -151,8 +158,7 @@ impl Node {
                 before.insert(self.join(overlay, me, &topology).await?)
             }
         };
-        joined.topology = topology;
-        joined.hosts = hosts;
+        (joined.topology, joined.plain, joined.hosts) = (topology, plain, hosts);
         joined.plane.command(|switch, _, _| switch.install(routes)).map_err(io::Error::other)?;
         let neighbours = joined.neighbours();
         for node in joined.tunnels.keep_also(self, joined.me, &neighbours) {
@@ -164,7 +170,7 @@ impl Node {
 
     /// Says that `version` is installed as soon as the tunnels that it needs stand: frames would be lost that went by it
     /// before. For one that never stands the others do not wait long.
-    async fn report_installed(self: Arc<Self>, version: Version, neighbours: HashMap<HostName, NodeId>) {
+    async fn report_installed(self: Arc<Self>, version: Version, neighbours: HashMap<HostName, Neighbour>) {
         let standing = async {
             loop {
                 let mut connected = std::pin::pin!(self.network.connected.notified());
@@ -200,6 +206,7 @@ impl Node {
             devices: Devices::new(plane.clone(), offloads.of_taps()),
             plane,
             topology: topology.clone(),
+            plain: HashSet::new(),
             hosts: BTreeMap::new(),
             tunnels: Tunnels::default(),
             told: Vec::new(),

@@ -45,8 +45,8 @@ pub struct PlainAgreement {
     pub theirs: u32,
 }
 
-/// The one or the other.
-pub(crate) struct Terms {
+/// The one or the other: an [`Agreement`] or a [`PlainAgreement`].
+pub struct Terms {
     root: Root,
     direction: Direction,
     own: u32,

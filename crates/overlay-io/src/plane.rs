@@ -33,7 +33,7 @@ use waiting::lock;
 use crate::counters::{Counter, Counters};
 use crate::forwarder::Forwarder;
 use crate::meters::Meters;
-use crate::peer::{Agreement, LANES, Peer, PeerState, PlainAgreement};
+use crate::peer::{LANES, Peer, PeerState, Terms};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
 use crate::tap::{self, Tap};
@@ -246,21 +246,15 @@ impl Plane {
     ///
     /// Of two nodes that are to lose nothing while they change over, one calls [`Self::expect`] first, and then the other
     /// one this.
-    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize) {
+    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: impl Into<Terms>, longest: usize) {
         let now = self.shared.now();
         self.shared.peers.insert(Peer::new(node, address, agreed, longest, now), now);
     }
 
     /// The same, but goes on as was agreed on before until `node` speaks as `agreed`. Only the last call before that counts.
-    pub fn expect(&self, node: NodeId, address: SocketAddr, agreed: Agreement, longest: usize) {
+    pub fn expect(&self, node: NodeId, address: SocketAddr, agreed: impl Into<Terms>, longest: usize) {
         let now = self.shared.now();
         self.shared.peers.expect(Peer::new(node, address, agreed, longest, now), now);
-    }
-
-    /// The same as [`Self::connect`], but nothing is sealed: for ways between nodes that nobody else has access to.
-    pub fn connect_plain(&self, node: NodeId, address: SocketAddr, agreed: PlainAgreement, longest: usize) {
-        let now = self.shared.now();
-        self.shared.peers.insert(Peer::new(node, address, agreed, longest, now), now);
     }
 
     /// Speaks no more with `node`.

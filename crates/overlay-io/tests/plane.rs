@@ -432,7 +432,7 @@ fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
     let (peer, elsewhere) = (bind(), bind());
     peer.set_read_timeout(Some(LIMIT)).unwrap();
     let agreed = PlainAgreement { own: SESSION, theirs: 7 };
-    here.plane.connect_plain(NodeId(9), peer.local_addr().unwrap(), agreed, 1472);
+    here.plane.connect(NodeId(9), peer.local_addr().unwrap(), agreed, 1472);
     let datagram = |protection, session, counter| {
         let header = Header { protection, lane: 0, generation: 0, session, counter };
         [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711 }.encode()].concat()

@@ -25,6 +25,8 @@ pub enum ToNode {
         overlay: u64,
         /// The topology.
         topology: Topology,
+        /// Links on which datagrams are not sealed: their ends, the lower number first.
+        plain: Vec<(NodeId, NodeId)>,
         /// What its nodes are called.
         hosts: Vec<(NodeId, HostName)>,
     },
@@ -162,6 +164,8 @@ pub struct Hello {
     pub session: u32,
     /// Where the sender receives datagrams, at the address at which it is known.
     pub port: u16,
+    /// Whether the coordinator says that datagrams need not be sealed. They are unless both ends say so.
+    pub plain: bool,
 }
 
 /// What follows, to show that the connection stands: nothing yet but its keep-alives.

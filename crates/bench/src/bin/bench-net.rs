@@ -34,11 +34,11 @@ fn main() -> Result<()> {
     let ground = Ground::new()?;
     let mut missing = Vec::new();
     let peers = start(&ground, &options.peers, &mut missing);
-    let (bare, ours) = (ground.bare()?, ground.overlay()?);
+    let (bare, [ours, plain]) = (ground.bare()?, ground.overlay()?);
     measure::wait(&ground, &ours, READY_LIMIT).context("the overlay carries nothing")?;
     let names = options.peers.iter().map(|peer| peer.name());
-    let table = Table::new([bare.name, ours.name].into_iter().chain(names).collect());
-    let paths = [bare, ours].into_iter().chain(peers.iter().map(|peer| peer.path.clone())).collect();
+    let table = Table::new([bare.name, ours.name, plain.name].into_iter().chain(names).collect());
+    let paths = [bare, ours, plain].into_iter().chain(peers.iter().map(|peer| peer.path.clone())).collect();
     let comparison = Comparison { ground: &ground, paths, runs: options.runs, seconds: options.seconds };
     println!("{}", table.heading());
     let mut rows: Vec<Row> = Vec::new();

@@ -7,7 +7,8 @@ use e2e::interrupt;
 
 use super::ground::Ground;
 use super::measure::Quantity;
-use super::{Missing, Path};
+use super::peer::Peer;
+use super::{Missing, PLAIN, Path};
 use crate::report::Row;
 
 /// The place of the bare path among the paths.
@@ -47,7 +48,10 @@ impl Comparison<'_> {
         let _lossy = (loss > 0).then(|| self.ground.lossy(loss)).transpose()?;
         let parts = quantity.parts();
         let time = Duration::from_secs(self.seconds.into()) / u32::from(parts);
-        let measure = |path: &Path| quantity.measure(self.ground, path, time);
+        let measure = |path: &Path| {
+            self.ground.prepare(path)?;
+            quantity.measure(self.ground, path, time)
+        };
         let (figures, failures) = in_turn(quantity, &self.paths, self.runs * parts, measure);
         if !failures.is_empty() {
             interrupt::stand_still_if_it_has_come();
@@ -110,7 +114,18 @@ impl Figures {
             (BARE, Quantity::Latency) => Row::alone(format!("one-way latency, {other}"), figures, unit),
             _ => Row::compared(name.clone(), ours, (other, figures), unit),
         };
-        others.map(row).collect()
+        others.map(row).chain(self.plain_row()).collect()
+    }
+
+    /// The overlay that does not seal against the peer that does not.
+    fn plain_row(&self) -> Option<Row> {
+        let of = |name: &str| {
+            let found = self.of_paths.iter().find(|(of, _)| *of == name);
+            found.map(|(_, figures)| &figures[..]).filter(|figures| !figures.is_empty())
+        };
+        let (ours, vxlan) = (of(PLAIN)?, of(Peer::Vxlan.name())?);
+        let name = format!("{}, not sealed", self.quantity.name());
+        Some(Row::compared(name, ours, (Peer::Vxlan.name(), vxlan), self.quantity.unit()))
     }
 
     /// The overlay's figures, if there are any.
@@ -132,7 +147,11 @@ mod tests {
     const STREAM: Quantity = Quantity::Streams { count: 1, loss: 0 };
 
     fn paths() -> [Path; 4] {
-        ["bare", "overlay", "one", "two"].map(|name| Path { name, address: Ipv4Addr::LOCALHOST })
+        ["bare", "overlay", "one", "two"].map(|name| Path {
+            name,
+            address: Ipv4Addr::LOCALHOST,
+            sealed: None,
+        })
     }
 
     #[test]
@@ -165,6 +184,16 @@ mod tests {
         let rows = figures.rows();
         assert_eq!((rows[0].ours, rows[0].peer), (10.0, None));
         assert_eq!((rows[1].ours, rows[1].peer, rows[1].ratio), (11.0, Some(7.0), Some(1.571)));
+    }
+
+    #[test]
+    fn what_does_not_seal_is_compared_with_what_does_not() {
+        let figures = [("bare", 9.0), ("overlay", 4.0), (PLAIN, 6.0), (Peer::Vxlan.name(), 8.0)];
+        let of_paths = figures.map(|(name, figure)| (name, vec![figure])).into();
+        let rows = Figures { quantity: STREAM, of_paths }.rows();
+        let last = rows.last().unwrap();
+        assert_eq!((last.ours, last.ratio), (6.0, Some(0.75)));
+        assert_eq!((&last.name[..], rows.len()), ("one TCP stream, not sealed", 4));
     }
 
     #[test]

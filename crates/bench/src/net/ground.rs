@@ -2,6 +2,7 @@
 //!
 //! Their packets take one of two ways: over that pair, or over the lab's own switch, which can lose some of them.
 
+use std::cell::Cell;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
 use lab::layout;
 
-use super::{Path, RECEIVER, SENDER};
+use super::{PLAIN, Path, RECEIVER, SENDER};
 
 /// How long a tool may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,6 +40,8 @@ const TABLE: &str = "bench";
 /// namespaces, also when this process is interrupted.
 pub struct Ground {
     lab: TestLab,
+    /// Whether the overlay's datagrams are.
+    sealed: Cell<bool>,
 }
 
 impl Ground {
@@ -47,7 +50,7 @@ impl Ground {
     /// # Errors
     /// If one of them cannot be made.
     pub fn new() -> Result<Self> {
-        let ground = Self { lab: TestLab::up(2)? };
+        let ground = Self { lab: TestLab::up(2)?, sealed: Cell::new(true) };
         fs::create_dir(ground.folder())?;
         ground.lay_cable()?;
         ground.net(&["layout", "star"])?;
@@ -93,15 +96,29 @@ impl Ground {
     /// # Errors
     /// If the receiver is no host's name.
     pub fn bare(&self) -> Result<Path> {
-        Ok(Path { name: "bare veth", address: address(RECEIVER)? })
+        Ok(Path { name: "bare veth", address: address(RECEIVER)?, sealed: None })
     }
 
-    /// The way through the overlay.
+    /// The ways through the overlay: sealed, and not.
     ///
     /// # Errors
     /// As [`Self::bare`].
-    pub fn overlay(&self) -> Result<Path> {
-        Ok(Path { name: "overlay", address: address_in(0, RECEIVER)? })
+    pub fn overlay(&self) -> Result<[Path; 2]> {
+        let address = address_in(0, RECEIVER)?;
+        let path = |name, sealed| Path { name, address, sealed: Some(sealed) };
+        Ok([path("overlay", true), path(PLAIN, false)])
+    }
+
+    /// Makes ready what `path` needs.
+    ///
+    /// # Errors
+    /// If the overlay's link cannot be changed.
+    pub fn prepare(&self, path: &Path) -> Result<()> {
+        let Some(sealed) = path.sealed.filter(|sealed| *sealed != self.sealed.get()) else { return Ok(()) };
+        let how: &[&str] = if sealed { &[] } else { &["--plain"] };
+        self.net(&[&["link", "add", SENDER, RECEIVER], how].concat())?;
+        self.sealed.set(sealed);
+        Ok(())
     }
 
     /// A folder for the peers' files, which goes with the lab.

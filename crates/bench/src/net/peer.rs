@@ -98,7 +98,7 @@ impl Peer {
         for end in &ends {
             ground.address_device(end.host, self.device(), end.inner, &mut programs)?;
         }
-        let path = Path { name: self.name(), address: address_in(self.number(), RECEIVER)? };
+        let path = Path { name: self.name(), address: address_in(self.number(), RECEIVER)?, sealed: None };
         measure::wait(ground, &path, READY_LIMIT)?;
         Ok(Running { path, _programs: programs })
     }

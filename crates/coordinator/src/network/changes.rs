@@ -8,7 +8,7 @@ use api::{Event, Failure, NetChange, Purpose, Shape};
 use rpc::net::{Question, ToNode};
 use store::DeviceKey;
 
-use super::plan::{self, Plan};
+use super::plan::{self, Plan, Terms};
 use super::{devices, moves, use_plan};
 use crate::cluster::{Cluster, Inner};
 use crate::failure;
@@ -19,10 +19,10 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 /// Makes a change, and waits until it is in use.
 pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, Failure> {
     match wanted {
-        NetChange::Lay { shape, center } => lay(cluster, shape, center.as_deref()).await?,
-        NetChange::AddLink { ends: [a, b], cost } => {
+        NetChange::Lay { shape, center, plain } => lay(cluster, shape, center.as_deref(), plain).await?,
+        NetChange::AddLink { ends: [a, b], cost, plain } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
-            change(cluster, |inner| inner.network.plan().add_link(&a, &b, cost)).await?;
+            change(cluster, |inner| inner.network.plan().add_link(&a, &b, Terms { cost, plain })).await?;
         }
         NetChange::RemoveLink { ends: [a, b] } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
@@ -58,13 +58,13 @@ fn known(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
 /// Lays a star with `host` in the middle, unless something was laid before.
 async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
     if cluster.lock().network.plan().is_empty() {
-        lay(cluster, Shape::Star, Some(host)).await?;
+        lay(cluster, Shape::Star, Some(host), false).await?;
     }
     Ok(())
 }
 
 /// Joins the hosts that are connected.
-async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>) -> Result<(), Failure> {
+async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>, plain: bool) -> Result<(), Failure> {
     let center = center.map(|name| known(cluster, name)).transpose()?;
     let overlay = getrandom::u64().map_err(|error| Failure::new(format!("random numbers: {error}"), ""))?;
     change(cluster, |inner| {
@@ -72,9 +72,9 @@ async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>) -> Resu
         match &center {
             Some(away) if !inner.nodes.contains_key(away) => Err(failure::host_down(away)),
             _ if inner.network.plan().is_empty() => {
-                Plan::new(overlay).lay(shape, center.as_ref(), &connected)
+                Plan::new(overlay).lay(shape, center.as_ref(), &connected, plain)
             }
-            _ => inner.network.plan().lay(shape, center.as_ref(), &connected),
+            _ => inner.network.plan().lay(shape, center.as_ref(), &connected, plain),
         }
     })
     .await

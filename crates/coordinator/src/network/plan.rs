@@ -8,13 +8,21 @@ use overlay::topology::{Link, MAX_NODES, NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
 
 /// What a link costs that nobody has said anything else about.
-const PLAIN_COST: u32 = 1;
+const LEAST_COST: u32 = 1;
 
 /// The most hosts whose numbers are remembered.
 const MOST_NUMBERS: usize = 2 * MAX_NODES;
 
 /// The hosts of a link, in ascending order.
 type Ends = (HostName, HostName);
+
+/// What was said of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    pub cost: u32,
+    /// Datagrams are not sealed.
+    pub plain: bool,
+}
 
 /// What is to be. Every change makes a new version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +35,7 @@ pub struct Plan {
     numbers: BTreeMap<HostName, NodeId>,
     /// Who comes later is linked to it.
     center: Option<HostName>,
-    links: BTreeMap<Ends, u32>,
+    links: BTreeMap<Ends, Terms>,
     /// The number that was given last.
     last_node: u16,
 }
@@ -73,15 +81,23 @@ impl Plan {
         self.members.iter().filter_map(|host| Some((self.number(host)?, host.clone()))).collect()
     }
 
-    /// Links with what they cost.
-    pub fn links(&self) -> impl Iterator<Item = (&Ends, u32)> {
-        self.links.iter().map(|(ends, cost)| (ends, *cost))
+    /// Links with what was said of them.
+    pub fn links(&self) -> impl Iterator<Item = (&Ends, Terms)> {
+        self.links.iter().map(|(ends, terms)| (ends, *terms))
+    }
+
+    /// The links on which datagrams are not sealed, the lower number first.
+    pub fn plain_links(&self) -> Vec<(NodeId, NodeId)> {
+        let plain = self.links.iter().filter(|(_, terms)| terms.plain);
+        let ends = plain.filter_map(|((a, b), _)| Some((self.number(a)?, self.number(b)?)));
+        ends.map(|(a, b)| (a.min(b), a.max(b))).collect()
     }
 
     /// The plan as nodes understand it.
     pub fn topology(&self) -> Result<Topology, Failure> {
         let node = |host: &HostName| self.number(host);
-        let link = |((a, b), cost): (&Ends, &u32)| Some(Link { a: node(a)?, b: node(b)?, cost: *cost });
+        let link =
+            |((a, b), terms): (&Ends, &Terms)| Some(Link { a: node(a)?, b: node(b)?, cost: terms.cost });
         let links = self.links.iter().filter_map(link).collect();
         let topology = Topology::new(self.version(), self.members.iter().filter_map(node).collect(), links);
         topology.map_err(|error| Failure::new(error.to_string(), "lay it out anew: `transhume net layout`"))
@@ -93,6 +109,7 @@ impl Plan {
         shape: Shape,
         center: Option<&HostName>,
         hosts: &BTreeSet<HostName>,
+        plain: bool,
     ) -> Result<Self, Failure> {
         let present = self.center.as_ref().filter(|center| hosts.contains(*center));
         let Some(center) = center.or(present).or_else(|| hosts.first()).cloned() else {
@@ -115,8 +132,9 @@ impl Plan {
         let laid =
             laid.map_err(|error| Failure::new(error.to_string(), "lay a star: it needs the fewest links"))?;
         let names: BTreeMap<NodeId, HostName> = plan.names().into_iter().collect();
-        plan.links =
-            laid.links().iter().map(|link| (ends(&names[&link.a], &names[&link.b]), link.cost)).collect();
+        let terms = |cost| Terms { cost, plain };
+        let link = |link: &Link| (ends(&names[&link.a], &names[&link.b]), terms(link.cost));
+        plan.links = laid.links().iter().map(link).collect();
         Ok(plan)
     }
 
@@ -125,19 +143,19 @@ impl Plan {
         let mut plan = self.next();
         plan.enter(host)?;
         if let Some(center) = plan.center.clone().filter(|center| center != host) {
-            plan.links.insert(ends(&center, host), PLAIN_COST);
+            plan.links.insert(ends(&center, host), Terms { cost: LEAST_COST, plain: false });
         }
         Ok(plan)
     }
 
-    /// Links two hosts, or changes what their link costs.
-    pub fn add_link(&self, a: &HostName, b: &HostName, cost: u32) -> Result<Self, Failure> {
+    /// Links two hosts, or changes what was said of their link.
+    pub fn add_link(&self, a: &HostName, b: &HostName, terms: Terms) -> Result<Self, Failure> {
         self.check_members([a, b])?;
         if a == b {
             return Err(Failure::new(format!("{a} needs no link to itself"), "name two hosts"));
         }
         let mut plan = self.next();
-        plan.links.insert(ends(a, b), cost);
+        plan.links.insert(ends(a, b), terms);
         Ok(plan)
     }
 
@@ -244,18 +262,22 @@ mod tests {
     }
 
     fn links(plan: &Plan) -> Vec<String> {
-        plan.links().map(|((a, b), cost)| format!("{a}-{b}:{cost}")).collect()
+        plan.links().map(|((a, b), Terms { cost, .. })| format!("{a}-{b}:{cost}")).collect()
+    }
+
+    fn costs(cost: u32) -> Terms {
+        Terms { cost, plain: false }
     }
 
     fn star(names: &[&str]) -> Plan {
-        Plan::default().lay(Shape::Star, None, &hosts(names)).unwrap()
+        Plan::default().lay(Shape::Star, None, &hosts(names), false).unwrap()
     }
 
     #[test]
     fn shapes_have_their_links() {
         let four = hosts(&["a", "b", "c", "d"]);
         let lay = |shape, center: Option<&str>| {
-            let plan = Plan::default().lay(shape, center.map(host).as_ref(), &four).unwrap();
+            let plan = Plan::default().lay(shape, center.map(host).as_ref(), &four, false).unwrap();
             assert_eq!(plan.topology().unwrap().version(), Version(1));
             links(&plan)
         };
@@ -263,7 +285,7 @@ mod tests {
         assert_eq!(lay(Shape::Star, Some("c")), ["a-c:1", "b-c:1", "c-d:1"]);
         assert_eq!(lay(Shape::Mesh, None).len(), 6);
         assert_eq!(lay(Shape::Hypercube, None), ["a-b:1", "a-c:1", "b-d:1", "c-d:1"]);
-        assert!(Plan::default().lay(Shape::Star, None, &hosts(&[])).is_err());
+        assert!(Plan::default().lay(Shape::Star, None, &hosts(&[]), false).is_err());
     }
 
     #[test]
@@ -273,12 +295,23 @@ mod tests {
         // Without c, and then with d: it does not get the number that c had.
         let numbers = |plan: &Plan| plan.names();
         let c = numbers(&plan).into_iter().find(|(_, name)| *name == host("c")).unwrap().0;
-        let plan = plan.lay(Shape::Star, None, &hosts(&["a", "b"])).unwrap().join(&host("d")).unwrap();
+        let plan = plan.lay(Shape::Star, None, &hosts(&["a", "b"]), false).unwrap().join(&host("d")).unwrap();
         assert!(numbers(&plan).iter().all(|(node, _)| *node != c), "{plan:?}");
         assert_eq!(plan.center(), Some(&host("b")));
         // And c is who it was when it comes back.
         let plan = plan.join(&host("c")).unwrap();
         assert!(numbers(&plan).contains(&(c, host("c"))), "{plan:?}");
+    }
+
+    #[test]
+    fn what_is_not_sealed_is_said_of_each_link() {
+        let plan = Plan::default().lay(Shape::Star, None, &hosts(&["b", "c"]), true).unwrap();
+        let plan = plan.join(&host("a")).unwrap();
+        let node = |name| plan.number(&host(name)).unwrap();
+        assert_eq!(plan.plain_links(), [(node("b"), node("c"))]);
+        let terms = Terms { cost: 1, plain: true };
+        let plan = plan.add_link(&host("a"), &host("b"), terms).unwrap();
+        assert_eq!(plan.plain_links(), [(node("b"), node("a")), (node("b"), node("c"))]);
     }
 
     #[test]
@@ -297,7 +330,7 @@ mod tests {
         let plan = star(&["a", "b", "c"]);
         let failure = plan.remove_link(&a, &c).unwrap_err();
         assert!(failure.message.contains("does not reach c"), "{failure:?}");
-        let plan = plan.add_link(&c, &b, 3).unwrap();
+        let plan = plan.add_link(&c, &b, costs(3)).unwrap();
         assert_eq!(links(&plan), ["a-b:1", "a-c:1", "b-c:3"]);
         let plan = plan.remove_link(&c, &a).unwrap();
         assert_eq!(links(&plan), ["a-b:1", "b-c:3"]);
@@ -307,9 +340,11 @@ mod tests {
     #[test]
     fn only_members_are_linked_and_not_to_themselves() {
         let plan = star(&["a", "b"]);
-        assert!(plan.add_link(&host("a"), &host("x"), 1).unwrap_err().message.contains("does not join x"));
-        assert!(plan.add_link(&host("a"), &host("a"), 1).is_err());
-        let free = plan.add_link(&host("a"), &host("b"), 0).unwrap();
+        assert!(
+            plan.add_link(&host("a"), &host("x"), costs(1)).unwrap_err().message.contains("does not join x")
+        );
+        assert!(plan.add_link(&host("a"), &host("a"), costs(1)).is_err());
+        let free = plan.add_link(&host("a"), &host("b"), costs(0)).unwrap();
         assert!(free.topology().is_err(), "a link costs at least 1");
     }
 }

@@ -99,8 +99,8 @@ impl Rollout {
     fn install(&self, host: &HostName) -> Option<Order> {
         // A plan was checked before it was noted.
         let topology = self.plan.topology().ok()?;
-        let overlay = self.plan.overlay();
-        Some((host.clone(), ToNode::Install { overlay, topology, hosts: self.plan.names() }))
+        let (overlay, plain, hosts) = (self.plan.overlay(), self.plan.plain_links(), self.plan.names());
+        Some((host.clone(), ToNode::Install { overlay, topology, plain, hosts }))
     }
 
     /// A node that has not installed it refuses, and is told again when it has.
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        Plan::default().lay(Shape::Star, None, &BTreeSet::from([host("a"), host("b")])).unwrap()
+        Plan::default().lay(Shape::Star, None, &BTreeSet::from([host("a"), host("b")]), false).unwrap()
     }
 
     fn said(orders: impl IntoIterator<Item = Order>) -> Vec<String> {

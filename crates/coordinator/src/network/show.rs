@@ -11,7 +11,7 @@ use rpc::net::Question;
 use rpc::wire::{Answer, split_reason};
 use tokio::task::JoinSet;
 
-use super::plan::Plan;
+use super::plan::{Plan, Terms};
 use crate::cluster::Cluster;
 use crate::server::Client;
 
@@ -98,9 +98,10 @@ fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
         let tunnels = states.get(from).and_then(Option::as_ref).map(|state| &state.tunnels);
         tunnels.is_some_and(|all| all.iter().any(|tunnel| tunnel.host == to.as_str() && tunnel.connected))
     };
-    let link = |((a, b), cost): (&(HostName, HostName), u32)| NetLink {
+    let link = |((a, b), Terms { cost, plain }): (&(HostName, HostName), Terms)| NetLink {
         ends: [a.to_string(), b.to_string()],
         cost,
+        plain,
         up: sends(a, b) && sends(b, a),
     };
     plan.links().map(link).collect()

@@ -84,9 +84,10 @@ impl Node {
 
     /// Carries out `orders`, which then are no more; if the topology that they are about cannot be installed, they stay.
     async fn carry_out_all(self: &Arc<Self>, orders: &mut Vec<ToNode>) {
-        if let Some(ToNode::Install { overlay, topology, hosts }) = orders.first() {
-            let (version, hosts) = (topology.version(), hosts.iter().cloned().collect());
-            if let Err(error) = self.install(*overlay, topology.clone(), hosts).await {
+        if let Some(ToNode::Install { overlay, topology, plain, hosts }) = orders.first() {
+            let (version, plain) = (topology.version(), plain.iter().copied().collect());
+            let hosts = hosts.iter().cloned().collect();
+            if let Err(error) = self.install(*overlay, topology.clone(), plain, hosts).await {
                 tracing::warn!("topology {version} is not installed: {error}");
                 let way_out = "it is tried again; the log of this host's node says more";
                 let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), way_out) };

@@ -7,6 +7,7 @@ use moves::HostName;
 use overlay::matrix::Traffic;
 use overlay::switch::{Gate, MacState, Origin, PortId, State};
 use overlay::topology::NodeId;
+use overlay::tunnel::header::Protection;
 use overlay_io::counters::Counter;
 use rpc::net::{Device, Question};
 use rpc::wire::split_reason;
@@ -69,6 +70,7 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
             host: host.to_string(),
             address: peer.as_ref().map(|peer| peer.address.to_string()),
             connected,
+            plain: peer.is_some_and(|peer| peer.protection == Protection::Plain),
             datagram_bytes: peer.map_or(0, |peer| peer.arrives),
             round_trip_us: peer.and_then(|peer| peer.round_trip).map(microseconds),
             sent: peer.map_or(0, |peer| peer.sent),

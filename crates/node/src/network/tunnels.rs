@@ -14,7 +14,7 @@ use overlay::topology::NodeId;
 use overlay::tunnel::keys::{Direction, Root};
 use overlay::tunnel::lane::Limits;
 use overlay_io::path_limit::path_limit;
-use overlay_io::peer::Agreement;
+use overlay_io::peer::{Agreement, PlainAgreement, Terms};
 use rpc::net::{Hello, Tunnel};
 use rpc::wire::Opening;
 use rpc::{Stream, channel, frame};
@@ -37,9 +37,17 @@ const SAFE: usize = 1200;
 #[derive(Default)]
 pub struct Tunnels(HashMap<HostName, Entry>);
 
+/// A host to which this one sends directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub node: NodeId,
+    /// Datagrams need not be sealed.
+    pub plain: bool,
+}
+
 /// One of them.
 struct Entry {
-    node: NodeId,
+    neighbour: Neighbour,
     /// The connection that stands.
     connection: Option<Connection>,
     /// What dials, if this host does.
@@ -67,35 +75,37 @@ impl Tunnels {
         &mut self,
         own: &Arc<Node>,
         me: NodeId,
-        neighbours: &HashMap<HostName, NodeId>,
+        neighbours: &HashMap<HostName, Neighbour>,
     ) -> Vec<NodeId> {
         let mut replaced = Vec::new();
-        for (host, node) in neighbours {
-            if self.0.get(host).is_some_and(|entry| entry.node == *node) {
+        for (host, neighbour) in neighbours {
+            if self.0.get(host).is_some_and(|entry| entry.neighbour == *neighbour) {
                 continue;
             }
-            let dials = me > *node;
+            let dials = me > neighbour.node;
             let dialling =
                 dials.then(|| tokio::spawn(own.clone().keep_dialling(host.clone())).abort_handle());
-            let before = self.0.insert(host.clone(), Entry { node: *node, connection: None, dialling });
-            replaced.extend(before.map(|entry| entry.node));
+            let entry = Entry { neighbour: *neighbour, connection: None, dialling };
+            let before = self.0.insert(host.clone(), entry).map(|entry| entry.neighbour.node);
+            // With the same node it goes on as was agreed on until there is another agreement.
+            replaced.extend(before.filter(|node| *node != neighbour.node));
         }
         replaced
     }
 
     /// Closes all tunnels but those to `neighbours`, and says to which nodes they went.
-    pub fn keep_only(&mut self, neighbours: &HashMap<HostName, NodeId>) -> Vec<NodeId> {
+    pub fn keep_only(&mut self, neighbours: &HashMap<HostName, Neighbour>) -> Vec<NodeId> {
         let gone = self.0.extract_if(|host, _| !neighbours.contains_key(host));
-        gone.map(|(_, entry)| entry.node).collect()
+        gone.map(|(_, entry)| entry.neighbour.node).collect()
     }
 
     /// Hosts and their nodes, and whether the connection stands.
     pub fn iter(&self) -> impl Iterator<Item = (&HostName, NodeId, bool)> {
-        self.0.iter().map(|(host, entry)| (host, entry.node, entry.connection.is_some()))
+        self.0.iter().map(|(host, entry)| (host, entry.neighbour.node, entry.connection.is_some()))
     }
 
     /// Whether the connections to all `neighbours` stand.
-    pub fn stand(&self, neighbours: &HashMap<HostName, NodeId>) -> bool {
+    pub fn stand(&self, neighbours: &HashMap<HostName, Neighbour>) -> bool {
         let stands = |host| self.0.get(host).is_some_and(|entry| entry.connection.is_some());
         neighbours.keys().all(stands)
     }
@@ -139,16 +149,20 @@ impl Node {
         mut stream: Stream,
         direction: Direction,
     ) -> io::Result<()> {
-        let own = Hello { session: self.network.next_session(), port: self.network.address.port() };
+        let plain = self.needs_no_seal(host).await;
+        let own = Hello { session: self.network.next_session(), port: self.network.address.port(), plain };
         if direction == Direction::FromDialer {
             frame::send(&mut stream, &own).await?;
         }
         let theirs: Hello = timeout(HELLO_LIMIT, frame::receive(&mut stream)).await??;
-        let secret = stream.export_secret(Root::LABEL)?;
-        let (limits, address) =
-            (Limits::default(), SocketAddr::new(stream.peer_address()?.ip(), theirs.port));
-        let agreed = Agreement { secret, direction, own: own.session, theirs: theirs.session, limits };
-        let closing = self.connected(host, address, agreed).await?;
+        let address = SocketAddr::new(stream.peer_address()?.ip(), theirs.port);
+        let terms = if own.plain && theirs.plain {
+            PlainAgreement { own: own.session, theirs: theirs.session }.into()
+        } else {
+            let (secret, limits) = (stream.export_secret(Root::LABEL)?, Limits::default());
+            Agreement { secret, direction, own: own.session, theirs: theirs.session, limits }.into()
+        };
+        let closing = self.connected(host, address, own.session, direction, terms).await?;
         let held = async {
             if direction == Direction::FromListener {
                 frame::send(&mut stream, &own).await?;
@@ -165,24 +179,34 @@ impl Node {
         Ok(())
     }
 
+    /// Whether the coordinator says that datagrams to `host` need not be sealed.
+    async fn needs_no_seal(&self, host: &HostName) -> bool {
+        let joined = self.network.lock().await;
+        let entry = joined.as_ref().and_then(|joined| joined.tunnels.0.get(host));
+        entry.is_some_and(|entry| entry.neighbour.plain)
+    }
+
     /// Notes a connection. What is returned says when it is to be closed.
     async fn connected(
         &self,
         host: &HostName,
         address: SocketAddr,
-        agreed: Agreement,
+        session: u32,
+        direction: Direction,
+        terms: Terms,
     ) -> io::Result<oneshot::Receiver<()>> {
         let mut joined = self.network.lock().await;
         let stranger = || io::Error::other(format!("there is no link to {host}"));
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
         let (closes, closing) = oneshot::channel();
-        entry.connection = Some(Connection { session: agreed.own, _closes: closes });
+        entry.connection = Some(Connection { session, _closes: closes });
         let longest = path_limit(address).unwrap_or(SAFE);
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
-        match agreed.direction {
-            Direction::FromDialer => joined.plane.connect(entry.node, address, agreed, longest),
-            Direction::FromListener => joined.plane.expect(entry.node, address, agreed, longest),
+        let node = entry.neighbour.node;
+        match direction {
+            Direction::FromDialer => joined.plane.connect(node, address, terms, longest),
+            Direction::FromListener => joined.plane.expect(node, address, terms, longest),
         }
         self.network.connected.notify_waiters();
         Ok(closing)

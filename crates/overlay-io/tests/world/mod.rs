@@ -114,7 +114,7 @@ impl World {
         let world = Self::apart(&vec![Offloads::ALL; hosts.into()], mtu);
         world.for_each_link(|plane, own, other| {
             let Agreement { own, theirs, .. } = agreement(own, other.node, 0);
-            plane.connect_plain(other.node, other.address, PlainAgreement { own, theirs }, mtu - 28);
+            plane.connect(other.node, other.address, PlainAgreement { own, theirs }, mtu - 28);
         });
         world
     }

@@ -21,6 +21,9 @@ pub struct Arguments {
     /// The host in the middle of a star, to which hosts are linked that come later [default: the one that is it now, or the first]
     #[arg(long, value_name = "HOST")]
     center: Option<String>,
+    /// Does not seal datagrams: for ways between hosts that nobody else has access to. Who has can read and write all
+    #[arg(long)]
+    plain: bool,
 }
 
 /// A [`Shape`] as it is typed.
@@ -46,6 +49,7 @@ impl From<Choice> for Shape {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        change(target, NetChange::Lay { shape: self.shape.into(), center: self.center })
+        let Self { shape, center, plain } = self;
+        change(target, NetChange::Lay { shape: shape.into(), center, plain })
     }
 }

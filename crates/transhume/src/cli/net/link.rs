@@ -34,6 +34,9 @@ struct Add {
     /// What the way over the link costs; frames take the way that costs least
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
+    /// Does not seal datagrams: for a way that nobody else has access to. Who has can read and write all
+    #[arg(long)]
+    plain: bool,
 }
 
 /// Takes the link between two hosts away, unless it is the only way to some host
@@ -49,7 +52,9 @@ struct Rm {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         match self.command {
-            Command::Add(Add { a, b, cost }) => change(target, NetChange::AddLink { ends: [a, b], cost }),
+            Command::Add(Add { a, b, cost, plain }) => {
+                change(target, NetChange::AddLink { ends: [a, b], cost, plain })
+            }
             Command::Rm(Rm { a, b }) => change(target, NetChange::RemoveLink { ends: [a, b] }),
         }
     }

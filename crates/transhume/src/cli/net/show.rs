@@ -141,7 +141,7 @@ impl Links {
         } else {
             let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
             output::write(table::render(
-                ["HOST", "HOST", "COST", "STATE", "DATAGRAM", "ROUND TRIP", "LOST"],
+                ["HOST", "HOST", "COST", "STATE", "SEALED", "DATAGRAM", "ROUND TRIP", "LOST"],
                 &rows,
             ))?;
         }
@@ -211,7 +211,7 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
     [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
 }
 
-fn link(hosts: &[NetHost], link: &NetLink) -> [String; 7] {
+fn link(hosts: &[NetHost], link: &NetLink) -> [String; 8] {
     let [a, b] = &link.ends;
     let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
     let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
@@ -222,6 +222,7 @@ fn link(hosts: &[NetHost], link: &NetLink) -> [String; 7] {
         b.clone(),
         link.cost.to_string(),
         if link.up { "up" } else { "down" }.into(),
+        if link.plain { "no" } else { "yes" }.into(),
         cell(tunnel.map(|tunnel| tunnel.datagram_bytes.to_string())),
         cell(tunnel.and_then(|tunnel| tunnel.round_trip_us).map(|us| format!("{:.2} ms", us as f64 / 1e3))),
         cell(
