@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{NetHost, NetLink, NetStatus};
-use e2e::program::Program;
+use e2e::program::{Program, run};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use lab::Place;
@@ -13,6 +13,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
 const HOME_LAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/home_lan.sh");
 const LEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lease.sh");
 const PORT: &str = "7500";
+const READ: &str = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())";
 
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -162,6 +163,14 @@ fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
         Ok(most["bytes"].as_u64() > Some(4 << 20) && most["frames"].as_u64() > Some(1000))
     })?;
     stream.end()?;
+    let read = ["lab", "exec", "h1", "--", "/usr/bin/python3", "-c", READ, "http://10.77.0.1:9464/metrics"];
+    let metrics = run(&mut lab.command(&read), LIMIT)?.lines;
+    for wanted in
+        ["tunnel_up{peer=\"h2\"} 1.0", "device_up{device=\"tap1\"} 1.0", "flow_bytes_per_second{source="]
+    {
+        let wanted = format!("transhume_overlay_{wanted}");
+        ensure!(metrics.iter().any(|line| line.starts_with(&wanted)), "{wanted} is not in {metrics:#?}");
+    }
     let known = status(&lab)?.hosts.into_iter().filter_map(|host| host.state).flat_map(|state| state.tunnels);
     for tunnel in known {
         ensure!(tunnel.round_trip_us.is_some_and(|time| time > 0) && tunnel.sent > 0, "{tunnel:?}");

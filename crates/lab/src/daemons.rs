@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::Doing;
-use crate::layout::{Layout, control_address};
+use crate::layout::{Layout, control_address, metrics_address};
 use crate::network::namespace_file;
 use crate::process::{Identity, wait_for_end};
 use crate::record::{Record, write_json};
@@ -113,6 +113,7 @@ fn coordinator_arguments(command: &mut Command, layout: &Layout) {
 fn node_arguments(command: &mut Command, layout: &Layout, host: Host) {
     let coordinator = control_address(Place::Coordinator);
     command.args(["node", "--name", &host.to_string(), "--join", &coordinator.to_string()]);
+    command.arg("--metrics").arg(metrics_address(host).to_string());
     command.arg("--images").arg(layout.images_in_memory().join(host.to_string()));
     command.arg("--images").arg(layout.state(Place::Host(host)).join("images"));
 }

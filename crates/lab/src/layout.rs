@@ -20,6 +20,9 @@ pub const PREFIX_LENGTH: u8 = 16;
 /// Where the coordinator waits for nodes, and each node for the coordinator and other nodes.
 pub const CONTROL_PORT: u16 = 7700;
 
+/// Where each node's metrics are.
+const METRICS_PORT: u16 = 9464;
+
 /// The names and paths of one lab.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -138,6 +141,12 @@ pub fn mac(place: Place) -> String {
 #[must_use]
 pub fn control_address(place: Place) -> SocketAddr {
     (address(place), CONTROL_PORT).into()
+}
+
+/// Where the metrics of `host` are.
+#[must_use]
+pub fn metrics_address(host: Host) -> SocketAddr {
+    (address(Place::Host(host)), METRICS_PORT).into()
 }
 
 fn last_byte(host: Host) -> u8 {

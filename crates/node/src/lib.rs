@@ -15,7 +15,7 @@
 //! * [`operations`]: what the state machine can ask for, with engine and broker.
 //! * [`control`]: the connection to the coordinator.
 //! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
-//! * [`network`]: the overlay.
+//! * [`network`]: the overlay. [`metrics`]: how it is, for Prometheus.
 //! * [`state`], [`directory`]: what the node keeps in files, and in memory.
 //!
 //! The node may be killed at any time: instances are not its children and run on, what it must
@@ -29,6 +29,7 @@ mod images;
 mod instances;
 mod links;
 mod listener;
+mod metrics;
 mod network;
 mod node;
 mod operations;
@@ -54,6 +55,8 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// Where the coordinator listens.
     pub join: SocketAddr,
+    /// Where Prometheus reads metrics, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// The directory with the host's certificate.
     pub pki: PathBuf,
     /// The directory for what the node must remember; its own alone.

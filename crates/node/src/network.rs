@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use api::{NetFlow, NetHostState};
 use moves::HostName;
 use overlay::Mac;
 use overlay::switch::{Entry, Limits, Switch};
@@ -231,6 +232,14 @@ impl Node {
             for node in joined.tunnels.keep_only(&neighbours) {
                 joined.plane.disconnect(node);
             }
+        }
+    }
+
+    /// How the overlay is on this host, and who sends how much to whom of late.
+    pub async fn look_at_network(&self, window_s: u64) -> (NetHostState, Vec<NetFlow>) {
+        match &*self.network.lock().await {
+            Some(joined) => (state::of(joined), state::flows(joined, window_s)),
+            None => Default::default(),
         }
     }
 

@@ -25,6 +25,7 @@ use crate::directory::Directory;
 use crate::images::Receptions;
 use crate::instances::{Ended, Live};
 use crate::links::{DataPort, NodePeers};
+use crate::metrics;
 use crate::network::{Network, Orders};
 use crate::peers::Pool;
 use crate::state::StateFiles;
@@ -80,6 +81,10 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     }
     let listener = listen(options.listen).await?;
     let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
+    let metrics = match options.metrics {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
     let join = options.join;
     let address = local_address(&listener)?;
     let (node, orders, outputs) = make(options, address, local_address(&data)?.port())?;
@@ -89,6 +94,9 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     tokio::spawn(node.clone().follow_orders(orders));
     tokio::spawn(node.clone().accept(listener));
     tokio::spawn(node.clone().accept_data(data));
+    if let Some(listener) = metrics {
+        tokio::spawn(metrics::serve(node.clone(), listener));
+    }
     Ok(Begun { node, join, address })
 }
 

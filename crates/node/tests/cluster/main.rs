@@ -85,6 +85,7 @@ impl Cluster {
             name: HOSTS[host].into(),
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             join: self.join,
+            metrics: None,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
             engine: Box::new(Handle(self.engines[host].clone())),

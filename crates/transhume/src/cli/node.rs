@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Where the coordinator listens
     #[arg(long, value_name = "ADDRESS:PORT")]
     join: SocketAddr,
+    /// Where Prometheus reads metrics of the overlay, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// The folder with this host's certificate and key, and `authority.pem`
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     pki: PathBuf,
@@ -73,6 +76,7 @@ impl Arguments {
             name: self.name,
             listen: self.listen,
             join: self.join,
+            metrics: self.metrics,
             pki: self.pki,
             state: self.state,
             engine: Box::new(engine),
