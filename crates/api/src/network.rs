@@ -144,6 +144,8 @@ pub struct NetHostState {
     pub tunnels: Vec<NetTunnel>,
     /// How many MACs are known.
     pub macs: usize,
+    /// What is left to its kernel.
+    pub offloads: Vec<String>,
     /// How many frames and datagrams went nowhere, by reason, where there are any.
     pub dropped: Vec<(String, u64)>,
 }

@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use engines::Engine;
 use moves::InvalidHostName;
+use overlay_io::offloads::Offloads;
 use rpc::pki::PkiError;
 use rustix::process::{Resource, Rlimit};
 use store::StoreError;
@@ -55,6 +56,8 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// Where the coordinator listens.
     pub join: SocketAddr,
+    /// What the overlay may leave to the kernel, if that does it right.
+    pub offloads: Offloads,
     /// Where Prometheus reads metrics, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// The directory with the host's certificate.

@@ -204,6 +204,7 @@ mod tests {
             devices: vec![device],
             tunnels: vec![tunnel],
             macs: 9,
+            offloads: Vec::new(),
             dropped: vec![("replayed".into(), 4)],
         };
         let flow = NetFlow {

@@ -49,6 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Network {
     /// Where datagrams are received.
     address: SocketAddr,
+    /// What may be left to the kernel.
+    offloads: Offloads,
     joined: Mutex<Option<Joined>>,
     sessions: AtomicU32,
     orders: mpsc::UnboundedSender<Order>,
@@ -67,6 +69,8 @@ struct Joined {
     plain: HashSet<(NodeId, NodeId)>,
     hosts: BTreeMap<NodeId, HostName>,
     tunnels: Tunnels,
+    /// What is left to the kernel.
+    offloads: Offloads,
     devices: Devices,
     /// Stations of which the coordinator has begun to tell.
     told: Vec<Entry>,
@@ -96,14 +100,14 @@ fn not_joined() -> String {
     reason("the overlay does not join this host", "`transhume net layout` joins all hosts that are up")
 }
 
-/// What can be left to this host's kernel.
-async fn usable_offloads() -> Offloads {
-    let tried = tokio::task::spawn_blocking(|| Offloads::ALL.probe()).await;
+/// What of `wanted` this host's kernel does right.
+async fn usable_offloads(wanted: Offloads) -> Offloads {
+    let tried = tokio::task::spawn_blocking(move || wanted.probe()).await;
     let offloads = tried.map_err(io::Error::other).and_then(|probed| probed).unwrap_or_else(|error| {
         tracing::warn!("the kernel's offloads cannot be tried, and are not used: {error}");
         Offloads::NONE
     });
-    if offloads != Offloads::ALL {
+    if offloads != wanted {
         tracing::warn!("of the kernel's offloads these can be used: {offloads:?}");
     }
     offloads
@@ -112,13 +116,14 @@ async fn usable_offloads() -> Offloads {
 impl Network {
     /// Nothing yet. Datagrams will be received at `address`. Beside it what the coordinator will say, for
     /// [`Node::follow_orders`].
-    pub fn new(address: SocketAddr) -> io::Result<(Self, Orders)> {
+    pub fn new(address: SocketAddr, offloads: Offloads) -> io::Result<(Self, Orders)> {
         let mut first = [0; 4];
         // A number that an earlier node had means nothing to this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
-        let network = Self { address, joined: Mutex::default(), sessions, orders, connected: Notify::new() };
+        let (joined, connected) = (Mutex::default(), Notify::new());
+        let network = Self { address, offloads, joined, sessions, orders, connected };
         Ok((network, Orders(given)))
     }
 
@@ -197,13 +202,14 @@ impl Node {
         let mut socket = Socket::bind(self.network.address).map_err(|error| {
             io::Error::new(error.kind(), format!("datagrams at {}: {error}", self.network.address))
         })?;
-        let offloads = usable_offloads().await;
+        let offloads = usable_offloads(self.network.offloads).await;
         socket.set_offloads(offloads)?;
         let switch = Switch::new(me, u64::from_ne_bytes(nonce), Limits::default());
         let plane = Arc::new(Plane::start(switch, socket)?);
         Ok(Joined {
             overlay,
             me,
+            offloads,
             devices: Devices::new(plane.clone(), offloads.of_taps()),
             plane,
             topology: topology.clone(),

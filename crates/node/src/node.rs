@@ -109,7 +109,8 @@ fn make(
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
-    let (network, orders) = Network::new(address).map_err(|source| io_error("random numbers", source))?;
+    let (network, orders) =
+        Network::new(address, options.offloads).map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {

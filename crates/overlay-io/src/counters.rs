@@ -40,6 +40,8 @@ counters! {
     Forged = "forged",
     /// A datagram that holds nothing that a node says.
     Malformed = "malformed",
+    /// A segment that a port's device has not taken, and which was cut.
+    SegmentRefused = "segment-refused",
     /// A frame from a port that cannot be cut as its header says.
     Unsplittable = "unsplittable",
     /// A frame for a node with which there is no session.

@@ -48,7 +48,10 @@ impl<'a> Bound<'a> {
         let mut parts: ArrayVec<IoSlice<'_>, { MOST_PIECES + 2 }> = ArrayVec::new();
         parts.extend([IoSlice::new(&vnet), IoSlice::new(segment.header)]);
         parts.extend(segment.payloads.iter().map(|payload| IoSlice::new(payload)));
-        shared.write(port, &parts);
+        if !shared.write(port, &segment.vnet, &parts) {
+            let whole: Vec<u8> = parts[1..].iter().flat_map(|part| part.iter().copied()).collect();
+            shared.write_frame(port, &segment.vnet, &whole);
+        }
     }
 }
 

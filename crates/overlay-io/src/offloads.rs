@@ -22,12 +22,64 @@ pub struct Offloads {
     pub udp_segments: bool,
 }
 
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// [`Offloads::udp_segment`].
+    UdpSegment,
+    /// [`Offloads::udp_gro`].
+    UdpGro,
+    /// [`Offloads::tcp_segments`].
+    TcpSegments,
+    /// [`Offloads::udp_segments`].
+    UdpSegments,
+}
+
+impl Offload {
+    /// Each of them.
+    pub const EACH: [Self; 4] = [Self::UdpSegment, Self::UdpGro, Self::TcpSegments, Self::UdpSegments];
+
+    /// How it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UdpSegment => "udp-segment",
+            Self::UdpGro => "udp-gro",
+            Self::TcpSegments => "tcp-segments",
+            Self::UdpSegments => "udp-segments",
+        }
+    }
+}
+
 impl Offloads {
     /// None.
     pub const NONE: Self =
         Self { udp_segment: false, udp_gro: false, tcp_segments: false, udp_segments: false };
     /// All.
     pub const ALL: Self = Self { udp_segment: true, udp_gro: true, tcp_segments: true, udp_segments: true };
+
+    /// These but for `off`.
+    #[must_use]
+    pub fn without(mut self, off: &[Offload]) -> Self {
+        for offload in off {
+            *self.place(*offload) = false;
+        }
+        self
+    }
+
+    /// Those that are on.
+    pub fn on(mut self) -> impl Iterator<Item = Offload> {
+        Offload::EACH.into_iter().filter(move |offload| *self.place(*offload))
+    }
+
+    fn place(&mut self, offload: Offload) -> &mut bool {
+        match offload {
+            Offload::UdpSegment => &mut self.udp_segment,
+            Offload::UdpGro => &mut self.udp_gro,
+            Offload::TcpSegments => &mut self.tcp_segments,
+            Offload::UdpSegments => &mut self.udp_segments,
+        }
+    }
 
     /// Tries each of these, and returns those that the kernel has and does right. That takes milliseconds; for each that fails,
     /// some seconds.

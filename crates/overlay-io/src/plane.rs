@@ -70,30 +70,48 @@ impl Shared {
 
     /// Whether `port` takes segments of what the frame is that came with `vnet`.
     pub fn takes_segments(&self, port: PortId, vnet: &VnetHeader) -> bool {
-        let offloads = self.tap(port).map_or(tap::Offloads::NONE, |tap| tap.offloads());
-        if vnet.is_udp() { offloads.udp } else { offloads.tcp }
+        self.tap(port).is_some_and(|tap| tap.takes_segments(vnet.is_udp()))
     }
 
     /// Writes `frame`, which came with `vnet`, to `port`; a segment that this does not take is cut.
     pub fn write_frame(&self, port: PortId, vnet: &VnetHeader, frame: &[u8]) {
-        if !vnet.is_segment() || self.takes_segments(port, vnet) {
-            return self.write(port, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]);
-        }
-        let Ok(plan) = Plan::of(vnet, frame) else { return self.counters.count(Counter::Unsplittable) };
-        let header = plan.piece_vnet().encode();
-        let mut piece = vec![0; plan.piece_length(0)];
-        for index in 0..plan.pieces() {
-            let length = plan.write_piece(index, frame, &mut piece);
-            self.write(port, &[IoSlice::new(&header), IoSlice::new(&piece[..length])]);
+        let is_cut = vnet.is_segment() && !self.takes_segments(port, vnet);
+        if is_cut || !self.write(port, vnet, &[IoSlice::new(&vnet.encode()), IoSlice::new(frame)]) {
+            self.write_pieces(port, vnet, frame);
         }
     }
 
-    /// Writes a frame, with its header, to `port`.
-    pub fn write(&self, port: PortId, parts: &[IoSlice<'_>]) {
-        let tap = self.tap(port);
-        if tap.is_none_or(|tap| tap.write(parts).is_err()) {
+    fn write_pieces(&self, port: PortId, vnet: &VnetHeader, frame: &[u8]) {
+        let Ok(plan) = Plan::of(vnet, frame) else { return self.counters.count(Counter::Unsplittable) };
+        let vnet = plan.piece_vnet();
+        let header = vnet.encode();
+        let mut piece = vec![0; plan.piece_length(0)];
+        for index in 0..plan.pieces() {
+            let length = plan.write_piece(index, frame, &mut piece);
+            self.write(port, &vnet, &[IoSlice::new(&header), IoSlice::new(&piece[..length])]);
+        }
+    }
+
+    /// Writes a frame, which came with `vnet`, with its header to `port`. False if it is a segment that the kernel does not
+    /// take, and which has to be cut.
+    pub fn write(&self, port: PortId, vnet: &VnetHeader, parts: &[IoSlice<'_>]) -> bool {
+        let Some(tap) = self.tap(port) else {
+            self.counters.count(Counter::NotWritten);
+            return true;
+        };
+        let written = tap.write(parts);
+        let is_refused = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput);
+        if vnet.is_segment() {
+            tap.note_segment(vnet.is_udp(), !is_refused);
+            if is_refused {
+                self.counters.count(Counter::SegmentRefused);
+                return false;
+            }
+        }
+        if written.is_err() {
             self.counters.count(Counter::NotWritten);
         }
+        true
     }
 }
 

@@ -6,11 +6,15 @@
 use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
 /// The most bytes of a frame that is read: a datagram's limit with an Ethernet header, two tags, and the header before it.
 pub const MOST: usize = 65_535 + 14 + 2 * 4 + 10;
+
+/// So many segments may be refused: one that somebody has made wrongly does not mean that the kernel does all wrong.
+const PATIENCE: u8 = 16;
 
 /// What the kernel may leave to who reads, and who reads to the kernel (`linux/if_tun.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,9 @@ pub enum OpenError {
 pub struct Tap {
     file: OwnedFd,
     offloads: Offloads,
+    /// Segments that the kernel has refused since it took one.
+    refused_tcp: AtomicU8,
+    refused_udp: AtomicU8,
 }
 
 impl Tap {
@@ -77,7 +84,8 @@ impl Tap {
         // SAFETY: the request is live, and as long as the call reads.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
         check(result).map_err(|source| OpenError::Refused { name: name.to_owned(), source })?;
-        Ok(Self { file, offloads: Offloads::NONE })
+        let offloads = Offloads::NONE;
+        Ok(Self { file, offloads, refused_tcp: AtomicU8::new(0), refused_udp: AtomicU8::new(0) })
     }
 
     /// Says which offloads are used from now on.
@@ -92,10 +100,26 @@ impl Tap {
         Ok(())
     }
 
-    /// Which offloads are used.
+    /// Whether it takes segments longer than a frame, of UDP or of TCP.
     #[must_use]
-    pub fn offloads(&self) -> Offloads {
-        self.offloads
+    pub fn takes_segments(&self, udp: bool) -> bool {
+        let is_on = if udp { self.offloads.udp } else { self.offloads.tcp };
+        is_on && self.refused(udp).load(Ordering::Relaxed) < PATIENCE
+    }
+
+    /// Notes whether the kernel has taken such a segment. After [`PATIENCE`] refusals without a pause it gets none any more.
+    pub fn note_segment(&self, udp: bool, is_taken: bool) {
+        let refused = self.refused(udp);
+        let before = refused.load(Ordering::Relaxed);
+        if !is_taken {
+            refused.store(before.saturating_add(1), Ordering::Relaxed);
+        } else if (1..PATIENCE).contains(&before) {
+            refused.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn refused(&self, udp: bool) -> &AtomicU8 {
+        if udp { &self.refused_udp } else { &self.refused_tcp }
     }
 
     /// Reads the header of a frame, and the frame, into `into`, which has room for [`MOST`] bytes. Returns how many.

@@ -105,3 +105,19 @@ fn names_that_cannot_be_are_refused() {
         assert!(matches!(Tap::new(name), Err(OpenError::Name(given)) if given == name), "{name:?}");
     }
 }
+
+#[test]
+fn a_kernel_that_refuses_segments_gets_none_any_more() {
+    const PATIENCE: usize = 16;
+    isolated(|| {
+        let tap = tap(Offloads::ALL);
+        let refuse = |times| (0..times).for_each(|_| tap.note_segment(true, false));
+        refuse(PATIENCE - 1);
+        tap.note_segment(true, true);
+        refuse(PATIENCE - 1);
+        assert!(tap.takes_segments(true), "it took one in between");
+        refuse(1);
+        tap.note_segment(true, true);
+        assert!(!tap.takes_segments(true) && tap.takes_segments(false));
+    });
+}

@@ -22,6 +22,7 @@ pub fn of(joined: &Joined) -> NetHostState {
         devices: devices(joined, &switch),
         tunnels: tunnels(joined),
         macs: switch.macs.len(),
+        offloads: joined.offloads.on().map(|offload| offload.name().to_owned()).collect(),
         dropped: dropped(joined, &switch),
     }
 }

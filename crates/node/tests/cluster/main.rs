@@ -24,6 +24,7 @@ use fabric::directory::{self, Entry};
 use fabric::{Epoch, FabricId};
 use library::{LIMIT, Library, assert_linked, run_command};
 use node::NodeOptions;
+use overlay_io::offloads::Offloads;
 use tokio::runtime::Runtime;
 
 const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
@@ -86,6 +87,7 @@ impl Cluster {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             join: self.join,
             metrics: None,
+            offloads: Offloads::ALL,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
             engine: Box::new(Handle(self.engines[host].clone())),

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engines::process::{Config, ProcessEngine};
 use node::NodeOptions;
+use overlay_io::offloads::{Offload, Offloads};
 
 use crate::failure::{Failure, Result};
 use crate::logging::Logging;
@@ -33,6 +35,9 @@ pub struct Arguments {
     /// Where the coordinator listens
     #[arg(long, value_name = "ADDRESS:PORT")]
     join: SocketAddr,
+    /// What the overlay does not leave to the kernel, which all else is tried for at first. Without all of it traffic is slower
+    #[arg(long, value_name = "OFFLOAD", value_delimiter = ',', value_parser = offload())]
+    without: Vec<Offload>,
     /// Where Prometheus reads metrics of the overlay, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
@@ -77,6 +82,7 @@ impl Arguments {
             listen: self.listen,
             join: self.join,
             metrics: self.metrics,
+            offloads: Offloads::ALL.without(&self.without),
             pki: self.pki,
             state: self.state,
             engine: Box::new(engine),
@@ -85,6 +91,15 @@ impl Arguments {
         .map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Reads the name of an offload.
+fn offload() -> impl TypedValueParser<Value = Offload> {
+    let names = Offload::EACH.map(Offload::name);
+    PossibleValuesParser::new(names).try_map(|name| {
+        let found = Offload::EACH.into_iter().find(|offload| offload.name() == name);
+        found.ok_or("it is no offload")
+    })
 }
 
 /// How long a host that is very busy may take to start a command.
