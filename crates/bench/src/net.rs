@@ -5,6 +5,7 @@
 //! * [`measure`]: one run of iperf3, or of [`ping`].
 //! * [`ping`]: round trips of small datagrams.
 //! * [`comparison`]: all of them in turn.
+//! * [`upkeep`]: what it costs while nothing is carried.
 //! * [`table`]: what people see of it.
 
 use std::net::Ipv4Addr;
@@ -15,6 +16,7 @@ pub mod measure;
 pub mod peer;
 pub mod ping;
 pub mod table;
+pub mod upkeep;
 
 /// The host from which is sent.
 pub const SENDER: &str = "h1";

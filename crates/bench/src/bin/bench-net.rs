@@ -9,6 +9,7 @@ use bench::net::ground::Ground;
 use bench::net::measure::{self, QUANTITIES};
 use bench::net::peer::{Peer, Running};
 use bench::net::table::Table;
+use bench::net::upkeep;
 use bench::report::{self, Row};
 use clap::{Parser, ValueEnum};
 
@@ -48,6 +49,11 @@ fn main() -> Result<()> {
         println!("{}", table.line(&figures));
         complete &= figures.ours().is_some();
         rows.extend(figures.rows());
+    }
+    ground.prepare(&comparison.paths[1])?;
+    for row in upkeep::rows(&ground)? {
+        println!("{}", row.in_words());
+        rows.push(row);
     }
     missing.iter().for_each(|missing| println!("{}", missing.in_words()));
     report::print_with_missing("net", &rows, &missing)?;

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use api::NetStatus;
 use e2e::interrupt;
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
@@ -26,6 +27,9 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often it is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The overlay's device of a host.
+pub const TAP: &str = "tap1";
 
 /// The interface of a host that leads to the other.
 const CABLE: &str = "cable0";
@@ -56,7 +60,7 @@ impl Ground {
         ground.net(&["layout", "star"])?;
         for host in [SENDER, RECEIVER] {
             let address = format!("{}/24", address_in(0, host)?);
-            ground.net(&["attach", host, "tap1", "--address", &address])?;
+            ground.net(&["attach", host, TAP, "--address", &address])?;
         }
         Ok(ground)
     }
@@ -131,6 +135,27 @@ impl Ground {
     #[must_use]
     pub fn pki(&self) -> PathBuf {
         self.lab.lab.layout().pki()
+    }
+
+    /// The process of the node of `host`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn node(&self, host: &str) -> Result<i32> {
+        let status = self.lab.lab.status()?;
+        let found = status.hosts.iter().find(|of| of.name.to_string() == host);
+        found.and_then(|found| found.node.pid).with_context(|| format!("{host} has no node"))
+    }
+
+    /// How many MACs the node of `host` knows.
+    ///
+    /// # Errors
+    /// If it does not say so.
+    pub fn known_macs(&self, host: &str) -> Result<usize> {
+        let said = self.lab.transhume(&["net", "status", "--json"])?.success()?.lines.join("\n");
+        let status: NetStatus = serde_json::from_str(&said)?;
+        let state = status.hosts.into_iter().find(|of| of.name == host).and_then(|of| of.state);
+        Ok(state.with_context(|| format!("{host} does not answer"))?.macs)
     }
 
     /// The network namespace of `host`.
