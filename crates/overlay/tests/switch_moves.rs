@@ -161,7 +161,7 @@ fn a_commit_to_elsewhere_voids_what_was_prepared_for_it() {
     switch.prepare(mac(1), TWO, Epoch(5)).unwrap();
     switch.commit(&entry(1, LEFT, None, 3), NOW, &mut out).unwrap();
     push(&mut switch, &entry(1, ME, None, 5));
-    assert_eq!(switch.state(NOW).macs[0].port, Some(TWO), "what is for a later move stays");
+    assert_eq!(macs(&switch, NOW)[0].port, Some(TWO), "what is for a later move stays");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn what_the_coordinator_does_not_know_any_more_is_withdrawn() {
     push(&mut switch, &entry(2, LEFT, None, 2));
     push(&mut switch, &entry(9, RIGHT, None, 7));
     switch.withdraw_others(&[mac(1)].into(), Epoch(5), NOW);
-    let known: Vec<_> = switch.state(NOW).macs.iter().map(|known| known.mac).collect();
+    let known: Vec<_> = macs(&switch, NOW).iter().map(|known| known.mac).collect();
     assert_eq!(known, [mac(1), mac(9)], "what is newer came meanwhile");
     let mut out = vec![];
     assert_eq!(switch.commit(&entry(2, LEFT, None, 5), NOW, &mut out), Ok(false));

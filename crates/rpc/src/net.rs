@@ -114,7 +114,10 @@ pub enum Question {
     /// How is the overlay?
     State,
     /// Where are MACs? At most [`MOST_MACS`](Self::MOST_MACS) are said.
-    Macs,
+    Macs {
+        /// The number of the first that is to be said.
+        first: usize,
+    },
     /// Who has sent how much to whom? At most [`MOST_FLOWS`](Self::MOST_FLOWS) are said, and the rest as one.
     Matrix {
         /// In how many seconds.
@@ -153,7 +156,7 @@ impl Question {
     /// Whether it asks how things are, and no more.
     #[must_use]
     pub fn is_about_the_present(&self) -> bool {
-        matches!(self, Self::State | Self::Macs | Self::Matrix { .. })
+        matches!(self, Self::State | Self::Macs { .. } | Self::Matrix { .. })
     }
 }
 

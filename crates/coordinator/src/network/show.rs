@@ -47,10 +47,18 @@ pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()
 /// If the client cannot be told.
 pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (_, plan) = overview(cluster);
-    for (host, answer) in ask_all(cluster, &plan, &Question::Macs).await {
-        let Some(Answer::Macs(macs)) = answer else { continue };
-        for macs in macs.chunks(AT_ONCE) {
-            client.say(&Event::NetMacs { host: host.to_string(), macs: macs.to_vec() }).await?;
+    for host in plan.members() {
+        let mut first = 0;
+        loop {
+            let answer = cluster.ask_net(host, Question::Macs { first }, LIMIT).await;
+            let Ok(Answer::Macs(macs)) = answer else { break };
+            for macs in macs.chunks(AT_ONCE) {
+                client.say(&Event::NetMacs { host: host.to_string(), macs: macs.to_vec() }).await?;
+            }
+            first += macs.len();
+            if macs.len() < Question::MOST_MACS {
+                break;
+            }
         }
     }
     client.say(&Event::Done).await

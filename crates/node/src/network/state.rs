@@ -21,16 +21,17 @@ pub fn of(joined: &Joined) -> NetHostState {
         version: switch.version.map(|version| version.0),
         devices: devices(joined, &switch),
         tunnels: tunnels(joined),
-        macs: switch.macs.len(),
+        macs: switch.macs,
         offloads: joined.offloads.on().map(|offload| offload.name().to_owned()).collect(),
         dropped: dropped(joined, &switch),
     }
 }
 
-/// Where MACs are, in ascending order.
-pub fn macs(joined: &Joined) -> Vec<NetMac> {
-    let switch = joined.plane.command(|switch, now, _| switch.state(now));
-    switch.macs.iter().take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
+/// Where MACs are, in ascending order: from number `first` on, as many as may be said.
+pub fn macs(joined: &Joined, first: usize) -> Vec<NetMac> {
+    let mut macs = joined.plane.command(|switch, now, _| switch.macs(now));
+    macs.sort_by_key(MacState::place_in_order);
+    macs.iter().skip(first).take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
 }
 
 /// Who has sent how much to whom, the most first.

@@ -42,6 +42,18 @@ pub struct MacState {
     pub age: Duration,
 }
 
+impl MacState {
+    /// What to sort by: the MAC, what the coordinator says before what was seen, and the VLAN.
+    #[must_use]
+    pub fn place_in_order(&self) -> (Mac, Option<u16>) {
+        let vlan = match self.origin {
+            Origin::Managed { .. } => None,
+            Origin::Learned { vlan } => Some(vlan),
+        };
+        (self.mac, vlan)
+    }
+}
+
 /// A port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PortState {
@@ -68,8 +80,8 @@ pub struct State {
     pub versions: Vec<Version>,
     /// In ascending order.
     pub ports: Vec<PortState>,
-    /// In ascending order.
-    pub macs: Vec<MacState>,
+    /// How many MACs are known.
+    pub macs: usize,
     /// Dropped frames by reason, where there are any.
     pub dropped: Vec<(Reason, u64)>,
 }
@@ -84,7 +96,7 @@ impl Switch {
             version: self.versions.current().map(|routes| routes.version()),
             versions: self.versions.list(),
             ports: self.port_states(now),
-            macs: self.mac_states(now),
+            macs: self.managed.iter().count() + self.learned.iter().count(),
             dropped: counted.into_iter().filter(|(_, count)| *count > 0).collect(),
         }
     }
@@ -100,7 +112,9 @@ impl Switch {
         self.ports.iter().map(state).collect()
     }
 
-    fn mac_states(&self, now: Duration) -> Vec<MacState> {
+    /// The MACs that are known, in any order: the switch does nothing else meanwhile.
+    #[must_use]
+    pub fn macs(&self, now: Duration) -> Vec<MacState> {
         let managed = self.managed.iter().map(|(mac, place, managed)| {
             let origin = Origin::Managed { epoch: managed.epoch(), kept: self.moves.kept(mac) };
             self.mac_state(mac, place, origin, now.saturating_sub(managed.since()))
@@ -109,11 +123,7 @@ impl Switch {
             let origin = Origin::Learned { vlan: key.vlan() };
             self.mac_state(key.mac(), learned.place, origin, now.saturating_sub(learned.seen))
         });
-        let mut macs: Vec<_> = managed.chain(learned).collect();
-        macs.sort_by_key(|state| {
-            (state.mac, matches!(state.origin, Origin::Learned { .. }), vlan(state.origin))
-        });
-        macs
+        managed.chain(learned).collect()
     }
 
     fn mac_state(&self, mac: Mac, place: Place, origin: Origin, age: Duration) -> MacState {
@@ -122,12 +132,5 @@ impl Switch {
             Place::Node(node) => (node, None),
         };
         MacState { mac, node, port, origin, age }
-    }
-}
-
-fn vlan(origin: Origin) -> u16 {
-    match origin {
-        Origin::Managed { .. } => 0,
-        Origin::Learned { vlan } => vlan,
     }
 }

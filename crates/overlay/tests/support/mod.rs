@@ -8,7 +8,7 @@ use fabric::Epoch;
 use overlay::Mac;
 use overlay::segment::VnetHeader;
 use overlay::switch::{
-    Destination, Entry, Frame, From, Label, Limits, Parcel, PortId, PortKind, Switch, To, Verdict,
+    Destination, Entry, Frame, From, Label, Limits, MacState, Parcel, PortId, PortKind, Switch, To, Verdict,
 };
 use overlay::topology::{NodeId, Topology, Version};
 
@@ -91,6 +91,13 @@ pub fn forward_at(switch: &mut Switch, from: From, frame: &[u8], now: Duration) 
 /// What comes with each frame.
 const LEFT_TO_DO: VnetHeader =
     VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1000, csum_start: 34, csum_offset: 16 };
+
+/// What is known, in order.
+pub fn macs(switch: &Switch, now: Duration) -> Vec<MacState> {
+    let mut macs = switch.macs(now);
+    macs.sort_by_key(MacState::place_in_order);
+    macs
+}
 
 /// Frames by where they go, each with what came with it.
 pub fn parcels(out: &[Parcel]) -> Vec<(To, &[u8])> {

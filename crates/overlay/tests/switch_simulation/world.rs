@@ -393,7 +393,7 @@ impl World {
 
     /// How much a node says that it keeps for `mac`.
     pub fn kept(&self, node: usize, mac: Mac) -> usize {
-        let macs = self.nodes[node].state(self.time()).macs.into_iter();
+        let macs = self.nodes[node].macs(self.time()).into_iter();
         let kept = macs.filter(|state| state.mac == mac).map(|state| match state.origin {
             Origin::Managed { kept, .. } => kept,
             Origin::Learned { .. } => 0,
@@ -469,7 +469,8 @@ impl World {
         self.nodes[node].tick(now, &mut out);
         out.iter().for_each(|probe| self.emit(node, probe.to, &probe.bytes));
         let state = self.nodes[node].state(now);
-        let learned = state.macs.iter().filter(|mac| matches!(mac.origin, Origin::Learned { .. })).count();
+        let macs = self.nodes[node].macs(now);
+        let learned = macs.iter().filter(|mac| matches!(mac.origin, Origin::Learned { .. })).count();
         assert!(learned <= self.limits.learned && state.versions.len() <= 5);
         assert!(state.ports.iter().all(|port| port.blocked.is_zero()), "no loop");
         if self.goes_on() {
