@@ -25,13 +25,22 @@ pub async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::
 /// # Errors
 /// `UnexpectedEof` if it has ended within it; `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<bool> {
+    read_within(stream, buffer, MAX_FRAME).await
+}
+
+/// As [`read()`], but no frame longer than `most` bytes.
+async fn read_within(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    most: usize,
+) -> io::Result<bool> {
     let mut length = [0; 4];
     if stream.read(&mut length[..1]).await? == 0 {
         return Ok(false);
     }
     read_exact(stream, &mut length[1..]).await?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_FRAME {
+    if length > most {
         return Err(io::ErrorKind::InvalidData.into());
     }
     buffer.resize(length, 0);
@@ -58,8 +67,19 @@ pub async fn send<M: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message:
 /// # Errors
 /// `UnexpectedEof` if the stream has ended; `InvalidData` if the frame is no such message.
 pub async fn receive<M: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<M> {
+    receive_within(stream, MAX_FRAME).await
+}
+
+/// As [`receive()`], from somebody who is not to take more room than `most` bytes.
+///
+/// # Errors
+/// As [`receive()`]; `InvalidData` if the frame is longer.
+pub async fn receive_within<M: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> io::Result<M> {
     let mut buffer = Vec::new();
-    if !read(stream, &mut buffer).await? {
+    if !read_within(stream, &mut buffer, most).await? {
         return Err(cut());
     }
     decode(&buffer)
@@ -121,6 +141,11 @@ mod tests {
         let (mut near, mut far) = tokio::io::duplex(64);
         near.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
         let error = read(&mut far, &mut Vec::new()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        send(&mut near, &[7_u8; 10]).await.unwrap();
+        send(&mut near, &[7_u8; 11]).await.unwrap();
+        assert_eq!(receive_within::<[u8; 10]>(&mut far, 10).await.unwrap(), [7; 10]);
+        let error = receive_within::<[u8; 11]>(&mut far, 10).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

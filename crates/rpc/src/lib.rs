@@ -5,6 +5,7 @@
 //! not what a message says.
 //!
 //! * [`pki`]: the authority and its certificates, as files.
+//! * [`token`]: what a machine joins with. [`enrol`]: how it gets its certificate by that.
 //! * [`tls`]: connections whose other end is known by name.
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
@@ -14,11 +15,14 @@
 
 pub mod call;
 pub mod channel;
+pub mod enrol;
 pub mod frame;
 pub mod lobby;
 pub mod net;
+mod pinned;
 pub mod pki;
 pub mod tls;
+pub mod token;
 pub mod wire;
 
 use std::io::ErrorKind;

@@ -13,12 +13,17 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use moves::HostName;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use crate::COORDINATOR;
+use crate::enrol::Certificates;
+use crate::token::Fingerprint;
 
 const AUTHORITY: &str = "authority";
 
@@ -76,19 +81,141 @@ pub fn create_authority(directory: &Path) -> Result<(), PkiError> {
 /// If there is no authority, `name` has a certificate already, or files cannot be written.
 pub fn issue(directory: &Path, name: &str) -> Result<(), PkiError> {
     check_name(name)?;
+    let key = KeyPair::generate()?;
+    let certificate = parameters(name)?.signed_by(&key, &issuer(directory)?)?;
+    write_pair(directory, name, &certificate.pem(), &key.serialize_pem())
+}
+
+/// The key of a machine that is to ask for a certificate, in PEM.
+///
+/// # Errors
+/// If none can be made.
+pub fn new_key() -> Result<String, PkiError> {
+    Ok(KeyPair::generate()?.serialize_pem())
+}
+
+/// What a machine asks with for a certificate as `name`: a signing request in DER. `key` is in PEM.
+///
+/// # Errors
+/// If no host can be called that, or the key is none.
+pub fn signing_request(key: &str, name: &str) -> Result<Vec<u8>, PkiError> {
+    check_name(name)?;
+    let parameters = CertificateParams::new(vec![name.to_owned()])?;
+    Ok(parameters.serialize_request(&KeyPair::from_pem(key)?)?.der().to_vec())
+}
+
+/// Why somebody who may join does not get the certificate that he asks for.
+#[derive(Debug, thiserror::Error)]
+pub enum CertifyError {
+    /// It is no signing request for one name that a host can have, with a key of the kind that hosts have.
+    #[error("what it sends asks for no host's certificate")]
+    NoHost,
+    /// Another host has the name.
+    #[error("there is a host `{0}` already")]
+    Taken(HostName),
+    /// The authority or its folder.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+}
+
+/// Issues a certificate by the authority in `directory` to who has made `signing_request`, for the only name in it, and keeps
+/// a copy there. Who asks again with the same key gets the same one.
+///
+/// # Errors
+/// See [`CertifyError`].
+pub fn certify(directory: &Path, signing_request: &[u8]) -> Result<(HostName, Certificates), CertifyError> {
+    let parsed = CertificateSigningRequestParams::from_der(&signing_request.into());
+    let request = parsed.map_err(|_| CertifyError::NoHost)?;
+    // Of all that is asked for, name and key are looked at.
+    let host = sole_name(&request.params).ok_or(CertifyError::NoHost)?;
+    if request.public_key.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
+        return Err(CertifyError::NoHost);
+    }
+    let path = directory.join(format!("{host}.pem"));
+    let own = match fs::read_to_string(&path) {
+        Ok(issued) if public_key(&path, &issued)? == request.public_key.subject_public_key_info() => issued,
+        Ok(_) => return Err(CertifyError::Taken(host)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let signed = parameters(host.as_str())?.signed_by(&request.public_key, &issuer(directory)?);
+            let own = signed.map_err(PkiError::from)?.pem();
+            let kept = private::replace(&path, own.as_bytes());
+            kept.map_err(|source| PkiError::File { path, source })?;
+            own
+        }
+        Err(source) => return Err(PkiError::File { path, source }.into()),
+    };
+    Ok((host, Certificates { own, authority: authority(directory)? }))
+}
+
+/// The name in a signing request, if it is one, and a host's. Others compare such names without regard to case, so all are in
+/// small letters.
+fn sole_name(parameters: &CertificateParams) -> Option<HostName> {
+    let [SanType::DnsName(name)] = &parameters.subject_alt_names[..] else { return None };
+    let name = name.as_str();
+    let fits = check_name(name).is_ok() && name != COORDINATOR && name == name.to_ascii_lowercase();
+    HostName::new(name).ok().filter(|_| fits)
+}
+
+/// The key in a certificate, in DER.
+fn public_key(path: &Path, certificate: &str) -> Result<Vec<u8>, PkiError> {
+    let unusable = |reason: String| PkiError::Unusable { path: path.into(), reason };
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes())
+        .map_err(|error| unusable(error.to_string()))?;
+    let parsed = webpki::EndEntityCert::try_from(&der).map_err(|error| unusable(error.to_string()))?;
+    Ok(parsed.subject_public_key_info().to_vec())
+}
+
+/// The certificate of the authority in `directory`, in PEM.
+///
+/// # Errors
+/// If there is none.
+pub fn authority(directory: &Path) -> Result<String, PkiError> {
+    let path = directory.join(format!("{AUTHORITY}.pem"));
+    fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
+}
+
+/// By what a certificate in PEM is known.
+///
+/// # Errors
+/// If it is none.
+pub fn fingerprint(certificate: &str) -> Result<Fingerprint, rustls::pki_types::pem::Error> {
+    Ok(Fingerprint::of(&CertificateDer::from_pem_slice(certificate.as_bytes())?))
+}
+
+/// Puts what a machine has got, with its key, which is in PEM, into `directory`, as [`Identity::load`] finds it there.
+///
+/// # Errors
+/// If files cannot be written.
+pub fn install(directory: &Path, name: &str, key: &str, certificates: &Certificates) -> Result<(), PkiError> {
+    check_name(name)?;
+    let files = [
+        (format!("{name}.key"), key),
+        (format!("{name}.pem"), &certificates.own),
+        (format!("{AUTHORITY}.pem"), &certificates.authority),
+    ];
+    for (file, text) in files {
+        let path = directory.join(file);
+        private::replace(&path, text.as_bytes()).map_err(|source| PkiError::File { path, source })?;
+    }
+    Ok(())
+}
+
+fn issuer(directory: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
     let path = directory.join(format!("{AUTHORITY}.key"));
     let pem = fs::read_to_string(&path).map_err(|source| PkiError::File { path: path.clone(), source })?;
-    let authority_key =
+    let key =
         KeyPair::from_pem(&pem).map_err(|error| PkiError::Unusable { path, reason: error.to_string() })?;
-    let issuer = Issuer::new(authority_parameters()?, authority_key);
-    let key = KeyPair::generate()?;
+    Ok(Issuer::new(authority_parameters()?, key))
+}
+
+/// What is in a host's certificate beside its key.
+fn parameters(name: &str) -> Result<CertificateParams, PkiError> {
     let mut parameters = CertificateParams::new(vec![name.to_owned()])?;
     parameters.distinguished_name = common_name(name);
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let certificate = parameters.signed_by(&key, &issuer)?;
-    write_pair(directory, name, &certificate.pem(), &key.serialize_pem())
+    Ok(parameters)
 }
 
 /// Who somebody is, and whom he believes.
@@ -179,6 +306,83 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         assert!(matches!(create_authority(directory.path()), Err(PkiError::Exists(_))));
+    }
+
+    /// An authority, and a key of somebody who wants to join.
+    fn authority_and_key() -> (tempfile::TempDir, String) {
+        let directory = tempfile::tempdir().unwrap();
+        create_authority(directory.path()).unwrap();
+        (directory, new_key().unwrap())
+    }
+
+    #[test]
+    fn who_asks_gets_an_identity_for_the_key_that_stayed_with_him() {
+        let (directory, key) = authority_and_key();
+        let (host, certificates) = certify(directory.path(), &signing_request(&key, "h1").unwrap()).unwrap();
+        assert_eq!(host.as_str(), "h1");
+        let own = tempfile::tempdir().unwrap();
+        install(own.path(), "h1", &key, &certificates).unwrap();
+        let identity = Identity::load(own.path(), "h1").unwrap();
+        crate::Endpoint::new(identity).unwrap();
+        assert!(!directory.path().join("h1.key").exists());
+    }
+
+    #[test]
+    fn a_name_is_given_once_and_again_for_the_same_key_only() {
+        let (directory, key) = authority_and_key();
+        let ask = |key: &str, name: &str| certify(directory.path(), &signing_request(key, name).unwrap());
+        let first = ask(&key, "h1").unwrap();
+        assert_eq!(ask(&key, "h1").unwrap(), first);
+        let other = new_key().unwrap();
+        assert!(matches!(ask(&other, "h1"), Err(CertifyError::Taken(_))));
+        issue(directory.path(), "h2").unwrap();
+        assert!(matches!(ask(&key, "h2"), Err(CertifyError::Taken(_))));
+    }
+
+    #[test]
+    fn only_one_name_of_a_host_is_certified_and_nothing_else_that_is_asked_for() {
+        let (directory, key) = authority_and_key();
+        let key = KeyPair::from_pem(&key).unwrap();
+        let ask = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let mut parameters = CertificateParams::new(names).unwrap();
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let request = parameters.serialize_request(&key).unwrap();
+            certify(directory.path(), request.der())
+        };
+        for names in
+            [&[][..], &["h1", "h2"], &["coordinator"], &["authority"], &["COORDINATOR"], &["10.0.0.1"]]
+        {
+            assert!(matches!(ask(names), Err(CertifyError::NoHost)), "{names:?}");
+        }
+        assert!(matches!(certify(directory.path(), b"not a request"), Err(CertifyError::NoHost)));
+        let (_, certificates) = ask(&["h1"]).unwrap();
+        let der = CertificateDer::from_pem_slice(certificates.own.as_bytes()).unwrap();
+        // As an authority it would be no end entity's.
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(certificates.authority.as_bytes()).unwrap()).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider);
+        let name = ServerName::try_from("h1").unwrap();
+        use rustls::client::danger::ServerCertVerifier as _;
+        let now = rustls::pki_types::UnixTime::now();
+        verifier.build().unwrap().verify_server_cert(&der, &[], &name, &[], now).unwrap();
+    }
+
+    #[test]
+    fn a_request_that_was_changed_certifies_nothing_else() {
+        let (directory, key) = authority_and_key();
+        let request = signing_request(&key, "h1").unwrap();
+        for at in 0..request.len() {
+            let mut changed = request.clone();
+            changed[at] ^= 1;
+            // What is around the signed part may say the same in another way.
+            if let Ok((host, certificates)) = certify(directory.path(), &changed) {
+                let key = KeyPair::from_pem(&key).unwrap().subject_public_key_info();
+                let certified = public_key(Path::new("h1.pem"), &certificates.own).unwrap();
+                assert_eq!((host.as_str(), certified), ("h1", key), "byte {at}");
+            }
+        }
     }
 
     #[test]

@@ -20,10 +20,10 @@ use crate::pki::Identity;
 
 /// An encrypted connection.
 #[derive(Debug)]
-pub struct Stream(TlsStream<TcpStream>);
+pub struct Stream(pub(crate) TlsStream<TcpStream>);
 
 /// How long a connection may take to be made.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// One party of the cluster, which connects to others and is connected to.
 #[derive(Clone)]
@@ -39,22 +39,36 @@ impl Endpoint {
     /// # Errors
     /// If certificate and key do not belong together, or the authority's is unusable.
     pub fn new(identity: Identity) -> Result<Self, rustls::Error> {
+        Self::with_guests(identity, false)
+    }
+
+    /// The same, but to [`accept_any`](Self::accept_any) somebody without a certificate may connect as well. He is shown the
+    /// authority's, which he may know.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn welcoming(identity: Identity) -> Result<Self, rustls::Error> {
+        Self::with_guests(identity, true)
+    }
+
+    fn with_guests(identity: Identity, guests: bool) -> Result<Self, rustls::Error> {
         let Identity { name, certificate, key, authority } = identity;
         let mut roots = RootCertStore::empty();
-        roots.add(authority)?;
+        roots.add(authority.clone())?;
         let roots = Arc::new(roots);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots.clone())
             .with_client_auth_cert(vec![certificate.clone()], key.clone_key())?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
-            .build()
-            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+        let verifier = if guests { verifier.allow_unauthenticated() } else { verifier };
+        let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
+        let shown = if guests { vec![certificate, authority] } else { vec![certificate] };
         let server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate], key)?;
+            .with_single_cert(shown, key)?;
         Ok(Self {
             name: name.into(),
             connector: TlsConnector::from(Arc::new(client)),
@@ -79,8 +93,11 @@ impl Endpoint {
             tcp.set_nodelay(true)?;
             let stream = Stream(self.connector.connect(server, tcp).await?.into());
             match peer_name(&stream)? {
-                name if name == peer => Ok(stream),
-                name => Err(io::Error::other(format!("{address} is {name}, not {peer}"))),
+                Some(name) if name == peer => Ok(stream),
+                name => {
+                    let name = name.as_deref().unwrap_or("nobody");
+                    Err(io::Error::other(format!("{address} is {name}, not {peer}")))
+                }
             }
         };
         timeout(CONNECT_LIMIT, connecting).await?
@@ -91,6 +108,16 @@ impl Endpoint {
     /// # Errors
     /// If it takes too long, or the other end has no certificate of this cluster.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(Stream, String)> {
+        let (stream, name) = self.accept_any(tcp).await?;
+        let name = name.ok_or_else(|| io::Error::other("the other end shows no certificate"))?;
+        Ok((stream, name))
+    }
+
+    /// As [`accept`](Self::accept), but a [`welcoming`](Self::welcoming) endpoint lets in who has no certificate, and so no name.
+    ///
+    /// # Errors
+    /// If it takes too long, or the other end has a certificate that is not of this cluster.
+    pub async fn accept_any(&self, tcp: TcpStream) -> io::Result<(Stream, Option<String>)> {
         tcp.set_nodelay(true)?;
         let stream = Stream(timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await??.into());
         let name = peer_name(&stream)?;
@@ -153,14 +180,15 @@ fn in_our_words(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { frame::cut() } else { error }
 }
 
-fn peer_name(stream: &Stream) -> io::Result<String> {
+/// The name in the other end's certificate, if it has shown any.
+fn peer_name(stream: &Stream) -> io::Result<Option<String>> {
     let (_, connection) = stream.0.get_ref();
     let certificate = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
-    let certificate = certificate.ok_or_else(|| io::Error::other("the other end shows no certificate"))?;
+    let Some(certificate) = certificate else { return Ok(None) };
     let parsed = webpki::EndEntityCert::try_from(certificate).map_err(io::Error::other)?;
     let mut names = parsed.valid_dns_names();
     match (names.next(), names.next()) {
-        (Some(name), None) => Ok(name.to_owned()),
+        (Some(name), None) => Ok(Some(name.to_owned())),
         _ => Err(io::Error::other("the other end's certificate has not exactly one name")),
     }
 }

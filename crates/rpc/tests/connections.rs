@@ -4,8 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use rpc::enrol::{self, Answer, Certificates, EnrolError};
 use rpc::pki::{self, Identity};
-use rpc::{CallError, Caller, Endpoint, call, channel};
+use rpc::token::{Fingerprint, JoinToken, Secret};
+use rpc::{COORDINATOR, CallError, Caller, Endpoint, call, channel, frame};
 use tokio::net::TcpListener;
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -104,4 +106,99 @@ async fn an_idle_connection_stays_and_a_closed_one_ends() {
     assert_eq!(far.receive().await.unwrap().as_deref(), Some("still here"));
     drop((outbox, inbox));
     assert!(!matches!(far.receive().await, Ok(Some(_))));
+}
+
+/// A coordinator's endpoint that lets in who has no certificate, and a token for it.
+async fn welcoming(pki: &Path) -> (Endpoint, TcpListener, JoinToken) {
+    let (listener, coordinator) = listen().await;
+    let endpoint = Endpoint::welcoming(Identity::load(pki, COORDINATOR).unwrap()).unwrap();
+    let authority = pki::fingerprint(&pki::authority(pki).unwrap()).unwrap();
+    (endpoint, listener, JoinToken { coordinator, authority, secret: Secret([7; 16]) })
+}
+
+#[tokio::test]
+async fn one_without_a_certificate_asks_the_coordinator_that_he_knows() {
+    let pki = authority(&[COORDINATOR]);
+    let (server, listener, token) = welcoming(pki.path()).await;
+    let certificates = Certificates { own: "own".into(), authority: pki::authority(pki.path()).unwrap() };
+    let answers = [Answer::Granted(certificates.clone()), Answer::Refused { reason: "no".into() }];
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, name) = server.accept_any(listener.accept().await.unwrap().0).await.unwrap();
+            assert_eq!(name, None);
+            let request: enrol::Request =
+                frame::receive_within(&mut stream, enrol::MAX_REQUEST).await.unwrap();
+            assert_eq!((request.secret, &request.signing_request[..]), ([7; 16], &b"request"[..]));
+            frame::send(&mut stream, &answer).await.unwrap();
+        }
+    });
+    assert_eq!(enrol::enrol(&token, b"request".to_vec()).await.unwrap(), certificates);
+    let refused = enrol::enrol(&token, b"request".to_vec()).await.unwrap_err();
+    assert!(matches!(refused, EnrolError::Refused(reason) if reason == "no"));
+}
+
+#[tokio::test]
+async fn the_secret_is_told_to_no_other_coordinator() {
+    let (pki, other) = (authority(&[COORDINATOR]), authority(&[COORDINATOR, "h1"]));
+    // One with another authority, and one that shows the right authority's certificate with its own.
+    let forged = authority(&[COORDINATOR]);
+    std::fs::copy(pki.path().join("authority.pem"), forged.path().join("authority.pem")).unwrap();
+    let right = pki::fingerprint(&pki::authority(pki.path()).unwrap()).unwrap();
+    for stranger in [&other, &forged] {
+        let (server, listener, token) = welcoming(stranger.path()).await;
+        let accepting =
+            tokio::spawn(async move { server.accept_any(listener.accept().await.unwrap().0).await });
+        let token = JoinToken { authority: right, ..token };
+        let refused = enrol::enrol(&token, Vec::new()).await.unwrap_err();
+        assert!(matches!(refused, EnrolError::Stranger(..)), "{refused}");
+        assert!(accepting.await.unwrap().is_err());
+    }
+    // A host of the cluster is not its coordinator.
+    let server = Endpoint::welcoming(Identity::load(other.path(), "h1").unwrap()).unwrap();
+    let (listener, coordinator) = listen().await;
+    tokio::spawn(async move { server.accept_any(listener.accept().await.unwrap().0).await });
+    let authority = pki::fingerprint(&pki::authority(other.path()).unwrap()).unwrap();
+    let token = JoinToken { coordinator, authority, secret: Secret([7; 16]) };
+    assert!(matches!(enrol::enrol(&token, Vec::new()).await, Err(EnrolError::Stranger(..))));
+}
+
+#[tokio::test]
+async fn who_is_silent_or_no_coordinator_at_all_is_told_apart() {
+    let (listener, coordinator) = listen().await;
+    let token = JoinToken { coordinator, authority: Fingerprint::of(b""), secret: Secret([7; 16]) };
+    let greeting = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        let mut tcp = listener.accept().await.unwrap().0;
+        tcp.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
+        tcp
+    });
+    assert!(matches!(enrol::enrol(&token, Vec::new()).await, Err(EnrolError::Stranger(..))));
+    drop(greeting.await);
+    assert!(matches!(enrol::enrol(&token, Vec::new()).await, Err(EnrolError::Silent(..))));
+}
+
+#[tokio::test]
+async fn only_a_welcoming_endpoint_lets_in_who_has_no_certificate() {
+    let pki = authority(&[COORDINATOR, "h1"]);
+    let stranger = authority(&["h1"]);
+    let (_, listener, token) = welcoming(pki.path()).await;
+    let server = endpoint(pki.path(), COORDINATOR);
+    let accepting = tokio::spawn(async move {
+        let refused = server.accept_any(listener.accept().await.unwrap().0).await.map(drop);
+        (server, listener, refused)
+    });
+    assert!(enrol::enrol(&token, Vec::new()).await.is_err());
+    let (_, listener, refused) = accepting.await.unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    let server = Endpoint::welcoming(Identity::load(pki.path(), COORDINATOR).unwrap()).unwrap();
+    let accepting = tokio::spawn(async move {
+        let first = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, name)| name);
+        let second = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, name)| name);
+        (first, second)
+    });
+    let _host = endpoint(pki.path(), "h1").connect(token.coordinator, COORDINATOR).await.unwrap();
+    assert!(endpoint(stranger.path(), "h1").connect(token.coordinator, COORDINATOR).await.is_err());
+    let (host, other) = accepting.await.unwrap();
+    assert_eq!(host.unwrap().as_deref(), Some("h1"));
+    assert!(other.is_err(), "a certificate of another cluster is not none");
 }
