@@ -53,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rpc", body: messages::rpc, seeds: messages::rpc_seeds, rounds: 20_000 },
     Target { name: "record", body: messages::record, seeds: messages::record_seeds, rounds: 20_000 },
     Target { name: "api", body: messages::api, seeds: messages::api_seeds, rounds: 20_000 },
+    Target { name: "token", body: messages::token, seeds: messages::token_seeds, rounds: 20_000 },
     Target { name: "criu", body: messages::criu, seeds: messages::criu_seeds, rounds: 20_000 },
     Target { name: "procfs", body: procfs::run, seeds: procfs::seeds, rounds: 20_000 },
     Target { name: "manager", body: manager::run, seeds: manager::seeds, rounds: 5_000 },

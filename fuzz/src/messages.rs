@@ -1,6 +1,7 @@
 //! What is decoded as a whole. What has been understood is said again, and must mean the same.
 
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -13,6 +14,8 @@ use fabric::{Epoch, FabricId, ProcessId, Vid};
 use moves::entry::{Entry as NodeEntry, NodeRecord};
 use moves::journal::{MoveRecord, Record};
 use moves::{HostName, MoveId};
+use rpc::enrol;
+use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
     Blueprint, FromCoordinator, FromNode, LinkAnswer, LinkQuestion, Manifest, Opening, Received,
 };
@@ -140,7 +143,7 @@ pub fn attach_seeds() -> Vec<Vec<u8>> {
 /// Between nodes, and between nodes and the coordinator: frames of a stream, and what they hold.
 pub fn rpc(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let kind = input.below(8);
+    let kind = input.below(10);
     let Some(frame) = first_frame(input.rest()) else { return };
     match kind {
         0 => drop(same::<FromNode>(&frame)),
@@ -150,6 +153,8 @@ pub fn rpc(bytes: &[u8]) {
         4 => drop(same::<LinkAnswer>(&frame)),
         5 => drop(same::<Received>(&frame)),
         6 => drop(same::<Blueprint>(&frame)),
+        8 => drop(same::<enrol::Request>(&frame)),
+        9 => drop(same::<enrol::Answer>(&frame)),
         _ => {
             if let Ok(manifest) = rpc::frame::decode::<Manifest>(&frame) {
                 go_on_with(manifest.carried.output);
@@ -194,6 +199,7 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         version: rpc::wire::VERSION,
         address: "10.0.0.1:7".parse().expect("an address"),
         here: vec![vid()],
+        runs_instances: true,
     };
     let mut output = Output::default();
     output.push(Chunk { stream: OutputStream::Stdout, bytes: b"text".to_vec() });
@@ -210,6 +216,11 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(5, &Received::Refused { reason: "no room\nmake some".into() }),
         framed(6, &Blueprint { fabric: FabricId(7), spec: spec() }),
         framed(7, &Manifest { carried, images }),
+        framed(
+            8,
+            &enrol::Request { version: enrol::VERSION, secret: [7; 16], signing_request: vec![0x30, 0] },
+        ),
+        framed(9, &enrol::Answer::Refused { reason: "taken\nchoose another".into() }),
     ]
 }
 
@@ -262,6 +273,24 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
         stage: moves::journal::Stage::Began,
     };
     vec![tagged(0, &entry), tagged(1, &moved)]
+}
+
+/// The text of a join token, as a user gives it. What is one is written the same way again.
+pub fn token(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(token) = text.parse::<JoinToken>() {
+        assert_eq!(token.to_string(), text);
+    }
+}
+
+/// Tokens of both kinds of addresses.
+#[must_use]
+pub fn token_seeds() -> Vec<Vec<u8>> {
+    let token = |coordinator: SocketAddr| {
+        let (authority, secret) = (Fingerprint::of(b"authority"), Secret([7; 16]));
+        JoinToken { coordinator, authority, secret }.to_string().into_bytes()
+    };
+    vec![token((Ipv4Addr::LOCALHOST, 7700).into()), token((Ipv6Addr::LOCALHOST, 7700).into())]
 }
 
 /// Lines of the command line and the coordinator.

@@ -56,6 +56,7 @@ targets! {
     rpc "rpc",
     record "record",
     api "api",
+    token "token",
     criu "criu",
     procfs "procfs",
     manager "manager",

@@ -78,6 +78,13 @@ pub enum Event {
         /// How long it carried nothing, in microseconds.
         pause_us: u64,
     },
+    /// The last answer to [`Request::NewToken`].
+    Token {
+        /// One word; whoever has it can join.
+        token: String,
+        /// For how many seconds, from now on.
+        lifetime_s: u64,
+    },
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
         /// Its number, for [`Request::FollowMove`].
@@ -168,6 +175,7 @@ impl Event {
             | Self::Output { .. }
             | Self::Dropped { .. } => false,
             Self::Started(_)
+            | Self::Token { .. }
             | Self::Instances(_)
             | Self::Hosts(_)
             | Self::Checked { .. }

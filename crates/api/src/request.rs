@@ -36,6 +36,11 @@ pub enum Request {
         /// In how many seconds.
         window_s: u64,
     },
+    /// Makes a token by which machines can join.
+    NewToken {
+        /// For how many seconds.
+        lifetime_s: u64,
+    },
     /// Changes the overlay.
     ChangeNetwork(NetChange),
     /// Writes out what the instance's command has written.

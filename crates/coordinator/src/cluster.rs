@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::Failure;
@@ -19,6 +19,7 @@ use rpc::{CallError, Outbox, Pending, net};
 use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
+use crate::admission::Admission;
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
@@ -38,6 +39,8 @@ pub struct Cluster {
     pub move_over: Notify,
     /// Told when the overlay's rollout goes on.
     pub network_changed: Notify,
+    /// How machines join that have no certificate, if they can.
+    pub admission: OnceLock<Admission>,
     broken: Notify,
 }
 
@@ -91,6 +94,7 @@ impl From<AskError> for Failure {
 pub struct NodeLink {
     /// Which of its connections it is.
     pub serial: u64,
+    pub runs_instances: bool,
     pub outbox: Outbox<FromCoordinator>,
     pub pending: Pending<Result<Answer, String>>,
 }
@@ -132,6 +136,7 @@ impl Cluster {
             started: Notify::new(),
             move_over: Notify::new(),
             network_changed: Notify::new(),
+            admission: OnceLock::new(),
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);

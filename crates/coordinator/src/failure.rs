@@ -59,6 +59,20 @@ pub fn host_down(host: &HostName) -> Failure {
     )
 }
 
+pub fn host_without_instances(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} runs no instances: it has joined the overlay alone, by `transhume net up`"),
+        "choose a host that runs `transhume node`: `transhume hosts` lists the hosts",
+    )
+}
+
+pub fn no_tokens() -> Failure {
+    Failure::new(
+        "this coordinator admits no machines by tokens: it was not started by `transhume net up`",
+        "issue a certificate with `transhume pki`, and start `transhume node` there",
+    )
+}
+
 pub fn host_silent(host: &HostName) -> Failure {
     Failure::new(
         format!("host {host} did not answer"),

@@ -45,7 +45,7 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
 fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, HostName, Vec<u8>), Failure> {
     let mut inner = cluster.lock();
     let host = match &request.host {
-        Some(name) => connected_host(&inner, name)?,
+        Some(name) => usable_host(&inner, name)?,
         None => emptiest_host(&inner)?,
     };
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
@@ -65,11 +65,11 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     Ok((vid, host, blueprint))
 }
 
-/// The host called `name`, which must be connected.
-pub fn connected_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
+/// The host called `name`, which must be connected and one that runs instances.
+pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
     let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
-    if inner.nodes.contains_key(&host) {
-        return Ok(host);
+    if let Some(node) = inner.nodes.get(&host) {
+        return if node.runs_instances { Ok(host) } else { Err(failure::host_without_instances(&host)) };
     }
     let is_known = inner.hosts.contains_key(&host)
         || inner.machine.image().instances.values().any(|instance| instance.host == host);
@@ -77,10 +77,11 @@ pub fn connected_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
 }
 
 fn emptiest_host(inner: &Inner) -> Result<HostName, Failure> {
-    let least = inner.nodes.keys().min_by_key(|host| (instances_on(inner, host), (*host).clone()));
+    let usable = inner.nodes.iter().filter(|(_, node)| node.runs_instances).map(|(host, _)| host);
+    let least = usable.min_by_key(|host| (instances_on(inner, host), (*host).clone()));
     least.cloned().ok_or_else(|| {
         Failure::new(
-            "no host is connected to the coordinator",
+            "no host that runs instances is connected to the coordinator",
             "start `transhume node` on one, or `transhume lab up`",
         )
     })

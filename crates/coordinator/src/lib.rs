@@ -11,11 +11,13 @@
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`ending`], [`output`]: what it can
 //!   ask for.
 //! * [`network`]: the overlay.
+//! * [`admission`]: machines that have no certificate yet.
 //! * [`directory`]: what processes tell each other of themselves.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
 
+mod admission;
 mod cluster;
 mod directory;
 mod ending;
@@ -33,12 +35,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use moves::HostName;
 use rpc::pki::{Identity, PkiError};
 use rpc::{COORDINATOR, Endpoint};
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use admission::Admission;
 use cluster::Cluster;
 
 /// How a coordinator is to run.
@@ -52,6 +56,15 @@ pub struct CoordinatorOptions {
     pub pki: PathBuf,
     /// The directory for what it must remember.
     pub state: PathBuf,
+    /// Lets machines join by tokens. `pki` must have the authority's key then.
+    pub enrolment: Option<Enrolment>,
+}
+
+/// What a coordinator is told that admits machines by tokens.
+#[derive(Clone, Debug)]
+pub struct Enrolment {
+    /// The host around which the overlay is laid out as a star, unless it was laid out before.
+    pub center: HostName,
 }
 
 /// Why a coordinator does not run.
@@ -125,9 +138,19 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
 }
 
 async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorError> {
-    let endpoint = Endpoint::new(Identity::load(&options.pki, COORDINATOR)?)?;
+    let identity = Identity::load(&options.pki, COORDINATOR)?;
+    let endpoint = match &options.enrolment {
+        Some(_) => Endpoint::welcoming(identity)?,
+        None => Endpoint::new(identity)?,
+    };
     private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
     let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
+    if let Some(enrolment) = options.enrolment {
+        let tokens = options.state.join("tokens");
+        let admission = Admission::open(options.listen, options.pki, tokens, enrolment.center)?;
+        // Nobody else has set it.
+        let _first = cluster.admission.set(admission);
+    }
     let listener = TcpListener::bind(options.listen)
         .await
         .map_err(CoordinatorError::io(format!("listening on {}", options.listen)))?;

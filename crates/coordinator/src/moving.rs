@@ -88,7 +88,7 @@ fn begin(inner: &mut Inner, cluster: &Cluster, request: &MoveRequest) -> Result<
     };
     let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
     if source != destination {
-        instances::connected_host(inner, &request.host)?;
+        instances::usable_host(inner, &request.host)?;
     }
     if inner.endings.contains_key(&vid) {
         return Err(failure::being_ended(name));

@@ -1,12 +1,14 @@
 //! The overlay: what it joins, and how it comes to be so.
 //!
 //! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
-//! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere.
+//! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere. [`own`]: those that nodes ask
+//!   for.
 //! * [`changes`], [`show`]: what the command line can ask for.
 
 pub mod changes;
 mod devices;
 mod moves;
+mod own;
 mod plan;
 mod rollout;
 pub mod show;
@@ -15,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::moves::HostName;
-use api::Failure;
+use api::{Failure, Purpose};
 use overlay::topology::Version;
 use rpc::net::{FromNode, ToNode};
 use rpc::wire::FromCoordinator;
@@ -50,8 +52,14 @@ pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
         inner.tell_devices(host);
     }
     let plan = inner.network.plan();
-    if !plan.is_empty() && !plan.is_member(host) {
-        let joined = plan.join(host).and_then(|plan| use_plan(cluster, inner, plan));
+    let is_center = cluster.admission.get().is_some_and(|admission| admission.center() == host);
+    let changed = match plan.is_empty() {
+        true if is_center => Some(plan::first_star(host)),
+        false if !plan.is_member(host) => Some(plan.join(host)),
+        _ => None,
+    };
+    if let Some(changed) = changed {
+        let joined = changed.and_then(|plan| use_plan(cluster, inner, plan));
         if let Err(failure) = joined {
             tracing::warn!("{host} is not joined to the overlay: {failure}");
         }
@@ -59,11 +67,16 @@ pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
 }
 
 /// A node has said something.
-pub fn heard(cluster: &Cluster, host: &HostName, message: FromNode) {
+pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
     let mut inner = cluster.lock();
     let orders = match message {
         FromNode::Installed { version } => inner.network.installed(host, version),
         FromNode::NotInstalled { version, reason } => inner.network.not_installed(host, version, reason),
+        FromNode::Own { device, address, mtu, former } => {
+            let wanted = own::Wanted { device, purpose: Purpose::Station { address, mtu }, former };
+            tokio::spawn(own::plug(cluster.clone(), host.clone(), wanted));
+            return;
+        }
     };
     inner.order(orders);
     drop(inner);

@@ -19,6 +19,7 @@ use rpc::{COORDINATOR, Endpoint, Pending};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::admission;
 use crate::cluster::{Cluster, NodeLink};
 use crate::directory;
 use crate::network;
@@ -69,11 +70,12 @@ async fn converse(
     permit: impl Send,
 ) -> io::Result<()> {
     let from = tcp.peer_addr()?;
-    let (stream, name) = endpoint.accept(tcp).await?;
+    let (stream, name) = endpoint.accept_any(tcp).await?;
+    let Some(name) = name else { return admission::serve(cluster, stream).await };
     let (outbox, mut inbox) = channel::open::<FromCoordinator, FromNode>(stream);
     let hello = timeout(HELLO_LIMIT, inbox.receive()).await??;
     drop(permit);
-    let Some(FromNode::Hello { version, address, here }) = hello else {
+    let Some(FromNode::Hello { version, address, here, runs_instances }) = hello else {
         return Err(io::Error::other("its first message is no Hello"));
     };
     let address = reachable_address(address, from);
@@ -88,8 +90,8 @@ async fn converse(
             return Err(io::Error::other(reason));
         }
     };
-    let link =
-        NodeLink { serial: SERIALS.fetch_add(1, Ordering::Relaxed), outbox, pending: Pending::default() };
+    let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+    let link = NodeLink { serial, runs_instances, outbox, pending: Pending::default() };
     register(cluster, &host, link.clone(), address);
     report_lost(cluster, &host, &here);
     let result = listen(cluster, &host, &link, &mut inbox).await;
@@ -226,7 +228,7 @@ mod tests {
             async { node.connect(address, COORDINATOR).await.unwrap() }
         );
         let outbox = channel::open::<FromCoordinator, FromNode>(accepted).0;
-        NodeLink { serial: 0, outbox, pending: Pending::default() }
+        NodeLink { serial: 0, runs_instances: true, outbox, pending: Pending::default() }
     }
 
     #[tokio::test]

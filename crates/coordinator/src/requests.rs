@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use api::{Event, Failure, Host, Request};
 use moves::journal::Exit;
@@ -28,6 +29,7 @@ pub async fn fulfil(
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
+        Request::NewToken { lifetime_s } => new_token(cluster, lifetime_s),
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
@@ -39,6 +41,12 @@ pub async fn fulfil(
         Request::Kill { name } => return ending::kill(cluster, &name, client).await,
     };
     client.say(&last.unwrap_or_else(Event::Failed)).await
+}
+
+fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
+    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
+    let token = admission.new_token(lifetime_s, SystemTime::now())?;
+    Ok(Event::Token { token: token.to_string(), lifetime_s })
 }
 
 fn list(inner: &Inner) -> Vec<api::Instance> {

@@ -12,6 +12,7 @@ use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Outbox, channel};
 use tokio::time::sleep;
 
+use crate::Progress;
 use crate::directory::Place;
 use crate::node::Node;
 
@@ -29,9 +30,13 @@ pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAd
     loop {
         match converse(&node, join, address).await {
             Ok(End::Refused(reason)) => return reason,
-            Ok(End::Lost) => back_off = BACK_OFF.0,
+            Ok(End::Lost) => {
+                (node.progress)(Progress::Lost);
+                back_off = BACK_OFF.0;
+            }
             Err(error) => {
                 tracing::info!("the coordinator at {join} cannot be reached: {error}");
+                (node.progress)(Progress::Unreachable(error.to_string()));
                 back_off = (back_off * 2).min(BACK_OFF.1);
             }
         }
@@ -48,7 +53,8 @@ enum End {
 async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io::Result<End> {
     let stream = node.endpoint.connect(join, COORDINATOR).await?;
     let (outbox, mut inbox) = channel::open::<FromNode, FromCoordinator>(stream);
-    let hello = FromNode::Hello { version: VERSION, address, here: node.agent.here() };
+    let (here, runs_instances) = (node.agent.here(), node.runs_instances);
+    let hello = FromNode::Hello { version: VERSION, address, here, runs_instances };
     outbox.send(&hello).map_err(io::Error::other)?;
     let mut welcome = false;
     loop {
@@ -60,6 +66,8 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
                     welcome = true;
                     tracing::info!("connected to the coordinator at {join}");
                     node.set_coordinator(Some(outbox.clone()));
+                    (node.progress)(Progress::Connected);
+                    node.ask_for_own_device();
                     refresh_directory(node);
                 }
             }

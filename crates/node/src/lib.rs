@@ -12,7 +12,8 @@
 //! ```
 //!
 //! * [`agent`]: feeds the state machine of the moves and does what it says.
-//! * [`operations`]: what the state machine can ask for, with engine and broker.
+//! * [`operations`]: what the state machine can ask for, with engine and broker. [`no_engine`]: the engine of a host without
+//!   instances.
 //! * [`control`]: the connection to the coordinator.
 //! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
 //! * [`network`]: the overlay. [`metrics`]: how it is, for Prometheus.
@@ -31,6 +32,7 @@ mod links;
 mod listener;
 mod metrics;
 mod network;
+mod no_engine;
 mod node;
 mod operations;
 mod peers;
@@ -64,11 +66,41 @@ pub struct NodeOptions {
     pub pki: PathBuf,
     /// The directory for what the node must remember; its own alone.
     pub state: PathBuf,
-    /// What runs the instances.
-    pub engine: Box<dyn Engine>,
+    /// What runs the instances; none if this host takes part in the overlay alone.
+    pub engine: Option<Box<dyn Engine>>,
     /// How long an instance's first process may take to say that the command runs. Without its word it counts
     /// as running.
     pub start_patience: Duration,
+    /// A network device that is plugged into the overlay as soon as that joins this host. Without it the node fails.
+    pub device: Option<Device>,
+    /// Called with what a user wants to know.
+    pub progress: Box<dyn Fn(Progress) + Send + Sync>,
+}
+
+/// A station's network device that a node has for as long as it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its address with its prefix.
+    pub address: Option<String>,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// What it was called before, if it was.
+    pub former: Option<String>,
+}
+
+/// How far a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The coordinator cannot be reached: why, in words. Another attempt follows.
+    Unreachable(String),
+    /// It is connected to the coordinator.
+    Connected,
+    /// The connection to the coordinator is lost. Another attempt follows.
+    Lost,
+    /// [`NodeOptions::device`] is plugged in and up.
+    Plugged,
 }
 
 /// Why a node does not run.
@@ -100,13 +132,17 @@ pub enum NodeError {
     /// The coordinator does not accept it.
     #[error("the coordinator refuses this node: {0}")]
     Refused(String),
+    /// [`NodeOptions::device`] cannot be plugged in.
+    #[error("{}", rpc::wire::split_reason(.0).0)]
+    Device(String),
 }
 
 impl NodeError {
     /// What helps, where the text does not say it.
     #[must_use]
-    pub fn way_out(&self) -> &'static str {
+    pub fn way_out(&self) -> &str {
         match self {
+            Self::Device(reason) => rpc::wire::split_reason(reason).1.unwrap_or_default(),
             Self::Store(error) => error.way_out(),
             Self::Io { source, .. } => rpc::way_out_of_listening(source),
             _ => "",
@@ -146,7 +182,7 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
 
 /// Lets the node open as many descriptors as it may: each instance takes some hundreds at most. Instances
 /// themselves get the limit that the node was started with.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     // It always may be raised so far.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

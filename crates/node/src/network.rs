@@ -3,12 +3,14 @@
 //! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
 //! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made.
 //! * [`orders`]: what the coordinator says, in its order.
+//! * [`own`]: the device that the node itself is to have.
 //!
 //! Nothing of it is there before the coordinator has laid links to this host.
 
 mod devices;
 mod interface;
 mod orders;
+mod own;
 mod state;
 mod tunnels;
 
@@ -32,9 +34,11 @@ use rpc::wire::{Answer, reason};
 use tokio::sync::{Mutex, MutexGuard, Notify, mpsc};
 use tokio::time::timeout;
 
+use crate::Device;
 use crate::node::Node;
 use devices::Devices;
 use orders::Order;
+use own::OwnDevice;
 use tunnels::{Neighbour, Tunnels};
 
 pub use orders::Orders;
@@ -54,6 +58,7 @@ pub struct Network {
     joined: Mutex<Option<Joined>>,
     sessions: AtomicU32,
     orders: mpsc::UnboundedSender<Order>,
+    own: OwnDevice,
     /// Told when a tunnel stands.
     connected: Notify,
 }
@@ -114,16 +119,16 @@ async fn usable_offloads(wanted: Offloads) -> Offloads {
 }
 
 impl Network {
-    /// Nothing yet. Datagrams will be received at `address`. Beside it what the coordinator will say, for
-    /// [`Node::follow_orders`].
-    pub fn new(address: SocketAddr, offloads: Offloads) -> io::Result<(Self, Orders)> {
+    /// Nothing yet. Datagrams will be received at `address`; `own` is a device that the node is to have. Beside it what the
+    /// coordinator will say, for [`Node::follow_orders`].
+    pub fn new(address: SocketAddr, offloads: Offloads, own: Option<Device>) -> io::Result<(Self, Orders)> {
         let mut first = [0; 4];
         // A number that an earlier node had means nothing to this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
-        let (joined, connected) = (Mutex::default(), Notify::new());
-        let network = Self { address, offloads, joined, sessions, orders, connected };
+        let (joined, connected, own) = (Mutex::default(), Notify::new(), OwnDevice::new(own));
+        let network = Self { address, offloads, joined, sessions, orders, own, connected };
         Ok((network, Orders(given)))
     }
 

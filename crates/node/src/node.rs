@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -27,15 +27,17 @@ use crate::instances::{Ended, Live};
 use crate::links::{DataPort, NodePeers};
 use crate::metrics;
 use crate::network::{Network, Orders};
+use crate::no_engine::NoEngine;
 use crate::peers::Pool;
 use crate::state::StateFiles;
-use crate::{NodeError, NodeOptions};
+use crate::{NodeError, NodeOptions, Progress};
 
 /// Everything that the tasks of a node share.
 pub struct Node {
     pub host: HostName,
     pub endpoint: Endpoint,
     pub engine: Arc<dyn Engine>,
+    pub runs_instances: bool,
     pub broker: Broker,
     pub files: StateFiles,
     pub agent: Agent,
@@ -50,6 +52,8 @@ pub struct Node {
     pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
     /// How long is waited for it.
     pub start_patience: Duration,
+    /// Told what a user wants to know.
+    pub progress: Box<dyn Fn(Progress) + Send + Sync>,
 }
 
 /// Whether a command runs.
@@ -66,6 +70,7 @@ pub async fn serve(options: NodeOptions) -> NodeError {
     tokio::select! {
         reason = control::stay_connected(node.clone(), join, address) => NodeError::Refused(reason),
         error = node.agent.broken() => error.into(),
+        reason = node.own_device_failed() => NodeError::Device(reason),
     }
 }
 
@@ -76,11 +81,14 @@ struct Begun {
 }
 
 async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
-    if let Err(error) = device_file::make() {
+    let runs_instances = options.engine.is_some();
+    if runs_instances && let Err(error) = device_file::make() {
         tracing::warn!("programs that look for the RDMA device in /dev/infiniband will not find it: {error}");
     }
     let listener = listen(options.listen).await?;
-    let data = listen(SocketAddr::new(options.listen.ip(), 0)).await?;
+    // Without instances nobody has anything to say there.
+    let data = if runs_instances { options.listen.ip() } else { Ipv4Addr::LOCALHOST.into() };
+    let data = listen(SocketAddr::new(data, 0)).await?;
     let metrics = match options.metrics {
         Some(address) => Some(listen(address).await?),
         None => None,
@@ -109,14 +117,15 @@ fn make(
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
-    let (network, orders) =
-        Network::new(address, options.offloads).map_err(|source| io_error("random numbers", source))?;
+    let network = Network::new(address, options.offloads, options.device);
+    let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {
         host,
         endpoint,
-        engine: options.engine.into(),
+        runs_instances: options.engine.is_some(),
+        engine: options.engine.map_or_else(|| Arc::new(NoEngine) as Arc<dyn Engine>, Arc::from),
         broker: Broker::new(NodePeers(node.clone()), NodeObserver(node.clone())),
         files,
         agent,
@@ -129,6 +138,7 @@ fn make(
         ended: Mutex::default(),
         starts: Mutex::default(),
         start_patience: options.start_patience,
+        progress: options.progress,
     });
     Ok((node, orders, outputs))
 }

@@ -7,6 +7,7 @@
 //!  │ (when all have it)         │             │ seals by the new keys ─────▶│ does, too
 //!  │ Use{version} ─────────────▶│
 //!  │ Devices, Stations ────────▶│
+//!  │◀─────────── Own{device} ───│
 //! ```
 
 use fabric::Epoch;
@@ -41,6 +42,11 @@ pub enum ToNode {
         devices: Vec<Device>,
         /// Stations that are moving to the node or away from it: they stay as they are.
         moving: Vec<Mac>,
+    },
+    /// The device that the node has asked for cannot be plugged in.
+    NotPlugged {
+        /// Why, as [`reason`](crate::wire::reason) makes it.
+        reason: String,
     },
     /// Where all stations are, in parts.
     Stations {
@@ -105,6 +111,17 @@ pub enum FromNode {
         version: Version,
         /// Why, as [`reason`](crate::wire::reason) makes it.
         reason: String,
+    },
+    /// It is to have this station's device, and no longer one by its former name. Said each time that it is connected.
+    Own {
+        /// The device's name.
+        device: String,
+        /// Its address with its prefix.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+        /// What it was called before, if it was.
+        former: Option<String>,
     },
 }
 

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::net;
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -69,6 +69,8 @@ pub enum FromNode {
         address: SocketAddr,
         /// Instances that it has to do with.
         here: Vec<Vid>,
+        /// Whether it can run instances, or takes part in the overlay alone.
+        runs_instances: bool,
     },
     /// About moves, ends and locations.
     Moves(ToCoordinator),

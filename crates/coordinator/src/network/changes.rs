@@ -66,13 +66,12 @@ async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
 /// Joins the hosts that are connected.
 async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>, plain: bool) -> Result<(), Failure> {
     let center = center.map(|name| known(cluster, name)).transpose()?;
-    let overlay = getrandom::u64().map_err(|error| Failure::new(format!("random numbers: {error}"), ""))?;
     change(cluster, |inner| {
         let connected = inner.nodes.keys().cloned().collect();
         match &center {
             Some(away) if !inner.nodes.contains_key(away) => Err(failure::host_down(away)),
             _ if inner.network.plan().is_empty() => {
-                Plan::new(overlay).lay(shape, center.as_ref(), &connected, plain)
+                Plan::random()?.lay(shape, center.as_ref(), &connected, plain)
             }
             _ => inner.network.plan().lay(shape, center.as_ref(), &connected, plain),
         }
@@ -113,7 +112,7 @@ async fn in_use(cluster: &Cluster) {
 }
 
 /// The host called `name`, which the overlay joins as it is laid out now.
-async fn member(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
+pub(super) async fn member(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
     let host = known(cluster, name)?;
     if !cluster.lock().network.plan().is_member(&host) {
         return Err(plan::not_joined(&host));
@@ -130,7 +129,7 @@ async fn whole<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
 }
 
-async fn attach(
+pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
     name: String,
@@ -162,7 +161,7 @@ async fn attach(
 }
 
 /// A node that is away hears of it when it is back.
-fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
+pub(super) fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
     let key = devices::key(host, name);
     let inner = &mut *cluster.lock();
     inner.devices.begin(&key)?;

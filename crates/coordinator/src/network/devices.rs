@@ -107,6 +107,16 @@ impl Devices {
         self.devices.get(key).ok_or_else(unknown)
     }
 
+    /// How many `host` has.
+    pub fn count(&self, host: &HostName) -> usize {
+        self.of(host).count()
+    }
+
+    fn of(&self, host: &HostName) -> impl Iterator<Item = (&DeviceKey, &Device)> {
+        let first = (host.to_string(), String::new());
+        self.devices.range(first..).take_while(move |((of, _), _)| of == host.as_str())
+    }
+
     /// Checks that no device is at `key`.
     ///
     /// # Errors
@@ -157,9 +167,7 @@ impl Devices {
 
     /// What the node of `host` has to know of its devices.
     pub fn of_host(&self, host: &HostName) -> ToNode {
-        let first = (host.to_string(), String::new());
-        let own = self.devices.range(first..).take_while(|((of, _), _)| of == host.as_str());
-        let devices = own.map(|((_, name), device)| device.for_node(name)).collect();
+        let devices = self.of(host).map(|((_, name), device)| device.for_node(name)).collect();
         ToNode::Devices { devices, moving: self.moving.iter().copied().collect() }
     }
 
@@ -190,6 +198,11 @@ impl Devices {
 }
 
 impl Device {
+    /// Whether it is what `purpose` says.
+    pub fn is_for(&self, purpose: &Purpose) -> bool {
+        self.purpose == *purpose
+    }
+
     /// As a node makes it.
     pub fn for_node(&self, name: &str) -> net::Device {
         let kind = match self.purpose.clone() {

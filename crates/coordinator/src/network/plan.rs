@@ -40,6 +40,11 @@ pub struct Plan {
     last_node: u16,
 }
 
+/// The plan of a new overlay, with `center` alone.
+pub fn first_star(center: &HostName) -> Result<Plan, Failure> {
+    Plan::random()?.lay(Shape::Star, Some(center), &[center.clone()].into(), false)
+}
+
 impl Plan {
     /// Whether nothing was ever laid.
     pub fn is_empty(&self) -> bool {
@@ -49,6 +54,15 @@ impl Plan {
     /// The plan of an overlay of its own, which no other one is called.
     pub fn new(overlay: u64) -> Self {
         Self { overlay, ..Self::default() }
+    }
+
+    /// The same, with a random number.
+    ///
+    /// # Errors
+    /// If the kernel has none.
+    pub fn random() -> Result<Self, Failure> {
+        let overlay = getrandom::u64();
+        overlay.map(Self::new).map_err(|error| Failure::new(format!("random numbers: {error}"), ""))
     }
 
     pub fn overlay(&self) -> u64 {

@@ -79,6 +79,7 @@ impl Node {
                     }
                 }
             }
+            self.look_after_own_device().await;
         }
     }
 
@@ -89,6 +90,7 @@ impl Node {
             let hosts = hosts.iter().cloned().collect();
             if let Err(error) = self.install(*overlay, topology.clone(), plain, hosts).await {
                 tracing::warn!("topology {version} is not installed: {error}");
+                self.network.own.fail(&error.to_string());
                 let way_out = "it is tried again; the log of this host's node says more";
                 let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), way_out) };
                 return self.tell_coordinator(&wire::FromNode::Net(failed));
@@ -108,6 +110,7 @@ impl Node {
                     tracing::warn!("topology {version} cannot be used: {error}");
                 }
             }
+            ToNode::NotPlugged { reason } => self.network.own.fail(&reason),
             ToNode::Devices { devices, moving } => {
                 if let Some(joined) = &mut *self.network.lock().await {
                     joined.moving = moving.into_iter().collect();

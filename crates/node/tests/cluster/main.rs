@@ -65,6 +65,7 @@ impl Cluster {
             socket: self.socket(),
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join("coordinator"),
+            enrolment: None,
         };
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async { panic!("the coordinator ended: {}", coordinator::serve(options).await) });
@@ -90,8 +91,10 @@ impl Cluster {
             offloads: Offloads::ALL,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
-            engine: Box::new(Handle(self.engines[host].clone())),
+            engine: Some(Box::new(Handle(self.engines[host].clone()))),
             start_patience: Duration::ZERO,
+            device: None,
+            progress: Box::new(drop),
         };
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async { panic!("the node ended: {}", node::serve(options).await) });

@@ -41,6 +41,7 @@ impl Arguments {
             socket: target.socket_to_listen_on(),
             pki: self.pki,
             state: self.state,
+            enrolment: None,
         };
         coordinator::run(options).map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)

@@ -85,8 +85,10 @@ impl Arguments {
             offloads: Offloads::ALL.without(&self.without),
             pki: self.pki,
             state: self.state,
-            engine: Box::new(engine),
+            engine: Some(Box::new(engine)),
             start_patience: START_PATIENCE,
+            device: None,
+            progress: Box::new(drop),
         })
         .map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)

@@ -1,0 +1,109 @@
+//! Devices that nodes ask for themselves: those of machines that were joined by `transhume net up`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::moves::HostName;
+use api::{Failure, Purpose};
+use rpc::net::ToNode;
+use rpc::wire::reason;
+use tokio::time::{Instant, sleep};
+
+use super::{changes, devices};
+use crate::cluster::Cluster;
+
+/// How long something else may be done with the device: a connection before may have asked for it, too.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How often it is looked whether that is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The longest name that a network device can have, in bytes.
+const LONGEST_NAME: usize = 15;
+
+/// The most devices of a host with those that it asks for.
+const MOST: usize = 1024;
+
+/// What a node wants.
+pub struct Wanted {
+    pub device: String,
+    pub purpose: Purpose,
+    /// What the device was called before.
+    pub former: Option<String>,
+}
+
+/// Has the node of `host` have the device that it asks for. One that is there already stays, with its MAC.
+pub async fn plug(cluster: Arc<Cluster>, host: HostName, wanted: Wanted) {
+    if let Err(failure) = try_to_plug(&cluster, &host, wanted).await {
+        tracing::warn!("{host} does not get the device that it asks for: {failure}");
+        let reason = reason(&failure.message, &failure.help);
+        cluster.lock().order([(host, ToNode::NotPlugged { reason })]);
+    }
+}
+
+async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) -> Result<(), Failure> {
+    let Wanted { device, purpose, former } = wanted;
+    let fits = |purpose: &Purpose| match purpose {
+        Purpose::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
+        Purpose::Proxy { .. } => false,
+    };
+    if device.len() > LONGEST_NAME || !fits(&purpose) {
+        return Err(Failure::new("such a device cannot be made", "choose a shorter name"));
+    }
+    for name in former.iter().chain([&device]) {
+        await_turn(cluster, host, name).await?;
+        let is_former = *name != device;
+        let is_as_wanted = {
+            let inner = cluster.lock();
+            let found = inner.devices.get(&devices::key(host, name));
+            found.ok().map(|found| !is_former && found.is_for(&purpose))
+        };
+        match is_as_wanted {
+            Some(true) => return Ok(()),
+            Some(false) => changes::detach(cluster, host, name)?,
+            None => {}
+        }
+    }
+    if cluster.lock().devices.count(host) >= MOST {
+        let what = format!("{MOST} devices are plugged in on {host}");
+        return Err(Failure::new(what, "take some away first: `transhume net detach`"));
+    }
+    let host = changes::member(cluster, host.as_str()).await?;
+    changes::attach(cluster.clone(), host, device, purpose).await
+}
+
+/// Waits until nothing is being done with the device called `name`.
+async fn await_turn(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
+    let (key, end) = (devices::key(host, name), Instant::now() + PATIENCE);
+    loop {
+        let begun = {
+            let devices = &mut cluster.lock().devices;
+            devices.begin(&key).inspect(|()| devices.end(&key))
+        };
+        match begun {
+            Err(_) if Instant::now() < end => sleep(LOOK).await,
+            begun => return begun,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wish_that_cannot_be_fulfilled_is_refused_before_it_is_noted() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = Cluster::open(&directory.path().join("store")).unwrap();
+        let host = HostName::new("b").unwrap();
+        let ask = async |device: &str, address: &str| {
+            let purpose = Purpose::Station { address: Some(address.into()), mtu: 1400 };
+            let wanted = Wanted { device: device.into(), purpose, former: Some("tap1".into()) };
+            try_to_plug(&cluster, &host, wanted).await.unwrap_err().message
+        };
+        assert!(ask(&"x".repeat(LONGEST_NAME + 1), "10.88.0.2/24").await.contains("cannot be made"));
+        assert!(ask("tap0", &"1".repeat(65)).await.contains("cannot be made"));
+        assert!(ask("tap0", "10.88.0.2/24").await.contains("no host"));
+        assert_eq!(cluster.lock().devices.count(&host), 0);
+    }
+}
