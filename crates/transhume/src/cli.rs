@@ -70,7 +70,11 @@ enum Command {
 impl Cli {
     /// Whether the process serves others, and must survive one that goes away.
     pub fn is_daemon(&self) -> bool {
-        matches!(self.command, Command::Coordinator(_) | Command::Node(_) | Command::Init(_))
+        match &self.command {
+            Command::Coordinator(_) | Command::Node(_) | Command::Init(_) => true,
+            Command::Net(arguments) => arguments.is_daemon(),
+            _ => false,
+        }
     }
 
     /// Does what the command line says. The code is that of the process.

@@ -15,9 +15,9 @@ pub struct Logging {
 
 impl Logging {
     /// Logs to standard error from now on.
-    pub fn begin(self) {
+    pub fn begin(&self) {
         let others = self.levels.default_level().unwrap_or(LevelFilter::INFO);
-        let levels = self.levels.with_default(others);
+        let levels = self.levels.clone().with_default(others);
         let lines = fmt::layer().with_ansi(false).with_writer(std::io::stderr).with_filter(levels);
         tracing_subscriber::registry().with(lines).init();
     }

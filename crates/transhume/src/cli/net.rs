@@ -6,6 +6,8 @@ mod link;
 mod matrix;
 mod relocate;
 mod show;
+mod token;
+mod up;
 
 use std::process::ExitCode;
 
@@ -19,7 +21,8 @@ use crate::failure::Result;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net layout star\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  \
-                  transhume net link add h2 h3\n  transhume net status"
+                  transhume net link add h2 h3\n  transhume net status\n\nWithout any other set-up (see `transhume net up --help`):\n  \
+                  transhume net up --listen 192.0.2.1:7700 --address 10.88.0.1/24"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -28,6 +31,8 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Up(up::Arguments),
+    Token(token::Arguments),
     Layout(layout::Arguments),
     Link(link::Arguments),
     Attach(device::Attach),
@@ -42,8 +47,15 @@ enum Command {
 }
 
 impl Arguments {
+    /// Whether the process serves others.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self.command, Command::Up(_))
+    }
+
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         match self.command {
+            Command::Up(arguments) => arguments.run(target),
+            Command::Token(arguments) => arguments.run(target),
             Command::Layout(arguments) => arguments.run(target),
             Command::Link(arguments) => arguments.run(target),
             Command::Attach(arguments) => arguments.run(target),

@@ -78,7 +78,8 @@ impl Detach {
     }
 }
 
-fn address(text: &str) -> std::result::Result<String, String> {
+/// An address with its prefix, as `ip` takes it.
+pub fn address(text: &str) -> std::result::Result<String, String> {
     let parts = text
         .split_once('/')
         .and_then(|(address, prefix)| Some((address.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?)));

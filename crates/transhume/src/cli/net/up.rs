@@ -1,0 +1,374 @@
+//! `transhume net up`
+//!
+//! * [`state`]: what a machine remembers that has joined. [`told`]: what the user is told.
+
+mod state;
+mod told;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use coordinator::{CoordinatorOptions, Enrolment};
+use moves::HostName;
+use node::{Device, NodeOptions, Progress};
+use overlay_io::offloads::Offloads;
+use rpc::COORDINATOR;
+use rpc::token::JoinToken;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::{device, token};
+use crate::cli::target::Target;
+use crate::failure::{Failure, Result};
+use crate::logging::Logging;
+use crate::precedence;
+use state::{Folder, Role, Settings};
+use told::{Told, join_command};
+
+/// The device's MTU: what a datagram carries on most paths.
+const MTU: u32 = 1400;
+
+/// Joins machines by an overlay, with two commands and no other set-up
+///
+/// The first machine makes the network and prints a token; others join with it, until it expires (`transhume net token` prints
+/// another). Then all of them are on one Ethernet, through a network device of each. It runs until SIGTERM or SIGINT ends it,
+/// in the foreground, as a service of systemd does. Started again, also without any options, the machine is what it was before.
+///
+/// The first machine listens for others at TCP port PORT, and at the port after that for TCP and UDP. Another machine listens at
+/// the latter port as well, but need not be reached: it dials. The rest of `transhume net` is for the first machine.
+#[derive(Args)]
+#[command(
+    mut_arg("levels", |levels| levels.default_value("warn")),
+    after_help = "Examples:\n  transhume net up --listen 192.0.2.1:7700 --address 10.88.0.1/24\n  \
+                  transhume net up --join TOKEN --address 10.88.0.2/24\n  transhume net up"
+)]
+pub struct Arguments {
+    /// The token with which this machine joins
+    #[arg(long, value_name = "TOKEN", value_parser = join_token)]
+    join: Option<JoinToken>,
+    /// Where others reach the first machine; elsewhere, where this machine listens
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// The network device's address with its prefix
+    #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = device::address)]
+    address: Option<String>,
+    /// The network device's name [default: transhume0]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// What this machine is called in the network [default: its host name]
+    #[arg(long)]
+    name: Option<String>,
+    /// The folder for what this machine must remember
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/net")]
+    state: PathBuf,
+    /// Writes what happens as lines of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+fn join_token(text: &str) -> std::result::Result<JoinToken, String> {
+    text.parse::<JoinToken>().map_err(|error| error.to_string())
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let json = self.json;
+        let ended = self.run_here(target).map(|()| ExitCode::SUCCESS);
+        ended.map_err(|failure| if json { failure.in_json() } else { failure })
+    }
+
+    fn run_here(self, target: &Target) -> Result<()> {
+        // SAFETY: the call has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err(Failure::new("a network device is made, which needs root", "run this with sudo"));
+        }
+        self.logging.begin();
+        let folder = Folder::take(self.state.clone())?;
+        precedence::take();
+        node::raise_descriptor_limit();
+        let runtime = Runtime::new()?;
+        let ended = runtime.block_on(self.take_part(&folder, target));
+        runtime.shutdown_background();
+        ended
+    }
+
+    async fn take_part(self, folder: &Folder, target: &Target) -> Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let working = async {
+            let known = folder.settings()?;
+            let is_new = known.is_none();
+            let settings = match known {
+                Some(settings) => self.go_on(settings, folder)?,
+                None => self.begin(folder).await?,
+            };
+            let json = self.json;
+            serve(&settings, folder, target, json, is_new).await
+        };
+        tokio::select! {
+            ended = working => ended,
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    }
+
+    /// Takes part for the first time.
+    async fn begin(&self, folder: &Folder) -> Result<Settings> {
+        let name = self.name.clone().unwrap_or_else(host_name);
+        let (role, listen) = match (&self.join, self.listen) {
+            (Some(token), listen) => {
+                let coordinator = token.coordinator;
+                (Role::Joined { coordinator }, listen.map_or_else(|| anywhere(coordinator), Ok)?)
+            }
+            (None, Some(listen)) => (Role::First, reachable(listen)?),
+            (None, None) => return Err(neither_first_nor_joining()),
+        };
+        check_name(&name)?;
+        let device = self.device.clone().unwrap_or_else(|| "transhume0".into());
+        let address = self.address.clone();
+        let settings = Settings { name, role, listen, device, former_device: None, address };
+        match &self.join {
+            Some(token) => folder.join(&settings, token).await?,
+            None => folder.found(&settings)?,
+        }
+        Ok(settings)
+    }
+
+    /// Takes part again, as before but for what is said now.
+    fn go_on(&self, before: Settings, folder: &Folder) -> Result<Settings> {
+        let mut settings = before.clone();
+        if let Some(name) = self.name.as_ref().filter(|name| **name != before.name) {
+            let what =
+                format!("this machine has joined as `{}` already, and cannot be `{name}`", before.name);
+            return Err(Failure::new(what, self.forgetting()));
+        }
+        if let Some(token) = &self.join {
+            if folder.authority()? != token.authority {
+                let what = format!("this machine has joined another network already, as `{}`", before.name);
+                return Err(Failure::new(what, self.forgetting()));
+            }
+            if let Role::Joined { coordinator } = &mut settings.role {
+                *coordinator = token.coordinator;
+            }
+        }
+        if let Some(listen) = self.listen {
+            settings.listen = if settings.role == Role::First { reachable(listen)? } else { listen };
+        }
+        settings.address = self.address.clone().or(settings.address);
+        if let Some(device) = self.device.as_ref().filter(|device| **device != before.device) {
+            settings.former_device = Some(std::mem::replace(&mut settings.device, device.clone()));
+        }
+        if settings != before {
+            folder.note(&settings)?;
+        }
+        Ok(settings)
+    }
+
+    fn forgetting(&self) -> String {
+        format!(
+            "`rm -r {}` forgets that, with all keys; or choose another folder with `--state`",
+            self.state.display()
+        )
+    }
+}
+
+fn neither_first_nor_joining() -> Failure {
+    Failure::new(
+        "is this machine to be the first, or to join others?",
+        "the first says with `--listen ADDRESS:PORT` where others reach it, and prints a token; others give it with `--join`",
+    )
+}
+
+/// What this machine is called, made fit for a certificate.
+fn host_name() -> String {
+    fit(&fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
+}
+
+fn fit(name: &str) -> String {
+    let first = name.trim().split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let fit = first.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+    fit.trim_matches('-').chars().take(63).collect()
+}
+
+/// Fails for a name that the coordinator would refuse.
+fn check_name(name: &str) -> Result<()> {
+    let fits = HostName::new(name).is_ok() && name == name.to_ascii_lowercase();
+    if fits && ![COORDINATOR, "authority"].contains(&name) {
+        return Ok(());
+    }
+    let help = "choose another with `--name`: of small letters, digits, `-` and `.`, and not `coordinator`";
+    Err(Failure::new(format!("no machine can be called `{name}`"), help))
+}
+
+/// The port after that of `address`: there the nodes are.
+fn next_port(address: SocketAddr) -> Result<u16> {
+    address.port().checked_add(1).filter(|port| *port > 1).ok_or_else(|| {
+        let what = format!("port {} does not do: that one and the next are listened on", address.port());
+        Failure::new(what, "choose another port, as 7700")
+    })
+}
+
+/// Where the first machine is to listen, if others can reach it there.
+fn reachable(listen: SocketAddr) -> Result<SocketAddr> {
+    next_port(listen)?;
+    if listen.ip().is_unspecified() {
+        let what = format!("{listen} is no address at which others reach this machine");
+        return Err(Failure::new(what, "take one of this machine's: `ip -brief address` lists them"));
+    }
+    Ok(listen)
+}
+
+/// Where a machine listens that has joined, unless it says something else.
+fn anywhere(coordinator: SocketAddr) -> Result<SocketAddr> {
+    let address: IpAddr =
+        if coordinator.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    Ok(SocketAddr::new(address, next_port(coordinator)?))
+}
+
+/// Takes part until something fails.
+async fn serve(
+    settings: &Settings,
+    folder: &Folder,
+    target: &Target,
+    json: bool,
+    is_new: bool,
+) -> Result<()> {
+    let (sender, progress) = unbounded_channel();
+    let progressing = Box::new(move |step| drop(sender.send(step)));
+    let node = tokio::spawn(node::serve(node_options(settings, folder, progressing)?));
+    let coordinator = async {
+        match settings.role {
+            Role::First => {
+                let options = coordinator_options(settings, folder, target)?;
+                let error = tokio::spawn(coordinator::serve(options)).await.map_err(broken_down)?;
+                Err(Failure::new(error.to_string(), error.way_out()))
+            }
+            Role::Joined { .. } => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = node => {
+            let error = ended.map_err(broken_down)?;
+            Err(Failure::new(error.to_string(), error.way_out()))
+        }
+        ended = coordinator => ended,
+        told = tell(settings, progress, target, json, is_new) => told,
+    }
+}
+
+fn broken_down(error: tokio::task::JoinError) -> Failure {
+    Failure::new(error.to_string(), "")
+}
+
+fn node_options(
+    settings: &Settings,
+    folder: &Folder,
+    progress: Box<dyn Fn(Progress) + Send + Sync>,
+) -> Result<NodeOptions> {
+    let (join, listen) = match settings.role {
+        Role::Joined { coordinator } => (coordinator, settings.listen),
+        Role::First => (settings.listen, SocketAddr::new(settings.listen.ip(), next_port(settings.listen)?)),
+    };
+    let device = Device {
+        name: settings.device.clone(),
+        address: settings.address.clone(),
+        mtu: MTU,
+        former: settings.former_device.clone(),
+    };
+    Ok(NodeOptions {
+        name: settings.name.clone(),
+        listen,
+        join,
+        pki: folder.pki(),
+        state: folder.of_daemon("node"),
+        engine: None,
+        start_patience: Duration::ZERO,
+        device: Some(device),
+        offloads: Offloads::ALL,
+        metrics: None,
+        progress,
+    })
+}
+
+fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) -> Result<CoordinatorOptions> {
+    let center = HostName::new(&settings.name).map_err(|error| Failure::new(error.to_string(), ""))?;
+    Ok(CoordinatorOptions {
+        listen: settings.listen,
+        socket: target.socket_to_listen_on(),
+        pki: folder.pki(),
+        state: folder.of_daemon("coordinator"),
+        enrolment: Some(Enrolment { center }),
+    })
+}
+
+/// Tells the user what happens, for as long as it does. The first machine of a new network has a token for others.
+async fn tell(
+    settings: &Settings,
+    mut progress: UnboundedReceiver<Progress>,
+    target: &Target,
+    json: bool,
+    is_new: bool,
+) -> Result<()> {
+    let mut token_due = is_new && settings.role == Role::First;
+    let mut waits = false;
+    while let Some(step) = progress.recv().await {
+        match (step, settings.role) {
+            (Progress::Unreachable(reason), Role::Joined { coordinator }) if !waits => {
+                waits = true;
+                Told::Waiting { coordinator, reason: &reason }.tell(json);
+            }
+            (Progress::Lost, Role::Joined { coordinator }) => Told::Lost { coordinator }.tell(json),
+            // The first machine's coordinator ends with it, and is there a moment later than its node.
+            (Progress::Unreachable(_) | Progress::Lost, _) => {}
+            (Progress::Connected, _) => {
+                waits = false;
+                Told::Joined { name: &settings.name }.tell(json);
+            }
+            (Progress::Plugged, _) => {
+                let address = settings.address.as_deref();
+                Told::Device { name: &settings.device, address }.tell(json);
+                if std::mem::take(&mut token_due) {
+                    let token = tokio::task::block_in_place(|| token::ask(target))?;
+                    let join = join_command(&token, address);
+                    Told::Token { token: &token, join }.tell(json);
+                }
+            }
+        }
+    }
+    // The node has ended, which is told by itself.
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_is_made_fit() {
+        for (name, expected) in [("Web_01.example.org\n", "web-01"), ("-x-", "x"), ("\n", ""), ("ä", "")] {
+            assert_eq!(fit(name), expected);
+        }
+        assert_eq!(fit(&"a".repeat(64)).len(), 63);
+        for bad in ["", "coordinator", "authority", "A", "a b"] {
+            let failure = check_name(bad).unwrap_err().to_string();
+            assert!(failure.contains("--name"), "{failure}");
+        }
+        assert!(check_name("web-01").is_ok());
+    }
+
+    #[test]
+    fn the_first_machine_has_to_be_reachable_at_two_ports() {
+        assert!(reachable("192.0.2.1:7700".parse().unwrap()).is_ok());
+        for bad in ["0.0.0.0:7700", "192.0.2.1:65535", "192.0.2.1:0", "[::]:7700"] {
+            assert!(reachable(bad.parse().unwrap()).is_err(), "{bad}");
+        }
+        assert_eq!(anywhere("[::1]:7700".parse().unwrap()).unwrap(), "[::]:7701".parse().unwrap());
+    }
+}

@@ -1,0 +1,287 @@
+//! What a machine remembers that has joined.
+//!
+//! | in the folder | |
+//! |---|---|
+//! | `pki` | certificates and keys; it is there as a whole or not at all, and with it the machine has joined |
+//! | `settings.json` | how it has joined |
+//! | `join.key` | the key with which it asks to join, until it has |
+//! | `coordinator`, `node` | what these daemons must remember |
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use rpc::enrol::{self, EnrolError};
+use rpc::pki::{self, Identity, PkiError};
+use rpc::token::{Fingerprint, JoinToken};
+use rpc::wire::split_reason;
+use rpc::{COORDINATOR, Endpoint};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// How a machine takes part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Its name.
+    pub name: String,
+    /// Its part.
+    pub role: Role,
+    /// Where the coordinator of the first machine listens, or the node of another one.
+    pub listen: SocketAddr,
+    /// The name of its network device.
+    pub device: String,
+    /// What the device was called before, if it was.
+    pub former_device: Option<String>,
+    /// The device's address with its prefix.
+    pub address: Option<String>,
+}
+
+/// The part of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It has the coordinator.
+    First,
+    /// It has joined.
+    Joined {
+        /// Where the coordinator listens.
+        coordinator: SocketAddr,
+    },
+}
+
+/// The folder, which is this process' as long as this lives.
+pub struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Takes the folder at `path`, which is made if it is not there.
+    pub fn take(path: PathBuf) -> Result<Self> {
+        let lock = private::lock::try_take(&path).map_err(|error| in_folder(&path, error))?;
+        let lock = lock.ok_or_else(|| {
+            Failure::new(
+                format!("another `transhume net up` runs with the state in {}", path.display()),
+                "end that one first, or choose another folder with `--state`",
+            )
+        })?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Where certificates and keys are.
+    pub fn pki(&self) -> PathBuf {
+        self.path.join("pki")
+    }
+
+    /// Where the daemon `name` remembers things.
+    pub fn of_daemon(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn settings_file(&self) -> PathBuf {
+        self.path.join("settings.json")
+    }
+
+    /// How this machine has joined, if it has.
+    pub fn settings(&self) -> Result<Option<Settings>> {
+        if !self.pki().exists() {
+            return Ok(None);
+        }
+        let file = self.settings_file();
+        let read = fs::read(&file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::from));
+        read.map(Some).map_err(|error| {
+            Failure::new(
+                format!("{}: {error}", file.display()),
+                format!(
+                    "`rm -r {}` forgets how this machine has joined; then join anew",
+                    self.path.display()
+                ),
+            )
+        })
+    }
+
+    /// Notes how this machine takes part.
+    pub fn note(&self, settings: &Settings) -> Result<()> {
+        let text = serde_json::to_vec(settings).map_err(io::Error::from)?;
+        private::replace(&self.settings_file(), &text).map_err(|error| in_folder(&self.path, error))
+    }
+
+    /// By what the authority is known that has issued this machine's certificate.
+    pub fn authority(&self) -> Result<Fingerprint> {
+        let pem = pki::authority(&self.pki()).map_err(failed)?;
+        pki::fingerprint(&pem).map_err(|error| Failure::new(format!("authority.pem: {error}"), ""))
+    }
+
+    /// Makes this machine the first of a new network.
+    pub fn found(&self, settings: &Settings) -> Result<()> {
+        self.complete(settings, |pki| {
+            pki::create_authority(pki)?;
+            pki::issue(pki, COORDINATOR)?;
+            pki::issue(pki, &settings.name)
+        })
+    }
+
+    /// Lets this machine join by `token`.
+    pub async fn join(&self, settings: &Settings, token: &JoinToken) -> Result<()> {
+        let key = self.join_key()?;
+        let request = pki::signing_request(&key, &settings.name).map_err(failed)?;
+        let certificates = enrol::enrol(token, request).await.map_err(explain)?;
+        self.complete(settings, |pki| pki::install(pki, &settings.name, &key, &certificates))?;
+        // Its copy is in use.
+        let _removed = fs::remove_file(self.join_key_file());
+        Ok(())
+    }
+
+    /// The key to ask with. It stays the same until an answer has come: who asks with another one is somebody else.
+    fn join_key(&self) -> Result<String> {
+        let file = self.join_key_file();
+        if let Ok(key) = fs::read_to_string(&file)
+            && pki::signing_request(&key, "any").is_ok()
+        {
+            return Ok(key);
+        }
+        let key = pki::new_key().map_err(failed)?;
+        private::replace(&file, key.as_bytes()).map_err(|error| in_folder(&self.path, error))?;
+        Ok(key)
+    }
+
+    fn join_key_file(&self) -> PathBuf {
+        self.path.join("join.key")
+    }
+
+    /// Has `fill` write certificates and keys. They get their place when all else is there.
+    fn complete(
+        &self,
+        settings: &Settings,
+        fill: impl FnOnce(&Path) -> std::result::Result<(), PkiError>,
+    ) -> Result<()> {
+        let fresh = self.path.join("pki.new");
+        let failed_io = |error| in_folder(&self.path, error);
+        // One that was killed has left it.
+        match fs::remove_dir_all(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed_io(error)),
+            _ => {}
+        }
+        private::directory(&fresh).map_err(failed_io)?;
+        fill(&fresh).map_err(failed)?;
+        usable(&fresh, &settings.name)?;
+        self.note(settings)?;
+        sync(&fresh).and_then(|()| fs::rename(&fresh, self.pki())).map_err(failed_io)
+    }
+}
+
+/// Fails unless certificate and key belong together.
+fn usable(pki: &Path, name: &str) -> Result<()> {
+    let identity = Identity::load(pki, name).map_err(failed)?;
+    let endpoint = Endpoint::new(identity);
+    endpoint.map(drop).map_err(|error| Failure::new(format!("the certificate cannot be used: {error}"), ""))
+}
+
+/// Has what is in a folder on the disk.
+fn sync(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        File::open(entry?.path())?.sync_all()?;
+    }
+    File::open(folder)?.sync_all()
+}
+
+fn in_folder(path: &Path, error: io::Error) -> Failure {
+    let help = match error.kind() {
+        io::ErrorKind::PermissionDenied => "choose another folder with `--state`",
+        _ => "see that there is room, or choose another folder with `--state`",
+    };
+    Failure::new(format!("{}: {error}", path.display()), help)
+}
+
+fn failed(error: PkiError) -> Failure {
+    let help = match error {
+        PkiError::BadName(_) => "choose another name with `--name`",
+        _ => "",
+    };
+    Failure::new(error.to_string(), help)
+}
+
+/// Why this machine cannot join, with the way out.
+fn explain(error: EnrolError) -> Failure {
+    let help = match &error {
+        EnrolError::Silent(address, _) => format!(
+            "see that `transhume net up` runs there, and that no firewall keeps TCP port {} from this machine",
+            address.port()
+        ),
+        EnrolError::Stranger(..) => {
+            "take the token that `transhume net token` prints there; one of a network that is no more is of no use".into()
+        }
+        EnrolError::Refused(reason) => {
+            let (what, help) = split_reason(reason);
+            return api::Failure::new(what, help.unwrap_or_default()).into();
+        }
+    };
+    Failure::new(error.to_string(), help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            name: "a".into(),
+            role: Role::First,
+            listen: "192.0.2.1:7700".parse().unwrap(),
+            device: "transhume0".into(),
+            former_device: None,
+            address: Some("10.88.0.1/24".into()),
+        }
+    }
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::take(directory.path().join("net")).unwrap();
+        (directory, folder)
+    }
+
+    #[test]
+    fn what_was_noted_is_found_again() {
+        let (directory, folder) = folder();
+        assert_eq!(folder.settings().unwrap(), None);
+        folder.found(&settings()).unwrap();
+        assert!(Folder::take(directory.path().join("net")).is_err(), "one has it at a time");
+        drop(folder);
+        let folder = Folder::take(directory.path().join("net")).unwrap();
+        assert_eq!(folder.settings().unwrap(), Some(settings()));
+        assert!(folder.authority().is_ok());
+    }
+
+    #[test]
+    fn what_one_has_left_that_was_killed_is_no_network() {
+        let (_directory, folder) = folder();
+        // Killed after some certificates, and after the settings.
+        private::directory(&folder.path.join("pki.new")).unwrap();
+        pki::create_authority(&folder.path.join("pki.new")).unwrap();
+        folder.note(&settings()).unwrap();
+        assert_eq!(folder.settings().unwrap(), None);
+        let other = Settings { name: "b".into(), ..settings() };
+        folder.found(&other).unwrap();
+        assert_eq!(folder.settings().unwrap(), Some(other));
+    }
+
+    #[test]
+    fn the_key_to_ask_with_stays_until_one_has_joined() {
+        let (_directory, folder) = folder();
+        let key = folder.join_key().unwrap();
+        assert_eq!(folder.join_key().unwrap(), key);
+        fs::write(folder.join_key_file(), "half of").unwrap();
+        assert_ne!(folder.join_key().unwrap(), key);
+    }
+
+    #[test]
+    fn settings_that_cannot_be_read_name_the_way_out() {
+        let (_directory, folder) = folder();
+        folder.found(&settings()).unwrap();
+        fs::write(folder.settings_file(), "{").unwrap();
+        let failure = folder.settings().unwrap_err().to_string();
+        assert!(failure.contains("settings.json") && failure.contains("`rm -r "), "{failure}");
+    }
+}
