@@ -32,7 +32,7 @@ mod requests;
 mod server;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use moves::HostName;
@@ -106,6 +106,12 @@ impl CoordinatorError {
     }
 }
 
+/// What a coordinator with its state in `state` has from the first token on that it has made.
+#[must_use]
+pub fn tokens_file(state: &Path) -> PathBuf {
+    state.join("tokens")
+}
+
 /// Runs the coordinator until it fails.
 pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
     match begin(options).await {
@@ -146,7 +152,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
     let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
     if let Some(enrolment) = options.enrolment {
-        let tokens = options.state.join("tokens");
+        let tokens = tokens_file(&options.state);
         let admission = Admission::open(options.listen, options.pki, tokens, enrolment.center)?;
         // Nobody else has set it.
         let _first = cluster.admission.set(admission);

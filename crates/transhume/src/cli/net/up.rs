@@ -103,14 +103,11 @@ impl Arguments {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let working = async {
-            let known = folder.settings()?;
-            let is_new = known.is_none();
-            let settings = match known {
+            let settings = match folder.settings()? {
                 Some(settings) => self.go_on(settings, folder)?,
                 None => self.begin(folder).await?,
             };
-            let json = self.json;
-            serve(&settings, folder, target, json, is_new).await
+            serve(&settings, folder, target, self.json).await
         };
         tokio::select! {
             ended = working => ended,
@@ -233,13 +230,10 @@ fn anywhere(coordinator: SocketAddr) -> Result<SocketAddr> {
 }
 
 /// Takes part until something fails.
-async fn serve(
-    settings: &Settings,
-    folder: &Folder,
-    target: &Target,
-    json: bool,
-    is_new: bool,
-) -> Result<()> {
+async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool) -> Result<()> {
+    // Nobody can have joined yet.
+    let token_due =
+        settings.role == Role::First && !coordinator::tokens_file(&folder.of_daemon("coordinator")).exists();
     let (sender, progress) = unbounded_channel();
     let progressing = Box::new(move |step| drop(sender.send(step)));
     let node = tokio::spawn(node::serve(node_options(settings, folder, progressing)?));
@@ -259,7 +253,7 @@ async fn serve(
             Err(Failure::new(error.to_string(), error.way_out()))
         }
         ended = coordinator => ended,
-        told = tell(settings, progress, target, json, is_new) => told,
+        told = tell(settings, progress, target, json, token_due) => told,
     }
 }
 
@@ -308,15 +302,14 @@ fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) ->
     })
 }
 
-/// Tells the user what happens, for as long as it does. The first machine of a new network has a token for others.
+/// Tells the user what happens, for as long as it does. If `token_due`, there is a token for others.
 async fn tell(
     settings: &Settings,
     mut progress: UnboundedReceiver<Progress>,
     target: &Target,
     json: bool,
-    is_new: bool,
+    mut token_due: bool,
 ) -> Result<()> {
-    let mut token_due = is_new && settings.role == Role::First;
     let mut waits = false;
     while let Some(step) = progress.recv().await {
         match (step, settings.role) {
