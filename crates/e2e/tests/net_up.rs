@@ -1,0 +1,342 @@
+//! `transhume net up` on machines that have nothing but an address: network namespaces, plugged to one switch.
+
+use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Host, NetLink};
+use e2e::artifacts;
+use e2e::program::{Ended, Program};
+use e2e::signal::Signal;
+
+const STREAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
+const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.py");
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the first machine's coordinator and node listen.
+const FIRST: &str = "192.0.2.1:7700";
+const COORDINATOR_PORT: &str = "7700";
+const NODE_PORT: &str = "7701";
+
+/// A network namespace, gone with its last process and this.
+struct Namespace(OwnedFd);
+
+impl Namespace {
+    fn new() -> Result<Self> {
+        Ok(Self(fabric::netns::create()?))
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Program> {
+        fabric::netns::enter(self.0.as_fd(), || Program::start(command))?
+    }
+
+    fn ip(&self, line: &str) -> Result<()> {
+        self.start(Command::new("ip").args(line.split(' ')))?.end(LIMIT)?.success().map(drop)
+    }
+}
+
+/// A machine, by its name.
+struct Machine {
+    network: Namespace,
+    name: &'static str,
+}
+
+/// Machines `a`, `b`, … with the addresses 192.0.2.1, …, on one network.
+struct World {
+    _switch: Namespace,
+    machines: Vec<Machine>,
+    scratch: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl World {
+    fn new(machines: usize) -> Result<Self> {
+        let switch = Namespace::new()?;
+        switch.ip("link add name br0 type bridge forward_delay 0")?;
+        switch.ip("link set dev br0 up")?;
+        let there = format!("/proc/{}/fd/{}", std::process::id(), switch.0.as_raw_fd());
+        let plug = |(number, name): (usize, &'static str)| {
+            let network = Namespace::new()?;
+            network.ip("link set dev lo up")?;
+            network.ip(&format!("link add name eth0 type veth peer name {name} netns {there}"))?;
+            network.ip(&format!("address add 192.0.2.{number}/24 dev eth0"))?;
+            network.ip("link set dev eth0 up")?;
+            switch.ip(&format!("link set dev {name} master br0 up"))?;
+            Ok(Machine { network, name })
+        };
+        let machines = (1..).zip(["a", "b", "c"]).take(machines).map(plug).collect::<Result<_>>()?;
+        let (scratch, program) = (tempfile::tempdir()?, artifacts::built("transhume")?);
+        Ok(Self { _switch: switch, machines, scratch, program })
+    }
+
+    fn state(&self, machine: usize) -> PathBuf {
+        self.scratch.path().join(self.machines[machine].name)
+    }
+
+    /// A command of the command line on a machine.
+    fn transhume(&self, machine: usize, arguments: &[&str]) -> Result<Program> {
+        let mut command = Command::new(&self.program);
+        command.env_remove(api::SOCKET_VARIABLE).env_remove("TRANSHUME_LOG");
+        command.arg("--socket").arg(self.scratch.path().join("socket")).args(arguments);
+        self.machines[machine].network.start(&mut command)
+    }
+
+    /// `transhume net up` with these arguments, and the machine's own name and state.
+    fn start(&self, machine: usize, arguments: &[&str]) -> Result<Program> {
+        let state = self.state(machine);
+        let own = ["--name", self.machines[machine].name, "--state", state.to_str().context("a path")?];
+        self.transhume(machine, &[&["net", "up"], arguments, &own].concat())
+    }
+
+    /// The same, until the machine's network device is there.
+    fn up(&self, machine: usize, arguments: &[&str]) -> Result<Program> {
+        let mut up = self.start(machine, arguments)?;
+        up.wait_for(LIMIT, |line| line.starts_with("network device").then_some(()))?;
+        Ok(up)
+    }
+
+    /// The first machine, and the command that it says others are to run.
+    fn first(&self) -> Result<(Program, String)> {
+        let mut first = self.start(0, &["--listen", FIRST, "--address", "10.88.0.1/24"])?;
+        let told = |line: &str| line.strip_prefix("    transhume net up ").map(str::to_owned);
+        let join = first.wait_for(LIMIT, told)?;
+        Ok((first, join))
+    }
+
+    /// How `transhume net up` on a machine fails.
+    fn refused(&self, machine: usize, arguments: &[&str]) -> Result<String> {
+        let ended = self.start(machine, arguments)?.end(LIMIT)?;
+        ensure!(!ended.status.success(), "it has not failed: {ended:?}");
+        Ok(ended.errors)
+    }
+
+    /// What the first machine's coordinator answers.
+    fn ask(&self, arguments: &[&str]) -> Result<Ended> {
+        self.transhume(0, arguments)?.end(LIMIT)
+    }
+
+    fn hosts(&self) -> Result<Vec<String>> {
+        let hosts = self.ask(&["hosts", "--json"])?.success()?.lines.join("\n");
+        let hosts: Vec<Host> = serde_json::from_str(&hosts)?;
+        Ok(hosts.into_iter().filter(|host| host.up).map(|host| host.name).collect())
+    }
+
+    fn eventually(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + LIMIT;
+        while !is_so()? {
+            ensure!(Instant::now() < end, "it never was so that {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Sends from one machine to the address in the overlay that another one has, and verifies what comes.
+    fn stream(&self, from: usize, to: usize) -> Result<()> {
+        let address = format!("10.88.0.{}", to + 1);
+        let enough = Signal::new("enough");
+        let until = enough.path().to_str().context("a path")?;
+        let start = |machine: usize, arguments: &[&str]| {
+            let mut command = Command::new("/usr/bin/python3");
+            self.machines[machine].network.start(command.arg(STREAM).args(arguments))
+        };
+        let mut server = start(to, &["serve", &address, "7500"])?;
+        server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
+        let client = start(from, &["send", &address, "7500", until])?;
+        server.wait_for(LIMIT, |line| line.starts_with("received").then_some(()))?;
+        enough.give()?;
+        client.end(LIMIT)?.success()?;
+        server.end(LIMIT)?.success().map(drop)
+    }
+
+    /// Somebody without a certificate, on a machine.
+    fn guest(&self, machine: usize, arguments: &[&str]) -> Result<Program> {
+        let mut command = Command::new("/usr/bin/python3");
+        self.machines[machine].network.start(command.arg(GUEST).args(arguments))
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+/// The token in what the first machine says.
+fn token_in(join: &str) -> Result<&str> {
+    words(join).get(1).copied().context("a token")
+}
+
+fn kill(mut program: Program) -> Result<()> {
+    program.signal(libc::SIGKILL)?;
+    program.end(LIMIT).map(drop)
+}
+
+#[test]
+fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_killed() -> Result<()> {
+    let _alone = e2e::alone();
+    let world = World::new(3)?;
+    let (first, join) = world.first()?;
+    ensure!(join.ends_with(" --address 10.88.0.2/24"), "{join}");
+    let second = world.up(1, &words(&join))?;
+    world.stream(1, 0).context("to the first machine")?;
+    let third = world.up(2, &["--join", token_in(&join)?, "--address", "10.88.0.3/24"])?;
+    world.stream(2, 1).context("from the third to the second")?;
+    let certificate = fs::read(world.state(1).join("pki/b.pem"))?;
+    kill(second)?;
+    let second = world.up(1, &[])?;
+    ensure!(fs::read(world.state(1).join("pki/b.pem"))? == certificate);
+    world.stream(2, 1).context("to the second, which was killed")?;
+    kill(first)?;
+    let mut first = world.start(0, &[])?;
+    world.eventually("all are back", || Ok(world.hosts().is_ok_and(|hosts| hosts == ["a", "b", "c"])))?;
+    world.eventually("all links are up", || {
+        let links = world.ask(&["net", "links", "--json"])?.success()?.lines.join("\n");
+        let links: Vec<NetLink> = serde_json::from_str(&links)?;
+        Ok(links.len() == 2 && links.iter().all(|link| link.up))
+    })?;
+    world.stream(1, 2).context("through the first, which was killed")?;
+    ensure!(!first.take_lines().iter().any(|line| line.contains("--join")), "a token once");
+    for mut program in [second, third, first] {
+        program.signal(libc::SIGTERM)?;
+        program.end(LIMIT)?.success()?;
+    }
+    // Nothing of it is left but what the machines remember.
+    for machine in &world.machines {
+        ensure!(machine.network.ip("link show dev transhume0").is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn tokens_that_are_of_no_use_are_refused_with_the_way_out() -> Result<()> {
+    let _alone = e2e::alone();
+    let world = World::new(3)?;
+    let (first, join) = world.first()?;
+    let token = token_in(&join)?;
+    let refused = world.refused(1, &["--join", &token[1..]])?;
+    ensure!(refused.contains("this is no join token"), "{refused}");
+    let expired = world.ask(&["net", "token", "--lifetime", "0s"])?.success()?.lines.concat();
+    let refused = world.refused(1, &["--join", &expired])?;
+    ensure!(refused.contains("the token has expired\n  `transhume net token` on 192.0.2.1"), "{refused}");
+    // A name that another machine has, and then one's own.
+    let state = world.state(1);
+    let state = state.to_str().context("a path")?;
+    let taken = ["net", "up", "--join", token, "--name", "a", "--state", state];
+    let taken = world.transhume(1, &taken)?.end(LIMIT)?;
+    ensure!(
+        taken.errors.contains("there is a host `a` already") && taken.errors.contains("--name"),
+        "{taken:?}"
+    );
+    let mut second = world.up(1, &["--join", token])?;
+    let running = world.refused(1, &["--json"])?;
+    ensure!(running.starts_with("{") && running.contains("another `transhume net up` runs"), "{running}");
+    // It may say the same again, as a service does, but is what it is.
+    second.signal(libc::SIGTERM)?;
+    second.end(LIMIT)?.success()?;
+    let second = world.up(1, &["--join", token])?;
+    ensure!(world.hosts()? == ["a", "b"]);
+    let refused = world.ask(&["run", "--host", "b", "--", "true"])?.errors;
+    ensure!(
+        refused.contains("host b runs no instances") && refused.contains("`transhume node`"),
+        "{refused}"
+    );
+    let refused = world.ask(&["run", "--", "true"])?.errors;
+    ensure!(refused.contains("no host that runs instances"), "{refused}");
+    kill(second)?;
+    // Another network in the same place.
+    kill(first)?;
+    let refused = world.refused(2, &["--join", token])?;
+    ensure!(refused.contains("192.0.2.1:7700 does not answer"), "{refused}");
+    fs::remove_dir_all(world.state(0))?;
+    let (_other, other) = world.first()?;
+    let refused = world.refused(2, &["--join", token])?;
+    ensure!(refused.contains("is not the coordinator of this token"), "{refused}");
+    let refused = world.refused(1, &words(&other))?;
+    ensure!(refused.contains("this machine has joined another network already, as `b`"), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
+    let _alone = e2e::alone();
+    let world = World::new(3)?;
+    let (_first, join) = world.first()?;
+    // A node's first message, more than anybody may say, and nothing that means anything.
+    let hello = [10, 0, 0, 0, 0, 9, 0, 10, 0, 0, 1, 1, 0, 1];
+    let long = [0xff, 0xff, 0x3f, 0];
+    for said in [&hello[..], &long, &[2, 0, 0, 0, 1, 1]] {
+        let said: String = said.iter().map(|byte| format!("{byte:02x}")).collect();
+        for port in [COORDINATOR_PORT, NODE_PORT] {
+            let guest = world.guest(1, &["say", "192.0.2.1", port, &said])?.end(LIMIT)?.success()?;
+            ensure!(guest.lines == ["cut off"], "{said} to {port}: {guest:?}");
+        }
+    }
+    ensure!(world.hosts()? == ["a"]);
+    let mut crowd = world.guest(2, &["crowd", "192.0.2.1", COORDINATOR_PORT])?;
+    crowd.wait_for(LIMIT, |line| line.starts_with("held").then_some(()))?;
+    let _second = world.up(1, &words(&join))?;
+    crowd.require_running()?;
+    ensure!(world.hosts()? == ["a", "b"]);
+    Ok(())
+}
+
+#[test]
+fn what_is_in_the_way_is_said() -> Result<()> {
+    let _alone = e2e::alone();
+    let world = World::new(1)?;
+    let says = |arguments: &[&str], expected: &[&str]| -> Result<()> {
+        let refused = world.refused(0, arguments)?;
+        let all = expected.iter().all(|expected| refused.contains(expected));
+        ensure!(all, "{arguments:?} failed with {refused}, not with {expected:?}");
+        Ok(())
+    };
+    says(&[], &["is this machine to be the first", "--listen", "--join"])?;
+    says(&["--listen", "0.0.0.0:7700"], &["0.0.0.0:7700 is no address at which", "`ip -brief address`"])?;
+    says(&["--listen", "192.0.2.1:65535"], &["that one and the next"])?;
+    says(&["--listen", "192.0.2.9:7700"], &["192.0.2.9", "`ip address` lists them"])?;
+    let network = &world.machines[0].network;
+    network.ip("link add name transhume0 type bridge")?;
+    says(&["--listen", FIRST], &["transhume0", "take another name"])?;
+    // The port is another program's.
+    let listener = fabric::netns::enter(network.0.as_fd(), || std::net::TcpListener::bind(FIRST))??;
+    says(&["--device", "up0"], &[FIRST, "take another port"])?;
+    drop(listener);
+    // Others have not heard of it yet, so there is a token although it is not the first attempt.
+    let mut first = world.up(0, &["--device", "up0"])?;
+    first.wait_for(LIMIT, |line| line.contains("--join").then_some(()))?;
+    first.signal(libc::SIGINT)?;
+    first.end(LIMIT)?.success().map(drop)
+}
+
+#[test]
+fn another_device_or_address_takes_the_place_of_the_one_before() -> Result<()> {
+    let _alone = e2e::alone();
+    let world = World::new(2)?;
+    let (_first, join) = world.first()?;
+    let devices = || -> Result<Vec<String>> {
+        let lines = world.ask(&["net", "devices"])?.success()?.lines;
+        let of_second = lines.iter().filter(|line| line.starts_with("b ")).map(|line| words(line));
+        Ok(of_second
+            .filter_map(|words| words.into_iter().filter(|word| !word.is_empty()).nth(1))
+            .map(str::to_owned)
+            .collect())
+    };
+    let second = world.up(1, &words(&join))?;
+    ensure!(devices()? == ["transhume0"]);
+    kill(second)?;
+    let address = |device: &str| {
+        let mut command = Command::new("ip");
+        command.args(["-4", "-oneline", "address", "show", "dev", device]);
+        anyhow::Ok(world.machines[1].network.start(&mut command)?.end(LIMIT)?.success()?.lines.concat())
+    };
+    let second = world.up(1, &["--device", "lan0"])?;
+    ensure!(address("lan0")?.contains("10.88.0.2/24") && address("transhume0").is_err());
+    ensure!(devices()? == ["lan0"]);
+    kill(second)?;
+    let _second = world.up(1, &["--address", "10.88.0.7/24"])?;
+    let addresses = address("lan0")?;
+    ensure!(addresses.contains("10.88.0.7/24") && !addresses.contains("10.88.0.2/24"), "{addresses}");
+    ensure!(devices()? == ["lan0"]);
+    Ok(())
+}
