@@ -115,7 +115,14 @@ impl Admission {
             return Err(reason(&format!("{MAX_NODES} machines have joined, and no more can"), ""));
         }
         pki::certify(&self.pki, &request.signing_request).map_err(|error| match &error {
-            CertifyError::Taken(_) => reason(&error.to_string(), "choose another name with `--name`"),
+            CertifyError::Taken(host) => {
+                let (copy, here) = (self.pki.join(format!("{host}.pem")), self.listen.ip());
+                let way_out = format!(
+                    "choose another name with `--name`, or free this one, if that machine is no more: `rm {}` on {here}",
+                    copy.display()
+                );
+                reason(&error.to_string(), &way_out)
+            }
             CertifyError::NoHost => reason(
                 &error.to_string(),
                 "choose another name with `--name`: of small letters, digits, `-` and `.`, and not `coordinator`",

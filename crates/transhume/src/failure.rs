@@ -93,7 +93,7 @@ impl From<ClientError> for Failure {
         let help = match error {
             ClientError::NotRunning(_) => {
                 "start one with `transhume coordinator`, a whole lab with `transhume lab up`, or a lab's own with \
-                 `transhume lab start coordinator`; `--socket` or `--lab` says which"
+                 `transhume lab start coordinator`; `--socket` or `--lab` says which. Of machines that `transhume net up` has joined, the first has the coordinator"
             }
             ClientError::NotAllowed(_) => "run this with sudo",
             ClientError::TooLong(_) => "name another with `--socket`",
