@@ -25,6 +25,9 @@ struct Options {
     /// Who is compared with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Peer::value_variants().to_vec())]
     peers: Vec<Peer>,
+    /// Only what has this in its name, as `latency`
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
 }
 
 /// How long the overlay may take until something comes through.
@@ -44,7 +47,7 @@ fn main() -> Result<()> {
     println!("{}", table.heading());
     let mut rows: Vec<Row> = Vec::new();
     let mut complete = true;
-    for quantity in QUANTITIES {
+    for quantity in QUANTITIES.into_iter().filter(|quantity| quantity.name().contains(&options.only)) {
         let figures = comparison.measure(quantity, &mut missing)?;
         println!("{}", table.line(&figures));
         complete &= figures.ours().is_some();
