@@ -7,7 +7,8 @@
 //! * [`matrix`]: who sends how much to whom.
 //! * [`message`]: what is sealed in a datagram.
 //! * [`parts`]: frames that are longer than a datagram can be.
-//! * [`path_mtu`]: how long a datagram may be to arrive. [`path_quality`]: how long it takes, and how many are lost.
+//! * [`path_liveness`]: whether datagrams arrive at all. [`path_mtu`]: how long they may be. [`path_quality`]: how long they take, and
+//!   how many are lost.
 //! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
 //! * [`switch`]: which frame goes where, and who owns a MAC.
 //! * [`topology`]: nodes, links, and the ways that frames take.
@@ -18,6 +19,7 @@ pub mod mac;
 pub mod matrix;
 pub mod message;
 pub mod parts;
+pub mod path_liveness;
 pub mod path_mtu;
 pub mod path_quality;
 pub mod segment;

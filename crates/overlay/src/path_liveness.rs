@@ -1,0 +1,327 @@
+//! Whether a way carries datagrams at all.
+//!
+//! A firewall may drop all datagrams, from the beginning or from some moment on, and says nothing. So a way is asked as soon as it
+//! is silent, and what answers nothing any more is taken for dead; then it is asked seldom, until it answers again:
+//!
+//! ```text
+//!            ┌────────── the first answer ever, or answers for as long as it is on probation ───────────┐
+//!            │                                                                                          ▼
+//!   dead: asked seldom, often once it answers                     alive: asked when it has been silent for a while
+//!            ▲                                                                                          │
+//!            └──────────────────── so many questions in a row, and so long, without an answer ──────────┘
+//! ```
+//!
+//! Loss does not make a way dead, nor does a host that has slept: many questions have to be lost. A way that dies soon after it
+//! has come back stays on probation for longer each time.
+
+use std::time::Duration;
+
+/// How long a way that is alive may be silent before it is asked.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// The same for a way that nobody uses, and how often one is asked that is dead then.
+const IDLE_QUIET: Duration = Duration::from_secs(10);
+
+/// How often it is asked while it is about to be found dead, or alive.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// How often one that is dead.
+const SELDOM: Duration = Duration::from_secs(1);
+
+/// So many questions in a row have to be lost until a way is dead,
+const ATTEMPTS: u32 = 10;
+
+/// and the first of them so long ago.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So many lost in a row end a probation.
+const GAP: u32 = 5;
+
+/// How long a way has to answer until it is alive again: at first, and at most.
+const PROBATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+
+/// A way that has been alive for so long has stood its test.
+const PROVEN: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct PathLiveness {
+    is_alive: bool,
+    /// When it was found dead or alive last.
+    since: Duration,
+    answered_at: Duration,
+    asked_at: Option<Duration>,
+    /// Questions since the last answer,
+    unanswered: u32,
+    /// and when the first of them was asked.
+    unanswered_since: Duration,
+    /// Since when one that is dead answers.
+    answers_since: Option<Duration>,
+    /// How long it has to.
+    probation: Duration,
+}
+
+impl PathLiveness {
+    /// Of a way of which nothing is known: dead until its first answer.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self {
+            is_alive: false,
+            since: now,
+            answered_at: now,
+            asked_at: None,
+            unanswered: 0,
+            unanswered_since: now,
+            answers_since: None,
+            probation: Duration::ZERO,
+        }
+    }
+
+    /// True if the way carries datagrams there and back, as far as is known.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.is_alive
+    }
+
+    /// True if the peer is to be asked now for an answer, the question and the answer both on this way. `is_idle`: nobody
+    /// uses it.
+    pub fn next_question(&mut self, is_idle: bool, now: Duration) -> bool {
+        if !self.is_due(is_idle, now) {
+            return false;
+        }
+        self.judge(now);
+        if self.unanswered == 0 {
+            self.unanswered_since = now;
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.asked_at = Some(now);
+        true
+    }
+
+    /// The peer has answered on this way.
+    pub fn answered(&mut self, now: Duration) {
+        (self.answered_at, self.unanswered) = (now, 0);
+        if self.is_alive {
+            return;
+        }
+        let since = *self.answers_since.get_or_insert(now);
+        if now.saturating_sub(since) >= self.probation {
+            (self.is_alive, self.since, self.answers_since) = (true, now, None);
+        }
+    }
+
+    fn is_due(&self, is_idle: bool, now: Duration) -> bool {
+        let Some(asked_at) = self.asked_at else { return true };
+        let (since, pause) = match self.unanswered {
+            0 if self.is_alive => (self.answered_at, if is_idle { IDLE_QUIET } else { QUIET }),
+            0..ATTEMPTS => (asked_at, OFTEN),
+            _ if self.is_alive => (asked_at, OFTEN),
+            _ => (asked_at, if is_idle { IDLE_QUIET } else { SELDOM }),
+        };
+        now.saturating_sub(since) >= pause
+    }
+
+    /// Sees what it means that nothing was answered of late.
+    fn judge(&mut self, now: Duration) {
+        if self.unanswered >= GAP {
+            self.answers_since = None;
+        }
+        let is_over = self.unanswered >= ATTEMPTS && now.saturating_sub(self.unanswered_since) >= PATIENCE;
+        if self.is_alive && is_over {
+            let is_proven = self.probation.is_zero() || now.saturating_sub(self.since) >= PROVEN;
+            self.probation = if is_proven { PROBATION.0 } else { (self.probation * 2).min(PROBATION.1) };
+            (self.is_alive, self.since) = (false, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(100);
+    const SECOND: Duration = Duration::from_secs(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// A way, and who asks about it.
+    struct World {
+        liveness: PathLiveness,
+        now: Duration,
+        /// How long a question and its answer take; `None` if it carries nothing.
+        round_trip: Option<Duration>,
+        /// Of so many questions one is answered.
+        answered: u64,
+        is_idle: bool,
+        questions: u64,
+        /// When answers come.
+        under_way: Vec<Duration>,
+        /// How often it was found dead or alive.
+        changes: usize,
+    }
+
+    impl World {
+        fn new(round_trip: Option<Duration>) -> Self {
+            let now = Duration::from_secs(1000);
+            Self {
+                liveness: PathLiveness::new(now),
+                now,
+                round_trip,
+                answered: 1,
+                is_idle: false,
+                questions: 0,
+                under_way: Vec::new(),
+                changes: 0,
+            }
+        }
+
+        /// A way that is known to be alive.
+        fn alive() -> Self {
+            let mut world = Self::new(Some(TICK / 10));
+            world.run(SECOND);
+            assert!(world.liveness.is_alive());
+            world.changes = 0;
+            world
+        }
+
+        fn tick(&mut self) {
+            let before = self.liveness.is_alive();
+            let arrived: Vec<_> = self.under_way.extract_if(.., |at| *at <= self.now).collect();
+            arrived.into_iter().for_each(|at| self.liveness.answered(at));
+            if self.liveness.next_question(self.is_idle, self.now) {
+                self.questions += 1;
+                let is_answered = self.questions.is_multiple_of(self.answered);
+                self.under_way.extend(self.round_trip.filter(|_| is_answered).map(|time| self.now + time));
+            }
+            self.changes += usize::from(self.liveness.is_alive() != before);
+            self.now += TICK;
+        }
+
+        fn run(&mut self, time: Duration) {
+            let end = self.now + time;
+            while self.now < end {
+                self.tick();
+            }
+        }
+
+        /// How long it takes until the way is found dead or alive.
+        fn until(&mut self, is_alive: bool) -> Duration {
+            let begin = self.now;
+            while self.liveness.is_alive() != is_alive {
+                assert!(self.now < begin + 10 * MINUTE, "{:?}", self.liveness);
+                self.tick();
+            }
+            self.now - begin
+        }
+    }
+
+    #[test]
+    fn a_way_is_alive_with_its_first_answer() {
+        let mut world = World::new(Some(TICK / 2));
+        assert!(!world.liveness.is_alive());
+        assert!(world.until(true) <= 2 * TICK);
+        assert_eq!(world.questions, 1);
+    }
+
+    #[test]
+    fn a_way_that_never_answers_is_asked_seldom() {
+        let mut world = World::new(None);
+        world.run(10 * MINUTE);
+        assert!(!world.liveness.is_alive());
+        assert!((600..=620).contains(&world.questions), "{}", world.questions);
+    }
+
+    #[test]
+    fn a_way_that_is_blocked_is_dead_within_two_seconds() {
+        let mut world = World::alive();
+        world.run(10 * SECOND);
+        world.round_trip = None;
+        let time = world.until(false);
+        assert!(time >= PATIENCE && time <= 2 * SECOND, "{time:?}");
+    }
+
+    #[test]
+    fn a_way_that_answers_again_is_alive_when_it_has_done_so_for_a_while() {
+        let mut world = World::alive();
+        world.round_trip = None;
+        world.until(false);
+        world.run(MINUTE);
+        world.round_trip = Some(TICK);
+        let time = world.until(true);
+        assert!(time >= PROBATION.0 && time <= 3 * SECOND, "{time:?}");
+        world.run(10 * MINUTE);
+        assert_eq!(world.changes, 2);
+    }
+
+    #[test]
+    fn a_way_that_comes_and_goes_is_dead_most_of_the_time() {
+        let mut world = World::alive();
+        let (mut alive, mut all) = (0, 0);
+        for _ in 0..300 {
+            for round_trip in [None, Some(TICK)] {
+                world.round_trip = round_trip;
+                world.run(4 * SECOND);
+                alive += usize::from(world.liveness.is_alive());
+                all += 1;
+            }
+        }
+        assert!(alive * 10 < all && world.changes < 20, "{alive} of {all}, {} changes", world.changes);
+        world.run(2 * PROBATION.1);
+        assert!(world.liveness.is_alive());
+        world.run(PROVEN);
+        world.round_trip = None;
+        world.until(false);
+        world.round_trip = Some(TICK);
+        assert!(world.until(true) <= 3 * SECOND, "it has stood its test");
+    }
+
+    #[test]
+    fn a_way_that_loses_much_is_alive() {
+        let mut world = World::alive();
+        world.answered = 5;
+        world.run(10 * MINUTE);
+        assert_eq!(world.changes, 0);
+    }
+
+    #[test]
+    fn a_way_that_takes_long_is_alive() {
+        let mut world = World::new(Some(8 * TICK));
+        world.run(MINUTE);
+        assert_eq!((world.liveness.is_alive(), world.changes), (true, 1));
+    }
+
+    #[test]
+    fn who_has_slept_condemns_nobody() {
+        let mut world = World::alive();
+        for _ in 0..10 {
+            world.now += MINUTE;
+            world.tick();
+            world.tick();
+        }
+        assert_eq!(world.changes, 0);
+    }
+
+    #[test]
+    fn a_way_that_nobody_uses_is_asked_seldom_and_still_found_dead() {
+        let mut world = World::alive();
+        world.is_idle = true;
+        let before = world.questions;
+        world.run(10 * MINUTE);
+        assert!(world.questions - before <= 61, "{}", world.questions - before);
+        world.round_trip = None;
+        assert!(world.until(false) <= IDLE_QUIET + 2 * SECOND);
+        let before = world.questions;
+        world.run(10 * MINUTE);
+        assert!(world.questions - before <= 61, "{}", world.questions - before);
+    }
+
+    #[test]
+    fn other_answers_count_too_and_make_questions_needless() {
+        let mut world = World::alive();
+        let before = world.questions;
+        for _ in 0..600 {
+            world.liveness.answered(world.now);
+            world.tick();
+        }
+        assert_eq!(world.questions, before);
+    }
+}
