@@ -131,6 +131,29 @@ pub struct NetLink {
     pub plain: bool,
     /// Whether both hosts can send over it.
     pub up: bool,
+    /// How datagrams travel over it if it is up: by TLS if one of the hosts sends so.
+    pub carrier: Option<Carrier>,
+}
+
+/// How datagrams travel between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Carrier {
+    /// One by one.
+    Udp,
+    /// Over the connection on which keys are agreed, because UDP does not get through.
+    Tls,
+}
+
+impl Carrier {
+    /// How it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tls => "tls",
+        }
+    }
 }
 
 /// How the overlay is on a host.
@@ -178,6 +201,8 @@ pub struct NetTunnel {
     pub connected: bool,
     /// Whether datagrams are not sealed.
     pub plain: bool,
+    /// How datagrams are sent there; none before it has been reached.
+    pub carrier: Option<Carrier>,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub datagram_bytes: usize,
     /// How long a datagram and its answer take of late, in microseconds.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{NetHost, NetLink, NetStatus};
+use api::{Carrier, NetHost, NetLink, NetStatus};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -120,6 +120,73 @@ fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
         stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
     }
     stream.end()
+}
+
+/// Lets a host drop all datagrams that come from other hosts, or no more.
+fn block_udp(lab: &TestLab, host: &str, is_blocked: bool) -> Result<()> {
+    let add = [
+        "add table inet blocked",
+        "add chain inet blocked input { type filter hook input priority 0; }",
+        "add rule inet blocked input iifname != lo iifname != tap1 meta l4proto udp drop",
+    ];
+    let remove = ["delete table inet blocked"];
+    for line in if is_blocked { &add[..] } else { &remove } {
+        lab.transhume(&["lab", "exec", host, "--", "nft", line])?.success()?;
+    }
+    Ok(())
+}
+
+/// Waits until all links are up, by `carrier`, and both ends of each say so.
+fn await_carrier(lab: &TestLab, carrier: Carrier) -> Result<()> {
+    lab.eventually(&format!("links are up by {}", carrier.name()), || {
+        Ok(links(lab)?.iter().all(|link| link.up && link.carrier == Some(carrier)))
+    })?;
+    let hosts = status(lab)?.hosts.into_iter();
+    for tunnel in hosts.filter_map(|host| host.state).flat_map(|state| state.tunnels) {
+        ensure!(tunnel.connected && tunnel.carrier == Some(carrier), "{tunnel:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(2)?;
+    await_carrier(&lab, Carrier::Udp)?;
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
+    stream.goes_on().context("at first")?;
+    // One direction is enough.
+    block_udp(&lab, "h2", true)?;
+    await_carrier(&lab, Carrier::Tls)?;
+    stream.goes_on().with_context(|| format!("by TLS\n{}", lab.logs()))?;
+    ensure!(net(&lab, &["links"])?.iter().any(|line| line.contains(" tls ")), "it is shown");
+    ensure!(net(&lab, &["status"])?.iter().filter(|line| line.contains("1/1, 1 tls")).count() == 2);
+    // Nothing but the connection is there for a node that comes back.
+    for place in ["h1", "h2"] {
+        let place: Place = place.parse()?;
+        lab.lab.kill(place)?;
+        lab.lab.start(place)?;
+        stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
+        await_carrier(&lab, Carrier::Tls)?;
+    }
+    block_udp(&lab, "h2", false)?;
+    await_carrier(&lab, Carrier::Udp)?;
+    stream.goes_on().context("by UDP again")?;
+    stream.end()
+}
+
+#[test]
+fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(2)?;
+    await_carrier(&lab, Carrier::Udp)?;
+    let [one, other]: [Place; 2] = ["h1".parse()?, "h2".parse()?];
+    lab.lab.cut(one, other)?;
+    lab.eventually("the link is down", || {
+        Ok(links(&lab)?.iter().all(|link| !link.up && link.carrier.is_none()))
+    })?;
+    lab.lab.heal(one, other)?;
+    await_carrier(&lab, Carrier::Udp)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! This host's part of the overlay.
 //!
 //! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
+//! * [`fallback`]: datagrams over these connections.
 //! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made.
 //! * [`orders`]: what the coordinator says, in its order.
 //! * [`own`]: the device that the node itself is to have.
@@ -8,6 +9,7 @@
 //! Nothing of it is there before the coordinator has laid links to this host.
 
 mod devices;
+mod fallback;
 mod interface;
 mod orders;
 mod own;
@@ -37,6 +39,7 @@ use tokio::time::timeout;
 use crate::Device;
 use crate::node::Node;
 use devices::Devices;
+use fallback::Traffic;
 use orders::Order;
 use own::OwnDevice;
 use tunnels::{Neighbour, Tunnels};
@@ -59,6 +62,7 @@ pub struct Network {
     sessions: AtomicU32,
     orders: mpsc::UnboundedSender<Order>,
     own: OwnDevice,
+    traffic: Traffic,
     /// Told when a tunnel stands.
     connected: Notify,
 }
@@ -127,8 +131,9 @@ impl Network {
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
-        let (joined, connected, own) = (Mutex::default(), Notify::new(), OwnDevice::new(own));
-        let network = Self { address, offloads, joined, sessions, orders, own, connected };
+        let (joined, connected) = (Mutex::default(), Notify::new());
+        let (own, traffic) = (OwnDevice::new(own), Traffic::new()?);
+        let network = Self { address, offloads, joined, sessions, orders, own, traffic, connected };
         Ok((network, Orders(given)))
     }
 

@@ -9,7 +9,7 @@ use waiting::lock;
 
 use crate::counters::Counter;
 use crate::meters::Meter;
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Outgoing, Way};
 use crate::plane::Shared;
 
 /// See the module.
@@ -85,7 +85,9 @@ impl Forwarder {
                     return self.shared.counters.count(Counter::NoPeer);
                 };
                 let now = self.shared.now();
-                if let Err(loss) = self.outgoing.send(&self.shared.socket, &peer, label, vnet, frame, now) {
+                if let Err(loss) =
+                    self.outgoing.send(Way::to(&peer, &self.shared.socket), label, vnet, frame, now)
+                {
                     self.shared.counters.count(Counter::from(&loss));
                 }
             }

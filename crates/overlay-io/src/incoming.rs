@@ -1,6 +1,7 @@
 //! Datagrams come from nodes.
 
 use std::io::IoSlice;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,10 +15,11 @@ use overlay::tunnel::header::Header;
 use waiting::lock;
 
 use crate::counters::Counter;
+use crate::fallback::Carrier;
 use crate::forwarder::Forwarder;
+use crate::outgoing::Way;
 use crate::peer::Peer;
 use crate::plane::Shared;
-use crate::socket::Arrival;
 
 /// Frames for one port that have come one after the other, merged where they are pieces of a segment.
 #[derive(Default)]
@@ -56,10 +58,12 @@ impl<'a> Bound<'a> {
 }
 
 impl Forwarder {
-    /// Takes in the datagrams of `arrival`, which stand in `buffer`.
-    pub fn take(&mut self, arrival: &Arrival, buffer: &mut [u8]) {
+    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. They come
+    /// `from` there through the socket; `None`: over a connection.
+    pub fn take(&mut self, from: Option<SocketAddr>, datagrams: &mut [u8], each: usize) {
+        let carrier = if from.is_some() { Carrier::Udp } else { Carrier::Connection };
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
-        for datagram in buffer[..arrival.bytes].chunks_mut(arrival.length.max(1)) {
+        for datagram in datagrams.chunks_mut(each.max(1)) {
             let Some(header) = Header::decode(datagram) else {
                 self.shared.counters.count(Counter::Stranger);
                 continue;
@@ -72,12 +76,12 @@ impl Forwarder {
                 continue;
             };
             let length = datagram.len();
-            match peer.open(&header, datagram, arrival.from) {
+            match peer.open(&header, datagram, from) {
                 Ok(content) => {
                     if peer.is_expected.load(Ordering::Relaxed) {
                         self.shared.peers.heard(peer, self.shared.now());
                     }
-                    self.content(peer, content, &header, length, &mut bound);
+                    self.content(peer, content, &header, (carrier, length), &mut bound);
                 }
                 Err(reason) => self.shared.counters.count(reason),
             }
@@ -85,13 +89,14 @@ impl Forwarder {
         bound.leave(&self.shared);
     }
 
-    /// Takes in what `peer` has said in a datagram of `length` bytes.
+    /// Takes in what `peer` has said in a datagram of so many bytes that came by this carrier. What it asks is answered
+    /// by the same one: an answer that comes through the socket shows that both it and the question could.
     fn content<'a>(
         &mut self,
         peer: &Peer,
         content: &'a [u8],
         header: &Header,
-        length: usize,
+        (carrier, length): (Carrier, usize),
         bound: &mut Bound<'a>,
     ) {
         let now = self.shared.now();
@@ -125,18 +130,28 @@ impl Forwarder {
             Ok(Message::Probe(asked)) if usize::from(asked) == length => {
                 let answer = Answer { length: asked, lane: header.lane, generation: header.generation };
                 // One that is lost is asked for again.
-                let _ = self.outgoing.tell(&self.shared.socket, peer, &answer.encode(), now);
+                let back = Way::by(carrier, peer, &self.shared.socket);
+                let _ = self.outgoing.tell(back, &answer.encode(), now);
             }
             Ok(Message::Answer(answer)) => {
-                peer.search(|mtu| mtu.arrived(answer.length.into(), now));
+                if carrier == Carrier::Udp {
+                    peer.search(|mtu| mtu.arrived(answer.length.into(), now));
+                    peer.watch(|liveness| liveness.answered(now));
+                }
                 peer.sealing(answer.lane).confirm(answer.generation);
             }
             Ok(Message::Report(report)) => {
                 peer.quality().reported(&report);
                 // The next one asks again.
-                let _ = self.outgoing.tell(&self.shared.socket, peer, &Message::echo(report.stamp), now);
+                let back = Way::by(carrier, peer, &self.shared.socket);
+                let _ = self.outgoing.tell(back, &Message::echo(report.stamp), now);
             }
-            Ok(Message::Echo(stamp)) => peer.quality().echoed(stamp, now),
+            Ok(Message::Echo(stamp)) => {
+                peer.quality().echoed(stamp, now);
+                if carrier == Carrier::Udp {
+                    peer.watch(|liveness| liveness.answered(now));
+                }
+            }
             Ok(Message::Probe(_)) | Err(_) => self.shared.counters.count(Counter::Malformed),
         }
     }

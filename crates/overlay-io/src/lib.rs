@@ -2,6 +2,7 @@
 //!
 //! * [`plane`]: all of it, as a node uses it.
 //! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
+//! * [`fallback`]: another way for datagrams, where those of a socket do not arrive.
 //! * [`path_limit`]: how long a datagram may be.
 //! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
@@ -9,6 +10,7 @@
 //! * [`counters`]: what went nowhere; `meters`: who sends how much to whom.
 
 pub mod counters;
+pub mod fallback;
 mod forwarder;
 mod incoming;
 mod meters;

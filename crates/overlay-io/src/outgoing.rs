@@ -13,6 +13,7 @@ use overlay::tunnel::header::HEADER;
 use overlay::tunnel::lane::{Exhausted, Sealing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::fallback::Carrier;
 use crate::peer::Peer;
 use crate::socket::{LONGEST, Socket};
 
@@ -32,6 +33,52 @@ pub(crate) enum Loss {
     Exhausted(#[from] Exhausted),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// How datagrams get to a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    socket: &'a Socket,
+    peer: &'a Peer,
+    carrier: Carrier,
+}
+
+impl<'a> Way<'a> {
+    /// By what carries them at the moment.
+    pub fn to(peer: &'a Peer, socket: &'a Socket) -> Self {
+        Self::by(peer.carrier(), peer, socket)
+    }
+
+    /// By `carrier`, whether they arrive or not.
+    pub fn by(carrier: Carrier, peer: &'a Peer, socket: &'a Socket) -> Self {
+        Self { socket, peer, carrier }
+    }
+
+    pub fn carrier(self) -> Carrier {
+        self.carrier
+    }
+
+    fn arrives(self) -> usize {
+        self.peer.arrives(self.carrier)
+    }
+
+    /// How many datagrams of `length` bytes can leave at once.
+    fn at_once(self, length: usize) -> usize {
+        match self.carrier {
+            Carrier::Udp => self.socket.at_once(length),
+            Carrier::Connection => (LONGEST / length.max(1)).max(1),
+        }
+    }
+
+    fn send(self, datagrams: &[u8], length: usize) -> io::Result<()> {
+        match self.carrier {
+            Carrier::Udp => self.socket.send(self.peer.address(), datagrams, length),
+            Carrier::Connection => {
+                let fallback = self.peer.fallback().ok_or(io::ErrorKind::NotConnected)?;
+                fallback.send(datagrams, length)
+            }
+        }
+    }
 }
 
 /// What one thread sends through.
@@ -58,22 +105,22 @@ impl Outgoing {
     /// Sends `frame`, which came with `vnet` and may be a segment, on the way that `label` says.
     pub fn send(
         &mut self,
-        socket: &Socket,
-        peer: &Peer,
+        way: Way<'_>,
         label: Label,
         vnet: &VnetHeader,
         frame: &[u8],
         now: Duration,
     ) -> Result<(), Loss> {
         let plan = Plan::of(vnet, frame)?;
+        let peer = way.peer;
         peer.use_it();
         let front = Envelope { label, vnet: plan.piece_vnet() }.front();
         let longest = plan.piece_length(0) + FRONT + peer.overhead;
-        if longest > peer.arrives() {
-            return self.send_in_parts(socket, peer, label, &plan, frame, now);
+        if longest > way.arrives() {
+            return self.send_in_parts(way, label, &plan, frame, now);
         }
         let mut sealing = peer.sealing(self.lane);
-        let mut train = Train::new(self, socket, peer, longest);
+        let mut train = Train::new(self, way, longest);
         for index in 0..plan.pieces() {
             let length = plan.piece_length(index) + FRONT;
             train.add(&mut sealing, length, now, |content| {
@@ -88,14 +135,14 @@ impl Outgoing {
     /// The same for pieces that are too long for the path.
     fn send_in_parts(
         &mut self,
-        socket: &Socket,
-        peer: &Peer,
+        way: Way<'_>,
         label: Label,
         plan: &Plan,
         frame: &[u8],
         now: Duration,
     ) -> Result<(), Loss> {
-        let room = peer.arrives().saturating_sub(PART_FRONT + peer.overhead);
+        let peer = way.peer;
+        let room = way.arrives().saturating_sub(PART_FRONT + peer.overhead);
         let envelope = Envelope { label, vnet: plan.piece_vnet() };
         let mut piece = vec![0; plan.piece_length(0)];
         for index in 0..plan.pieces() {
@@ -103,7 +150,7 @@ impl Outgoing {
             let count = Part::count(length, room).ok_or(Loss::TooLong)?;
             let first = Part { frame: peer.next_frame(), total: length as u32, index: 0, count };
             let mut sealing = peer.sealing(self.lane);
-            let mut train = Train::new(self, socket, peer, PART_FRONT + first.range().len() + peer.overhead);
+            let mut train = Train::new(self, way, PART_FRONT + first.range().len() + peer.overhead);
             for index in 0..count {
                 let part = Part { index, ..first };
                 train.add(&mut sealing, PART_FRONT + part.range().len(), now, |content| {
@@ -118,36 +165,28 @@ impl Outgoing {
     }
 
     /// Asks on `lane` whether a datagram of `length` bytes arrives.
-    pub fn probe(
-        &mut self,
-        socket: &Socket,
-        peer: &Peer,
-        lane: u8,
-        length: usize,
-        now: Duration,
-    ) -> Result<(), Loss> {
-        let sealing = peer.sealing(lane);
-        self.say(socket, peer, sealing, &Message::probe(length as u16), length, now)
+    pub fn probe(&mut self, way: Way<'_>, lane: u8, length: usize, now: Duration) -> Result<(), Loss> {
+        let sealing = way.peer.sealing(lane);
+        self.say(way, sealing, &Message::probe(length as u16), length, now)
     }
 
     /// Says `words`, and no more.
-    pub fn tell(&mut self, socket: &Socket, peer: &Peer, words: &[u8], now: Duration) -> Result<(), Loss> {
-        let sealing = peer.sealing(self.lane);
-        self.say(socket, peer, sealing, words, peer.overhead + words.len(), now)
+    pub fn tell(&mut self, way: Way<'_>, words: &[u8], now: Duration) -> Result<(), Loss> {
+        let sealing = way.peer.sealing(self.lane);
+        self.say(way, sealing, words, way.peer.overhead + words.len(), now)
     }
 
     /// Says `words` in a datagram of `length` bytes.
     fn say(
         &mut self,
-        socket: &Socket,
-        peer: &Peer,
+        way: Way<'_>,
         mut sealing: MutexGuard<'_, Sealing>,
         words: &[u8],
         length: usize,
         now: Duration,
     ) -> Result<(), Loss> {
-        let mut train = Train::new(self, socket, peer, length);
-        train.add(&mut sealing, length - peer.overhead, now, |content| {
+        let mut train = Train::new(self, way, length);
+        train.add(&mut sealing, length - way.peer.overhead, now, |content| {
             content.fill(0);
             content[..words.len()].copy_from_slice(words);
         })?;
@@ -158,16 +197,15 @@ impl Outgoing {
 /// Datagrams for one node that leave in as few calls as possible.
 struct Train<'a> {
     outgoing: &'a mut Outgoing,
-    socket: &'a Socket,
-    peer: &'a Peer,
+    way: Way<'a>,
     at_once: usize,
 }
 
 impl<'a> Train<'a> {
     /// All but the last are of `length` bytes.
-    fn new(outgoing: &'a mut Outgoing, socket: &'a Socket, peer: &'a Peer, length: usize) -> Self {
+    fn new(outgoing: &'a mut Outgoing, way: Way<'a>, length: usize) -> Self {
         (outgoing.used, outgoing.length) = (0, length);
-        Self { outgoing, socket, peer, at_once: socket.at_once(length) }
+        Self { outgoing, way, at_once: way.at_once(length) }
     }
 
     /// Adds a datagram with `length` bytes of content, which `write` writes.
@@ -178,7 +216,7 @@ impl<'a> Train<'a> {
         now: Duration,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(), Loss> {
-        let (Outgoing { buffer, used, length: each, .. }, peer) = (&mut *self.outgoing, self.peer);
+        let (Outgoing { buffer, used, length: each, .. }, peer) = (&mut *self.outgoing, self.way.peer);
         let datagram = &mut buffer[*used..*used + length + peer.overhead];
         write(&mut datagram[HEADER..HEADER + length]);
         sealing.seal(datagram, now)?;
@@ -194,16 +232,16 @@ impl<'a> Train<'a> {
             return Ok(());
         }
         let datagrams = &self.outgoing.buffer[..used];
-        let sent = self.socket.send(self.peer.address(), datagrams, length);
+        let sent = self.way.send(datagrams, length);
         match sent.map_err(|error| (error.kind(), error.raw_os_error(), error)) {
             Ok(()) => Ok(()),
-            Err((io::ErrorKind::WouldBlock, ..)) => {
-                let mut waits = [PollFd::new(self.socket, PollFlags::OUT)];
+            Err((io::ErrorKind::WouldBlock, ..)) if self.way.carrier == Carrier::Udp => {
+                let mut waits = [PollFd::new(self.way.socket, PollFlags::OUT)];
                 poll(&mut waits, Some(&self.outgoing.patience)).map_err(io::Error::from)?;
-                Ok(self.socket.send(self.peer.address(), datagrams, length)?)
+                Ok(self.way.send(datagrams, length)?)
             }
             Err((_, Some(libc::EMSGSIZE), _)) => {
-                self.peer.search(|mtu| mtu.refused(length));
+                self.way.peer.search(|mtu| mtu.refused(length));
                 Err(Loss::TooLong)
             }
             Err((.., error)) => Err(error.into()),

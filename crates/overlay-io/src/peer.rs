@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use overlay::message::Report;
 use overlay::parts::Reassembly;
+use overlay::path_liveness::PathLiveness;
 use overlay::path_mtu::PathMtu;
 use overlay::path_quality::PathQuality;
 use overlay::topology::NodeId;
@@ -16,6 +17,7 @@ use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing, overhead};
 use waiting::lock;
 
 use crate::counters::Counter;
+use crate::fallback::{Carrier, Fallback};
 use crate::socket;
 
 /// Lanes of a node to another one. Threads that send share them by turns.
@@ -43,6 +45,17 @@ pub struct PlainAgreement {
     pub own: u32,
     /// The peer's number.
     pub theirs: u32,
+}
+
+/// How a node is reached.
+#[derive(Clone)]
+pub struct Path {
+    /// Where it receives.
+    pub address: SocketAddr,
+    /// Bytes of a datagram that the way there may carry at most.
+    pub longest: usize,
+    /// What carries datagrams as long as nothing shows that the socket's arrive.
+    pub fallback: Option<Arc<dyn Fallback>>,
 }
 
 /// The one or the other: an [`Agreement`] or a [`PlainAgreement`].
@@ -79,6 +92,8 @@ pub struct PeerState {
     pub protection: Protection,
     /// Where its datagrams come from.
     pub address: SocketAddr,
+    /// How datagrams get there.
+    pub carrier: Carrier,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub arrives: usize,
     /// How often the keys of the first lane have changed.
@@ -134,6 +149,10 @@ pub(crate) struct Peer {
     mtu: Mutex<PathMtu>,
     /// What [`PathMtu`] says.
     arrives: AtomicUsize,
+    fallback: Option<Arc<dyn Fallback>>,
+    liveness: Mutex<PathLiveness>,
+    /// What [`PathLiveness`] says.
+    is_alive: AtomicBool,
     pub reassembly: Mutex<Reassembly>,
     frames: AtomicU32,
     quality: Mutex<PathQuality>,
@@ -142,14 +161,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// `longest`: bytes of a datagram that the device can send.
-    pub fn new(
-        node: NodeId,
-        address: SocketAddr,
-        agreed: impl Into<Terms>,
-        longest: usize,
-        now: Duration,
-    ) -> Self {
+    pub fn new(node: NodeId, path: Path, agreed: impl Into<Terms>, now: Duration) -> Self {
+        let Path { address, longest, fallback } = path;
         let Terms { root, direction: there, own, theirs, limits } = agreed.into();
         let sealing = |lane| Sealing::new(&root, there, lane, theirs, limits, now);
         let mtu = PathMtu::new(longest.min(socket::LONGEST), now);
@@ -165,6 +178,9 @@ impl Peer {
             arrives: AtomicUsize::new(mtu.arrives()),
             longest,
             mtu: Mutex::new(mtu),
+            fallback,
+            liveness: Mutex::new(PathLiveness::new(now)),
+            is_alive: AtomicBool::new(false),
             reassembly: Mutex::default(),
             frames: AtomicU32::new(0),
             quality: Mutex::new(PathQuality::new(now)),
@@ -177,6 +193,8 @@ impl Peer {
         if self.address() == before.address() && self.longest == before.longest {
             let known = lock(&before.mtu).clone();
             self.search(|mtu| *mtu = known);
+            let known = lock(&before.liveness).clone();
+            self.watch(|liveness| *liveness = known);
             let known = before.quality().of_next_session(now);
             *self.quality() = known;
         }
@@ -193,27 +211,49 @@ impl Peer {
     }
 
     /// Opens `datagram`, which has come from `from`: that is where the peer is from now on. What is not sealed has to come
-    /// from where the peer is.
+    /// from where the peer is. `None`: it has come over a connection.
     pub fn open<'a>(
         &self,
         header: &Header,
         datagram: &'a mut [u8],
-        from: SocketAddr,
+        from: Option<SocketAddr>,
     ) -> Result<&'a mut [u8], Counter> {
-        if self.protection == Protection::Plain && !is_same(self.address(), from) {
+        if self.protection == Protection::Plain && from.is_none_or(|from| !is_same(self.address(), from)) {
             return Err(Counter::WrongAddress);
         }
         let opening = self.opening.get(usize::from(header.lane)).ok_or(Refused::UnknownKey)?;
         let opened = lock(opening).open(header, datagram)?;
-        if self.protection == Protection::Sealed {
+        if let (Protection::Sealed, Some(from)) = (self.protection, from) {
             *lock(&self.address) = from;
         }
         Ok(opened)
     }
 
-    /// Bytes of a datagram that arrives there, as far as is known.
-    pub fn arrives(&self) -> usize {
-        self.arrives.load(Ordering::Relaxed)
+    /// How datagrams get there at the moment: through the socket if these arrive, and if there is no other way.
+    pub fn carrier(&self) -> Carrier {
+        let stands = || self.fallback.as_ref().is_some_and(|fallback| fallback.stands());
+        if !self.is_alive.load(Ordering::Relaxed) && stands() { Carrier::Connection } else { Carrier::Udp }
+    }
+
+    /// The other way there.
+    pub fn fallback(&self) -> Option<&dyn Fallback> {
+        self.fallback.as_deref()
+    }
+
+    /// Lets `change` act on what is known of whether the socket's datagrams arrive.
+    pub fn watch<T>(&self, change: impl FnOnce(&mut PathLiveness) -> T) -> T {
+        let mut liveness = lock(&self.liveness);
+        let result = change(&mut liveness);
+        self.is_alive.store(liveness.is_alive(), Ordering::Relaxed);
+        result
+    }
+
+    /// Bytes of a datagram that arrives there by `carrier`, as far as is known.
+    pub fn arrives(&self, carrier: Carrier) -> usize {
+        match carrier {
+            Carrier::Udp => self.arrives.load(Ordering::Relaxed),
+            Carrier::Connection => socket::LONGEST,
+        }
     }
 
     /// Lets `change` act on the search for what arrives.
@@ -264,11 +304,13 @@ impl Peer {
         let (generation, _) = self.sealing(0).sealed();
         let round_trip = self.quality().round_trip();
         let Totals { sent, lost, received } = totals;
+        let carrier = self.carrier();
         PeerState {
             session: self.session,
             protection: self.protection,
             address: self.address(),
-            arrives: self.arrives(),
+            carrier,
+            arrives: self.arrives(carrier),
             generation,
             round_trip: round_trip.map(|time| time.smoothed),
             least_round_trip: round_trip.map(|time| time.least),
@@ -298,7 +340,8 @@ mod tests {
     #[test]
     fn a_peer_gets_reports_each_second_while_it_is_used() {
         let agreed = PlainAgreement { own: 1, theirs: 2 };
-        let peer = Peer::new(NodeId(2), ([10, 0, 0, 1], 7474).into(), agreed, 1472, NOW);
+        let path = Path { address: ([10, 0, 0, 1], 7474).into(), longest: 1472, fallback: None };
+        let peer = Peer::new(NodeId(2), path, agreed, NOW);
         let after = |seconds| NOW + Duration::from_secs(seconds);
         assert!(peer.next_report(after(0)).is_none());
         let count = |from, to| (from..to).filter(|at| peer.next_report(after(*at)).is_some()).count();

@@ -169,7 +169,8 @@ mod tests {
     use overlay::tunnel::lane::Limits;
 
     use super::*;
-    use crate::peer::Agreement;
+    use crate::fallback::Carrier;
+    use crate::peer::{Agreement, Path};
 
     const NODE: NodeId = NodeId(2);
     const NOW: Duration = Duration::from_secs(100);
@@ -179,7 +180,8 @@ mod tests {
         let direction = Direction::FromDialer;
         let limits = Limits::default();
         let agreed = Agreement { secret: [session as u8; 32], direction, own: session, theirs: 0, limits };
-        Peer::new(NODE, ([10, 0, 0, 1], port).into(), agreed, LONGEST, NOW)
+        let path = Path { address: ([10, 0, 0, 1], port).into(), longest: LONGEST, fallback: None };
+        Peer::new(NODE, path, agreed, NOW)
     }
 
     fn peer(session: u32) -> Peer {
@@ -211,12 +213,13 @@ mod tests {
         peers.insert(peer(2), NOW);
         let (direction, limits) = (Direction::FromListener, Limits::default());
         let agreed = Agreement { secret: [1; 32], direction, own: 0, theirs: 1, limits };
-        let other = Peer::new(NodeId(1), ([10, 0, 0, 2], 7474).into(), agreed, LONGEST, NOW);
+        let path = Path { address: ([10, 0, 0, 2], 7474).into(), longest: LONGEST, fallback: None };
+        let other = Peer::new(NodeId(1), path, agreed, NOW);
         let mut datagram = vec![7; other.overhead + 60];
         other.sealing(0).seal(&mut datagram, NOW).unwrap();
         let header = Header::decode(&datagram).unwrap();
         let former = peers.of_session(header.session).unwrap();
-        assert!(former.open(&header, &mut datagram, ([10, 0, 0, 9], 99).into()).is_ok());
+        assert!(former.open(&header, &mut datagram, Some(([10, 0, 0, 9], 99).into())).is_ok());
         assert_eq!(peers.of_node(NODE).unwrap().address(), ([10, 0, 0, 1], 7474).into());
     }
 
@@ -296,8 +299,8 @@ mod tests {
         peers.insert(peer(1), NOW);
         peers.of_node(NODE).unwrap().search(|mtu| mtu.arrived(1400, NOW));
         peers.insert(peer(2), NOW);
-        assert_eq!(peers.of_node(NODE).unwrap().arrives(), 1400);
+        assert_eq!(peers.of_node(NODE).unwrap().arrives(Carrier::Udp), 1400);
         peers.insert(peer_at(7475, 3), NOW);
-        assert!(peers.of_node(NODE).unwrap().arrives() < 1400, "that is another path");
+        assert!(peers.of_node(NODE).unwrap().arrives(Carrier::Udp) < 1400, "that is another path");
     }
 }

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! All frames of a port pass one thread, and all that comes from a node another one, so none overtakes another of its flow. A
-//! third thread sees to what is due: probes, and what is old.
+//! third thread sees to what is due: probes, and what is old. Where datagrams do not arrive, a [`fallback`](crate::fallback) takes the
+//! place of the socket.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
@@ -31,9 +31,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use waiting::lock;
 
 use crate::counters::{Counter, Counters};
+use crate::fallback::{Carrier, Inlet};
 use crate::forwarder::Forwarder;
 use crate::meters::Meters;
-use crate::peer::{LANES, Peer, PeerState, Terms};
+use crate::outgoing::Way;
+use crate::peer::{LANES, Path, Peer, PeerState, Terms};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
 use crate::tap::{self, Tap};
@@ -151,9 +153,9 @@ impl Drop for Worker {
     }
 }
 
-/// Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a program's traffic shares the
+/// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a program's traffic shares the
 /// processors with it. With precedence it would take them from the program as long as there is anything to carry.
-fn be_like_programs() {
+pub fn be_like_programs() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are live. What is not granted changes nothing.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) };
@@ -172,6 +174,7 @@ pub struct Plane {
     ports: Mutex<HashMap<PortId, Worker>>,
     /// Sends what commands set free.
     forwarder: Mutex<Forwarder>,
+    inlet: Inlet,
     shared: Arc<Shared>,
     _workers: [Worker; 2],
 }
@@ -197,9 +200,12 @@ impl Plane {
             Worker::start("th-overlay", move |stop| receive(receiver, stop))?,
             Worker::start("th-overlay-tick", move |stop| tick(ticker, stop))?,
         ];
-        let mut forwarder = forwarder(2);
+        let (mut forwarder, mut inlet) = (forwarder(2), forwarder(3));
         forwarder.outgoing.never_waits();
-        Ok(Self { ports: Mutex::default(), forwarder: Mutex::new(forwarder), shared, _workers: workers })
+        // Who reads from one connection has others to read from.
+        inlet.outgoing.never_waits();
+        let (forwarder, inlet) = (Mutex::new(forwarder), Inlet::new(inlet));
+        Ok(Self { ports: Mutex::default(), forwarder, inlet, shared, _workers: workers })
     }
 
     /// Plugs `tap` in as `port`; one of the same number is unplugged.
@@ -259,25 +265,31 @@ impl Plane {
         self.shared.taps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Speaks with `node` from now on, which is at `address`, as `agreed`. What it has sent as was agreed on before is still
-    /// heard for some seconds. `longest`: bytes of a datagram that the way there may carry at most.
+    /// Speaks with `node` from now on, which is reached by `path`, as `agreed`. What it has sent as was agreed on before is still
+    /// heard for some seconds.
     ///
     /// Of two nodes that are to lose nothing while they change over, one calls [`Self::expect`] first, and then the other
     /// one this.
-    pub fn connect(&self, node: NodeId, address: SocketAddr, agreed: impl Into<Terms>, longest: usize) {
+    pub fn connect(&self, node: NodeId, path: Path, agreed: impl Into<Terms>) {
         let now = self.shared.now();
-        self.shared.peers.insert(Peer::new(node, address, agreed, longest, now), now);
+        self.shared.peers.insert(Peer::new(node, path, agreed, now), now);
     }
 
     /// The same, but goes on as was agreed on before until `node` speaks as `agreed`. Only the last call before that counts.
-    pub fn expect(&self, node: NodeId, address: SocketAddr, agreed: impl Into<Terms>, longest: usize) {
+    pub fn expect(&self, node: NodeId, path: Path, agreed: impl Into<Terms>) {
         let now = self.shared.now();
-        self.shared.peers.expect(Peer::new(node, address, agreed, longest, now), now);
+        self.shared.peers.expect(Peer::new(node, path, agreed, now), now);
     }
 
     /// Speaks no more with `node`.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.peers.remove(node);
+    }
+
+    /// Where datagrams come in that connections have carried.
+    #[must_use]
+    pub fn inlet(&self) -> Inlet {
+        self.inlet.clone()
     }
 
     /// Lets `command` act on the switch at the present time; what it adds to its list is sent.
@@ -315,6 +327,12 @@ impl Plane {
     }
 }
 
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.inlet.close();
+    }
+}
+
 /// Carries frames from `tap` to where they belong, until the device is gone.
 fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
     let meter = forwarder.shared.meters.take();
@@ -337,7 +355,7 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
     while wait_for(&shared.socket, stop) {
         for _ in 0..TURN {
             let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
-            forwarder.take(&arrival, &mut buffer);
+            forwarder.take(Some(arrival.from), &mut buffer[..arrival.bytes], arrival.length);
         }
     }
 }
@@ -351,6 +369,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         let now = shared.now();
         let is_seldom = now >= seldom;
         for peer in shared.peers.all() {
+            ask_for_life(&mut forwarder, &peer, now);
             let has_reported = is_seldom && report(&mut forwarder, &peer, now);
             // A way that nobody uses is asked about with the seldom reports only.
             if !has_reported && peer.quality().is_idle(now) {
@@ -375,14 +394,29 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
 fn report(forwarder: &mut Forwarder, peer: &Peer, now: Duration) -> bool {
     let Some(report) = peer.next_report(now) else { return false };
     // One that is lost was not the last.
-    let _ = forwarder.outgoing.tell(&forwarder.shared.socket, peer, &report.encode(), now);
+    let way = Way::to(peer, &forwarder.shared.socket);
+    let _ = forwarder.outgoing.tell(way, &report.encode(), now);
     true
 }
 
-/// Sends the probes that are due on the way to `peer`.
+/// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them.
+fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    let is_idle = peer.quality().is_idle(now);
+    if peer.fallback().is_some() && peer.watch(|liveness| liveness.next_question(is_idle, now)) {
+        let way = Way::by(Carrier::Udp, peer, &forwarder.shared.socket);
+        // What is lost is asked again.
+        let _ = forwarder.outgoing.probe(way, 0, peer.overhead + PROBE, now);
+    }
+}
+
+/// Sends the probes that are due on the way to `peer`. Where nothing arrives they would show nothing.
 fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    let way = Way::to(peer, &forwarder.shared.socket);
+    if way.carrier() != Carrier::Udp {
+        return;
+    }
     while let Some(length) = peer.search(|mtu| mtu.next_probe(now)) {
-        if forwarder.outgoing.probe(&forwarder.shared.socket, peer, 0, length, now).is_err() {
+        if forwarder.outgoing.probe(way, 0, length, now).is_err() {
             return;
         }
     }
@@ -392,7 +426,8 @@ fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
 fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     for lane in (0..LANES).filter(|lane| peer.sealing(*lane).is_unconfirmed()) {
         // What is lost is asked again.
-        let _ = forwarder.outgoing.probe(&forwarder.shared.socket, peer, lane, peer.overhead + PROBE, now);
+        let way = Way::to(peer, &forwarder.shared.socket);
+        let _ = forwarder.outgoing.probe(way, lane, peer.overhead + PROBE, now);
     }
 }
 

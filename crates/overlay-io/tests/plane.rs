@@ -4,8 +4,7 @@ mod world;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,43 +18,13 @@ use overlay::topology::{NodeId, Topology, Version};
 use overlay::tunnel::header::{HEADER, Header, Protection};
 use overlay_io::counters::Counter;
 use overlay_io::offloads::Offloads;
-use overlay_io::peer::PlainAgreement;
+use overlay_io::peer::{Path, PlainAgreement};
 use overlay_io::plane::Plane;
 use overlay_io::socket::{MOST, Socket};
-use world::{Host, LIMIT, Station, World, pattern, read};
+use world::{Host, LIMIT, Station, World, assert_no_mistakes, exchange, pattern};
 
 /// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
 const MTU: usize = 1400;
-
-/// What never happens among honest nodes.
-const MISTAKES: [Counter; 8] = [
-    Counter::WrongProtection,
-    Counter::WrongAddress,
-    Counter::Forged,
-    Counter::Malformed,
-    Counter::Replayed,
-    Counter::Unsplittable,
-    Counter::UnknownKey,
-    Counter::Exhausted,
-];
-
-/// Sends so many bytes both ways at the same time, and looks at each.
-fn exchange(ends: &(TcpStream, TcpStream), length: usize) {
-    let sent = pattern(length, 1);
-    thread::scope(|scope| {
-        for (mut from, to) in [(&ends.0, &ends.1), (&ends.1, &ends.0)] {
-            let sent = &sent;
-            scope.spawn(move || from.write_all(sent).unwrap());
-            scope.spawn(move || assert!(read(to, length) == *sent, "a byte is wrong"));
-        }
-    });
-}
-
-fn assert_no_mistakes(world: &World) {
-    for (host, counter) in world.hosts.iter().flat_map(|host| MISTAKES.map(|counter| (host, counter))) {
-        assert_eq!(host.plane.counter(counter), 0, "{counter:?} at {}", host.node);
-    }
-}
 
 /// Says that it is over when it is dropped, also by a check that fails.
 struct Over<'a>(&'a AtomicBool);
@@ -432,7 +401,8 @@ fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
     let (peer, elsewhere) = (bind(), bind());
     peer.set_read_timeout(Some(LIMIT)).unwrap();
     let agreed = PlainAgreement { own: SESSION, theirs: 7 };
-    here.plane.connect(NodeId(9), peer.local_addr().unwrap(), agreed, 1472);
+    let path = Path { address: peer.local_addr().unwrap(), longest: 1472, fallback: None };
+    here.plane.connect(NodeId(9), path, agreed);
     let datagram = |protection, session, counter| {
         let header = Header { protection, lane: 0, generation: 0, session, counter };
         [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711 }.encode()].concat()

@@ -9,12 +9,14 @@
 //! * [`tls`]: connections whose other end is known by name.
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
+//! * [`datagrams`]: a connection that carries datagrams.
 //! * [`lobby`]: room for connections that have not yet said who they are.
 //! * [`call`]: questions and their answers over a channel.
 //! * [`wire`]: the messages. [`net`]: those about the overlay.
 
 pub mod call;
 pub mod channel;
+pub mod datagrams;
 pub mod enrol;
 pub mod frame;
 pub mod lobby;

@@ -177,7 +177,8 @@ impl Question {
     }
 }
 
-/// What the ends of a tunnel's connection say first, the one that has dialled before the other.
+/// What the ends of a tunnel's connection say first, the one that has dialled before the other. What follows are
+/// [`datagrams`](crate::datagrams).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The number by which the sender knows the session.
@@ -187,7 +188,3 @@ pub struct Hello {
     /// Whether the coordinator says that datagrams need not be sealed. They are unless both ends say so.
     pub plain: bool,
 }
-
-/// What follows, to show that the connection stands: nothing yet but its keep-alives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tunnel {}

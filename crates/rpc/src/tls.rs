@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -132,6 +133,19 @@ impl Stream {
     /// If the connection is lost.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.0.get_ref().0.peer_addr()
+    }
+
+    /// Lets the kernel keep so many bytes of this connection at most that it has not sent yet, so that what is written does not
+    /// wait long.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
+        let (tcp, length) = (self.0.get_ref().0.as_raw_fd(), size_of_val(&bytes) as libc::socklen_t);
+        let (option, value) = (libc::TCP_NOTSENT_LOWAT, (&raw const bytes).cast());
+        // SAFETY: the value is live, and of the length that is given.
+        let result = unsafe { libc::setsockopt(tcp, libc::IPPROTO_TCP, option, value, length) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// A secret that both ends of this connection know, and nobody else (RFC 8446, section 7.5).

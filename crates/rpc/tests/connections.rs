@@ -1,9 +1,11 @@
 //! Parties of a cluster that connect over the loopback device.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod parties;
+
 use std::path::Path;
 use std::time::Duration;
 
+use parties::{authority, connection, endpoint, listen};
 use rpc::enrol::{self, Answer, Certificates, EnrolError};
 use rpc::pki::{self, Identity};
 use rpc::token::{Fingerprint, JoinToken, Secret};
@@ -11,25 +13,6 @@ use rpc::{COORDINATOR, CallError, Caller, Endpoint, call, channel, frame};
 use tokio::net::TcpListener;
 
 const LIMIT: Duration = Duration::from_secs(5);
-
-fn authority(names: &[&str]) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    pki::create_authority(directory.path()).unwrap();
-    for name in names {
-        pki::issue(directory.path(), name).unwrap();
-    }
-    directory
-}
-
-fn endpoint(directory: &Path, name: &str) -> Endpoint {
-    Endpoint::new(Identity::load(directory, name).unwrap()).unwrap()
-}
-
-async fn listen() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
 
 #[tokio::test]
 async fn each_end_knows_the_other_by_name() {
@@ -94,13 +77,9 @@ async fn that_a_connection_was_cut_is_said_in_our_words() {
 
 #[tokio::test]
 async fn an_idle_connection_stays_and_a_closed_one_ends() {
-    let pki = authority(&["h1", "h2"]);
-    let (listener, address) = listen().await;
-    let server = endpoint(pki.path(), "h2");
-    let accepted = tokio::spawn(async move { server.accept(listener.accept().await.unwrap().0).await });
-    let near = endpoint(pki.path(), "h1").connect(address, "h2").await.unwrap();
+    let (near, far) = connection().await;
     let (outbox, inbox) = channel::open::<String, String>(near);
-    let (_, mut far) = channel::open::<String, String>(accepted.await.unwrap().unwrap().0);
+    let (_, mut far) = channel::open::<String, String>(far);
     tokio::time::sleep(channel::SILENCE + channel::KEEPALIVE).await;
     outbox.send(&"still here".into()).unwrap();
     assert_eq!(far.receive().await.unwrap().as_deref(), Some("still here"));

@@ -102,15 +102,14 @@ fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
 }
 
 fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
-    let sends = |from: &HostName, to: &HostName| {
-        let tunnels = states.get(from).and_then(Option::as_ref).map(|state| &state.tunnels);
-        tunnels.is_some_and(|all| all.iter().any(|tunnel| tunnel.host == to.as_str() && tunnel.connected))
+    let carrier = |from: &HostName, to: &HostName| {
+        let tunnels = &states.get(from)?.as_ref()?.tunnels;
+        let tunnel = tunnels.iter().find(|tunnel| tunnel.host == to.as_str() && tunnel.connected);
+        tunnel?.carrier
     };
-    let link = |((a, b), Terms { cost, plain }): (&(HostName, HostName), Terms)| NetLink {
-        ends: [a.to_string(), b.to_string()],
-        cost,
-        plain,
-        up: sends(a, b) && sends(b, a),
+    let link = |((a, b), Terms { cost, plain }): (&(HostName, HostName), Terms)| {
+        let carrier = carrier(a, b).zip(carrier(b, a)).map(|(there, back)| there.max(back));
+        NetLink { ends: [a.to_string(), b.to_string()], cost, plain, up: carrier.is_some(), carrier }
     };
     plan.links().map(link).collect()
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use api::{NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
+use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
 use moves::HostName;
 use overlay::matrix::Traffic;
 use overlay::switch::{Gate, MacState, Origin, PortId, State};
 use overlay::topology::NodeId;
 use overlay::tunnel::header::Protection;
 use overlay_io::counters::Counter;
+use overlay_io::fallback;
 use rpc::net::{Device, Question};
 use rpc::wire::split_reason;
 
@@ -73,6 +74,10 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
             address: peer.as_ref().map(|peer| peer.address.to_string()),
             connected,
             plain: peer.is_some_and(|peer| peer.protection == Protection::Plain),
+            carrier: peer.map(|peer| match peer.carrier {
+                fallback::Carrier::Udp => Carrier::Udp,
+                fallback::Carrier::Connection => Carrier::Tls,
+            }),
             datagram_bytes: peer.map_or(0, |peer| peer.arrives),
             round_trip_us: peer.and_then(|peer| peer.round_trip).map(microseconds),
             sent: peer.map_or(0, |peer| peer.sent),

@@ -1,7 +1,7 @@
 //! Connections to the hosts to which this one sends directly.
 //!
-//! The host with the higher number dials: it came later, and may be one that can only dial out. Datagrams go over UDP; the
-//! connection is there to agree on their keys, and to notice that the other node is another one.
+//! The host with the higher number dials: it came later, and may be one that can only dial out. The connection is there to agree
+//! on datagrams' keys, to carry them where UDP is blocked, and to notice that the other node is another one.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,15 +13,18 @@ use moves::HostName;
 use overlay::topology::NodeId;
 use overlay::tunnel::keys::{Direction, Root};
 use overlay::tunnel::lane::Limits;
+use overlay_io::fallback::Inlet;
 use overlay_io::path_limit::path_limit;
-use overlay_io::peer::{Agreement, PlainAgreement, Terms};
-use rpc::net::{Hello, Tunnel};
+use overlay_io::peer::{Agreement, Path, PlainAgreement, Terms};
+use rpc::datagrams;
+use rpc::net::Hello;
 use rpc::wire::Opening;
-use rpc::{Stream, channel, frame};
+use rpc::{Stream, frame};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::fallback::{OverTls, take_in};
 use crate::node::Node;
 
 /// How long the other end may take to say its part.
@@ -162,17 +165,18 @@ impl Node {
             let (secret, limits) = (stream.export_secret(Root::LABEL)?, Limits::default());
             Agreement { secret, direction, own: own.session, theirs: theirs.session, limits }.into()
         };
-        let closing = self.connected(host, address, own.session, direction, terms).await?;
-        let held = async {
+        let (outbox, outlet) = datagrams::queue();
+        let longest = path_limit(address).unwrap_or(SAFE);
+        let path = Path { address, longest, fallback: Some(Arc::new(OverTls(outbox))) };
+        let (closing, inlet) = self.connected(host, path, own.session, direction, terms).await?;
+        let held = self.network.traffic.carry(async move {
             if direction == Direction::FromListener {
                 frame::send(&mut stream, &own).await?;
             }
-            // Without the outbox, no keep-alives would be said.
-            let (_outbox, mut inbox) = channel::open::<Tunnel, Tunnel>(stream);
-            inbox.receive().await
-        };
+            take_in(outlet.open(stream)?, &inlet).await
+        });
         tokio::select! {
-            lost = held => tracing::debug!("the tunnel's connection to {host} is lost: {:?}", lost.err()),
+            lost = held => tracing::debug!("the tunnel's connection to {host} is lost: {lost:?}"),
             _ = closing => {}
         }
         self.disconnected(host, own.session).await;
@@ -186,30 +190,29 @@ impl Node {
         entry.is_some_and(|entry| entry.neighbour.plain)
     }
 
-    /// Notes a connection. What is returned says when it is to be closed.
+    /// Notes a connection. What is returned says when it is to be closed, and takes in what it carries.
     async fn connected(
         &self,
         host: &HostName,
-        address: SocketAddr,
+        path: Path,
         session: u32,
         direction: Direction,
         terms: Terms,
-    ) -> io::Result<oneshot::Receiver<()>> {
+    ) -> io::Result<(oneshot::Receiver<()>, Inlet)> {
         let mut joined = self.network.lock().await;
         let stranger = || io::Error::other(format!("there is no link to {host}"));
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
         let (closes, closing) = oneshot::channel();
         entry.connection = Some(Connection { session, _closes: closes });
-        let longest = path_limit(address).unwrap_or(SAFE);
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
         let node = entry.neighbour.node;
         match direction {
-            Direction::FromDialer => joined.plane.connect(node, address, terms, longest),
-            Direction::FromListener => joined.plane.expect(node, address, terms, longest),
+            Direction::FromDialer => joined.plane.connect(node, path, terms),
+            Direction::FromListener => joined.plane.expect(node, path, terms),
         }
         self.network.connected.notify_waiters();
-        Ok(closing)
+        Ok((closing, joined.plane.inlet()))
     }
 
     async fn disconnected(&self, host: &HostName, session: u32) {

@@ -6,7 +6,7 @@
 //!   station ─ TAP ─ plane ─ socket ─ host's veth ─┘
 //! ```
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
@@ -18,8 +18,9 @@ use overlay::switch::{self, Entry, PortId, PortKind, Switch};
 use overlay::topology::{NodeId, Topology, Version};
 use overlay::tunnel::keys::Direction;
 use overlay::tunnel::lane::Limits;
+use overlay_io::counters::Counter;
 use overlay_io::offloads::Offloads;
-use overlay_io::peer::{Agreement, PlainAgreement};
+use overlay_io::peer::{Agreement, Path, PlainAgreement};
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
 use overlay_io::tap::Tap;
@@ -88,7 +89,7 @@ pub struct Station {
 /// Hosts on one network.
 pub struct World {
     pub underlay: Namespace,
-    mtu: usize,
+    pub mtu: usize,
     /// Of each host.
     offloads: Vec<Offloads>,
     pub hosts: Vec<Host>,
@@ -104,7 +105,7 @@ impl World {
     pub fn with(offloads: &[Offloads], mtu: usize) -> Self {
         let world = Self::apart(offloads, mtu);
         world.for_each_link(|plane, own, other| {
-            plane.connect(other.node, other.address, agreement(own, other.node, 0), mtu - 28);
+            plane.connect(other.node, other.path(mtu), agreement(own, other.node, 0));
         });
         world
     }
@@ -114,13 +115,13 @@ impl World {
         let world = Self::apart(&vec![Offloads::ALL; hosts.into()], mtu);
         world.for_each_link(|plane, own, other| {
             let Agreement { own, theirs, .. } = agreement(own, other.node, 0);
-            plane.connect(other.node, other.address, PlainAgreement { own, theirs }, mtu - 28);
+            plane.connect(other.node, other.path(mtu), PlainAgreement { own, theirs });
         });
         world
     }
 
     /// Hosts that do not speak yet.
-    fn apart(offloads: &[Offloads], mtu: usize) -> Self {
+    pub fn apart(offloads: &[Offloads], mtu: usize) -> Self {
         let underlay = Namespace::new();
         underlay.ip("link add bridge type bridge");
         underlay.ip(&format!("link set bridge mtu {mtu} up"));
@@ -154,11 +155,10 @@ impl World {
     /// Lets the first two hosts agree anew, the so many-th time, and waits until both seal as that says.
     pub fn agree_anew(&self, time: u8) {
         let [a, b, ..] = &self.hosts[..] else { panic!("two hosts are there") };
-        let longest = self.mtu - 28;
         let agreed = agreement(b.node, a.node, time);
         let session = agreed.own;
-        b.plane.expect(a.node, a.address, agreed, longest);
-        a.plane.connect(b.node, b.address, agreement(a.node, b.node, time), longest);
+        b.plane.expect(a.node, a.path(self.mtu), agreed);
+        a.plane.connect(b.node, b.path(self.mtu), agreement(a.node, b.node, time));
         let begun = Instant::now();
         while b.plane.peer(a.node).unwrap().session != session {
             assert!(begun.elapsed() < LIMIT, "nothing came");
@@ -220,8 +220,15 @@ impl Host {
     }
 }
 
+impl Host {
+    /// How it is reached on a network with this MTU.
+    pub fn path(&self, mtu: usize) -> Path {
+        Path { address: self.address, longest: mtu - 28, fallback: None }
+    }
+}
+
 /// What two nodes have agreed on the so many-th time.
-fn agreement(own: NodeId, theirs: NodeId, time: u8) -> Agreement {
+pub fn agreement(own: NodeId, theirs: NodeId, time: u8) -> Agreement {
     let session =
         |of: NodeId, with: NodeId| u32::from(time) << 24 | u32::from(of.0) << 16 | u32::from(with.0);
     let (low, high) = (own.min(theirs).0 as u8, own.max(theirs).0 as u8);
@@ -276,6 +283,36 @@ impl Station {
         let socket = self.network.enter(|| UdpSocket::bind((self.address.as_str(), port)).unwrap());
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         socket
+    }
+}
+
+/// Sends so many bytes both ways at the same time, and looks at each.
+pub fn exchange(ends: &(TcpStream, TcpStream), length: usize) {
+    let sent = pattern(length, 1);
+    std::thread::scope(|scope| {
+        for (mut from, to) in [(&ends.0, &ends.1), (&ends.1, &ends.0)] {
+            let sent = &sent;
+            scope.spawn(move || from.write_all(sent).unwrap());
+            scope.spawn(move || assert!(read(to, length) == *sent, "a byte is wrong"));
+        }
+    });
+}
+
+/// What never happens among honest nodes.
+const MISTAKES: [Counter; 8] = [
+    Counter::WrongProtection,
+    Counter::WrongAddress,
+    Counter::Forged,
+    Counter::Malformed,
+    Counter::Replayed,
+    Counter::Unsplittable,
+    Counter::UnknownKey,
+    Counter::Exhausted,
+];
+
+pub fn assert_no_mistakes(world: &World) {
+    for (host, counter) in world.hosts.iter().flat_map(|host| MISTAKES.map(|counter| (host, counter))) {
+        assert_eq!(host.plane.counter(counter), 0, "{counter:?} at {}", host.node);
     }
 }
 

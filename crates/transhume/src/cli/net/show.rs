@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{Event, NetDevice, NetHost, NetLink, NetMac, NetStatus, Request};
+use api::{Carrier, Event, NetDevice, NetHost, NetLink, NetMac, NetStatus, NetTunnel, Request};
 use clap::Args;
 use serde::Serialize;
 
@@ -141,7 +141,7 @@ impl Links {
         } else {
             let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
             output::write(table::render(
-                ["HOST", "HOST", "COST", "STATE", "SEALED", "DATAGRAM", "ROUND TRIP", "LOST"],
+                ["HOST", "HOST", "COST", "STATE", "SEALED", "VIA", "DATAGRAM", "ROUND TRIP", "LOST"],
                 &rows,
             ))?;
         }
@@ -188,13 +188,18 @@ fn host(host: &NetHost) -> [String; 7] {
         return [host.name.clone(), "down".into(), nothing(), nothing(), nothing(), nothing(), nothing()];
     };
     let up = state.tunnels.iter().filter(|tunnel| tunnel.connected).count();
+    let is_over_tls = |tunnel: &&NetTunnel| tunnel.connected && tunnel.carrier == Some(Carrier::Tls);
+    let over_tls = state.tunnels.iter().filter(is_over_tls).count();
     let dropped: u64 = state.dropped.iter().map(|(_, count)| count).sum();
     [
         host.name.clone(),
         "up".into(),
         state.version.map_or_else(|| NOTHING.into(), |version| version.to_string()),
         state.devices.len().to_string(),
-        format!("{up}/{}", state.tunnels.len()),
+        match over_tls {
+            0 => format!("{up}/{}", state.tunnels.len()),
+            _ => format!("{up}/{}, {over_tls} tls", state.tunnels.len()),
+        },
         state.macs.to_string(),
         dropped.to_string(),
     ]
@@ -211,7 +216,7 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
     [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
 }
 
-fn link(hosts: &[NetHost], link: &NetLink) -> [String; 8] {
+fn link(hosts: &[NetHost], link: &NetLink) -> [String; 9] {
     let [a, b] = &link.ends;
     let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
     let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
@@ -223,6 +228,7 @@ fn link(hosts: &[NetHost], link: &NetLink) -> [String; 8] {
         link.cost.to_string(),
         if link.up { "up" } else { "down" }.into(),
         if link.plain { "no" } else { "yes" }.into(),
+        cell(link.carrier.map(|carrier| carrier.name().to_owned())),
         cell(tunnel.map(|tunnel| tunnel.datagram_bytes.to_string())),
         cell(tunnel.and_then(|tunnel| tunnel.round_trip_us).map(|us| format!("{:.2} ms", us as f64 / 1e3))),
         cell(

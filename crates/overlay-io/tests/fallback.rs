@@ -1,0 +1,209 @@
+//! Where datagrams do not get through, a connection carries them.
+
+#[allow(dead_code, reason = "other tests need more of it")]
+mod world;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use overlay_io::counters::Counter;
+use overlay_io::fallback::{Carrier, Fallback};
+use overlay_io::offloads::Offloads;
+use overlay_io::peer::{Path, PeerState};
+use world::{Host, LIMIT, World, agreement, assert_no_mistakes, exchange};
+
+/// Leaves room for what the overlay adds to each frame on a network of 1500.
+const MTU: usize = 1400;
+
+/// Longer than a way is silent until it is asked, and is on probation for.
+const WHILE: Duration = Duration::from_secs(4);
+
+/// A connection, in one direction.
+struct Connection {
+    queue: SyncSender<(Vec<u8>, usize)>,
+    stands: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// So many trains wait at most.
+    const ROOM: usize = 16;
+
+    fn to(host: &Host, stands: &Arc<AtomicBool>) -> Arc<dyn Fallback> {
+        let (queue, waiting) = mpsc::sync_channel::<(Vec<u8>, usize)>(Self::ROOM);
+        let inlet = host.plane.inlet();
+        thread::spawn(move || {
+            waiting.iter().for_each(|(mut datagrams, each)| inlet.take(&mut datagrams, each));
+        });
+        Arc::new(Self { queue, stands: stands.clone() })
+    }
+}
+
+impl Fallback for Connection {
+    fn send(&self, datagrams: &[u8], length: usize) -> io::Result<()> {
+        let sent = self.queue.try_send((datagrams.to_vec(), length));
+        sent.map_err(|_| io::ErrorKind::WouldBlock.into())
+    }
+
+    fn stands(&self) -> bool {
+        self.stands.load(Ordering::Relaxed)
+    }
+}
+
+/// Two hosts that have a connection, which is whole as long as it `stands`. `block` acts on them before they speak.
+fn connected(stands: &Arc<AtomicBool>, block: impl FnOnce(&[Host])) -> World {
+    let world = World::apart(&[Offloads::ALL; 2], 1500);
+    block(&world.hosts);
+    agree(&world, 0, stands);
+    world
+}
+
+/// Lets two hosts agree over a new connection for the so many-th time.
+fn agree(world: &World, time: u8, stands: &Arc<AtomicBool>) {
+    let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
+    let path = |to: &Host| Path { fallback: Some(Connection::to(to, stands)), ..to.path(world.mtu) };
+    b.plane.expect(a.node, path(a), agreement(b.node, a.node, time));
+    a.plane.connect(b.node, path(b), agreement(a.node, b.node, time));
+}
+
+/// Lets no datagrams come to `host`. What it sends itself leaves: one direction is enough.
+fn block(host: &Host) {
+    let nft = |line: &str| host.network.run("nft", line);
+    nft("add table inet blocked");
+    nft("add chain inet blocked input { type filter hook input priority 0 ; }");
+    nft("add rule inet blocked input udp dport 7474 drop");
+}
+
+fn unblock(host: &Host) {
+    host.network.run("nft", "delete table inet blocked");
+}
+
+/// How it stands between the two hosts, as each sees it.
+fn states(world: &World) -> [PeerState; 2] {
+    let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
+    [a.plane.peer(b.node).unwrap(), b.plane.peer(a.node).unwrap()]
+}
+
+fn carriers(world: &World) -> [Carrier; 2] {
+    states(world).map(|state| state.carrier)
+}
+
+/// Waits until both send by `carrier`.
+fn await_carrier(world: &World, carrier: Carrier) {
+    let begun = Instant::now();
+    while carriers(world) != [carrier; 2] {
+        assert!(begun.elapsed() < LIMIT, "{:?}", states(world));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn standing() -> Arc<AtomicBool> {
+    Arc::new(AtomicBool::new(true))
+}
+
+#[test]
+fn a_stream_goes_on_when_datagrams_are_blocked_and_when_they_are_not_any_more() {
+    let world = connected(&standing(), |_| {});
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    await_carrier(&world, Carrier::Udp);
+    world.await_path(1472);
+    for host in &world.hosts {
+        block(host);
+        exchange(&ends, 5_000_000);
+        await_carrier(&world, Carrier::Connection);
+        // Keys change meanwhile, and answers that come over the connection show nothing.
+        let begun = Instant::now();
+        while begun.elapsed() < WHILE {
+            exchange(&ends, 100_000);
+            assert_eq!(carriers(&world), [Carrier::Connection; 2]);
+        }
+        unblock(host);
+        exchange(&ends, 100_000);
+        await_carrier(&world, Carrier::Udp);
+        assert_eq!(states(&world).map(|state| state.arrives), [1472; 2], "the path is known still");
+        exchange(&ends, 5_000_000);
+    }
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn where_datagrams_are_blocked_from_the_beginning_nothing_is_lost() {
+    let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let (from, to) = (a.datagrams(6000), b.datagrams(6000));
+    // The first frame finds its way.
+    from.send_to(b"hello", (b.address.as_str(), 6000)).unwrap();
+    assert_eq!(to.recv(&mut [0; 100]).unwrap(), 5);
+    exchange(&a.connect(&b, 5000), 5_000_000);
+    assert_eq!(carriers(&world), [Carrier::Connection; 2]);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn frames_of_any_length_cross_a_connection() {
+    let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
+    let (a, b) = (world.station(1, 0, 65_000), world.station(2, 1, 65_000));
+    let (from, to) = (a.datagrams(6000), b.datagrams(6000));
+    for length in [0, 1, 1472, 9000, 64_000] {
+        from.send_to(&vec![7; length], (b.address.as_str(), 6000)).unwrap();
+        assert_eq!(to.recv(&mut [0; 65_535]).unwrap(), length);
+    }
+    exchange(&a.connect(&b, 5000), 5_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn sessions_are_replaced_where_datagrams_are_blocked() {
+    let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    for time in 1..=20 {
+        let before = states(&world).map(|state| state.session);
+        agree(&world, time, &standing());
+        exchange(&ends, 100_000);
+        let now = states(&world).map(|state| state.session);
+        assert!(before[0] != now[0] && before[1] != now[1], "{before:?}, {now:?}");
+    }
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn a_connection_that_is_lost_is_not_used() {
+    let stands = standing();
+    let world = connected(&stands, |_| {});
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    world.hosts.iter().for_each(block);
+    await_carrier(&world, Carrier::Connection);
+    stands.store(false, Ordering::Relaxed);
+    assert_eq!(carriers(&world), [Carrier::Udp; 2]);
+    world.hosts.iter().for_each(unblock);
+    exchange(&ends, 1_000_000);
+    assert_no_mistakes(&world);
+}
+
+#[test]
+fn what_finds_no_room_is_counted_and_streams_adapt() {
+    let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    let from = a.datagrams(6000);
+    let begun = Instant::now();
+    let refused = || world.hosts[0].plane.counter(Counter::NotSent);
+    // More than anybody takes.
+    thread::scope(|scope| {
+        let flood = || {
+            while refused() == 0 {
+                assert!(begun.elapsed() < LIMIT, "all finds room");
+                let _ = from.send_to(&[7; 60_000], (b.address.as_str(), 6000));
+            }
+        };
+        (0..4).for_each(|_| drop(scope.spawn(flood)));
+    });
+    exchange(&ends, 5_000_000);
+    assert_no_mistakes(&world);
+}
