@@ -297,10 +297,13 @@ mod tests {
     fn what_is_known_of_the_path_is_known_of_the_next_session() {
         let peers = Peers::default();
         peers.insert(peer(1), NOW);
-        peers.of_node(NODE).unwrap().search(|mtu| mtu.arrived(1400, NOW));
+        let present = || peers.of_node(NODE).unwrap();
+        let is_alive = || present().watch(|liveness| liveness.is_alive());
+        present().search(|mtu| mtu.arrived(1400, NOW));
+        present().watch(|liveness| liveness.answered(NOW));
         peers.insert(peer(2), NOW);
-        assert_eq!(peers.of_node(NODE).unwrap().arrives(Carrier::Udp), 1400);
+        assert!(present().arrives(Carrier::Udp) == 1400 && is_alive());
         peers.insert(peer_at(7475, 3), NOW);
-        assert!(peers.of_node(NODE).unwrap().arrives(Carrier::Udp) < 1400, "that is another path");
+        assert!(present().arrives(Carrier::Udp) < 1400 && !is_alive(), "that is another path");
     }
 }

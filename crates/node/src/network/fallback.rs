@@ -71,3 +71,39 @@ pub async fn take_in(mut inbox: Inbox, inlet: &Inlet) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> i32 {
+        // SAFETY: 0 is the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn what_is_carried_takes_no_precedence_from_its_daemon() {
+        // A thread of its own, whose policy is nobody else's.
+        let daemon = std::thread::spawn(|| {
+            let lowest = libc::sched_param { sched_priority: 1 };
+            // SAFETY: the parameters are live.
+            let taken = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const lowest) } == 0;
+            let node = Builder::new_current_thread().enable_all().build().unwrap();
+            let traffic = Traffic::new().unwrap();
+            (taken, node.block_on(traffic.carry(async { policy() })))
+        });
+        assert_eq!(daemon.join().unwrap(), (true, Some(libc::SCHED_OTHER)), "these tests run as root");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_ends() {
+        let traffic = Traffic::new().unwrap();
+        let (held, mut released) = tokio::sync::oneshot::channel::<()>();
+        let work = traffic.carry(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(10), work).await.is_err());
+        assert!((&mut released).await.is_err());
+    }
+}
