@@ -295,7 +295,11 @@ mod tests {
         for _ in 0..10 {
             world.now += MINUTE;
             world.tick();
-            world.tick();
+            assert_eq!(world.under_way.len(), 1, "it has asked");
+            world.now += MINUTE;
+            // Who asks wakes up before who hears the answer.
+            world.liveness.next_question(false, world.now);
+            world.run(SECOND);
         }
         assert_eq!(world.changes, 0);
     }
