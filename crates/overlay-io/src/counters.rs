@@ -30,7 +30,7 @@ counters! {
     Stranger = "stranger",
     /// A datagram that is sealed though its session is not, or the other way round.
     WrongProtection = "wrong-protection",
-    /// A datagram of a session that is not sealed, from elsewhere than its node.
+    /// A datagram from elsewhere than its node: of a session that is not sealed, or over another session's connection.
     WrongAddress = "wrong-address",
     /// A datagram whose key is too old or too new.
     UnknownKey = "unknown-key",

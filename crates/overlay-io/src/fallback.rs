@@ -3,6 +3,7 @@
 //! It carries the very same datagrams, sealed and counted, over the connection on which two nodes have agreed on keys.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use waiting::lock;
@@ -31,24 +32,53 @@ pub trait Fallback: Send + Sync {
     fn stands(&self) -> bool;
 }
 
-/// Where datagrams come in that connections have carried, those of each in their order. It outlives its plane, but takes nothing
-/// then.
-#[derive(Clone)]
-pub struct Inlet(Arc<Mutex<Option<Forwarder>>>);
+/// Where a datagram has come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// From this address, through the socket.
+    Udp(SocketAddr),
+    /// Over the connection of this session.
+    Connection(u32),
+}
 
-impl Inlet {
-    pub(crate) fn new(forwarder: Forwarder) -> Self {
+impl Source {
+    pub fn carrier(self) -> Carrier {
+        match self {
+            Self::Udp(_) => Carrier::Udp,
+            Self::Connection(_) => Carrier::Connection,
+        }
+    }
+}
+
+/// What takes in the datagrams of all connections, until it is closed.
+#[derive(Clone)]
+pub(crate) struct Inlets(Arc<Mutex<Option<Forwarder>>>);
+
+impl Inlets {
+    pub fn new(forwarder: Forwarder) -> Self {
         Self(Arc::new(Mutex::new(Some(forwarder))))
     }
 
-    pub(crate) fn close(&self) {
-        *lock(&self.0) = None;
+    pub fn of_session(&self, session: u32) -> Inlet {
+        Inlet { all: self.clone(), session }
     }
 
+    pub fn close(&self) {
+        *lock(&self.0) = None;
+    }
+}
+
+/// Where datagrams come in that a connection has carried, those of one session. It outlives its plane, but takes nothing then.
+pub struct Inlet {
+    all: Inlets,
+    session: u32,
+}
+
+impl Inlet {
     /// Takes in `datagrams`, which stand one behind the other, all of `length` bytes but for a shorter last one.
     pub fn take(&self, datagrams: &mut [u8], length: usize) {
-        if let Some(forwarder) = &mut *lock(&self.0) {
-            forwarder.take(None, datagrams, length);
+        if let Some(forwarder) = &mut *lock(&self.all.0) {
+            forwarder.take(Source::Connection(self.session), datagrams, length);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Datagrams come from nodes.
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use overlay::tunnel::header::Header;
 use waiting::lock;
 
 use crate::counters::Counter;
-use crate::fallback::Carrier;
+use crate::fallback::{Carrier, Source};
 use crate::forwarder::Forwarder;
 use crate::outgoing::Way;
 use crate::peer::Peer;
@@ -58,10 +57,8 @@ impl<'a> Bound<'a> {
 }
 
 impl Forwarder {
-    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. They come
-    /// `from` there through the socket; `None`: over a connection.
-    pub fn take(&mut self, from: Option<SocketAddr>, datagrams: &mut [u8], each: usize) {
-        let carrier = if from.is_some() { Carrier::Udp } else { Carrier::Connection };
+    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one.
+    pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) {
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
         for datagram in datagrams.chunks_mut(each.max(1)) {
             let Some(header) = Header::decode(datagram) else {
@@ -81,7 +78,7 @@ impl Forwarder {
                     if peer.is_expected.load(Ordering::Relaxed) {
                         self.shared.peers.heard(peer, self.shared.now());
                     }
-                    self.content(peer, content, &header, (carrier, length), &mut bound);
+                    self.content(peer, content, &header, (from.carrier(), length), &mut bound);
                 }
                 Err(reason) => self.shared.counters.count(reason),
             }

@@ -17,7 +17,7 @@ use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing, overhead};
 use waiting::lock;
 
 use crate::counters::Counter;
-use crate::fallback::{Carrier, Fallback};
+use crate::fallback::{Carrier, Fallback, Source};
 use crate::socket;
 
 /// Lanes of a node to another one. Threads that send share them by turns.
@@ -211,19 +211,23 @@ impl Peer {
     }
 
     /// Opens `datagram`, which has come from `from`: that is where the peer is from now on. What is not sealed has to come
-    /// from where the peer is. `None`: it has come over a connection.
+    /// from where the peer is, and what a connection carries has to be of its session.
     pub fn open<'a>(
         &self,
         header: &Header,
         datagram: &'a mut [u8],
-        from: Option<SocketAddr>,
+        from: Source,
     ) -> Result<&'a mut [u8], Counter> {
-        if self.protection == Protection::Plain && from.is_none_or(|from| !is_same(self.address(), from)) {
+        let is_right = match from {
+            Source::Udp(from) => self.protection == Protection::Sealed || is_same(self.address(), from),
+            Source::Connection(session) => session == self.session,
+        };
+        if !is_right {
             return Err(Counter::WrongAddress);
         }
         let opening = self.opening.get(usize::from(header.lane)).ok_or(Refused::UnknownKey)?;
         let opened = lock(opening).open(header, datagram)?;
-        if let (Protection::Sealed, Some(from)) = (self.protection, from) {
+        if let (Protection::Sealed, Source::Udp(from)) = (self.protection, from) {
             *lock(&self.address) = from;
         }
         Ok(opened)

@@ -169,7 +169,7 @@ mod tests {
     use overlay::tunnel::lane::Limits;
 
     use super::*;
-    use crate::fallback::Carrier;
+    use crate::fallback::{Carrier, Source};
     use crate::peer::{Agreement, Path};
 
     const NODE: NodeId = NodeId(2);
@@ -219,7 +219,7 @@ mod tests {
         other.sealing(0).seal(&mut datagram, NOW).unwrap();
         let header = Header::decode(&datagram).unwrap();
         let former = peers.of_session(header.session).unwrap();
-        assert!(former.open(&header, &mut datagram, Some(([10, 0, 0, 9], 99).into())).is_ok());
+        assert!(former.open(&header, &mut datagram, Source::Udp(([10, 0, 0, 9], 99).into())).is_ok());
         assert_eq!(peers.of_node(NODE).unwrap().address(), ([10, 0, 0, 1], 7474).into());
     }
 

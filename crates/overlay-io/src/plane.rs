@@ -31,7 +31,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use waiting::lock;
 
 use crate::counters::{Counter, Counters};
-use crate::fallback::{Carrier, Inlet};
+use crate::fallback::{Carrier, Inlet, Inlets, Source};
 use crate::forwarder::Forwarder;
 use crate::meters::Meters;
 use crate::outgoing::Way;
@@ -174,7 +174,7 @@ pub struct Plane {
     ports: Mutex<HashMap<PortId, Worker>>,
     /// Sends what commands set free.
     forwarder: Mutex<Forwarder>,
-    inlet: Inlet,
+    inlets: Inlets,
     shared: Arc<Shared>,
     _workers: [Worker; 2],
 }
@@ -204,8 +204,8 @@ impl Plane {
         forwarder.outgoing.never_waits();
         // Who reads from one connection has others to read from.
         inlet.outgoing.never_waits();
-        let (forwarder, inlet) = (Mutex::new(forwarder), Inlet::new(inlet));
-        Ok(Self { ports: Mutex::default(), forwarder, inlet, shared, _workers: workers })
+        let (forwarder, inlets) = (Mutex::new(forwarder), Inlets::new(inlet));
+        Ok(Self { ports: Mutex::default(), forwarder, inlets, shared, _workers: workers })
     }
 
     /// Plugs `tap` in as `port`; one of the same number is unplugged.
@@ -286,10 +286,11 @@ impl Plane {
         self.shared.peers.remove(node);
     }
 
-    /// Where datagrams come in that connections have carried.
+    /// Where datagrams come in that a connection has carried, on which two nodes have agreed on `session`, which is this node's
+    /// number for it.
     #[must_use]
-    pub fn inlet(&self) -> Inlet {
-        self.inlet.clone()
+    pub fn inlet(&self, session: u32) -> Inlet {
+        self.inlets.of_session(session)
     }
 
     /// Lets `command` act on the switch at the present time; what it adds to its list is sent.
@@ -329,7 +330,7 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        self.inlet.close();
+        self.inlets.close();
     }
 }
 
@@ -355,7 +356,7 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
     while wait_for(&shared.socket, stop) {
         for _ in 0..TURN {
             let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
-            forwarder.take(Some(arrival.from), &mut buffer[..arrival.bytes], arrival.length);
+            forwarder.take(Source::Udp(arrival.from), &mut buffer[..arrival.bytes], arrival.length);
         }
     }
 }

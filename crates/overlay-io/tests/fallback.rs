@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use overlay_io::counters::Counter;
 use overlay_io::fallback::{Carrier, Fallback};
 use overlay_io::offloads::Offloads;
-use overlay_io::peer::{Path, PeerState};
+use overlay_io::peer::{Path, PeerState, PlainAgreement};
 use world::{Host, LIMIT, World, agreement, assert_no_mistakes, exchange};
 
 /// Leaves room for what the overlay adds to each frame on a network of 1500.
@@ -33,9 +33,10 @@ impl Connection {
     /// So many trains wait at most.
     const ROOM: usize = 16;
 
-    fn to(host: &Host, stands: &Arc<AtomicBool>) -> Arc<dyn Fallback> {
+    /// To `host`, which knows the session by this number.
+    fn to(host: &Host, session: u32, stands: &Arc<AtomicBool>) -> Arc<dyn Fallback> {
         let (queue, waiting) = mpsc::sync_channel::<(Vec<u8>, usize)>(Self::ROOM);
-        let inlet = host.plane.inlet();
+        let inlet = host.plane.inlet(session);
         thread::spawn(move || {
             waiting.iter().for_each(|(mut datagrams, each)| inlet.take(&mut datagrams, each));
         });
@@ -62,12 +63,17 @@ fn connected(stands: &Arc<AtomicBool>, block: impl FnOnce(&[Host])) -> World {
     world
 }
 
+/// How `to` is reached, which knows the session by this number.
+fn path(world: &World, to: &Host, session: u32, stands: &Arc<AtomicBool>) -> Path {
+    Path { fallback: Some(Connection::to(to, session, stands)), ..to.path(world.mtu) }
+}
+
 /// Lets two hosts agree over a new connection for the so many-th time.
 fn agree(world: &World, time: u8, stands: &Arc<AtomicBool>) {
     let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
-    let path = |to: &Host| Path { fallback: Some(Connection::to(to, stands)), ..to.path(world.mtu) };
-    b.plane.expect(a.node, path(a), agreement(b.node, a.node, time));
-    a.plane.connect(b.node, path(b), agreement(a.node, b.node, time));
+    let (here, there) = (agreement(a.node, b.node, time), agreement(b.node, a.node, time));
+    b.plane.expect(a.node, path(world, a, here.own, stands), there);
+    a.plane.connect(b.node, path(world, b, here.theirs, stands), here);
 }
 
 /// Lets no datagrams come to `host`. What it sends itself leaves: one direction is enough.
@@ -183,6 +189,31 @@ fn sessions_are_replaced_where_datagrams_are_blocked() {
         assert!(before[0] != now[0] && before[1] != now[1], "{before:?}, {now:?}");
     }
     assert_no_mistakes(&world);
+}
+
+#[test]
+fn what_is_not_sealed_crosses_the_connection_of_its_session_only() {
+    let (world, stands) = (World::apart(&[Offloads::ALL; 2], 1500), standing());
+    world.hosts.iter().for_each(block);
+    let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
+    let connect = |from: &Host, to: &Host, session| {
+        let agreed = |of: &Host, with: &Host| agreement(of.node, with.node, 0).own;
+        let plain = PlainAgreement { own: agreed(from, to), theirs: agreed(to, from) };
+        from.plane.connect(to.node, path(&world, to, session, &stands), plain);
+    };
+    let session = agreement(a.node, b.node, 0).theirs;
+    connect(b, a, agreement(a.node, b.node, 0).own);
+    connect(a, b, session + 1);
+    let (one, other) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    one.datagrams(6000).send_to(b"hello", (other.address.as_str(), 6000)).unwrap();
+    let begun = Instant::now();
+    while b.plane.counter(Counter::WrongAddress) == 0 {
+        assert!(begun.elapsed() < LIMIT, "it is taken");
+        thread::sleep(Duration::from_millis(5));
+    }
+    connect(a, b, session);
+    connect(b, a, agreement(a.node, b.node, 0).own);
+    exchange(&one.connect(&other, 5000), 1_000_000);
 }
 
 #[test]

@@ -212,7 +212,7 @@ impl Node {
             Direction::FromListener => joined.plane.expect(node, path, terms),
         }
         self.network.connected.notify_waiters();
-        Ok((closing, joined.plane.inlet()))
+        Ok((closing, joined.plane.inlet(session)))
     }
 
     async fn disconnected(&self, host: &HostName, session: u32) {
