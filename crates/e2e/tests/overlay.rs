@@ -139,13 +139,11 @@ fn block_udp(lab: &TestLab, host: &str, is_blocked: bool) -> Result<()> {
 /// Waits until all links are up, by `carrier`, and both ends of each say so.
 fn await_carrier(lab: &TestLab, carrier: Carrier) -> Result<()> {
     lab.eventually(&format!("links are up by {}", carrier.name()), || {
-        Ok(links(lab)?.iter().all(|link| link.up && link.carrier == Some(carrier)))
-    })?;
-    let hosts = status(lab)?.hosts.into_iter();
-    for tunnel in hosts.filter_map(|host| host.state).flat_map(|state| state.tunnels) {
-        ensure!(tunnel.connected && tunnel.carrier == Some(carrier), "{tunnel:?}");
-    }
-    Ok(())
+        let NetStatus { hosts, links, .. } = status(lab)?;
+        let mut tunnels = hosts.into_iter().filter_map(|host| host.state).flat_map(|state| state.tunnels);
+        Ok(links.iter().all(|link| link.up && link.carrier == Some(carrier))
+            && tunnels.all(|tunnel| tunnel.connected && tunnel.carrier == Some(carrier)))
+    })
 }
 
 #[test]
@@ -169,6 +167,15 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
         stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
         await_carrier(&lab, Carrier::Tls)?;
     }
+    // What is not sealed is as welcome there.
+    net(&lab, &["layout", "star", "--plain"])?;
+    lab.eventually("nothing is sealed", || {
+        let hosts = status(&lab)?.hosts.into_iter();
+        let mut tunnels = hosts.filter_map(|host| host.state).flat_map(|state| state.tunnels);
+        Ok(tunnels.all(|tunnel| tunnel.plain))
+    })?;
+    stream.goes_on().with_context(|| format!("by TLS, not sealed\n{}", lab.logs()))?;
+    await_carrier(&lab, Carrier::Tls)?;
     block_udp(&lab, "h2", false)?;
     await_carrier(&lab, Carrier::Udp)?;
     stream.goes_on().context("by UDP again")?;
