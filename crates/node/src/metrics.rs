@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use api::{NetDevice, NetFlow, NetHostState, NetTunnel};
+use api::{Carrier, NetDevice, NetFlow, NetHostState, NetTunnel};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
@@ -121,6 +121,13 @@ fn tunnels(registry: &mut Registry, tunnels: &[NetTunnel]) {
     gauges(registry, "tunnel_up", "Whether the connection to the other host stands", up);
     let plain = each(|tunnel| Some(f64::from(u8::from(tunnel.plain))));
     gauges(registry, "tunnel_plain", "Whether datagrams are not sealed", plain);
+    let by_tls = each(|tunnel| Some(f64::from(u8::from(tunnel.carrier? == Carrier::Tls))));
+    gauges(
+        registry,
+        "tunnel_by_tls",
+        "Whether datagrams go over TLS, because UDP does not get through",
+        by_tls,
+    );
     let time = each(|tunnel| Some(tunnel.round_trip_us? as f64 / 1e6));
     gauges(registry, "tunnel_round_trip_seconds", "How long a datagram and its answer take of late", time);
     let length = each(|tunnel| Some(tunnel.datagram_bytes as f64).filter(|bytes| *bytes > 0.0));
@@ -186,6 +193,7 @@ mod tests {
             address: None,
             connected: true,
             plain: false,
+            carrier: Some(Carrier::Tls),
             datagram_bytes: 1472,
             round_trip_us: Some(250),
             sent: 1000,
@@ -217,6 +225,7 @@ mod tests {
         let text = exposition(&state, &[flow]).unwrap();
         let expected = [
             r#"tunnel_up{peer="h\"2"} 1.0"#,
+            r#"tunnel_by_tls{peer="h\"2"} 1.0"#,
             r#"tunnel_round_trip_seconds{peer="h\"2"} 0.00025"#,
             r#"tunnel_datagrams_lost_total{peer="h\"2"} 3"#,
             r#"device_up{device="tap1"} 0.0"#,
