@@ -38,6 +38,11 @@ fn threads_that_wait_together_do_not_spin() {
 }
 
 #[test]
+fn who_waits_is_woken_when_nothing_more_is_read() {
+    run("woken");
+}
+
+#[test]
 fn an_identifier_without_a_device_gets_no_queue_pair() {
     run("nowhere");
 }

@@ -84,6 +84,8 @@ fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
     inner.reads_no_more |= reads;
     let first = writes && !inner.writes_no_more;
     inner.writes_no_more |= writes;
+    // What they wait for does not come any more.
+    inner.tell_sleepers(true);
     drop(inner);
     if !first {
         return Ok(());

@@ -409,8 +409,8 @@ impl Inner {
         }
     }
 
-    /// What a thread takes from the descriptors, those that sleep on them do not see.
-    fn tell_sleepers(&mut self, took: bool) {
+    /// What a thread takes from the descriptors, or says, those that sleep on them do not see.
+    pub(super) fn tell_sleepers(&mut self, took: bool) {
         if took
             && self.asleep > 0
             && let Some(nudge) = &self.nudge
