@@ -19,6 +19,7 @@ use std::sync::Arc;
 use ::moves::HostName;
 use api::{Failure, Purpose};
 use overlay::topology::Version;
+use rpc::Encoded;
 use rpc::net::{FromNode, ToNode};
 use rpc::wire::FromCoordinator;
 use store::StoreError;
@@ -90,11 +91,10 @@ fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(),
     let version = plan.version();
     let before = inner.network.plan().members().cloned().collect::<BTreeSet<_>>();
     let orders = inner.network.begin(plan);
-    let newcomers: Vec<_> = orders.iter().map(|(host, _)| host.clone()).collect();
+    let newcomers = orders.iter().flat_map(|order| &order.to).filter(|host| !before.contains(*host));
+    let newcomers: Vec<_> = newcomers.cloned().collect();
     inner.order(orders);
-    for host in newcomers.iter().filter(|host| !before.contains(host)) {
-        inner.tell_devices(host);
-    }
+    newcomers.iter().for_each(|host| inner.tell_devices(host));
     tokio::spawn(await_installation(cluster.clone(), version));
     Ok(())
 }
@@ -110,28 +110,34 @@ async fn await_installation(cluster: Arc<Cluster>, version: Version) {
 
 impl Inner {
     fn order(&self, orders: impl IntoIterator<Item = Order>) {
-        for (host, order) in orders {
-            self.send(&host, &FromCoordinator::Net(order));
+        for Order { to, what } in orders {
+            let Ok(message) = Encoded::new(&FromCoordinator::Net(what)) else {
+                tracing::error!("what {} nodes are to know of the overlay is too long to be told", to.len());
+                continue;
+            };
+            for node in to.iter().filter_map(|host| self.nodes.get(host)) {
+                // A connection that does not take it is lost, and found so by its reader.
+                let _ = node.outbox.send_encoded(&message);
+            }
         }
     }
 
     /// Tells all nodes that the overlay joins.
-    fn order_all(&self, order: &ToNode) {
-        for host in self.network.plan().members() {
-            self.send(host, &FromCoordinator::Net(order.clone()));
-        }
+    fn order_all(&self, what: ToNode) {
+        let to = self.network.plan().members().cloned().collect();
+        self.order([Order { to, what }]);
     }
 
     /// Tells the node of `host` which devices it is to have.
     fn settle(&self, host: &HostName) {
-        self.order([(host.clone(), self.devices.of_host(host))]);
+        self.order([Order { to: vec![host.clone()], what: self.devices.of_host(host) }]);
     }
 
     /// Tells the node of `host` of its devices and of all stations.
     fn tell_devices(&self, host: &HostName) {
         self.settle(host);
         let number = |host: &str| self.network.plan().number(&HostName::new(host).ok()?);
-        let parts = self.devices.stations(number);
-        self.order(parts.into_iter().map(|part| (host.clone(), part)));
+        let parts = self.devices.stations(number).into_iter();
+        self.order(parts.map(|what| Order { to: vec![host.clone()], what }));
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -31,10 +32,28 @@ const QUEUE: usize = 4096;
 #[error("the connection is lost")]
 pub struct Closed;
 
+/// A message that goes to several: it takes time and room once.
+#[derive(Debug)]
+pub struct Encoded<M> {
+    frame: Arc<[u8]>,
+    messages: PhantomData<fn(M)>,
+}
+
+impl<M: Serialize> Encoded<M> {
+    /// That of `message`.
+    ///
+    /// # Errors
+    /// If it is longer than a frame may be.
+    pub fn new(message: &M) -> Result<Self, Closed> {
+        let frame = frame::encode(message).map_err(|_| Closed)?;
+        Ok(Self { frame: frame.into(), messages: PhantomData })
+    }
+}
+
 /// Where messages for the other end go. Clones share the connection.
 #[derive(Debug)]
 pub struct Outbox<M> {
-    queue: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Arc<[u8]>>,
     messages: PhantomData<fn(M)>,
 }
 
@@ -50,8 +69,15 @@ impl<M: Serialize> Outbox<M> {
     /// # Errors
     /// If the connection is lost, or too many messages wait already.
     pub fn send(&self, message: &M) -> Result<(), Closed> {
-        let frame = frame::encode(message).map_err(|_| Closed)?;
-        self.queue.try_send(frame).map_err(|_| Closed)
+        self.send_encoded(&Encoded::new(message)?)
+    }
+
+    /// The same with a message that goes to several.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_encoded(&self, message: &Encoded<M>) -> Result<(), Closed> {
+        self.queue.try_send(message.frame.clone()).map_err(|_| Closed)
     }
 
     /// Whether the connection is lost.
@@ -110,7 +136,7 @@ pub fn open<O, I>(stream: Stream) -> (Outbox<O>, Inbox<I>) {
     (outbox, inbox)
 }
 
-async fn write(mut waiting: mpsc::Receiver<Vec<u8>>, stream: WriteHalf<Stream>) -> io::Result<()> {
+async fn write(mut waiting: mpsc::Receiver<Arc<[u8]>>, stream: WriteHalf<Stream>) -> io::Result<()> {
     let mut stream = BufWriter::with_capacity(64 * 1024, stream);
     loop {
         match timeout(KEEPALIVE, waiting.recv()).await {

@@ -30,7 +30,7 @@ pub mod wire;
 use std::io::ErrorKind;
 
 pub use call::{CallError, Caller, Pending};
-pub use channel::{Closed, Inbox, Outbox};
+pub use channel::{Closed, Encoded, Inbox, Outbox};
 pub use rustls::Error as TlsError;
 pub use tls::{Endpoint, Stream};
 

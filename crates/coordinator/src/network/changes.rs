@@ -149,7 +149,7 @@ pub(super) async fn attach(
         Ok(_) => {
             let number = inner.network.plan().number(&host);
             if let Some(entry) = number.and_then(|number| device.entry(number)) {
-                inner.order_all(&ToNode::Station(entry));
+                inner.order_all(ToNode::Station(entry));
             }
             Ok(())
         }
@@ -173,7 +173,7 @@ impl Inner {
     fn take_away(&mut self, host: &HostName, key: &DeviceKey) -> Result<(), Failure> {
         let withdrawn = self.devices.remove(&self.store, key)?;
         self.settle(host);
-        self.order_all(&withdrawn);
+        self.order_all(withdrawn);
         Ok(())
     }
 }

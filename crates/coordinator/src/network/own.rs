@@ -9,6 +9,7 @@ use rpc::net::ToNode;
 use rpc::wire::reason;
 use tokio::time::{Instant, sleep};
 
+use super::rollout::Order;
 use super::{changes, devices};
 use crate::cluster::Cluster;
 
@@ -37,7 +38,7 @@ pub async fn plug(cluster: Arc<Cluster>, host: HostName, wanted: Wanted) {
     if let Err(failure) = try_to_plug(&cluster, &host, wanted).await {
         tracing::warn!("{host} does not get the device that it asks for: {failure}");
         let reason = reason(&failure.message, &failure.help);
-        cluster.lock().order([(host, ToNode::NotPlugged { reason })]);
+        cluster.lock().order([Order { to: vec![host], what: ToNode::NotPlugged { reason } }]);
     }
 }
 

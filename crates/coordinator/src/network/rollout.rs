@@ -15,8 +15,12 @@ use super::plan::Plan;
 /// How long nodes are waited for.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is to be said to a node.
-pub type Order = (HostName, ToNode);
+/// What is to be said to nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub to: Vec<HostName>,
+    pub what: ToNode,
+}
 
 /// The plan, and who has it.
 #[derive(Debug, Default)]
@@ -45,18 +49,22 @@ impl Rollout {
     }
 
     /// Begins with a new plan. [`Self::time_is_up`] is due after [`PATIENCE`].
-    pub fn begin(&mut self, plan: Plan) -> Vec<Order> {
+    pub fn begin(&mut self, plan: Plan) -> Option<Order> {
         self.awaited = plan.members().cloned().collect();
         self.failed.clear();
         self.plan = plan;
-        let members = self.connected.iter().filter(|host| self.plan.is_member(host));
-        members.filter_map(|host| self.install(host)).collect()
+        self.install(self.present())
+    }
+
+    /// The members that are connected.
+    fn present(&self) -> Vec<HostName> {
+        self.connected.iter().filter(|host| self.plan.is_member(host)).cloned().collect()
     }
 
     /// `host` is there from now on, and knows nothing.
     pub fn connected(&mut self, host: &HostName) -> Option<Order> {
         self.connected.insert(host.clone());
-        if self.plan.is_member(host) { self.install(host) } else { None }
+        if self.plan.is_member(host) { self.install(vec![host.clone()]) } else { None }
     }
 
     pub fn disconnected(&mut self, host: &HostName) {
@@ -65,52 +73,47 @@ impl Rollout {
     }
 
     /// `host` cannot install `version`, for which the others do not wait.
-    pub fn not_installed(&mut self, host: &HostName, version: Version, reason: String) -> Vec<Order> {
+    pub fn not_installed(&mut self, host: &HostName, version: Version, reason: String) -> Option<Order> {
         if version != self.plan.version() || !self.plan.is_member(host) {
-            return Vec::new();
+            return None;
         }
         self.failed.insert(host.clone(), reason);
         self.awaited.remove(host);
-        if self.awaited.is_empty() { self.use_everywhere() } else { Vec::new() }
+        self.awaited.is_empty().then(|| self.use_it(self.present()))
     }
 
     /// `host` has installed `version`.
-    pub fn installed(&mut self, host: &HostName, version: Version) -> Vec<Order> {
+    pub fn installed(&mut self, host: &HostName, version: Version) -> Option<Order> {
         if version != self.plan.version() {
-            return Vec::new();
+            return None;
         }
         self.failed.remove(host);
         if self.awaited.is_empty() {
-            return vec![self.use_it(host)];
+            return Some(self.use_it(vec![host.clone()]));
         }
         self.awaited.remove(host);
-        if self.awaited.is_empty() { self.use_everywhere() } else { Vec::new() }
+        self.awaited.is_empty().then(|| self.use_it(self.present()))
     }
 
     /// Whoever has not installed `version` is waited for no more.
-    pub fn time_is_up(&mut self, version: Version) -> Vec<Order> {
+    pub fn time_is_up(&mut self, version: Version) -> Option<Order> {
         if version != self.plan.version() || self.awaited.is_empty() {
-            return Vec::new();
+            return None;
         }
         self.awaited.clear();
-        self.use_everywhere()
+        Some(self.use_it(self.present()))
     }
 
-    fn install(&self, host: &HostName) -> Option<Order> {
+    fn install(&self, to: Vec<HostName>) -> Option<Order> {
         // A plan was checked before it was noted.
         let topology = self.plan.topology().ok()?;
         let (overlay, plain, hosts) = (self.plan.overlay(), self.plan.plain_links(), self.plan.names());
-        Some((host.clone(), ToNode::Install { overlay, topology, plain, hosts }))
+        Some(Order { to, what: ToNode::Install { overlay, topology, plain, hosts } })
     }
 
     /// A node that has not installed it refuses, and is told again when it has.
-    fn use_everywhere(&self) -> Vec<Order> {
-        let members = self.connected.iter().filter(|host| self.plan.is_member(host));
-        members.map(|host| self.use_it(host)).collect()
-    }
-
-    fn use_it(&self, host: &HostName) -> Order {
-        (host.clone(), ToNode::Use { version: self.plan.version() })
+    fn use_it(&self, to: Vec<HostName>) -> Order {
+        Order { to, what: ToNode::Use { version: self.plan.version() } }
     }
 }
 
@@ -128,13 +131,14 @@ mod tests {
         Plan::default().lay(Shape::Star, None, &BTreeSet::from([host("a"), host("b")]), false).unwrap()
     }
 
-    fn said(orders: impl IntoIterator<Item = Order>) -> Vec<String> {
-        let say = |(host, order)| match order {
-            ToNode::Install { topology, .. } => format!("{host} installs {}", topology.version()),
-            ToNode::Use { version } => format!("{host} uses {version}"),
+    fn said(order: Option<Order>) -> Vec<String> {
+        let Some(Order { to, what }) = order else { return Vec::new() };
+        let what = match what {
+            ToNode::Install { topology, .. } => format!("installs {}", topology.version()),
+            ToNode::Use { version } => format!("uses {version}"),
             other => panic!("{other:?}"),
         };
-        orders.into_iter().map(say).collect()
+        to.iter().map(|host| format!("{host} {what}")).collect()
     }
 
     fn begun() -> Rollout {
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn it_is_used_when_all_have_it() {
         let mut rollout = begun();
-        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        assert!(rollout.installed(&host("a"), Version(1)).is_none());
         assert_eq!(said(rollout.installed(&host("b"), Version(1))), ["a uses 1", "b uses 1"]);
     }
 
@@ -158,11 +162,11 @@ mod tests {
         rollout.installed(&host("a"), Version(1));
         let next = rollout.plan().join(&host("c")).unwrap();
         assert_eq!(said(rollout.begin(next)), ["a installs 2", "b installs 2"]);
-        assert!(rollout.installed(&host("b"), Version(1)).is_empty(), "that was the one before");
-        assert!(rollout.time_is_up(Version(1)).is_empty());
+        assert!(rollout.installed(&host("b"), Version(1)).is_none(), "that was the one before");
+        assert!(rollout.time_is_up(Version(1)).is_none());
         assert_eq!(said(rollout.connected(&host("c"))), ["c installs 2"]);
         for name in ["a", "b"] {
-            assert!(rollout.installed(&host(name), Version(2)).is_empty());
+            assert!(rollout.installed(&host(name), Version(2)).is_none());
         }
         assert_eq!(said(rollout.installed(&host("c"), Version(2))), ["a uses 2", "b uses 2", "c uses 2"]);
     }
@@ -170,11 +174,11 @@ mod tests {
     #[test]
     fn who_cannot_is_not_waited_for_and_known_until_it_can() {
         let (mut rollout, b) = (begun(), host("b"));
-        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        assert!(rollout.installed(&host("a"), Version(1)).is_none());
         let orders = rollout.not_installed(&b, Version(1), "no room".into());
         assert_eq!(said(orders), ["a uses 1", "b uses 1"]);
         assert_eq!(rollout.failed()[&b], "no room");
-        assert!(rollout.not_installed(&b, Version(0), "an old one".into()).is_empty());
+        assert!(rollout.not_installed(&b, Version(0), "an old one".into()).is_none());
         assert_eq!(said(rollout.installed(&b, Version(1))), ["b uses 1"]);
         assert!(rollout.failed().is_empty());
     }
@@ -183,7 +187,7 @@ mod tests {
     fn who_is_away_is_waited_for_but_not_for_ever() {
         let mut rollout = begun();
         rollout.disconnected(&host("b"));
-        assert!(rollout.installed(&host("a"), Version(1)).is_empty());
+        assert!(rollout.installed(&host("a"), Version(1)).is_none());
         assert_eq!(said(rollout.time_is_up(Version(1))), ["a uses 1"]);
         assert_eq!(said(rollout.connected(&host("b"))), ["b installs 1"]);
         assert_eq!(said(rollout.installed(&host("b"), Version(1))), ["b uses 1"]);
