@@ -178,7 +178,7 @@ pub fn content_seeds() -> Vec<Vec<u8>> {
         [&envelope.part_front(&part(1))[..], &[8; 45]].concat(),
         Message::probe(1472).to_vec(),
         Answer { length: 1472, lane: 1, generation: 2 }.encode().to_vec(),
-        Report { received: 100, lost: 3, stamp: 5_000_000 }.encode().to_vec(),
+        Report { received: 100, lost: 3, stamp: 5_000_000, rate: 1 << 30 }.encode().to_vec(),
         Message::echo(5_000_000).to_vec(),
     ];
     let scripted = said.map(|said| [&[1, said.len() as u8][..], &said].concat());

@@ -205,6 +205,8 @@ pub struct NetTunnel {
     pub carrier: Option<Carrier>,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub datagram_bytes: usize,
+    /// Bits per second that have come there at the best in the last minute: what the way had to give at that moment.
+    pub carries_bits_per_second: Option<u64>,
     /// How long a datagram and its answer take of late, in microseconds.
     pub round_trip_us: Option<u64>,
     /// Datagrams that were sent there, as far as the other host has reported.

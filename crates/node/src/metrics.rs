@@ -130,6 +130,9 @@ fn tunnels(registry: &mut Registry, tunnels: &[NetTunnel]) {
     );
     let time = each(|tunnel| Some(tunnel.round_trip_us? as f64 / 1e6));
     gauges(registry, "tunnel_round_trip_seconds", "How long a datagram and its answer take of late", time);
+    let rate = each(|tunnel| Some(tunnel.carries_bits_per_second? as f64));
+    let help = "What has come there at the best in the last minute";
+    gauges(registry, "tunnel_carries_bits_per_second", help, rate);
     let length = each(|tunnel| Some(tunnel.datagram_bytes as f64).filter(|bytes| *bytes > 0.0));
     gauges(registry, "tunnel_datagram_bytes", "Bytes of a datagram that arrives, as far as is known", length);
     let counted = |value: fn(&NetTunnel) -> u64| {
@@ -195,6 +198,7 @@ mod tests {
             plain: false,
             carrier: Some(Carrier::Tls),
             datagram_bytes: 1472,
+            carries_bits_per_second: Some(8000),
             round_trip_us: Some(250),
             sent: 1000,
             lost: 3,
@@ -227,6 +231,7 @@ mod tests {
             r#"tunnel_up{peer="h\"2"} 1.0"#,
             r#"tunnel_by_tls{peer="h\"2"} 1.0"#,
             r#"tunnel_round_trip_seconds{peer="h\"2"} 0.00025"#,
+            r#"tunnel_carries_bits_per_second{peer="h\"2"} 8000.0"#,
             r#"tunnel_datagrams_lost_total{peer="h\"2"} 3"#,
             r#"device_up{device="tap1"} 0.0"#,
             r#"device_loops_total{device="tap1"} 2"#,

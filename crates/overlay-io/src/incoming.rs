@@ -60,6 +60,7 @@ impl Forwarder {
     /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one.
     pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) {
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
+        let bytes = datagrams.len();
         for datagram in datagrams.chunks_mut(each.max(1)) {
             let Some(header) = Header::decode(datagram) else {
                 self.shared.counters.count(Counter::Stranger);
@@ -84,6 +85,9 @@ impl Forwarder {
             }
         }
         bound.leave(&self.shared);
+        if let Some(peer) = known {
+            peer.arrived(bytes, self.shared.now());
+        }
     }
 
     /// Takes in what `peer` has said in a datagram of so many bytes that came by this carrier. What it asks is answered

@@ -10,6 +10,7 @@ use overlay::parts::Reassembly;
 use overlay::path_liveness::PathLiveness;
 use overlay::path_mtu::PathMtu;
 use overlay::path_quality::PathQuality;
+use overlay::path_rate::PathRate;
 use overlay::topology::NodeId;
 use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
@@ -102,6 +103,8 @@ pub struct PeerState {
     pub round_trip: Option<Duration>,
     /// The least of that on this path.
     pub least_round_trip: Option<Duration>,
+    /// Bytes per second that have come there at the best in the last minute, as far as the node has reported.
+    pub rate: Option<u64>,
     /// Datagrams that were sent there, in all sessions, as far as the node has reported, which it does each second as long
     /// as there are frames.
     pub sent: u64,
@@ -156,6 +159,8 @@ pub(crate) struct Peer {
     pub reassembly: Mutex<Reassembly>,
     frames: AtomicU32,
     quality: Mutex<PathQuality>,
+    /// How much comes from there at a time.
+    rate: Mutex<PathRate>,
     /// Frames have passed since it was looked.
     is_used: AtomicBool,
 }
@@ -184,6 +189,7 @@ impl Peer {
             reassembly: Mutex::default(),
             frames: AtomicU32::new(0),
             quality: Mutex::new(PathQuality::new(now)),
+            rate: Mutex::default(),
             is_used: AtomicBool::new(false),
         }
     }
@@ -273,6 +279,11 @@ impl Peer {
         lock(&self.quality)
     }
 
+    /// So many bytes have come from there together.
+    pub fn arrived(&self, bytes: usize, now: Duration) {
+        lock(&self.rate).arrived(bytes, now);
+    }
+
     /// A frame passes.
     pub fn use_it(&self) {
         // Most often it is known already: threads that only look need not wait for each other.
@@ -285,7 +296,8 @@ impl Peer {
     pub fn next_report(&self, now: Duration) -> Option<Report> {
         let is_used = self.is_used.swap(false, Ordering::Relaxed);
         let Heard { opened, missing } = self.heard();
-        self.quality().is_due(is_used, now).then(|| PathQuality::report(opened, missing, now))
+        let is_due = self.quality().is_due(is_used, now);
+        is_due.then(|| PathQuality::report(opened, missing, lock(&self.rate).best(now), now))
     }
 
     /// What has come on all lanes.
@@ -306,7 +318,8 @@ impl Peer {
     /// What others may know. `totals` is about all sessions.
     pub fn state(&self, totals: Totals) -> PeerState {
         let (generation, _) = self.sealing(0).sealed();
-        let round_trip = self.quality().round_trip();
+        let quality = self.quality().clone();
+        let (round_trip, rate) = (quality.round_trip(), quality.rate());
         let Totals { sent, lost, received } = totals;
         let carrier = self.carrier();
         PeerState {
@@ -318,6 +331,7 @@ impl Peer {
             generation,
             round_trip: round_trip.map(|time| time.smoothed),
             least_round_trip: round_trip.map(|time| time.least),
+            rate,
             sent,
             lost,
             received,

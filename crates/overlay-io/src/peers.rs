@@ -284,7 +284,7 @@ mod tests {
         for (session, time) in [(1, 0), (2, 0), (3, 0), (4, 9), (5, 9)] {
             let now = NOW + Duration::from_secs(time);
             peers.insert(peer(session), now);
-            let report = Report { received: 100, lost: u64::from(session), stamp: 0 };
+            let report = Report { received: 100, lost: u64::from(session), stamp: 0, rate: 0 };
             peers.of_node(NODE).unwrap().quality().reported(&report);
             peers.forget_former(now);
         }

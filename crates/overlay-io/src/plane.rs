@@ -49,6 +49,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often it is looked what may wait for a while.
 const SELDOM: Duration = Duration::from_secs(1);
 
+/// Bytes of datagrams that are sent together to see how much a way carries that nobody uses.
+const TRAIN: usize = 32 * 1024;
+
 /// What all threads share.
 pub(crate) struct Shared {
     pub socket: Socket,
@@ -372,6 +375,9 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         for peer in shared.peers.all() {
             ask_for_life(&mut forwarder, &peer, now);
             let has_reported = is_seldom && report(&mut forwarder, &peer, now);
+            if has_reported && peer.quality().rate().is_none() {
+                send_train(&mut forwarder, &peer, now);
+            }
             // A way that nobody uses is asked about with the seldom reports only.
             if !has_reported && peer.quality().is_idle(now) {
                 continue;
@@ -398,6 +404,16 @@ fn report(forwarder: &mut Forwarder, peer: &Peer, now: Duration) -> bool {
     let way = Way::to(peer, &forwarder.shared.socket);
     let _ = forwarder.outgoing.tell(way, &report.encode(), now);
     true
+}
+
+/// Sends as many datagrams as show `peer` how much the way carries, if nothing else has.
+fn send_train(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    let way = Way::to(peer, &forwarder.shared.socket);
+    let length = peer.arrives(Carrier::Udp);
+    for _ in 0..TRAIN.div_ceil(length) {
+        // Those that are lost are missing in a train, too, that somebody else sends.
+        let _ = forwarder.outgoing.probe(way, 0, length, now);
+    }
 }
 
 /// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them.

@@ -342,6 +342,32 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
 }
 
 #[test]
+fn what_a_way_carries_is_known_also_if_nobody_uses_it() {
+    const MEGABITS: u64 = 50;
+    let world = World::new(2, 1500);
+    world.await_path(1472);
+    let [here, there] = &world.hosts[..] else { panic!("two hosts are there") };
+    let rate = |from: &Host, to: &Host| {
+        let begun = Instant::now();
+        loop {
+            if let Some(rate) = from.plane.peer(to.node).unwrap().rate {
+                return rate * 8 / 1_000_000;
+            }
+            assert!(begun.elapsed() < LIMIT, "it is not known");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    rate(here, there);
+    let narrow = World::new(2, 1500);
+    let [here, there] = &narrow.hosts[..] else { panic!("two hosts are there") };
+    here.network
+        .run("tc", &format!("qdisc add dev eth0 root tbf rate {MEGABITS}mbit burst 4kb latency 200ms"));
+    // A train is held up by who sends or receives it, but never hurried.
+    let rate = rate(here, there);
+    assert!((1..MEGABITS * 2).contains(&rate), "{rate}");
+}
+
+#[test]
 fn strangers_are_not_heard() {
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -405,7 +431,7 @@ fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
     here.plane.connect(NodeId(9), path, agreed);
     let datagram = |protection, session, counter| {
         let header = Header { protection, lane: 0, generation: 0, session, counter };
-        [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711 }.encode()].concat()
+        [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711, rate: 0 }.encode()].concat()
     };
     let say = |from: &UdpSocket, bytes: &[u8]| from.send_to(bytes, here.address).unwrap();
     let refused = |from: &UdpSocket, bytes: &[u8], counter| {

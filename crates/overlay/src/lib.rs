@@ -8,7 +8,7 @@
 //! * [`message`]: what is sealed in a datagram.
 //! * [`parts`]: frames that are longer than a datagram can be.
 //! * [`path_liveness`]: whether datagrams arrive at all. [`path_mtu`]: how long they may be. [`path_quality`]: how long they take, and
-//!   how many are lost.
+//!   how many are lost. [`path_rate`]: how many come at a time.
 //! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
 //! * [`switch`]: which frame goes where, and who owns a MAC.
 //! * [`topology`]: nodes, links, and the ways that frames take.
@@ -22,6 +22,7 @@ pub mod parts;
 pub mod path_liveness;
 pub mod path_mtu;
 pub mod path_quality;
+pub mod path_rate;
 pub mod segment;
 pub mod switch;
 pub mod topology;

@@ -30,7 +30,7 @@ pub const PROBE: usize = 4;
 pub const ANSWER_LENGTH: usize = 6;
 
 /// Bytes of a report.
-pub const REPORT_LENGTH: usize = 25;
+pub const REPORT_LENGTH: usize = 33;
 
 /// Bytes of an echo.
 pub const ECHO_LENGTH: usize = 9;
@@ -68,6 +68,8 @@ pub struct Report {
     pub lost: u64,
     /// What the echo has to say.
     pub stamp: u64,
+    /// Bytes per second, as [`PathRate`](crate::path_rate::PathRate) says; 0 if it does not know.
+    pub rate: u64,
 }
 
 /// A probe has arrived.
@@ -160,8 +162,8 @@ impl<'a> Message<'a> {
             })),
             [REPORT, rest @ ..] if content.len() == REPORT_LENGTH => {
                 let (numbers, _) = rest.as_chunks();
-                let [received, lost, stamp] = [0, 1, 2].map(|at| u64::from_le_bytes(numbers[at]));
-                Ok(Self::Report(Report { received, lost, stamp }))
+                let [received, lost, stamp, rate] = [0, 1, 2, 3].map(|at| u64::from_le_bytes(numbers[at]));
+                Ok(Self::Report(Report { received, lost, stamp, rate }))
             }
             [ECHO, stamp @ ..] => {
                 let stamp = stamp.try_into().map_err(|_| InvalidMessage)?;
@@ -201,7 +203,7 @@ impl Report {
     #[must_use]
     pub fn encode(&self) -> [u8; REPORT_LENGTH] {
         let mut bytes = [REPORT; REPORT_LENGTH];
-        let numbers = [self.received, self.lost, self.stamp].map(u64::to_le_bytes);
+        let numbers = [self.received, self.lost, self.stamp, self.rate].map(u64::to_le_bytes);
         bytes[1..].copy_from_slice(numbers.as_flattened());
         bytes
     }
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn reports_and_echoes_have_one_length() {
-        let report = Report { received: 1 << 60, lost: 3, stamp: u64::MAX - 1 };
+        let report = Report { received: 1 << 60, lost: 3, stamp: u64::MAX - 1, rate: 1 << 40 };
         assert_eq!(Message::decode(&report.encode()), Ok(Message::Report(report)));
         assert_eq!(Message::decode(&Message::echo(1 << 50 | 7)), Ok(Message::Echo(1 << 50 | 7)));
         for said in [&report.encode()[..], &Message::echo(9)] {

@@ -48,6 +48,7 @@ pub struct PathQuality {
     /// What the peer has said last.
     received: u64,
     lost: u64,
+    rate: Option<u64>,
     reported_at: Duration,
     used_at: Duration,
 }
@@ -56,7 +57,7 @@ impl PathQuality {
     /// Of a session that begins.
     #[must_use]
     pub fn new(now: Duration) -> Self {
-        Self { round_trip: None, received: 0, lost: 0, reported_at: now, used_at: now }
+        Self { round_trip: None, received: 0, lost: 0, rate: None, reported_at: now, used_at: now }
     }
 
     /// What is known already of the way of a session that takes the place of this one. It is no idle one at first: the peer
@@ -87,9 +88,9 @@ impl PathQuality {
 
     /// The report that is to be sent now, of what has come from the peer.
     #[must_use]
-    pub fn report(received: u64, lost: u64, now: Duration) -> Report {
+    pub fn report(received: u64, lost: u64, rate: Option<u64>, now: Duration) -> Report {
         // Enough for centuries.
-        Report { received, lost, stamp: now.as_nanos() as u64 }
+        Report { received, lost, stamp: now.as_nanos() as u64, rate: rate.unwrap_or(0) }
     }
 
     /// The peer has sent a report.
@@ -98,6 +99,7 @@ impl PathQuality {
         // One that was overtaken has nothing to say.
         if (sent, received) >= (self.sent(), self.received) {
             (self.received, self.lost) = (received, report.lost);
+            self.rate = Some(report.rate).filter(|rate| *rate > 0);
         }
     }
 
@@ -126,6 +128,13 @@ impl PathQuality {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.received.saturating_add(self.lost)
+    }
+
+    /// Bytes per second that have come to the peer at the best, in the last minute of which it has reported; `None` if it does
+    /// not know.
+    #[must_use]
+    pub fn rate(&self) -> Option<u64> {
+        self.rate
     }
 
     /// Those of them that it has not received.
@@ -166,7 +175,7 @@ mod tests {
     #[test]
     fn a_session_that_takes_the_place_of_another_reports_soon() {
         let mut quality = PathQuality::new(BEGIN);
-        quality.reported(&Report { received: 5, lost: 1, stamp: 0 });
+        quality.reported(&Report { received: 5, lost: 1, stamp: 0, rate: 7 });
         quality.echoed(BEGIN.as_nanos() as u64, BEGIN + MILLISECOND);
         assert!(quality.is_idle(BEGIN + IDLE_AFTER));
         let mut next = quality.of_next_session(BEGIN + IDLE_AFTER);
@@ -178,7 +187,7 @@ mod tests {
     fn round_trips_are_smoothed_and_the_least_is_kept() {
         let (mut quality, mut now) = (PathQuality::new(BEGIN), BEGIN);
         let mut pass = |quality: &mut PathQuality, time: Duration| {
-            let stamp = PathQuality::report(0, 0, now).stamp;
+            let stamp = PathQuality::report(0, 0, None, now).stamp;
             now += time;
             quality.echoed(stamp, now);
             quality.round_trip().unwrap()
@@ -210,7 +219,7 @@ mod tests {
     fn the_newest_report_counts() {
         let mut quality = PathQuality::new(BEGIN);
         let mut report = |received, lost| {
-            quality.reported(&Report { received, lost, stamp: 0 });
+            quality.reported(&Report { received, lost, stamp: 0, rate: 0 });
             (quality.sent(), quality.lost())
         };
         assert_eq!(report(10, 1), (11, 1));
@@ -218,7 +227,7 @@ mod tests {
         assert_eq!(report(20, 3), (35, 5), "it was overtaken");
         assert_eq!(report(33, 2), (35, 2), "some came late");
         assert_eq!(report(30, 5), (35, 2), "it was overtaken");
-        quality.reported(&Report { received: u64::MAX, lost: u64::MAX, stamp: 0 });
+        quality.reported(&Report { received: u64::MAX, lost: u64::MAX, stamp: 0, rate: 0 });
         assert_eq!(quality.sent(), u64::MAX);
     }
 }

@@ -79,6 +79,7 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
                 fallback::Carrier::Connection => Carrier::Tls,
             }),
             datagram_bytes: peer.map_or(0, |peer| peer.arrives),
+            carries_bits_per_second: peer.and_then(|peer| peer.rate).map(|rate| rate.saturating_mul(8)),
             round_trip_us: peer.and_then(|peer| peer.round_trip).map(microseconds),
             sent: peer.map_or(0, |peer| peer.sent),
             lost: peer.map_or(0, |peer| peer.lost),

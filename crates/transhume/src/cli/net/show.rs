@@ -141,7 +141,18 @@ impl Links {
         } else {
             let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
             output::write(table::render(
-                ["HOST", "HOST", "COST", "STATE", "SEALED", "VIA", "DATAGRAM", "ROUND TRIP", "LOST"],
+                [
+                    "HOST",
+                    "HOST",
+                    "COST",
+                    "STATE",
+                    "SEALED",
+                    "VIA",
+                    "DATAGRAM",
+                    "ROUND TRIP",
+                    "LOST",
+                    "CARRIES",
+                ],
                 &rows,
             ))?;
         }
@@ -216,7 +227,7 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
     [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
 }
 
-fn link(hosts: &[NetHost], link: &NetLink) -> [String; 9] {
+fn link(hosts: &[NetHost], link: &NetLink) -> [String; 10] {
     let [a, b] = &link.ends;
     let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
     let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
@@ -235,6 +246,11 @@ fn link(hosts: &[NetHost], link: &NetLink) -> [String; 9] {
             tunnel
                 .filter(|tunnel| tunnel.sent > 0)
                 .map(|tunnel| format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0)),
+        ),
+        cell(
+            tunnel
+                .and_then(|tunnel| tunnel.carries_bits_per_second)
+                .map(|bits| format!("{:.0} Mbit/s", bits as f64 / 1e6)),
         ),
     ]
 }
