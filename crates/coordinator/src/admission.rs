@@ -92,7 +92,7 @@ impl Admission {
 
     fn note(&self, tokens: &[Known]) -> io::Result<()> {
         let bytes = postcard::to_stdvec(tokens).map_err(io::Error::other)?;
-        private::replace(&self.file, &bytes)
+        private::replace_durably(&self.file, &bytes)
     }
 
     /// What a machine gets that asks at `now`, or why it gets nothing.

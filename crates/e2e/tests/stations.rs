@@ -136,6 +136,10 @@ fn whoever_is_killed_while_a_station_moves_it_stays_or_has_moved() -> Result<()>
             moving.end(LIMIT)?;
             let place = asked.place()?;
             asked.answered_by(&place).with_context(|| format!("{victim} was killed after {delay} ms"))?;
+            // All that it needs is there: it moves.
+            let other = if place == "h1" { "h2" } else { "h1" };
+            net(&asked.lab, &["move", &place, "st0", "--to", other])?;
+            asked.answered_by(other)?;
         }
     }
     let (summary, _lab) = asked.end()?;

@@ -51,7 +51,7 @@ impl<'a> Bound<'a> {
         parts.extend(segment.payloads.iter().map(|payload| IoSlice::new(payload)));
         if !shared.write(port, &segment.vnet, &parts) {
             let whole: Vec<u8> = parts[1..].iter().flat_map(|part| part.iter().copied()).collect();
-            shared.write_frame(port, &segment.vnet, &whole);
+            shared.write_pieces(port, &segment.vnet, &whole);
         }
     }
 }

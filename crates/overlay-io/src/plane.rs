@@ -86,7 +86,8 @@ impl Shared {
         }
     }
 
-    fn write_pieces(&self, port: PortId, vnet: &VnetHeader, frame: &[u8]) {
+    /// Cuts `frame`, a segment that came with `vnet`, and writes it to `port`.
+    pub fn write_pieces(&self, port: PortId, vnet: &VnetHeader, frame: &[u8]) {
         let Ok(plan) = Plan::of(vnet, frame) else { return self.counters.count(Counter::Unsplittable) };
         let vnet = plan.piece_vnet();
         let header = vnet.encode();

@@ -134,6 +134,31 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     replaced
 }
 
+/// The same, and it is so after a crash of the machine, too, when this returns.
+///
+/// # Errors
+/// As writing any file.
+pub fn replace_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let fresh = fresh_for(path);
+    let mut file = open(&fresh, OpenOptions::new().write(true).create(true).truncate(true))?;
+    let written = file.write_all(contents).and_then(|()| file.sync_all());
+    let replaced = written.and_then(|()| fs::rename(&fresh, path)).and_then(|()| sync_folder_of(path));
+    if replaced.is_err() {
+        // Half of it would only take room; none is left after the rename.
+        let _left = fs::remove_file(&fresh);
+    }
+    replaced
+}
+
+/// Has the name of `path` on the disk.
+///
+/// # Errors
+/// Those of opening and syncing its folder.
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{chown, lchown, symlink};

@@ -138,7 +138,7 @@ pub fn certify(directory: &Path, signing_request: &[u8]) -> Result<(HostName, Ce
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let signed = parameters(host.as_str())?.signed_by(&request.public_key, &issuer(directory)?);
             let own = signed.map_err(PkiError::from)?.pem();
-            let kept = private::replace(&path, own.as_bytes());
+            let kept = private::replace_durably(&path, own.as_bytes());
             kept.map_err(|source| PkiError::File { path, source })?;
             own
         }
@@ -195,7 +195,7 @@ pub fn install(directory: &Path, name: &str, key: &str, certificates: &Certifica
     ];
     for (file, text) in files {
         let path = directory.join(file);
-        private::replace(&path, text.as_bytes()).map_err(|source| PkiError::File { path, source })?;
+        private::replace_durably(&path, text.as_bytes()).map_err(|source| PkiError::File { path, source })?;
     }
     Ok(())
 }

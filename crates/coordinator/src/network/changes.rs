@@ -154,7 +154,9 @@ pub(super) async fn attach(
             Ok(())
         }
         Err(error) => {
-            inner.take_away(&host, &key)?;
+            if let Err(failure) = inner.take_away(&host, &key) {
+                tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
+            }
             Err(error.into())
         }
     }

@@ -180,6 +180,12 @@ impl Devices {
         entries.chunks(MOST_STATIONS).map(part).chain([last]).collect()
     }
 
+    /// Where the station with `mac` is. `number` is that of a host.
+    pub fn entry(&self, mac: Mac, number: impl Fn(&str) -> Option<NodeId>) -> Option<Entry> {
+        let key = self.macs.get(&mac)?;
+        self.devices.get(key)?.entry(number(&key.0)?)
+    }
+
     /// A MAC that no device has: the same for the same name, if that is free.
     fn free_mac(&self, (host, name): &DeviceKey, purpose: &Purpose) -> Mac {
         let first = match purpose {

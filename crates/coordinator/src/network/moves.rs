@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 use ::moves::HostName;
 use api::{Event, Failure};
 use overlay::switch::Entry;
-use rpc::net::Question;
+use rpc::net::{Question, ToNode};
 use store::DeviceKey;
 use tokio::task::JoinSet;
 
 use super::devices::{self, Device};
+use super::rollout::Order;
 use crate::cluster::Cluster;
 use crate::failure;
 
@@ -136,16 +137,23 @@ impl Move {
         telling.join_all().await;
     }
 
-    /// Tells both hosts what they are to have.
+    /// Tells both hosts what they are to have, and where the station is: a node that was restarted meanwhile had no device of it
+    /// when it was told that.
     fn end(&self) {
         let inner = &mut *self.cluster.lock();
-        inner.devices.end_move(self.entry.mac);
-        inner.devices.end(&self.old_key);
-        inner.devices.end(&self.new_key);
+        // Where it is, is known when the store is opened anew.
         if inner.is_broken {
             return;
         }
+        inner.devices.end_move(self.entry.mac);
+        inner.devices.end(&self.old_key);
+        inner.devices.end(&self.new_key);
         inner.settle(&self.from);
         inner.settle(&self.to);
+        let number = |host: &str| inner.network.plan().number(&HostName::new(host).ok()?);
+        if let Some(entry) = inner.devices.entry(self.entry.mac, number) {
+            let to = vec![self.from.clone(), self.to.clone()];
+            inner.order([Order { to, what: ToNode::Station(entry) }]);
+        }
     }
 }

@@ -69,7 +69,10 @@ impl Node {
                             undone.clear();
                         }
                         undone.push(order);
-                        self.carry_out_all(&mut undone).await;
+                        // What could not be installed is tried again in its time.
+                        if undone.len() == 1 {
+                            self.carry_out_all(&mut undone).await;
+                        }
                     }
                 },
                 _ = again.tick() => {
@@ -114,6 +117,8 @@ impl Node {
             ToNode::Devices { devices, moving } => {
                 if let Some(joined) = &mut *self.network.lock().await {
                     joined.moving = moving.into_iter().collect();
+                    // What follows is told from the beginning.
+                    joined.told.clear();
                     joined.devices.set(devices, &joined.moving).await;
                 }
             }

@@ -41,8 +41,11 @@ impl Node {
         reason.unwrap_or_default()
     }
 
-    /// Asks the coordinator for it.
+    /// Asks the coordinator for it, unless it has been there: then the coordinator knows of it, or of what became of it.
     pub fn ask_for_own_device(&self) {
+        if self.network.own.plugged.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(Device { name, address, mtu, former }) = self.network.own.wanted.clone() {
             let own = FromNode::Own { device: name, address, mtu, former };
             self.tell_coordinator(&wire::FromNode::Net(own));

@@ -160,7 +160,9 @@ impl Arguments {
         }
         settings.address = self.address.clone().or(settings.address);
         if let Some(device) = self.device.as_ref().filter(|device| **device != before.device) {
-            settings.former_device = Some(std::mem::replace(&mut settings.device, device.clone()));
+            let former = std::mem::replace(&mut settings.device, device.clone());
+            // One that was never there need not be taken away.
+            settings.former_device = settings.former_device.or(Some(former));
         }
         if settings != before {
             folder.note(&settings)?;
@@ -253,7 +255,7 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
             Err(Failure::new(error.to_string(), error.way_out()))
         }
         ended = coordinator => ended,
-        told = tell(settings, progress, target, json, token_due) => told,
+        told = tell(settings, folder, progress, target, json, token_due) => told,
     }
 }
 
@@ -305,6 +307,7 @@ fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) ->
 /// Tells the user what happens, for as long as it does. If `token_due`, there is a token for others.
 async fn tell(
     settings: &Settings,
+    folder: &Folder,
     mut progress: UnboundedReceiver<Progress>,
     target: &Target,
     json: bool,
@@ -325,6 +328,10 @@ async fn tell(
                 Told::Joined { name: &settings.name }.tell(json);
             }
             (Progress::Plugged, _) => {
+                if settings.former_device.is_some() {
+                    // It is gone now; another one may have its name.
+                    folder.note(&Settings { former_device: None, ..settings.clone() })?;
+                }
                 let address = settings.address.as_deref();
                 Told::Device { name: &settings.device, address }.tell(json);
                 if std::mem::take(&mut token_due) {

@@ -105,7 +105,7 @@ impl Folder {
     /// Notes how this machine takes part.
     pub fn note(&self, settings: &Settings) -> Result<()> {
         let text = serde_json::to_vec(settings).map_err(io::Error::from)?;
-        private::replace(&self.settings_file(), &text).map_err(|error| in_folder(&self.path, error))
+        private::replace_durably(&self.settings_file(), &text).map_err(|error| in_folder(&self.path, error))
     }
 
     /// By what the authority is known that has issued this machine's certificate.
@@ -143,7 +143,7 @@ impl Folder {
             return Ok(key);
         }
         let key = pki::new_key().map_err(failed)?;
-        private::replace(&file, key.as_bytes()).map_err(|error| in_folder(&self.path, error))?;
+        private::replace_durably(&file, key.as_bytes()).map_err(|error| in_folder(&self.path, error))?;
         Ok(key)
     }
 
@@ -168,7 +168,8 @@ impl Folder {
         fill(&fresh).map_err(failed)?;
         usable(&fresh, &settings.name)?;
         self.note(settings)?;
-        sync(&fresh).and_then(|()| fs::rename(&fresh, self.pki())).map_err(failed_io)
+        let placed = sync(&fresh).and_then(|()| fs::rename(&fresh, self.pki()));
+        placed.and_then(|()| private::sync_folder_of(&self.pki())).map_err(failed_io)
     }
 }
 
