@@ -6,7 +6,7 @@
 //!
 //! * [`pki`]: the authority and its certificates, as files.
 //! * [`token`]: what a machine joins with. [`enrol`]: how it gets its certificate by that.
-//! * [`tls`]: connections whose other end is known by name.
+//! * [`tls`]: connections whose other end is known by name. `disbelief`: why one is not believed.
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
 //! * [`datagrams`]: a connection that carries datagrams.
@@ -17,6 +17,7 @@
 pub mod call;
 pub mod channel;
 pub mod datagrams;
+mod disbelief;
 pub mod enrol;
 pub mod frame;
 pub mod lobby;

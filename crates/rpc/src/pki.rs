@@ -5,13 +5,15 @@
 //! | `authority.pem`, `authority.key` | the authority; the key is needed only to issue |
 //! | `NAME.pem`, `NAME.key` | a host's, or the coordinator's |
 //!
-//! A host needs `authority.pem` and its own two files, and no others. Certificates do not expire; to shut a
-//! host out, make a new authority and issue anew for the others.
+//! A host needs `authority.pem` and its own two files, and no others. Certificates do not expire and were always valid, so
+//! that no clock can be wrong; to shut a host out, make a new authority and issue anew for the others. Those of another
+//! authority may be used, and may expire.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use moves::HostName;
 use rcgen::{
@@ -19,9 +21,10 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::COORDINATOR;
+use crate::disbelief;
 use crate::enrol::Certificates;
 use crate::token::Fingerprint;
 
@@ -210,7 +213,7 @@ fn issuer(directory: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
 
 /// What is in a host's certificate beside its key.
 fn parameters(name: &str) -> Result<CertificateParams, PkiError> {
-    let mut parameters = CertificateParams::new(vec![name.to_owned()])?;
+    let mut parameters = always_valid(vec![name.to_owned()])?;
     parameters.distinguished_name = common_name(name);
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages =
@@ -230,8 +233,20 @@ impl Identity {
     /// The identity of `name` from `directory`.
     ///
     /// # Errors
-    /// If a file is missing or unusable.
+    /// If a file is missing or unusable, or others would not believe the certificate.
     pub fn load(directory: &Path, name: &str) -> Result<Self, PkiError> {
+        let identity = Self::read(directory, name)?;
+        let Self { certificate, authority, .. } = &identity;
+        let unusable = |reason| PkiError::Unusable { path: directory.join(format!("{name}.pem")), reason };
+        disbelief::of_own(certificate, authority, name, UnixTime::now()).map_err(unusable)?;
+        Ok(identity)
+    }
+
+    /// The same, whether or not anybody would believe it.
+    ///
+    /// # Errors
+    /// If a file is missing or unusable.
+    pub fn read(directory: &Path, name: &str) -> Result<Self, PkiError> {
         check_name(name)?;
         let certificate = read(&directory.join(format!("{name}.pem")), CertificateDer::from_pem_slice)?;
         let key = read(&directory.join(format!("{name}.key")), PrivateKeyDer::from_pem_slice)?;
@@ -256,10 +271,19 @@ fn check_name(name: &str) -> Result<(), PkiError> {
 }
 
 fn authority_parameters() -> Result<CertificateParams, PkiError> {
-    let mut parameters = CertificateParams::new(Vec::new())?;
+    let mut parameters = always_valid(Vec::new())?;
     parameters.distinguished_name = common_name("transhume cluster authority");
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    Ok(parameters)
+}
+
+/// What is valid whatever a clock says: one without a battery begins with 1970, and RFC 5280 (section 4.1.2.5) calls the last
+/// second of 9999 no end.
+fn always_valid(names: Vec<String>) -> Result<CertificateParams, PkiError> {
+    let mut parameters = CertificateParams::new(names)?;
+    parameters.not_before = rcgen::date_time_ymd(1970, 1, 1);
+    parameters.not_after = rcgen::date_time_ymd(9999, 12, 31) + Duration::from_secs(24 * 60 * 60 - 1);
     Ok(parameters)
 }
 
@@ -359,14 +383,8 @@ mod tests {
         let (_, certificates) = ask(&["h1"]).unwrap();
         let der = CertificateDer::from_pem_slice(certificates.own.as_bytes()).unwrap();
         // As an authority it would be no end entity's.
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(certificates.authority.as_bytes()).unwrap()).unwrap();
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider);
-        let name = ServerName::try_from("h1").unwrap();
-        use rustls::client::danger::ServerCertVerifier as _;
-        let now = rustls::pki_types::UnixTime::now();
-        verifier.build().unwrap().verify_server_cert(&der, &[], &name, &[], now).unwrap();
+        let authority = CertificateDer::from_pem_slice(certificates.authority.as_bytes()).unwrap();
+        disbelief::of_own(&der, &authority, "h1", UnixTime::now()).unwrap();
     }
 
     #[test]
@@ -381,6 +399,24 @@ mod tests {
                 let key = KeyPair::from_pem(&key).unwrap().subject_public_key_info();
                 let certified = public_key(Path::new("h1.pem"), &certificates.own).unwrap();
                 assert_eq!((host.as_str(), certified), ("h1", key), "byte {at}");
+            }
+        }
+    }
+
+    /// What a clock may say: it counts from 1970, and the kernel's ends in 2232.
+    const CLOCKS: [u64; 4] = [0, 1, 1_800_000_000, 8_277_292_036];
+
+    #[test]
+    fn certificates_are_believed_whatever_a_clock_says() {
+        let (directory, key) = authority_and_key();
+        issue(directory.path(), "h1").unwrap();
+        let issued = Identity::load(directory.path(), "h1").unwrap();
+        let (_, joined) = certify(directory.path(), &signing_request(&key, "h2").unwrap()).unwrap();
+        let joined = CertificateDer::from_pem_slice(joined.own.as_bytes()).unwrap();
+        for seconds in CLOCKS {
+            let clock = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            for (name, certificate) in [("h1", &issued.certificate), ("h2", &joined)] {
+                disbelief::of_own(certificate, &issued.authority, name, clock).unwrap();
             }
         }
     }

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::frame;
 use crate::pki::Identity;
+use crate::{disbelief, frame};
 
 /// An encrypted connection.
 #[derive(Debug)]
@@ -58,18 +59,22 @@ impl Endpoint {
         roots.add(authority.clone())?;
         let roots = Arc::new(roots);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let client = ClientConfig::builder_with_provider(provider.clone())
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots.clone())
             .with_client_auth_cert(vec![certificate.clone()], key.clone_key())?;
+        // Nobody looks at the certificates of a session that is resumed, which may have expired since.
+        client.resumption = Resumption::disabled();
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
         let verifier = if guests { verifier.allow_unauthenticated() } else { verifier };
         let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
         let shown = if guests { vec![certificate, authority] } else { vec![certificate] };
-        let server = ServerConfig::builder_with_provider(provider)
+        let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(shown, key)?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
         Ok(Self {
             name: name.into(),
             connector: TlsConnector::from(Arc::new(client)),
@@ -92,7 +97,8 @@ impl Endpoint {
         let connecting = async {
             let tcp = TcpStream::connect(address).await?;
             tcp.set_nodelay(true)?;
-            let stream = Stream(self.connector.connect(server, tcp).await?.into());
+            let connected = self.connector.connect(server, tcp).await.map_err(in_our_words)?;
+            let stream = Stream(connected.into());
             match peer_name(&stream)? {
                 Some(name) if name == peer => Ok(stream),
                 name => {
@@ -120,7 +126,8 @@ impl Endpoint {
     /// If it takes too long, or the other end has a certificate that is not of this cluster.
     pub async fn accept_any(&self, tcp: TcpStream) -> io::Result<(Stream, Option<String>)> {
         tcp.set_nodelay(true)?;
-        let stream = Stream(timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await??.into());
+        let accepted = timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await?;
+        let stream = Stream(accepted.map_err(in_our_words)?.into());
         let name = peer_name(&stream)?;
         Ok((stream, name))
     }
@@ -191,7 +198,7 @@ impl AsyncWrite for Stream {
 
 /// Users read these errors; rustls writes its own for programmers, with a link to its manual.
 fn in_our_words(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::UnexpectedEof { frame::cut() } else { error }
+    if error.kind() == io::ErrorKind::UnexpectedEof { frame::cut() } else { disbelief::in_our_words(error) }
 }
 
 /// The name in the other end's certificate, if it has shown any.

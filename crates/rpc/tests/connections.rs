@@ -90,7 +90,7 @@ async fn an_idle_connection_stays_and_a_closed_one_ends() {
 /// A coordinator's endpoint that lets in who has no certificate, and a token for it.
 async fn welcoming(pki: &Path) -> (Endpoint, TcpListener, JoinToken) {
     let (listener, coordinator) = listen().await;
-    let endpoint = Endpoint::welcoming(Identity::load(pki, COORDINATOR).unwrap()).unwrap();
+    let endpoint = Endpoint::welcoming(Identity::read(pki, COORDINATOR).unwrap()).unwrap();
     let authority = pki::fingerprint(&pki::authority(pki).unwrap()).unwrap();
     (endpoint, listener, JoinToken { coordinator, authority, secret: Secret([7; 16]) })
 }
