@@ -1,14 +1,15 @@
 //! Connections from other nodes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use broker::pace::{self, Pace};
 use moves::HostName;
 use overlay::tunnel::keys::Direction;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
-use rpc::{call, frame};
+use rpc::{Stream, call, frame};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
@@ -21,11 +22,12 @@ impl Node {
     /// Accepts other nodes' connections for as long as it is polled.
     pub async fn accept(self: Arc<Self>, listener: TcpListener) {
         let lobby = Lobby::new();
+        let complaints = Arc::new(Mutex::new(pace::complaints()));
         loop {
             match listener.accept().await {
                 Ok((tcp, address)) => {
                     if let Some(permit) = lobby.enter(address.ip(), self.directory.is_host(address.ip())) {
-                        tokio::spawn(self.clone().serve(tcp, address, permit));
+                        tokio::spawn(self.clone().serve(tcp, address, permit, complaints.clone()));
                         continue;
                     }
                 }
@@ -35,17 +37,36 @@ impl Node {
         }
     }
 
-    async fn serve(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, permit: impl Send) {
-        if let Err(error) = self.welcome(tcp, permit).await {
-            tracing::debug!("{address} is cut off: {error}");
+    async fn serve(
+        self: Arc<Self>,
+        tcp: TcpStream,
+        address: SocketAddr,
+        permit: impl Send,
+        complaints: Arc<Mutex<Pace>>,
+    ) {
+        let (stream, name) = match self.endpoint.accept(tcp).await {
+            Ok(known) => known,
+            Err(error) => {
+                if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+                    tracing::info!("{address} is cut off: {error}");
+                }
+                return;
+            }
+        };
+        if let Err(error) = self.welcome(stream, &name, permit).await {
+            tracing::debug!("{name} at {address} is cut off: {error}");
         }
     }
 
-    async fn welcome(self: Arc<Self>, tcp: TcpStream, permit: impl Send) -> std::io::Result<()> {
-        let (mut stream, name) = self.endpoint.accept(tcp).await?;
+    async fn welcome(
+        self: Arc<Self>,
+        mut stream: Stream,
+        name: &str,
+        permit: impl Send,
+    ) -> std::io::Result<()> {
         let opening = timeout(OPENING_LIMIT, frame::receive(&mut stream)).await??;
         drop(permit);
-        let host = HostName::new(&name).map_err(std::io::Error::other)?;
+        let host = HostName::new(name).map_err(std::io::Error::other)?;
         match opening {
             Opening::Links => {
                 let answer = move |question| self.clone().answer_link(host.clone(), question);

@@ -117,12 +117,18 @@ impl Tunnels {
 impl Node {
     async fn keep_dialling(self: Arc<Self>, host: HostName) {
         let mut back_off = BACK_OFF.0;
+        let mut complaint = None;
         loop {
             match self.dial(&host).await {
                 // It stood.
-                Ok(()) => back_off = BACK_OFF.0,
+                Ok(()) => (back_off, complaint) = (BACK_OFF.0, None),
                 Err(error) => {
-                    tracing::debug!("no tunnel to {host}: {error}");
+                    let said = error.to_string();
+                    // The same again and again would hide all else.
+                    if complaint.as_ref() != Some(&said) {
+                        tracing::info!("no tunnel to {host}: {said}");
+                        complaint = Some(said);
+                    }
                     back_off = (back_off * 2).min(BACK_OFF.1);
                 }
             }
