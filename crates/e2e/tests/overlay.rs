@@ -4,88 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHost, NetLink, NetStatus};
+use e2e::overlay::{Stream, joined, links, net, status};
 use e2e::program::{Program, run};
-use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use lab::Place;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
 const HOME_LAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/home_lan.sh");
 const LEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lease.sh");
-const PORT: &str = "7500";
 const READ: &str = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())";
 
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The hosts of a lab, each with a device `tap1` in the overlay.
-fn joined(hosts: u16) -> Result<TestLab> {
-    let lab = TestLab::up(hosts)?;
-    net(&lab, &["layout", "star"])?;
-    for number in 1..=hosts {
-        let (host, address) = (format!("h{number}"), format!("10.88.0.{number}/24"));
-        net(&lab, &["attach", &host, "tap1", "--address", &address])?;
-    }
-    Ok(lab)
-}
-
-fn net(lab: &TestLab, arguments: &[&str]) -> Result<Vec<String>> {
-    let arguments = [&["net"], arguments].concat();
-    Ok(lab.transhume(&arguments)?.success().with_context(|| lab.logs())?.lines)
-}
-
-fn status(lab: &TestLab) -> Result<NetStatus> {
-    Ok(serde_json::from_str(&net(lab, &["status", "--json"])?.join("\n"))?)
-}
-
-fn links(lab: &TestLab) -> Result<Vec<NetLink>> {
-    Ok(serde_json::from_str(&net(lab, &["links", "--json"])?.join("\n"))?)
-}
-
-/// A place in a lab: what follows `lab exec` before the program's own command line.
-type Where<'a> = &'a [&'a str];
-
-/// A stream from one place to another.
-struct Stream {
-    client: Program,
-    server: Program,
-    enough: Signal,
-}
-
-impl Stream {
-    /// Begins a stream to `address`.
-    fn start(lab: &TestLab, from: Where<'_>, to: Where<'_>, address: &str) -> Result<Self> {
-        let enough = Signal::new("enough");
-        let until = enough.path().to_str().context("a path")?;
-        let start = |place: Where<'_>, rest: &[&str]| {
-            let line = [&["lab", "exec"], place, &["/usr/bin/python3", SCRIPT], rest].concat();
-            Program::start(&mut lab.command(&line))
-        };
-        let mut server = start(to, &["serve", address, PORT])?;
-        server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
-        let client = start(from, &["send", address, PORT, until])?;
-        Ok(Self { client, server, enough })
-    }
-
-    /// Waits until the receiver has had some MiB more than before.
-    fn goes_on(&mut self) -> Result<()> {
-        const MIB: usize = 4;
-        self.server.take_lines();
-        let mut more = 0;
-        self.server.wait_for(LIMIT, |line| {
-            more += usize::from(line.starts_with("received"));
-            (more > MIB).then_some(())
-        })
-    }
-
-    /// Ends it; all that was sent must have come.
-    fn end(self) -> Result<()> {
-        self.enough.give()?;
-        self.client.end(LIMIT)?.success()?;
-        self.server.end(LIMIT)?.success()?;
-        Ok(())
-    }
-}
 
 #[test]
 fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {

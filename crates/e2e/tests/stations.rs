@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::NetDevice;
+use e2e::overlay::net;
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -92,11 +93,6 @@ struct Listed {
     host: String,
     #[serde(flatten)]
     device: NetDevice,
-}
-
-fn net(lab: &TestLab, arguments: &[&str]) -> Result<Vec<String>> {
-    let arguments = [&["net"], arguments].concat();
-    Ok(lab.transhume(&arguments)?.success().with_context(|| lab.logs())?.lines)
 }
 
 #[test]
