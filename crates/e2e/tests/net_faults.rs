@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{NetDevice, NetHostState, NetTunnel};
@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 const NUMBERED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/numbered.py");
 const ATTACKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/attacker.py");
+const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.py");
 const PORT: &str = "7501";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -321,4 +322,149 @@ fn of_two_proxies_on_one_lan_one_is_blocked_while_the_loop_is_there() -> Result<
     lab.eventually("none is blocked", || Ok(blocked(&lab)?.is_empty()))?;
     stream.goes_on().context("without the loop")?;
     stream.end()
+}
+
+/// A certificate of h3 by a lab's authority, valid from 1970 until so many seconds later, and its key.
+fn issued_until(lab: &TestLab, end: u64) -> Result<(String, String)> {
+    let pki = Layout::of(lab.name()).pki();
+    let read = |name: &str| fs::read_to_string(pki.join(name));
+    let authority = rcgen::KeyPair::from_pem(&read("authority.key")?)?;
+    let issuer = rcgen::Issuer::from_ca_cert_pem(&read("authority.pem")?, authority)?;
+    let mut parameters = rcgen::CertificateParams::new(vec!["h3".to_owned()])?;
+    parameters.not_before = rcgen::date_time_ymd(1970, 1, 1);
+    parameters.not_after = parameters.not_before + Duration::from_secs(end);
+    let key = rcgen::KeyPair::generate()?;
+    Ok((parameters.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
+}
+
+/// A folder with the authority of a lab, that of h3's certificate, and what is wrong with it.
+struct Bad {
+    folder: tempfile::TempDir,
+    words: &'static [&'static str],
+}
+
+impl Bad {
+    /// Puts `certificate` with its key, both in PEM, beside the lab's authority.
+    fn with(lab: &TestLab, certificate: &str, key: &str, words: &'static [&'static str]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let authority = fs::read(Layout::of(lab.name()).pki().join("authority.pem"))?;
+        fs::write(folder.path().join("authority.pem"), authority)?;
+        fs::write(folder.path().join("h3.pem"), certificate)?;
+        fs::write(folder.path().join("h3.key"), key)?;
+        Ok(Self { folder, words })
+    }
+
+    /// What stands in `folder` as the certificate of `name`.
+    fn copied(lab: &TestLab, folder: &Path, name: &str, words: &'static [&'static str]) -> Result<Self> {
+        let read = |kind: &str| fs::read_to_string(folder.join(format!("{name}.{kind}")));
+        Self::with(lab, &read("pem")?, &read("key")?, words)
+    }
+
+    /// What the lab's authority has issued for one day that is long past.
+    fn expired(lab: &TestLab) -> Result<Self> {
+        const END: u64 = 1_577_923_200;
+        let (certificate, key) = issued_until(lab, END)?;
+        Self::with(lab, &certificate, &key, &["h3.pem", "it expired on 2020-01-02", "issue it anew"])
+    }
+
+    fn without_any(lab: &TestLab) -> Result<Self> {
+        let bad = Self::with(lab, "", "", &["h3.pem is missing", "transhume pki"])?;
+        fs::remove_file(bad.folder.path().join("h3.pem"))?;
+        Ok(bad)
+    }
+}
+
+/// Starts a node for h3 with the certificates in `pki`, as it would be started on a host of its own.
+fn start_node(lab: &TestLab, pki: &Path, state: &Path) -> Result<Program> {
+    let [pki, state] = [pki, state].map(|path| path.to_str().context("a path"));
+    let (pki, state) = (pki?, state?);
+    let program = lab.program().to_str().context("a path")?;
+    let line = [
+        &["lab", "exec", "h3", "--", program, "node", "--name", "h3", "--listen", "10.77.0.3:7700"][..],
+        &["--join", "10.77.255.254:7700", "--pki", pki, "--state", state, "--images", state],
+    ];
+    Program::start(&mut lab.command(&line.concat()))
+}
+
+#[test]
+fn a_certificate_that_nobody_believes_is_refused_with_the_way_out_and_others_go_on() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(3)?;
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
+    let h3: Place = "h3".parse()?;
+    lab.lab.kill(h3)?;
+    let (other, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let folder = other.path().join("pki");
+    let issue = ["pki", "--dir", folder.to_str().context("a path")?, "h3"];
+    run(Command::new(lab.program()).args(issue), LIMIT)?;
+    let own = Layout::of(lab.name()).pki();
+    let not_ours = &["h3.pem", "not issued by the authority", "authority.pem"];
+    for bad in [
+        Bad::expired(&lab)?,
+        Bad::copied(&lab, &own, "h1", &["h3.pem", "it is for another name"])?,
+        Bad::copied(&lab, &folder, "h3", not_ours)?,
+        Bad::without_any(&lab)?,
+    ] {
+        let ended = start_node(&lab, bad.folder.path(), state.path())?.end(LIMIT)?;
+        let said = bad.words.iter().all(|word| ended.errors.contains(word));
+        ensure!(!ended.status.success() && said, "{ended:?}");
+    }
+    let mut guest = on(&lab, "coordinator", GUEST, &["say", "10.77.0.1", "7700", "00"])?;
+    guest.wait_for(LIMIT, |line| (line == "cut off").then_some(()))?;
+    let refused = "is cut off: the other end shows no certificate";
+    lab.eventually("the node says whom it refuses", || Ok(lab.logs().contains(refused)))?;
+    // All of it is of another cluster: that shows only when they meet.
+    let mut stranger = start_node(&lab, &folder, state.path())?;
+    lab.eventually("the coordinator says what is wrong", || {
+        Ok(lab.logs().contains("it knows another authority"))
+    })?;
+    stranger.signal(libc::SIGTERM)?;
+    let ended = stranger.end(LIMIT)?.success()?;
+    let said = ended.lines.join("\n") + &ended.errors;
+    ensure!(said.contains("the other end's certificate is not believed"), "{said}");
+    stream.goes_on()?;
+    lab.lab.start(h3)?;
+    await_link(&lab, ["h1", "h3"], true)?;
+    stream.end()
+}
+
+#[test]
+fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
+    /// Seconds in which a node is started, on a machine that is busy.
+    const SOON: u64 = 10;
+    let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
+    let _alone = e2e::alone();
+    let lab = joined(3)?;
+    net(&lab, &["layout", "mesh"])?;
+    let [h2, h3]: [Place; 2] = ["h2".parse()?, "h3".parse()?];
+    let files = ["pem", "key"].map(|kind| Layout::of(lab.name()).pki().join(format!("h3.{kind}")));
+    let [good, good_key] = [fs::read(&files[0])?, fs::read(&files[1])?];
+    let install = |certificate: &[u8], key: &[u8]| -> Result<()> {
+        fs::write(&files[0], certificate)?;
+        fs::write(&files[1], key)?;
+        lab.lab.kill(h3)?;
+        Ok(lab.lab.start(h3)?)
+    };
+    let end = clock()? + SOON;
+    let (certificate, key) = issued_until(&lab, end)?;
+    install(certificate.as_bytes(), key.as_bytes())?;
+    for ends in [["h1", "h3"], ["h2", "h3"]] {
+        await_link(&lab, ends, true)?;
+    }
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h3", "--"], "10.88.0.3")?;
+    lab.eventually("it has expired", || Ok(clock()? > end + 1))?;
+    lab.lab.kill(h2)?;
+    lab.lab.start(h2)?;
+    for said in [
+        "the other end's certificate is not believed: it expired on 20",
+        "no tunnel to h2: the other end does not believe this host's certificate: by its clock that has expired",
+    ] {
+        lab.eventually(&format!("it is logged: {said}"), || Ok(lab.logs().contains(said)))?;
+    }
+    await_link(&lab, ["h2", "h3"], false)?;
+    await_link(&lab, ["h1", "h2"], true)?;
+    stream.goes_on().context("over a connection that was there")?;
+    stream.end()?;
+    install(&good, &good_key)?;
+    await_link(&lab, ["h2", "h3"], true)
 }

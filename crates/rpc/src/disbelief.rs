@@ -45,6 +45,7 @@ pub fn in_our_words(error: io::Error) -> io::Error {
         Some(Error::InvalidCertificate(why)) => {
             format!("the other end's certificate is not believed: {}", reason(why))
         }
+        Some(Error::NoCertificatesPresented) => "the other end shows no certificate".into(),
         Some(Error::AlertReceived(alert)) => match told(*alert) {
             Some(why) => format!("the other end does not believe this host's certificate: {why}"),
             None => return error,
