@@ -328,7 +328,7 @@ fn of_two_proxies_on_one_lan_one_is_blocked_while_the_loop_is_there() -> Result<
     net(&lab, &["detach", "h1", "tap1"])?;
     net(&lab, &["detach", "h2", "tap1"])?;
     net(&lab, &["proxy", "h1", "--bridge", "lan"])?;
-    let mut stream = Stream::start(&lab, &["h3", "--"], &["h1", "--"], "10.88.0.201")?;
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h3", "--"], "10.88.0.3")?;
     stream.goes_on().context("with one proxy")?;
     net(&lab, &["proxy", "h2", "--bridge", "lan"])?;
     lab.eventually("one is blocked", || Ok(blocked(&lab)?.len() == 1))?;
