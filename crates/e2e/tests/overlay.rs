@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Carrier, NetHost, NetLink, NetStatus};
+use api::{Carrier, NetHost, NetLink, NetStatus, NetTunnel};
 use e2e::overlay::{Stream, joined, links, net, status};
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
@@ -16,6 +16,12 @@ const READ: &str = "import sys, urllib.request; print(urllib.request.urlopen(sys
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The tunnels of all hosts that answer.
+fn tunnels(lab: &TestLab) -> Result<Vec<NetTunnel>> {
+    let states = status(lab)?.hosts.into_iter().filter_map(|host| host.state);
+    Ok(states.flat_map(|state| state.tunnels).collect())
+}
+
 #[test]
 fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
     let _alone = e2e::alone();
@@ -25,8 +31,7 @@ fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
     for (how, plain) in [(&["--plain"][..], true), (&[], false)] {
         net(&lab, &[&["layout", "star"], how].concat())?;
         lab.eventually("all tunnels are as they were laid", || {
-            let states = status(&lab)?.hosts.into_iter().filter_map(|host| host.state);
-            Ok(states.flat_map(|state| state.tunnels).all(|tunnel| tunnel.plain == plain))
+            Ok(tunnels(&lab)?.iter().map(|tunnel| tunnel.plain).eq([plain; 4]))
         })?;
         stream.goes_on().with_context(|| format!("plain: {plain}"))?;
     }
@@ -99,9 +104,7 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
     // What is not sealed is as welcome there.
     net(&lab, &["layout", "star", "--plain"])?;
     lab.eventually("nothing is sealed", || {
-        let hosts = status(&lab)?.hosts.into_iter();
-        let mut tunnels = hosts.filter_map(|host| host.state).flat_map(|state| state.tunnels);
-        Ok(tunnels.all(|tunnel| tunnel.plain))
+        Ok(tunnels(&lab)?.iter().map(|tunnel| tunnel.plain).eq([true; 2]))
     })?;
     stream.goes_on().with_context(|| format!("by TLS, not sealed\n{}", lab.logs()))?;
     await_carrier(&lab, Carrier::Tls)?;

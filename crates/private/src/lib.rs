@@ -124,14 +124,7 @@ pub fn fresh_for(path: &Path) -> PathBuf {
 /// # Errors
 /// As writing any file.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let fresh = fresh_for(path);
-    let mut file = open(&fresh, OpenOptions::new().write(true).create(true).truncate(true))?;
-    let replaced = file.write_all(contents).and_then(|()| fs::rename(&fresh, path));
-    if replaced.is_err() {
-        // Half of it would only take room.
-        let _left = fs::remove_file(&fresh);
-    }
-    replaced
+    replace_after(path, contents, |_file| Ok(()))
 }
 
 /// The same, and it is so after a crash of the machine, too, when this returns.
@@ -139,12 +132,22 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As writing any file.
 pub fn replace_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    replace_after(path, contents, fs::File::sync_all)?;
+    sync_folder_of(path)
+}
+
+/// Has `ready` do what is to be done with the new file before it takes the place of the old one.
+fn replace_after(
+    path: &Path,
+    contents: &[u8],
+    ready: impl FnOnce(&fs::File) -> io::Result<()>,
+) -> io::Result<()> {
     let fresh = fresh_for(path);
     let mut file = open(&fresh, OpenOptions::new().write(true).create(true).truncate(true))?;
-    let written = file.write_all(contents).and_then(|()| file.sync_all());
-    let replaced = written.and_then(|()| fs::rename(&fresh, path)).and_then(|()| sync_folder_of(path));
+    let written = file.write_all(contents).and_then(|()| ready(&file));
+    let replaced = written.and_then(|()| fs::rename(&fresh, path));
     if replaced.is_err() {
-        // Half of it would only take room; none is left after the rename.
+        // Half of it would only take room.
         let _left = fs::remove_file(&fresh);
     }
     replaced
