@@ -157,8 +157,9 @@ impl Drop for Worker {
     }
 }
 
-/// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a program's traffic shares the
-/// processors with it. With precedence it would take them from the program as long as there is anything to carry.
+/// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a
+/// program's traffic shares the processors with it. With precedence it would take them from the program as long as there is
+/// anything to carry.
 pub fn be_like_programs() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are live. What is not granted changes nothing.
