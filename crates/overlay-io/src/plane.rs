@@ -377,7 +377,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         for peer in shared.peers.all() {
             ask_for_life(&mut forwarder, &peer, now);
             let has_reported = is_seldom && report(&mut forwarder, &peer, now);
-            if has_reported && peer.quality().rate().is_none() {
+            if has_reported && peer.quality().train_is_due(now) {
                 send_train(&mut forwarder, &peer, now);
             }
             // A way that nobody uses is asked about with the seldom reports only.

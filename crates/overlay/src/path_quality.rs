@@ -26,6 +26,10 @@ const IDLE_PERIOD: Duration = Duration::from_secs(10);
 /// How long it takes without a frame until a way is idle.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
+/// How often a train is sent to see how much the way carries, as long as nothing has shown it: one that is cut short on a narrow
+/// way, or comes all at once, shows nothing.
+const TRAIN_PERIOD: Duration = Duration::from_secs(10);
+
 /// An echo of a report that was sent so long ago is none.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,6 +53,7 @@ pub struct PathQuality {
     received: u64,
     lost: u64,
     rate: Option<u64>,
+    train_at: Option<Duration>,
     reported_at: Duration,
     used_at: Duration,
 }
@@ -57,7 +62,15 @@ impl PathQuality {
     /// Of a session that begins.
     #[must_use]
     pub fn new(now: Duration) -> Self {
-        Self { round_trip: None, received: 0, lost: 0, rate: None, reported_at: now, used_at: now }
+        Self {
+            round_trip: None,
+            received: 0,
+            lost: 0,
+            rate: None,
+            train_at: None,
+            reported_at: now,
+            used_at: now,
+        }
     }
 
     /// What is known already of the way of a session that takes the place of this one. It is no idle one at first: the peer
@@ -137,6 +150,16 @@ impl PathQuality {
         self.rate
     }
 
+    /// True if datagrams are to be sent now that show the peer how much the way carries.
+    pub fn train_is_due(&mut self, now: Duration) -> bool {
+        let is_due =
+            self.rate.is_none() && self.train_at.is_none_or(|last| now.saturating_sub(last) >= TRAIN_PERIOD);
+        if is_due {
+            self.train_at = Some(now);
+        }
+        is_due
+    }
+
     /// Those of them that it has not received.
     #[must_use]
     pub fn lost(&self) -> u64 {
@@ -170,6 +193,23 @@ mod tests {
         assert!(quality.is_idle(later));
         assert_eq!(due(&mut quality, later, 3, 4), [1, 2, 3, 4], "it is used again");
         assert!(!quality.is_idle(later));
+    }
+
+    #[test]
+    fn trains_are_sent_seldom_and_only_while_the_rate_is_not_known() {
+        let mut quality = PathQuality::new(BEGIN);
+        let trains = |quality: &mut PathQuality, seconds: std::ops::Range<u32>| {
+            seconds
+                .filter(|at| quality.train_is_due(BEGIN + Duration::from_secs(1) * *at))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(trains(&mut quality, 0..25), [0, 10, 20]);
+        quality.reported(&Report { received: 5, lost: 0, stamp: 0, rate: 7 });
+        assert!(quality.rate() == Some(7) && trains(&mut quality, 25..90).is_empty());
+        quality.reported(&Report { received: 6, lost: 0, stamp: 0, rate: 0 });
+        assert_eq!(trains(&mut quality, 90..95), [90]);
+        let mut next = quality.of_next_session(BEGIN + Duration::from_secs(95));
+        assert!(trains(&mut next, 95..100).is_empty());
     }
 
     #[test]
