@@ -392,10 +392,10 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         if is_seldom {
             seldom = now + SELDOM;
             shared.peers.forget_former(now);
-            let mut parcels = Vec::new();
-            lock(&shared.switch).tick(now, &mut parcels);
-            forwarder.deliver_all(parcels);
         }
+        let mut parcels = Vec::new();
+        lock(&shared.switch).tick(now, &mut parcels);
+        forwarder.deliver_all(parcels);
     }
 }
 

@@ -4,7 +4,8 @@ mod support;
 
 use overlay::Mac;
 use overlay::switch::{
-    Destination, FloodRates, From, Label, Limits, Origin, PortId, PortKind, Rate, Reason, Switch, To, Verdict,
+    Destination, FloodRates, From, Label, Limits, Origin, Parcel, PortId, PortKind, Rate, Reason, Switch, To,
+    Verdict,
 };
 use overlay::topology::{NodeId, Topology, Version};
 use std::time::Duration;
@@ -281,16 +282,90 @@ fn of_two_lans_that_are_bridged_one_is_blocked() {
     assert_eq!(later.0, Verdict::Flooded);
 }
 
+/// Has `switch` find at [`NOW`] that its LAN has another way to the node on its left. Returns what it says then.
+fn close_lan(switch: &mut Switch) -> Vec<Parcel> {
+    let mut out = vec![];
+    switch.tick(NOW, &mut out);
+    let round = link(LEFT, LEFT, Destination::Everyone);
+    assert_eq!(forward(switch, round, &out[0].bytes).0, Verdict::Flooded);
+    out.clear();
+    switch.tick(NOW, &mut out);
+    out
+}
+
 #[test]
-fn what_was_learned_behind_a_port_is_forgotten_when_it_is_blocked() {
+fn what_was_learned_is_forgotten_when_a_way_into_a_lan_is_closed_or_opened() {
+    let mut switch = switch();
+    let teach = |switch: &mut Switch, now| {
+        forward_at(switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(7)), now);
+        forward_at(switch, link(LEFT, LEFT, Destination::Everyone), &frame(Mac::BROADCAST, mac(8)), now);
+    };
+    teach(&mut switch, NOW);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2))).1, [To::Port(LAN)]);
+    let notices = close_lan(&mut switch);
+    assert!(macs(&switch, NOW).is_empty());
+    let (_, out) = forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2)));
+    assert_eq!(out, [&[To::Port(ONE)], &everyone()[..]].concat(), "it may be reached by another way");
+    let ways: Vec<_> = notices.iter().map(|notice| notice.to).collect();
+    assert_eq!(ways, everyone());
+    // Notices may be lost, and frames still go round.
+    let mut said = vec![];
+    for tenths in 1..50 {
+        let now = NOW + SECOND * tenths / 10;
+        teach(&mut switch, now);
+        switch.tick(now, &mut said);
+    }
+    let count = |said: &[Parcel]| said.iter().filter(|parcel| parcel.bytes == notices[0].bytes).count();
+    assert_eq!(count(&said), 2 * 2);
+    said.clear();
+    let open = NOW + SECOND * 5;
+    switch.tick(open, &mut said);
+    assert!(count(&said) == 2 && macs(&switch, open).is_empty(), "it is open again");
+}
+
+#[test]
+fn of_a_closed_way_all_nodes_learn_anew_and_tell_their_lans_where_stations_are() {
+    let mut other = Switch::new(LEFT, 9, Limits::default());
+    other.install(row(1).routes(LEFT).unwrap()).unwrap();
+    other.use_version(Version(1)).unwrap();
+    let others = [PortId(1), PortId(2)];
+    others.iter().for_each(|port| other.attach(*port, PortKind::Lan));
+    let mut out = vec![];
+    other.tick(NOW, &mut out);
+    forward(&mut other, From::Port(others[1]), &out[0].bytes);
+    out.clear();
+    other.tick(NOW, &mut out);
+    let [Parcel { to: To::Link { neighbour: ME, .. }, bytes: notice, .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
-    forward(&mut switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(7)));
-    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2))).1, [To::Port(LAN)]);
-    forward(&mut switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(1)));
-    let (verdict, out) = forward(&mut switch, From::Port(TWO), &frame(mac(7), mac(2)));
-    assert_eq!(verdict, Verdict::Flooded, "it may be reached by another way");
-    assert!(!out.contains(&To::Port(LAN)));
+    push(&mut switch, &entry(3, ME, Some(LAN), 1));
+    (20..=255).for_each(|number| push(&mut switch, &entry(number, RIGHT, None, 1)));
+    switch.tick(NOW, &mut vec![]);
+    forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(7)));
+    assert_eq!(forward(&mut switch, From::Port(LAN), notice), dropped(Reason::Spoofed));
+    assert!(macs(&switch, NOW).iter().any(|known| known.mac == mac(7)));
+    let heard = forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), notice);
+    assert_eq!(heard, (Verdict::Flooded, vec![to(RIGHT, LEFT, Destination::Everyone, 1)]), "to no port");
+    assert!(!macs(&switch, NOW).iter().any(|known| known.mac == mac(7)));
+    let mut said = vec![];
+    switch.tick(NOW, &mut said);
+    assert!(said.iter().all(|parcel| parcel.to == To::Port(LAN) && parcel.bytes[12..14] == [0x80, 0x35]));
+    let mut told: Vec<u8> = said.iter().map(|parcel| parcel.bytes[11]).collect();
+    told.sort_unstable();
+    assert_eq!(told, [&[1], &(20..=255).collect::<Vec<u8>>()[..]].concat(), "but not what is behind the LAN");
+    said.clear();
+    switch.tick(NOW, &mut said);
+    assert_eq!(said, [], "once");
+    forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(7)));
+    let again = |switch: &mut Switch, now| {
+        forward_at(switch, link(LEFT, LEFT, Destination::Everyone), notice, now);
+        macs(switch, now).iter().any(|known| known.mac == mac(7))
+    };
+    assert!(again(&mut switch, NOW + SECOND / 10), "many notices are as one");
+    assert!(!again(&mut switch, NOW + SECOND));
 }
 
 #[test]
@@ -334,26 +409,28 @@ fn others_probes_pass_and_are_not_learned() {
 }
 
 #[test]
-fn a_lan_that_brings_what_is_ours_is_blocked() {
+fn a_lan_that_brings_what_is_ours_is_blocked_if_probes_do_not_end_it() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
     push(&mut switch, &entry(8, LEFT, None, 1));
     push(&mut switch, &entry(9, RIGHT, None, 1));
-    let blocked = |switch: &Switch, now| !switch.state(now).ports[2].blocked.is_zero();
+    let is_blocked = |switch: &Switch, now| !switch.state(now).ports[2].blocked.is_zero();
     let sent = |number| frame(Mac::BROADCAST, mac(number));
-    assert_eq!(forward(&mut switch, From::Port(LAN), &sent(9)), dropped(Reason::Loop));
-    assert!(!blocked(&switch, NOW), "the higher node blocks its port");
-    for tenths in 1..=30 {
-        let now = NOW + SECOND * tenths / 10;
-        assert!(!blocked(&switch, now));
-        forward_at(&mut switch, From::Port(LAN), &sent(9), now);
-    }
-    assert!(blocked(&switch, NOW + SECOND * 3), "it has not done so");
-    for (number, now) in [(1, NOW + SECOND * 30), (8, NOW + SECOND * 60)] {
-        assert_eq!(forward_at(&mut switch, From::Port(LAN), &sent(number), now), dropped(Reason::Loop));
-        assert!(blocked(&switch, now));
+    for (number, begin) in [(1, NOW), (8, NOW + SECOND * 30), (9, NOW + SECOND * 60)] {
+        let mut signs = (0..80).map(|tenths| begin + SECOND * tenths / 10);
+        let blocked = signs.find(|now| {
+            let (verdict, _) = forward_at(&mut switch, From::Port(LAN), &sent(number), *now);
+            assert_eq!(verdict, Verdict::Dropped(Reason::Loop));
+            is_blocked(&switch, *now)
+        });
+        assert!(blocked.is_some_and(|at| at > begin + SECOND * 3), "{number}: another node may end it");
     }
     assert_eq!(switch.state(NOW).ports[2].loops, 3);
+    for seconds in 100..200 {
+        let now = NOW + SECOND * 3 * seconds;
+        forward_at(&mut switch, From::Port(LAN), &sent(9), now);
+        assert!(!is_blocked(&switch, now), "it has ended each time");
+    }
 }
 
 #[test]

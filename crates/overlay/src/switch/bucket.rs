@@ -30,12 +30,12 @@ pub(super) enum Flood {
     Unknown,
     /// A frame to all, or to a group.
     Broadcast,
-    /// A loop probe: it has to get through just when all else is at its limit.
-    Probe,
+    /// A frame of the nodes' own: it has to get through just when all else is at its limit.
+    Nodes,
 }
 
 /// Of all nodes' probes, those of hundreds pass; they are for finding loops, and one is enough.
-const PROBES: Rate = Rate { frames: 256, bytes: 256 * 64 };
+const NODES: Rate = Rate { frames: 256, bytes: 256 * 64 };
 
 /// Tokens of one kind.
 #[derive(Clone, Copy, Debug)]
@@ -93,13 +93,13 @@ impl Limit {
 pub(super) struct FloodLimits {
     unknown: Limit,
     broadcast: Limit,
-    probes: Limit,
+    nodes: Limit,
 }
 
 impl FloodLimits {
     pub fn new(rates: FloodRates) -> Self {
-        let [unknown, broadcast, probes] = [rates.unknown, rates.broadcast, PROBES].map(Limit::new);
-        Self { unknown, broadcast, probes }
+        let [unknown, broadcast, nodes] = [rates.unknown, rates.broadcast, NODES].map(Limit::new);
+        Self { unknown, broadcast, nodes }
     }
 
     /// Whether a frame of `bytes` may pass now; if so it counts.
@@ -107,7 +107,7 @@ impl FloodLimits {
         let limit = match kind {
             Flood::Unknown => &mut self.unknown,
             Flood::Broadcast => &mut self.broadcast,
-            Flood::Probe => &mut self.probes,
+            Flood::Nodes => &mut self.nodes,
         };
         limit.admits(bytes, now)
     }

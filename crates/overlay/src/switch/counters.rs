@@ -21,7 +21,7 @@ pub enum Reason {
     Paused,
     /// Too much was kept already for a MAC that is on its way.
     KeptFull,
-    /// It has the source MAC of an instance that lives elsewhere.
+    /// It has the source MAC of an instance that lives elsewhere, or a station says in it what only nodes do.
     Spoofed,
     /// It went round, or a port brought what is ours.
     Loop,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bucket::{Flood, FloodLimits};
+use super::change::is_notice;
 use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
 use super::{Destination, Label, Place, Reason, Switch, To, Verdict};
@@ -90,11 +91,16 @@ impl Switch {
         let front = front(frame.bytes)?;
         let passing = Passing { frame, front, ingress: label.ingress, forwarded: false, now };
         let probe = Probe::of(&front, frame.bytes);
-        self.limit_node(probe.is_some(), &passing)?;
+        let is_notice = is_notice(&front, frame.bytes);
+        self.limit_node(probe.is_some() || is_notice, &passing)?;
         let before = out.len();
         self.pass_on(label, out);
         let delivered = match probe {
             Some(probe) => self.check_probe_from_node(&probe, label.ingress, now),
+            None if is_notice => {
+                self.hear_of_change(now);
+                Ok(())
+            }
             None => {
                 self.admit_from_node(&front, label.ingress, now).and_then(|()| self.deliver(&passing, out))
             }
@@ -108,10 +114,10 @@ impl Switch {
         Ok(Verdict::Flooded)
     }
 
-    /// Counts what comes from the ingress node for many.
-    fn limit_node(&mut self, is_probe: bool, passing: &Passing<'_>) -> Result<(), Reason> {
+    /// Counts what comes from the ingress node for many. `is_nodes`: it is a frame of the nodes' own.
+    fn limit_node(&mut self, is_nodes: bool, passing: &Passing<'_>) -> Result<(), Reason> {
         let kind = match passing.front.destination {
-            _ if is_probe => Flood::Probe,
+            _ if is_nodes => Flood::Nodes,
             group if group.is_group() => Flood::Broadcast,
             _ => Flood::Unknown,
         };

@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use super::bucket::Flood;
+use super::change::is_notice;
 use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
 use super::resolution::Question;
 use super::{Destination, Label, Place, PortId, PortKind, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
+
+/// How long signs of a loop are watched that probes should find, and how much longer at most, before a port is blocked.
+const PATIENCE: Duration = Duration::from_secs(3);
+const SPREAD_NS: u64 = 4_000_000_000;
 
 impl Switch {
     pub(super) fn enter(
@@ -18,11 +23,16 @@ impl Switch {
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
         let front = front(frame.bytes)?;
-        self.ports.get(port).ok_or(Reason::NoPort)?.admits(now)?;
+        let is_open = self.ports.get(port).ok_or(Reason::NoPort)?.admits(now);
         let passing = Passing { frame, front, ingress: self.me, forwarded: false, now };
         if let Some(probe) = Probe::of(&front, frame.bytes) {
             self.check_probe_from_port(&probe, port, now)?;
+            is_open?;
             return self.relay(port, &passing, out);
+        }
+        is_open?;
+        if is_notice(&front, frame.bytes) {
+            return Err(Reason::Spoofed);
         }
         self.admit_from_port(&front, port, now)?;
         if front.destination.is_group() {
@@ -50,19 +60,21 @@ impl Switch {
         };
         match managed.home {
             Some(Place::Port(home)) if home == port => Ok(()),
-            home => Err(self.found_elsewhere(home, port, now)),
+            _ => Err(self.found_elsewhere(port, now)),
         }
     }
 
     /// A managed MAC sends from a port that is not its home. An instance that does so lies. If a LAN does so there is
-    /// another way from the home to there. Where this is a LAN port of another node, the probes of the higher of the two
-    /// nodes find that; if both were blocked at once, no way would be left.
-    fn found_elsewhere(&mut self, home: Option<Place>, id: PortId, now: Duration) -> Reason {
+    /// another way to it, mostly the LAN port of another node, which hears the same of this one. If both were blocked no way
+    /// would be left. So that is left to probes, which find the loop and agree; where they do not come through, each node has a
+    /// patience of its own, and another one each time.
+    fn found_elsewhere(&mut self, id: PortId, now: Duration) -> Reason {
         let Some(port) = self.ports.get_mut(id).filter(|port| port.kind == PortKind::Lan) else {
             return Reason::Spoofed;
         };
-        let may_end = matches!(home, Some(Place::Node(node)) if node > self.me);
-        if !may_end || port.suspects(now) {
+        let more = self.nonce.rotate_right(port.loops as u32 % u64::BITS) % SPREAD_NS;
+        let patience = PATIENCE + Duration::from_nanos(more);
+        if port.suspects(patience, now) {
             self.block(id, now);
         }
         Reason::Loop
@@ -107,13 +119,13 @@ impl Switch {
     /// is whether one LAN has two ways in.
     fn relay(&mut self, from: PortId, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
         let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
-        limit(&mut port.flood, Flood::Probe, passing)?;
+        limit(&mut port.flood, Flood::Nodes, passing)?;
         self.to_everyone(out);
         Ok(Verdict::Flooded)
     }
 
     /// To this node's children in its own tree.
-    fn to_everyone(&self, out: &mut Vec<To>) {
+    pub(super) fn to_everyone(&self, out: &mut Vec<To>) {
         let Some(routes) = self.versions.current() else { return };
         let (version, hops) = (routes.version(), routes.most_hops());
         let label = Label { version, ingress: self.me, to: Destination::Everyone, hops };

@@ -117,6 +117,11 @@ impl LearnedMacs {
         self.table.retain(|_, learned| learned.place != Place::Port(port));
     }
 
+    /// Forgets all.
+    pub fn forget_all(&mut self) {
+        self.table.clear();
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Learned)> {
         self.table.iter().map(|(key, learned)| (*key, learned))
     }

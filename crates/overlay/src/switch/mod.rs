@@ -10,12 +10,14 @@
 //! of which nobody knows where it is, goes down the tree of the ingress node ([`topology`](crate::topology)).
 //!
 //! * [`Label`]: what stands before a frame between nodes. `versions`: topologies, changed in two phases.
-//! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for.
+//! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for. `change`: what
+//!   follows when a way into a LAN is closed or opened.
 //! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
 //! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances.
 //! * `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
 
 mod bucket;
+mod change;
 mod counters;
 mod egress;
 mod ingress;
@@ -39,9 +41,9 @@ use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
 use crate::mac::Mac;
-use crate::segment::VnetHeader;
 use crate::topology::{NodeId, Routes, Version};
 use bucket::FloodLimits;
+use change::Changes;
 use kept::Moves;
 use learned::LearnedMacs;
 use managed::ManagedMacs;
@@ -171,6 +173,7 @@ pub struct Switch {
     managed: ManagedMacs,
     learned: LearnedMacs,
     moves: Moves,
+    changes: Changes,
     /// Of the nodes from which something came for many.
     node_flood: HashMap<NodeId, FloodLimits, RandomState>,
     counters: Counters,
@@ -190,6 +193,7 @@ impl Switch {
             managed: ManagedMacs::new(me, limits.grace),
             learned: LearnedMacs::new(limits.learned, limits.age),
             moves: Moves::default(),
+            changes: Changes::default(),
             node_flood: HashMap::default(),
             counters: Counters::default(),
             swept: Duration::ZERO,
@@ -232,15 +236,16 @@ impl Switch {
         self.versions.use_version(version)
     }
 
-    /// What is to be done about every second: loop probes to be sent are added to `out`, what is old is forgotten.
+    /// What is to be done about ten times a second: probes and other frames that are due are added to `out`, what is old is
+    /// forgotten.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Parcel>) {
         let (node, nonce) = (self.me, self.nonce);
-        let probes = self.ports.due_probes(now).map(|port| {
-            let probe = Probe { node, port, nonce };
-            let bytes = probe.encode().into_boxed_slice();
-            Parcel { to: To::Port(port), vnet: VnetHeader::default(), bytes }
-        });
+        let probes = self
+            .ports
+            .due_probes(now)
+            .map(|port| Parcel::whole(To::Port(port), Probe { node, port, nonce }.encode()));
         out.extend(probes);
+        self.tell_of_changes(now, out);
         if now >= self.swept + SWEEP_INTERVAL {
             self.swept = now;
             self.learned.sweep(now);

@@ -40,6 +40,13 @@ pub struct Parcel {
     pub bytes: Box<[u8]>,
 }
 
+impl Parcel {
+    /// A frame with which all is done.
+    pub(super) fn whole(to: To, frame: Vec<u8>) -> Self {
+        Self { to, vnet: VnetHeader::default(), bytes: frame.into_boxed_slice() }
+    }
+}
+
 /// Why something asked of the switch is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

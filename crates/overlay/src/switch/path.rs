@@ -73,10 +73,10 @@ impl Switch {
         probe.node == self.me && probe.nonce == self.nonce
     }
 
-    /// What was behind a blocked port may be reached by another way now.
+    /// A loop goes through `port`.
     pub(super) fn block(&mut self, port: PortId, now: Duration) {
         if self.ports.found_loop(port, now) {
-            self.learned.forget_port(port);
+            self.lan_has_changed(now);
         }
     }
 

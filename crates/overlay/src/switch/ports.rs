@@ -20,14 +20,13 @@ use super::PortId;
 use super::bucket::{FloodLimits, FloodRates};
 use super::counters::Reason;
 
-/// How long a port is blocked for its first loop.
+/// How long a port stays blocked after its first loop, since that was last seen.
 const FIRST_BLOCK: Duration = Duration::from_secs(5);
 
-/// How long it is blocked at most. A port that was open for as long is blocked as for its first loop again.
+/// How long it stays so at most. A port that was open for as long is blocked as for its first loop again.
 const LONGEST_BLOCK: Duration = Duration::from_secs(320);
 
-/// How long a loop that another node may find is watched before the port is blocked, and the longest silence meanwhile.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The longest silence between two signs of a loop.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// How often a port on a LAN is probed for loops.
@@ -65,8 +64,10 @@ pub(super) struct Port {
     pub loops: u64,
     blocked_until: Duration,
     block: Duration,
+    /// Whether it was blocked when that was last looked at.
+    was_blocked: bool,
     probed: Option<Duration>,
-    /// When a loop that another node may find was first and last seen.
+    /// When a sign of a loop was first and last seen that probes should find.
     suspected: Option<(Duration, Duration)>,
 }
 
@@ -79,6 +80,7 @@ impl Port {
             loops: 0,
             blocked_until: Duration::ZERO,
             block: Duration::ZERO,
+            was_blocked: false,
             probed: None,
             suspected: None,
         }
@@ -101,34 +103,48 @@ impl Port {
         now < self.blocked_until
     }
 
-    /// For how long it stays blocked.
+    /// For how long it stays blocked, unless the loop is seen again.
     pub fn blocked_for(&self, now: Duration) -> Duration {
         self.blocked_until.saturating_sub(now)
     }
 
-    /// A loop was found. Only a LAN is blocked for it, each time twice as long.
+    /// A loop was found. Only a LAN is blocked for it, each time twice as long. One that is blocked stays so while the loop is
+    /// there.
     fn found_loop(&mut self, now: Duration) -> bool {
-        if self.kind != PortKind::Lan || self.is_blocked(now) {
+        if self.kind != PortKind::Lan {
+            return false;
+        }
+        if self.is_blocked(now) {
+            self.blocked_until = now + self.block;
             return false;
         }
         let is_first = self.loops == 0 || now > self.blocked_until + LONGEST_BLOCK;
         self.block = if is_first { FIRST_BLOCK } else { (self.block * 2).min(LONGEST_BLOCK) };
         self.blocked_until = now + self.block;
+        self.was_blocked = true;
         self.loops += 1;
         true
     }
 
-    /// A sign of a loop that another node should find and end. Returns whether it has not done so for long.
-    pub fn suspects(&mut self, now: Duration) -> bool {
-        let since = self.suspected.filter(|(_, last)| now <= *last + SILENCE).map_or(now, |(first, _)| first);
-        self.suspected = Some((since, now));
-        now >= since + PATIENCE
+    /// Whether a block has ended since this was last called.
+    fn has_opened(&mut self, now: Duration) -> bool {
+        let has_opened = self.was_blocked && !self.is_blocked(now);
+        self.was_blocked &= !has_opened;
+        has_opened
     }
 
-    /// Whether a loop probe is due; if so it counts as sent.
+    /// A sign of a loop that probes should find, so that it ends. Returns whether it has not ended for as long as `patience`.
+    pub fn suspects(&mut self, patience: Duration, now: Duration) -> bool {
+        let since = self.suspected.filter(|(_, last)| now <= *last + SILENCE).map_or(now, |(first, _)| first);
+        self.suspected = Some((since, now));
+        now >= since + patience
+    }
+
+    /// Whether a loop probe is due; if so it counts as sent. One that is blocked is probed, too: while probes come back the
+    /// loop is still there.
     fn probes(&mut self, now: Duration) -> bool {
         let is_due = self.probed.is_none_or(|probed| now >= probed + PROBE_INTERVAL);
-        let probes = self.kind == PortKind::Lan && is_due && self.admits(now).is_ok();
+        let probes = self.kind == PortKind::Lan && is_due && self.gate == Gate::Open;
         if probes {
             self.probed = Some(now);
         }
@@ -178,6 +194,21 @@ impl Ports {
         self.0.get_mut(&id).is_some_and(|port| port.found_loop(now))
     }
 
+    /// Looks whether blocks have ended since this was last called.
+    pub fn have_opened(&mut self, now: Duration) -> bool {
+        self.0.values_mut().fold(false, |opened, port| port.has_opened(now) | opened)
+    }
+
+    /// Whether there is one on a LAN.
+    pub fn have_lan(&self) -> bool {
+        self.0.values().any(|port| port.kind == PortKind::Lan)
+    }
+
+    /// Those on a LAN that is not blocked.
+    pub fn open_lans(&self, now: Duration) -> impl Iterator<Item = PortId> {
+        self.open(now).filter(|id| self.0.get(id).is_some_and(|port| port.kind == PortKind::Lan))
+    }
+
     /// The ports that a loop probe leaves now.
     pub fn due_probes(&mut self, now: Duration) -> impl Iterator<Item = PortId> {
         self.0.iter_mut().filter_map(move |(id, port)| port.probes(now).then_some(*id))
@@ -206,10 +237,12 @@ mod tests {
         let mut blocks = vec![];
         for _ in 0..9 {
             assert!(ports.found_loop(id, now));
+            assert!(!ports.have_opened(now));
             assert!(!ports.found_loop(id, now), "a blocked port is not blocked again");
             blocks.push(ports.get(id).unwrap().blocked_for(now).as_secs());
             now += ports.get(id).unwrap().blocked_for(now);
             assert!(!ports.get(id).unwrap().is_blocked(now));
+            assert!(ports.have_opened(now) && !ports.have_opened(now));
         }
         assert_eq!(blocks, [5, 10, 20, 40, 80, 160, 320, 320, 320]);
         now += LONGEST_BLOCK + SECOND;
@@ -220,13 +253,27 @@ mod tests {
     }
 
     #[test]
-    fn open_lans_are_probed_every_second() {
+    fn a_block_lasts_while_the_loop_is_seen() {
+        let (mut ports, id) = (ports(), PortId(1));
+        assert!(ports.found_loop(id, SECOND));
+        for now in 2..100 {
+            assert!(!ports.found_loop(id, SECOND * now), "that is the same loop");
+        }
+        let port = ports.get(id).unwrap();
+        assert!(port.is_blocked(SECOND * 103) && !port.is_blocked(SECOND * 104));
+        assert_eq!(port.loops, 1);
+    }
+
+    #[test]
+    fn lans_are_probed_every_second_also_when_they_are_blocked() {
         let mut ports = ports();
         let due = |ports: &mut Ports, now| ports.due_probes(now).collect::<Vec<_>>();
         assert_eq!(due(&mut ports, SECOND), [PortId(1)]);
         assert_eq!(due(&mut ports, SECOND * 3 / 2), []);
         assert_eq!(due(&mut ports, SECOND * 2), [PortId(1)]);
         ports.found_loop(PortId(1), SECOND * 2);
-        assert_eq!(due(&mut ports, SECOND * 4), []);
+        assert_eq!(due(&mut ports, SECOND * 4), [PortId(1)]);
+        ports.set_gate(PortId(1), Gate::Paused);
+        assert_eq!(due(&mut ports, SECOND * 6), []);
     }
 }

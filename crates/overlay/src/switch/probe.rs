@@ -32,27 +32,33 @@ pub(super) struct Probe {
 impl Probe {
     pub fn encode(&self) -> Vec<u8> {
         let [node, port] = [self.node.0, self.port.0].map(u16::to_be_bytes);
-        let parts = [&MAGIC[..], &node[..], &port[..], &self.nonce.to_be_bytes()[..]];
-        frame(Mac::BROADCAST, self.source(), ETHERTYPE, &parts)
-    }
-
-    /// A MAC that no instance gets, for the nodes' own frames.
-    fn source(&self) -> Mac {
-        let [high, low] = self.node.0.to_be_bytes();
-        Mac([0x02, 0x74, 0x72, 0xff, high, low])
+        own_frame(self.node, &[MAGIC, &node, &port, &self.nonce.to_be_bytes()])
     }
 
     /// The probe that a frame is. It may have got a VLAN tag, or padding.
     #[inline]
     pub fn of(front: &Front, frame: &[u8]) -> Option<Self> {
-        if front.ethertype != ETHERTYPE {
-            return None;
-        }
-        let (magic, rest) = frame.get(front.payload..)?.split_first_chunk::<4>()?;
-        let (&[a, b, c, d, nonce @ ..], _) = rest.split_first_chunk::<12>()?;
+        let (&[a, b, c, d, nonce @ ..], _) = content(MAGIC, front, frame)?.split_first_chunk::<12>()?;
         let (node, port) = (NodeId(u16::from_be_bytes([a, b])), PortId(u16::from_be_bytes([c, d])));
-        (magic == MAGIC).then_some(Self { node, port, nonce: u64::from_be_bytes(nonce) })
+        Some(Self { node, port, nonce: u64::from_be_bytes(nonce) })
     }
+}
+
+/// A frame of the nodes' own, from `node`, to all. Its first part is what its kind begins with.
+pub(super) fn own_frame(node: NodeId, parts: &[&[u8]]) -> Vec<u8> {
+    let [high, low] = node.0.to_be_bytes();
+    // No instance gets such a MAC.
+    let source = Mac([0x02, 0x74, 0x72, 0xff, high, low]);
+    frame(Mac::BROADCAST, source, ETHERTYPE, parts)
+}
+
+/// What stands in a frame of the nodes' own behind `magic`; `None` if the frame is none, or of another kind.
+#[inline]
+pub(super) fn content<'a>(magic: &[u8; 4], front: &Front, frame: &'a [u8]) -> Option<&'a [u8]> {
+    if front.ethertype != ETHERTYPE {
+        return None;
+    }
+    frame.get(front.payload..)?.strip_prefix(magic)
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub struct PortState {
     pub kind: PortKind,
     /// Whether its instance runs.
     pub gate: Gate,
-    /// For how long it stays blocked because of a loop; 0 if it is not.
+    /// For how long it stays blocked because of a loop, unless that is seen again; 0 if it is not.
     pub blocked: Duration,
     /// How many loops were found there.
     pub loops: u64,

@@ -1,0 +1,104 @@
+//! What follows when a way into a LAN is closed because of a loop, or opened again.
+//!
+//! Frames that went round came from everywhere, and the LAN has another way in now. So what was learned by frames is wrong, on
+//! each node and on the LAN's own switches:
+//!
+//! ```text
+//! node of the port ── notice, some times ──▶ all nodes ── reverse ARP for each station ──▶ their LANs
+//!   forgets what it has learned               do so, too
+//! ```
+//!
+//! Nodes believe each other. From ports no notice is taken.
+
+use std::time::Duration;
+
+use super::probe::{content, own_frame};
+use super::{Parcel, Place, Switch, To, resolution};
+use crate::ethernet::Front;
+use crate::mac::Mac;
+
+/// How often each change is told of, and in which intervals: notices are lost, or overtaken by frames that still go round.
+const NOTICES: u8 = 3;
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What comes so soon after another notice is part of the same, or will be repeated.
+const SAME: Duration = Duration::from_millis(500);
+
+/// How many stations LANs are told of at a time: a few thousand in a second.
+const AT_A_TIME: usize = 256;
+
+/// What a notice begins with, and is: "transhume LAN change".
+const MAGIC: &[u8; 4] = b"thlc";
+
+/// What is still to be said.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// So many notices, and when the next one is due.
+    notices: u8,
+    due: Duration,
+    heard: Option<Duration>,
+    /// Stations of which the LANs here have yet to be told.
+    unannounced: Vec<Mac>,
+}
+
+/// Whether a frame is a notice.
+#[inline]
+pub(super) fn is_notice(front: &Front, frame: &[u8]) -> bool {
+    content(MAGIC, front, frame).is_some()
+}
+
+impl Switch {
+    /// A way into a LAN was closed here, or opened.
+    pub(super) fn lan_has_changed(&mut self, now: Duration) {
+        (self.changes.notices, self.changes.due) = (NOTICES, now);
+        self.learn_anew();
+    }
+
+    /// A notice has come.
+    pub(super) fn hear_of_change(&mut self, now: Duration) {
+        if self.changes.heard.is_none_or(|heard| now >= heard + SAME) {
+            self.changes.heard = Some(now);
+            self.learn_anew();
+        }
+    }
+
+    fn learn_anew(&mut self) {
+        self.learned.forget_all();
+        if self.ports.have_lan() {
+            self.changes.unannounced = self.managed.iter().map(|(mac, ..)| mac).collect();
+        }
+    }
+
+    /// Adds to `out` what is due of notices and announcements.
+    pub(super) fn tell_of_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
+        if self.ports.have_opened(now) {
+            self.lan_has_changed(now);
+        }
+        if self.changes.notices > 0 && now >= self.changes.due {
+            self.changes.notices -= 1;
+            self.changes.due = now + NOTICE_INTERVAL;
+            self.send_notice(out);
+            self.learn_anew();
+        }
+        let rest = self.changes.unannounced.len().saturating_sub(AT_A_TIME);
+        for mac in self.changes.unannounced.split_off(rest) {
+            self.announce(mac, now, out);
+        }
+    }
+
+    fn send_notice(&self, out: &mut Vec<Parcel>) {
+        let mut ways = Vec::new();
+        self.to_everyone(&mut ways);
+        out.extend(ways.into_iter().map(|to| Parcel::whole(to, own_frame(self.me, &[MAGIC]))));
+    }
+
+    /// Tells each LAN here where the station with `mac` is reached, unless that is behind it.
+    fn announce(&self, mac: Mac, now: Duration, out: &mut Vec<Parcel>) {
+        let Some(home) = self.managed.get(mac).and_then(|managed| managed.home) else { return };
+        for port in self.ports.open_lans(now).filter(|port| home != Place::Port(*port)) {
+            // Of its addresses nothing has changed.
+            let frames = resolution::announcements(mac, &[]).into_iter();
+            out.extend(frames.map(|frame| Parcel::whole(To::Port(port), frame)));
+        }
+    }
+}
