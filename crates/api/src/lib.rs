@@ -78,6 +78,9 @@ pub enum Event {
         /// How long it carried nothing, in microseconds.
         pause_us: u64,
     },
+    /// A device of a host that is away is the overlay's no more, and is taken away there when the host is back: the last answer to
+    /// [`NetChange::Detach`].
+    NetForgotten,
     /// The last answer to [`Request::NewToken`].
     Token {
         /// One word; whoever has it can join.
@@ -181,6 +184,7 @@ impl Event {
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::NetMoved { .. }
+            | Self::NetForgotten
             | Self::Done
             | Self::Exited { .. }
             | Self::NotStarted { .. }

@@ -248,6 +248,13 @@ impl Cluster {
         self.broken.notify_one();
     }
 
+    /// As [`Cluster::break_off`]. Returns the failure of what was to be written.
+    pub fn not_written(&self, inner: &mut Inner, error: StoreError) -> Failure {
+        let failure = failure::of_store(&error);
+        self.break_off(inner, error);
+        failure
+    }
+
     /// The instance's host has said that it runs, or that it does not.
     pub fn is_started(&self, inner: &mut Inner, vid: Vid) {
         inner.starting.remove(&vid);
@@ -291,6 +298,17 @@ impl Cluster {
 }
 
 impl Inner {
+    /// Checks that something may still be decided: what is known may not be what the store holds.
+    ///
+    /// # Errors
+    /// If a record could not be written.
+    pub fn check_whole(&self) -> Result<(), Failure> {
+        match self.is_broken {
+            false => Ok(()),
+            true => Err(failure::coordinator_ends()),
+        }
+    }
+
     /// Sends a message to a node, if it is connected.
     pub fn send(&self, to: &HostName, message: &FromCoordinator) {
         if let Some(node) = self.nodes.get(to) {

@@ -101,5 +101,5 @@ async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
 
 async fn over(mut ending: Ending) -> Result<(), Failure> {
     let outcome = ending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-    outcome.unwrap_or_else(|| Err(Failure::new("the coordinator ends", "try again when it is back")))
+    outcome.unwrap_or_else(|| Err(failure::coordinator_ends()))
 }

@@ -19,6 +19,10 @@ pub fn of_store(error: &StoreError) -> Failure {
     Failure::new(format!("the coordinator's store: {error}"), error.way_out())
 }
 
+pub fn coordinator_ends() -> Failure {
+    Failure::new("the coordinator ends", "try again when it is back")
+}
+
 pub fn no_instance(name: &str) -> Failure {
     let help = format!(
         "`transhume ps` lists the instances; of those that ended the last {MAX_ENDED_INSTANCES} are remembered"

@@ -10,6 +10,8 @@ mod devices;
 mod moves;
 mod own;
 mod plan;
+#[cfg(test)]
+mod played;
 mod rollout;
 pub mod show;
 
@@ -86,8 +88,10 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
 
 /// Makes `plan` the one that is to be.
 fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(), Failure> {
+    inner.check_whole()?;
     plan.topology()?;
-    inner.store.set_network(&plan).map_err(|error| failure::of_store(&error))?;
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    inner.store.set_network(&plan).map_err(|error| cluster.not_written(inner, error))?;
     let version = plan.version();
     let before = inner.network.plan().members().cloned().collect::<BTreeSet<_>>();
     let orders = inner.network.begin(plan);

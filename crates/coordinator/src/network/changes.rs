@@ -36,8 +36,11 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             whole(attach(cluster.clone(), host, device, purpose)).await?;
         }
         NetChange::Detach { host, device } => {
-            let host = member(cluster, &host).await?;
-            detach(cluster, &host, &device)?;
+            let name = HostName::new(&host).map_err(|_| failure::no_host(&host))?;
+            if cluster.lock().devices.count(&name) == 0 {
+                member(cluster, &host).await?;
+            }
+            return detach(cluster, &name, &device);
         }
         NetChange::Move { host, device, to } => {
             let (host, to) = (member(cluster, &host).await?, member(cluster, &to).await?);
@@ -138,9 +141,12 @@ pub(super) async fn attach(
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
+        inner.check_whole()?;
+        inner.store.ready().map_err(|error| failure::of_store(&error))?;
         inner.devices.begin(&key)?;
+        inner.devices.check_free(&key).inspect_err(|_| inner.devices.end(&key))?;
         let added = inner.devices.add(&inner.store, &key, purpose);
-        added.inspect_err(|_| inner.devices.end(&key))?
+        added.map_err(|error| cluster.not_written(inner, error))?
     };
     let asked = cluster.ask_net(&host, Question::Attach(device.for_node(&name)), DEVICE_LIMIT).await;
     let inner = &mut *cluster.lock();
@@ -154,7 +160,7 @@ pub(super) async fn attach(
             Ok(())
         }
         Err(error) => {
-            if let Err(failure) = inner.take_away(&host, &key) {
+            if let Err(failure) = take_away(&cluster, inner, &host, &key) {
                 tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
             }
             Err(error.into())
@@ -162,20 +168,140 @@ pub(super) async fn attach(
     }
 }
 
-/// A node that is away hears of it when it is back.
-pub(super) fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
+/// Whatever became of the host, the device is not the overlay's any more: its node hears of it when it is back.
+pub(super) fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<Event, Failure> {
     let key = devices::key(host, name);
     let inner = &mut *cluster.lock();
     inner.devices.begin(&key)?;
     inner.devices.end(&key);
-    inner.take_away(host, &key)
+    take_away(cluster, inner, host, &key)?;
+    Ok(if inner.nodes.contains_key(host) { Event::Done } else { Event::NetForgotten })
 }
 
-impl Inner {
-    fn take_away(&mut self, host: &HostName, key: &DeviceKey) -> Result<(), Failure> {
-        let withdrawn = self.devices.remove(&self.store, key)?;
-        self.settle(host);
-        self.order_all(withdrawn);
-        Ok(())
+fn take_away(cluster: &Cluster, inner: &mut Inner, host: &HostName, key: &DeviceKey) -> Result<(), Failure> {
+    inner.check_whole()?;
+    let mac = inner.devices.get(key)?.mac;
+    let removed = inner.devices.remove(&inner.store, key, mac);
+    let withdrawn = removed.map_err(|error| cluster.not_written(inner, error))?;
+    inner.settle(host);
+    inner.order_all(withdrawn);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::path::Path;
+
+    use overlay::Mac;
+
+    use super::super::played::{Played, World, attach};
+    use super::*;
+
+    fn detach(host: &str, device: &str) -> NetChange {
+        NetChange::Detach { host: host.into(), device: device.into() }
+    }
+
+    /// The MAC of the station that is said to be gone next.
+    async fn withdrawn(node: &mut Played) -> Mac {
+        loop {
+            if let ToNode::Withdraw { mac, .. } = node.hear_order().await {
+                return mac;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_of_a_host_that_is_away_is_forgotten_and_the_host_told_when_it_is_back() {
+        let world = World::new().await;
+        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+        world.lay(&mut [&mut h1, &mut h2]).await;
+        world.attach("h2", "tap1", &mut h2).await;
+        world.attach("h2", "tap2", &mut h2).await;
+        let macs = ["tap1", "tap2"].map(|name| {
+            let key = devices::key(&HostName::new("h2").unwrap(), name);
+            world.cluster.lock().devices.get(&key).unwrap().mac
+        });
+        world.lose("h2", h2).await;
+        assert_eq!(world.change(detach("h2", "tap1")).await, Ok(Event::NetForgotten));
+        assert_eq!(withdrawn(&mut h1).await, macs[0]);
+        // Nor does the overlay have to join it.
+        world.lay(&mut [&mut h1]).await;
+        assert_eq!(world.change(detach("h2", "tap2")).await, Ok(Event::NetForgotten));
+        assert_eq!(withdrawn(&mut h1).await, macs[1]);
+        let unknown = world.change(detach("h2", "tap2")).await.unwrap_err();
+        assert!(unknown.message.contains("h2"), "{unknown:?}");
+        let mut h2 = world.node("h2").await;
+        let ToNode::Devices { devices, .. } = h2.hear_order().await else { panic!("others come first") };
+        assert_eq!(devices, []);
+        Played::use_topology(&mut [&mut h1, &mut h2]).await;
+        world.attach("h2", "tap1", &mut h2).await;
+        assert_eq!(world.change(detach("h2", "tap1")).await, Ok(Event::Done));
+    }
+
+    /// Writes a file until there is no room.
+    fn fill(path: &Path) {
+        let mut file = File::create(path).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+    }
+
+    /// A coordinator with a device noted, and then no room on its disk.
+    async fn full() -> (World, Played) {
+        let world = World::new().await;
+        let mut h1 = world.node("h1").await;
+        world.lay(&mut [&mut h1]).await;
+        world.attach("h1", "tap1", &mut h1).await;
+        fill(&world.path("fill"));
+        (world, h1)
+    }
+
+    #[tokio::test]
+    async fn on_a_full_disk_nothing_new_is_noted_and_what_is_there_can_be_taken_away() {
+        let (world, mut h1) = full().await;
+        let lay = NetChange::Lay { shape: Shape::Mesh, center: None, plain: false };
+        for wanted in [attach("h1", "tap2"), lay] {
+            let failure = world.change(wanted).await.unwrap_err();
+            assert!(failure.message.contains("No space left on device"), "{failure:?}");
+        }
+        world.change(detach("h1", "tap1")).await.unwrap();
+        std::fs::remove_file(world.path("fill")).unwrap();
+        world.attach("h1", "tap2", &mut h1).await;
+    }
+
+    /// Lets a change fail because it cannot be written, though there seemed to be room.
+    async fn break_with(wanted: NetChange) {
+        let (world, _h1) = full().await;
+        let elsewhere = tempfile::NamedTempFile::new().unwrap();
+        std::fs::remove_file(world.path("store.reserve")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), world.path("store.reserve")).unwrap();
+        fill(&world.path("more"));
+        let failure = world.change(wanted).await.unwrap_err();
+        assert!(failure.message.contains("store"), "{failure:?}");
+        let broken = tokio::time::timeout(DEVICE_LIMIT, world.cluster.broken()).await.unwrap();
+        assert!(broken.to_string().contains("No space left on device"), "{broken}");
+        // There is room again; but what is known may not be what the store holds.
+        std::fs::remove_file(world.path("fill")).unwrap();
+        let move_away = NetChange::Move { host: "h1".into(), device: "tap1".into(), to: "h1".into() };
+        let lay = NetChange::Lay { shape: Shape::Mesh, center: None, plain: false };
+        for wanted in [attach("h1", "tap3"), detach("h1", "tap1"), move_away, lay] {
+            let failure = world.change(wanted).await.unwrap_err();
+            assert!(failure.message.contains("the coordinator ends"), "{failure:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_that_cannot_be_noted_ends_the_coordinator() {
+        break_with(attach("h1", "tap2")).await;
+    }
+
+    #[tokio::test]
+    async fn a_device_that_cannot_be_forgotten_ends_the_coordinator() {
+        break_with(detach("h1", "tap1")).await;
+    }
+
+    #[tokio::test]
+    async fn a_layout_that_cannot_be_noted_ends_the_coordinator() {
+        break_with(NetChange::Lay { shape: Shape::Mesh, center: None, plain: false }).await;
     }
 }

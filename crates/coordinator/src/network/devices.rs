@@ -13,8 +13,6 @@ use rpc::net::{self, DeviceKind, MOST_STATIONS, ToNode};
 use serde::{Deserialize, Serialize};
 use store::{DeviceKey, Store, StoreError};
 
-use crate::failure;
-
 /// A device that is plugged in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -66,28 +64,26 @@ impl Devices {
         self.busy.remove(key);
     }
 
-    /// Notes a new device.
+    /// Notes a new device, where none is.
     ///
     /// # Errors
-    /// If there is one of its name on the host, or it cannot be noted.
-    pub fn add(&mut self, store: &Store, key: &DeviceKey, purpose: Purpose) -> Result<Device, Failure> {
-        self.check_free(key)?;
+    /// Those of the store. Whether it is noted is then known when the store is opened anew.
+    pub fn add(&mut self, store: &Store, key: &DeviceKey, purpose: Purpose) -> Result<Device, StoreError> {
         let epoch = Epoch(self.last.0 + 1);
         let device = Device { mac: self.free_mac(key, &purpose), epoch, purpose };
-        store.change_devices(None, Some((key, &device)), epoch).map_err(|error| failure::of_store(&error))?;
+        store.change_devices(None, Some((key, &device)), epoch)?;
         self.last = epoch;
         self.put(key.clone(), device.clone());
         Ok(device)
     }
 
-    /// Forgets a device. Returns what nodes have to know.
+    /// Forgets the device at `key`, which has `mac`. Returns what nodes have to know.
     ///
     /// # Errors
-    /// If there is none, or that cannot be noted.
-    pub fn remove(&mut self, store: &Store, key: &DeviceKey) -> Result<ToNode, Failure> {
-        let mac = self.get(key)?.mac;
+    /// Those of the store. Whether it is forgotten is then known when the store is opened anew.
+    pub fn remove(&mut self, store: &Store, key: &DeviceKey, mac: Mac) -> Result<ToNode, StoreError> {
         let epoch = Epoch(self.last.0 + 1);
-        store.change_devices::<Device>(Some(key), None, epoch).map_err(|error| failure::of_store(&error))?;
+        store.change_devices::<Device>(Some(key), None, epoch)?;
         self.last = epoch;
         self.devices.remove(key);
         self.macs.remove(&mac);
@@ -280,15 +276,15 @@ mod tests {
         let key = key(&h1, "tap1");
         let (store, mut devices) = world.open();
         let first = devices.add(&store, &key, station()).unwrap();
-        assert!(devices.add(&store, &key, station()).unwrap_err().message.contains("plugged in already"));
+        assert!(devices.check_free(&key).unwrap_err().message.contains("plugged in already"));
         drop((store, devices));
 
         let (store, mut devices) = world.open();
         assert_eq!(devices.get(&key).unwrap(), &first);
-        let removed = devices.remove(&store, &key).unwrap();
+        let removed = devices.remove(&store, &key, first.mac).unwrap();
         let ToNode::Withdraw { mac, epoch } = removed else { panic!("{removed:?}") };
         assert!(mac == first.mac && epoch > first.epoch);
-        assert!(devices.remove(&store, &key).unwrap_err().message.contains("no device tap1"));
+        assert!(devices.get(&key).unwrap_err().message.contains("no device tap1"));
         drop((store, devices));
 
         let (store, mut devices) = world.open();

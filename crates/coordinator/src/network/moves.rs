@@ -69,6 +69,8 @@ impl Move {
     fn begin(cluster: &Arc<Cluster>, from: HostName, name: &str, to: HostName) -> Result<Self, Failure> {
         let (old_key, new_key) = (devices::key(&from, name), devices::key(&to, name));
         let inner = &mut *cluster.lock();
+        inner.check_whole()?;
+        inner.store.ready().map_err(|error| failure::of_store(&error))?;
         let device = inner.devices.get(&old_key)?.clone();
         if from == to {
             return Err(Failure::new(format!("{name} is on {from} already"), "name another host"));
@@ -114,13 +116,10 @@ impl Move {
     /// The point of no return.
     fn commit(&self) -> Result<(), Failure> {
         let inner = &mut *self.cluster.lock();
+        inner.check_whole()?;
         let committed =
             inner.devices.commit_move(&inner.store, &self.old_key, &self.new_key, self.device.clone());
-        committed.map_err(|error| {
-            let failure = failure::of_store(&error);
-            self.cluster.break_off(inner, error);
-            failure
-        })
+        committed.map_err(|error| self.cluster.not_written(inner, error))
     }
 
     /// Tells all nodes the new place, and waits until they have it, or for a moment.

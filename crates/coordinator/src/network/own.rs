@@ -61,7 +61,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         };
         match is_as_wanted {
             Some(true) => return Ok(()),
-            Some(false) => changes::detach(cluster, host, name)?,
+            Some(false) => drop(changes::detach(cluster, host, name)?),
             None => {}
         }
     }

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use api::{NetChange, Purpose};
+use api::{Event, NetChange, Purpose, Request};
 use clap::Args;
 
 use super::change;
-use crate::cli::target::Target;
+use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
+use crate::output;
 
 /// Makes a network device on a host, and plugs it into the overlay
 ///
@@ -49,6 +50,8 @@ pub struct Proxy {
 }
 
 /// Takes a network device away that was plugged into the overlay
+///
+/// The host may be away, also for ever: then the overlay forgets the device at once, and the host takes it away should it come back.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net detach h1 tap1")]
 pub struct Detach {
@@ -74,7 +77,18 @@ impl Proxy {
 
 impl Detach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        change(target, NetChange::Detach { host: self.host, device: self.device })
+        let Self { host, device } = self;
+        let detach = NetChange::Detach { host: host.clone(), device: device.clone() };
+        match target.ask(&Request::ChangeNetwork(detach))? {
+            Event::Done => {}
+            Event::NetForgotten => {
+                output::write(format!(
+                    "{device} is forgotten; {host} is away, and takes it away when it is back\n"
+                ))?;
+            }
+            event => return Err(unexpected(&event)),
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
