@@ -23,7 +23,7 @@ use crate::admission::Admission;
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
-use crate::network::{self, Devices, Rollout};
+use crate::network::{self, Devices, Rollout, Wishes};
 
 /// All that the coordinator's tasks share.
 pub struct Cluster {
@@ -52,6 +52,8 @@ pub struct Inner {
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
     pub devices: Devices,
+    /// Devices that nodes ask for themselves.
+    pub wishes: Wishes,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
     /// Moves of which a user can still hear something.
@@ -118,6 +120,7 @@ impl Cluster {
             nodes: HashMap::new(),
             network,
             devices,
+            wishes: Wishes::default(),
             hosts: BTreeMap::new(),
             follows,
             starting: HashSet::new(),

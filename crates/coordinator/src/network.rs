@@ -32,6 +32,7 @@ use plan::Plan;
 use rollout::{Order, PATIENCE};
 
 pub use devices::Devices;
+pub use own::Wishes;
 pub use rollout::Rollout;
 
 /// The overlay as it is in the store. Nodes are told when they come.
@@ -77,8 +78,7 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
         FromNode::NotInstalled { version, reason } => inner.network.not_installed(host, version, reason),
         FromNode::Own { device, address, mtu, former } => {
             let wanted = own::Wanted { device, purpose: Purpose::Station { address, mtu }, former };
-            tokio::spawn(own::plug(cluster.clone(), host.clone(), wanted));
-            return;
+            return own::wish(cluster, &mut inner, host, wanted);
         }
     };
     inner.order(orders);

@@ -1,5 +1,7 @@
 //! Devices that nodes ask for themselves: those of machines that were joined by `transhume net up`.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +13,16 @@ use tokio::time::{Instant, sleep};
 
 use super::rollout::Order;
 use super::{changes, devices};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Inner};
 
 /// How long something else may be done with the device: a connection before may have asked for it, too.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether that is over.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a node waits after each wish: one that asks all the time would keep the store, and all other nodes, busy.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The longest name that a network device can have, in bytes.
 const LONGEST_NAME: usize = 15;
@@ -33,12 +38,42 @@ pub struct Wanted {
     pub former: Option<String>,
 }
 
-/// Has the node of `host` have the device that it asks for. One that is there already stays, with its MAC.
-pub async fn plug(cluster: Arc<Cluster>, host: HostName, wanted: Wanted) {
-    if let Err(failure) = try_to_plug(&cluster, &host, wanted).await {
+/// The hosts whose nodes' wishes are being fulfilled, one at a time, and what each has wished meanwhile: only the last counts.
+#[derive(Default)]
+pub struct Wishes(HashMap<HostName, Option<Wanted>>);
+
+/// The node of `host` is to have the device that it asks for.
+pub fn wish(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName, wanted: Wanted) {
+    match inner.wishes.0.entry(host.clone()) {
+        Entry::Occupied(mut next) => {
+            next.insert(Some(wanted));
+        }
+        Entry::Vacant(next) => {
+            next.insert(None);
+            tokio::spawn(fulfil(cluster.clone(), host.clone(), wanted));
+        }
+    }
+}
+
+async fn fulfil(cluster: Arc<Cluster>, host: HostName, first: Wanted) {
+    let mut next = Some(first);
+    while let Some(wanted) = next {
+        plug(&cluster, &host, wanted).await;
+        sleep(PAUSE).await;
+        let wishes = &mut cluster.lock().wishes.0;
+        next = wishes.get_mut(&host).and_then(Option::take);
+        if next.is_none() {
+            wishes.remove(&host);
+        }
+    }
+}
+
+/// One that is there already stays, with its MAC.
+async fn plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) {
+    if let Err(failure) = try_to_plug(cluster, host, wanted).await {
         tracing::warn!("{host} does not get the device that it asks for: {failure}");
         let reason = reason(&failure.message, &failure.help);
-        cluster.lock().order([Order { to: vec![host], what: ToNode::NotPlugged { reason } }]);
+        cluster.lock().order([Order { to: vec![host.clone()], what: ToNode::NotPlugged { reason } }]);
     }
 }
 
@@ -90,7 +125,31 @@ async fn await_turn(cluster: &Cluster, host: &HostName, name: &str) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use rpc::net::{FromNode, Question};
+
+    use super::super::played::World;
     use super::*;
+
+    #[tokio::test]
+    async fn of_many_wishes_of_a_node_the_first_and_the_last_are_fulfilled() {
+        let world = World::new().await;
+        let mut node = world.node("h1").await;
+        world.lay(&mut [&mut node]).await;
+        for number in 0..1000 {
+            let (device, address) = (format!("tap{number}"), None);
+            node.say(FromNode::Own { device, address, mtu: 1400, former: None });
+        }
+        let mut asked = vec![];
+        while asked.last().is_none_or(|name| name != "tap999") {
+            let Question::Attach(device) = node.grant().await else { panic!("others are asked") };
+            asked.push(device.name);
+        }
+        // The first one may be done before all have come.
+        assert!(asked.len() < 10, "{asked:?}");
+        while !world.cluster.lock().wishes.0.is_empty() {
+            sleep(LOOK).await;
+        }
+    }
 
     #[tokio::test]
     async fn a_wish_that_cannot_be_fulfilled_is_refused_before_it_is_noted() {
