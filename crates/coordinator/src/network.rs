@@ -89,6 +89,8 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
 /// Makes `plan` the one that is to be.
 fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(), Failure> {
     inner.check_whole()?;
+    // Nodes know where the devices of a host are by its number.
+    let plan = plan.forget_numbers(|host| inner.devices.count(host) > 0);
     plan.topology()?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     inner.store.set_network(&plan).map_err(|error| cluster.not_written(inner, error))?;
@@ -143,5 +145,43 @@ impl Inner {
         let number = |host: &str| self.network.plan().number(&HostName::new(host).ok()?);
         let parts = self.devices.stations(number).into_iter();
         self.order(parts.map(|what| Order { to: vec![host.clone()], what }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Shape;
+
+    use super::*;
+    use plan::MOST_NUMBERS;
+
+    #[tokio::test]
+    async fn a_host_that_has_a_device_keeps_its_number_however_many_others_leave() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = Cluster::open(&directory.path().join("store")).unwrap();
+        let (h1, h2) = (HostName::new("h1").unwrap(), HostName::new("h2").unwrap());
+        let mut inner = cluster.lock();
+        let inner = &mut *inner;
+        let lay = |inner: &mut Inner, hosts: BTreeSet<HostName>| {
+            let plan = inner.network.plan().lay(Shape::Star, None, &hosts, false).unwrap();
+            use_plan(&cluster, inner, plan).unwrap();
+        };
+        lay(inner, [h1.clone(), h2.clone()].into());
+        let number = |inner: &Inner, host| inner.network.plan().number(host);
+        let had = number(inner, &h1).unwrap();
+        let purpose = Purpose::Station { address: None, mtu: 1400 };
+        let device = inner.devices.add(&inner.store, &devices::key(&h1, "tap1"), purpose).unwrap();
+        for round in 0..4 {
+            let others =
+                (0..MOST_NUMBERS / 3).map(|other| HostName::new(&format!("n{round}-{other}")).unwrap());
+            lay(inner, others.collect());
+        }
+        assert_eq!(number(inner, &h2), None, "that number is forgotten");
+        lay(inner, [h1.clone(), h2.clone()].into());
+        // Nodes that know the station already would not believe that it is elsewhere, as it has not moved.
+        assert_eq!(number(inner, &h1), Some(had));
+        assert!(number(inner, &h2).is_some_and(|number| number != had && number.0 > 2));
+        let entry = inner.devices.entry(device.mac, |_| number(inner, &h1)).unwrap();
+        assert_eq!((entry.node, entry.epoch), (had, device.epoch));
     }
 }

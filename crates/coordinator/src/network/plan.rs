@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// What a link costs that nobody has said anything else about.
 const LEAST_COST: u32 = 1;
 
-/// The most hosts whose numbers are remembered.
-const MOST_NUMBERS: usize = 2 * MAX_NODES;
+/// So many hosts' numbers are remembered, and more only of those that have something of their own.
+pub const MOST_NUMBERS: usize = 2 * MAX_NODES;
 
 /// The hosts of a link, in ascending order.
 type Ends = (HostName, HostName);
@@ -31,7 +31,7 @@ pub struct Plan {
     overlay: u64,
     version: u32,
     members: BTreeSet<HostName>,
-    /// Of all hosts that were ever joined: one that comes back is still the same.
+    /// Of hosts that were ever joined: one that comes back is still the same.
     numbers: BTreeMap<HostName, NodeId>,
     /// Who comes later is linked to it.
     center: Option<HostName>,
@@ -210,25 +210,35 @@ impl Plan {
             ));
         }
         if !self.numbers.contains_key(host) {
-            let number = self.free_number();
+            let number = self.free_number()?;
             self.numbers.insert(host.clone(), number);
         }
         self.members.insert(host.clone());
         Ok(())
     }
 
+    /// The same, but if many numbers are remembered, those of hosts are forgotten that are not joined and of which nodes know
+    /// nothing: not of those that `are_known`. A host whose number was forgotten is another one when it comes back.
+    pub fn forget_numbers(mut self, are_known: impl Fn(&HostName) -> bool) -> Self {
+        if self.numbers.len() > MOST_NUMBERS {
+            let members = &self.members;
+            self.numbers.retain(|host, _| members.contains(host) || are_known(host));
+        }
+        self
+    }
+
     /// A number that no other host has, nor had not long ago: frames for it may still be under way.
-    fn free_number(&mut self) -> NodeId {
-        if self.numbers.len() >= MOST_NUMBERS {
-            self.numbers.retain(|host, _| self.members.contains(host));
-        }
-        loop {
-            self.last_node = self.last_node.checked_add(1).unwrap_or(1);
-            let node = NodeId(self.last_node);
-            if self.numbers.values().all(|taken| *taken != node) {
-                return node;
-            }
-        }
+    fn free_number(&mut self) -> Result<NodeId, Failure> {
+        let mut is_taken = vec![false; usize::from(u16::MAX) + 1];
+        self.numbers.values().for_each(|node| is_taken[usize::from(node.0)] = true);
+        let behind = self.last_node.checked_add(1).unwrap_or(1);
+        let free = (behind..=u16::MAX).chain(1..behind).find(|node| !is_taken[usize::from(*node)]);
+        let none = || {
+            let way_out = "take the devices away of hosts that do not come back: `transhume net detach`";
+            Failure::new("there is no number for one more host", way_out)
+        };
+        self.last_node = free.ok_or_else(none)?;
+        Ok(NodeId(self.last_node))
     }
 
     fn check_members(&self, hosts: [&HostName; 2]) -> Result<(), Failure> {
@@ -331,11 +341,25 @@ mod tests {
     #[test]
     fn numbers_of_hosts_that_left_are_remembered_with_a_limit() {
         let mut plan = star(&["a", "b"]);
-        for number in 0..MOST_NUMBERS + 100 {
+        for number in 0..MOST_NUMBERS - 2 {
             plan.enter(&host(&format!("n{number}"))).unwrap();
             plan.members.retain(|host| host.as_str().len() == 1);
         }
-        assert!(plan.numbers.len() <= MOST_NUMBERS && plan.number(&host("a")) == Some(NodeId(1)));
+        let plan = plan.forget_numbers(|_| false);
+        assert_eq!(plan.numbers.len(), MOST_NUMBERS);
+        let plan = plan.join(&host("c")).unwrap().forget_numbers(|known| *known == host("n7"));
+        let left: Vec<_> = plan.numbers.iter().map(|(host, node)| (host.as_str(), node.0)).collect();
+        assert_eq!(left, [("a", 1), ("b", 2), ("c", MOST_NUMBERS as u16 + 1), ("n7", 10)]);
+    }
+
+    #[test]
+    fn numbers_end() {
+        let mut plan = star(&["a"]);
+        plan.numbers =
+            (1..=u16::MAX - 1).map(|number| (host(&format!("n{number}")), NodeId(number))).collect();
+        assert_eq!(plan.enter(&host("b")), Ok(()));
+        assert_eq!(plan.number(&host("b")), Some(NodeId(u16::MAX)));
+        assert!(plan.enter(&host("c")).unwrap_err().message.contains("no number"));
     }
 
     #[test]
