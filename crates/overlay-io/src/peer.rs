@@ -199,7 +199,7 @@ impl Peer {
         if self.address() == before.address() && self.longest == before.longest {
             let known = lock(&before.mtu).clone();
             self.search(|mtu| *mtu = known);
-            let known = lock(&before.liveness).clone();
+            let known = lock(&before.liveness).of_next_session(now);
             self.watch(|liveness| *liveness = known);
             let known = before.quality().of_next_session(now);
             *self.quality() = known;

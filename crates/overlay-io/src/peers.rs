@@ -303,6 +303,17 @@ mod tests {
         present().watch(|liveness| liveness.answered(NOW));
         peers.insert(peer(2), NOW);
         assert!(present().arrives(Carrier::Udp) == 1400 && is_alive());
+        let later = NOW + GRACE * 10;
+        // It answers nothing any more, until there are new keys.
+        let mut asked = NOW;
+        while is_alive() {
+            asked += GRACE / 50;
+            present().watch(|liveness| liveness.next_question(false, asked));
+        }
+        peers.insert(peer(4), later);
+        assert!(present().watch(|liveness| liveness.next_question(true, later)));
+        present().watch(|liveness| liveness.answered(later));
+        assert!(is_alive());
         peers.insert(peer_at(7475, 3), NOW);
         assert!(present().arrives(Carrier::Udp) < 1400 && !is_alive(), "that is another path");
     }

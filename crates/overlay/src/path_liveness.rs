@@ -77,6 +77,18 @@ impl PathLiveness {
         }
     }
 
+    /// What is known of the way when the nodes have agreed on keys anew: both live, so one that was dead may be asked at once. It
+    /// is alive with its first answer, unless it had died soon after it had come back.
+    #[must_use]
+    pub fn of_next_session(&self, now: Duration) -> Self {
+        if self.is_alive {
+            return self.clone();
+        }
+        let comes_and_goes = self.probation > PROBATION.0;
+        let probation = if comes_and_goes { self.probation } else { Duration::ZERO };
+        Self { probation, ..Self::new(now) }
+    }
+
     /// True if the way carries datagrams there and back, as far as is known.
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -250,6 +262,37 @@ mod tests {
         assert!(time >= PROBATION.0 && time <= 3 * SECOND, "{time:?}");
         world.run(10 * MINUTE);
         assert_eq!(world.changes, 2);
+    }
+
+    #[test]
+    fn a_dead_way_is_asked_at_once_when_there_are_new_keys() {
+        let mut world = World::alive();
+        let before = world.liveness.clone();
+        assert!(before.of_next_session(world.now).is_alive());
+        (world.round_trip, world.is_idle) = (None, true);
+        world.until(false);
+        world.run(MINUTE);
+        assert!(!world.liveness.next_question(true, world.now));
+        world.liveness = world.liveness.of_next_session(world.now);
+        world.round_trip = Some(TICK / 2);
+        assert!(world.until(true) <= 2 * TICK);
+    }
+
+    #[test]
+    fn new_keys_do_not_prove_a_way_that_comes_and_goes() {
+        let mut world = World::alive();
+        for _ in 0..3 {
+            world.round_trip = None;
+            world.until(false);
+            world.round_trip = Some(TICK / 2);
+            world.until(true);
+        }
+        world.round_trip = None;
+        world.until(false);
+        world.liveness = world.liveness.of_next_session(world.now);
+        assert!(world.liveness.next_question(true, world.now));
+        world.round_trip = Some(TICK / 2);
+        assert!(world.until(true) >= 4 * PROBATION.0);
     }
 
     #[test]
