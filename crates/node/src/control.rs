@@ -58,7 +58,11 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
     outbox.send(&hello).map_err(io::Error::other)?;
     let mut welcome = false;
     loop {
-        match inbox.receive().await {
+        let received = tokio::select! {
+            received = inbox.receive() => received,
+            () = node.network.renewal.notified() => return Ok(End::Lost),
+        };
+        match received {
             Ok(Some(FromCoordinator::Refused { reason })) => return Ok(End::Refused(reason)),
             Ok(Some(message)) => {
                 handle(node, message, &outbox);

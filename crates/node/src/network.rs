@@ -65,6 +65,8 @@ pub struct Network {
     traffic: Traffic,
     /// Told when a tunnel stands.
     connected: Notify,
+    /// Told when the coordinator is to say all anew, as it does to who connects.
+    pub renewal: Notify,
 }
 
 /// What there is while the overlay joins this host.
@@ -131,9 +133,9 @@ impl Network {
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
-        let (joined, connected) = (Mutex::default(), Notify::new());
+        let (joined, connected, renewal) = (Mutex::default(), Notify::new(), Notify::new());
         let (own, traffic) = (OwnDevice::new(own), Traffic::new()?);
-        let network = Self { address, offloads, joined, sessions, orders, own, traffic, connected };
+        let network = Self { address, offloads, joined, sessions, orders, own, traffic, connected, renewal };
         Ok((network, Orders(given)))
     }
 

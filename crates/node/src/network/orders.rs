@@ -17,6 +17,35 @@ use crate::node::Node;
 /// How often it is tried again what could not be done, or is not there any more.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// So many orders wait for an installation.
+const MOST_UNDONE: usize = 4096;
+
+/// The installation that could not be made, and all that was said after it.
+#[derive(Default)]
+struct Undone(Vec<ToNode>);
+
+impl Undone {
+    /// One more; of what says all that there is of something only the last counts. False if there is no room for it.
+    fn push(&mut self, order: ToNode) -> bool {
+        if matches!(order, ToNode::Install { .. }) {
+            self.0.clear();
+        }
+        let says_all = matches!(order, ToNode::Devices { .. } | ToNode::Use { .. });
+        let is_same =
+            |before: &&mut ToNode| std::mem::discriminant(*before) == std::mem::discriminant(&order);
+        // It stays where it was first: what was said in between is about devices that are there by then.
+        if let Some(before) = self.0.iter_mut().find(is_same).filter(|_| says_all) {
+            *before = order;
+            return true;
+        }
+        let has_room = self.0.len() < MOST_UNDONE;
+        if has_room {
+            self.0.push(order);
+        }
+        has_room
+    }
+}
+
 /// Something that the coordinator has said.
 pub enum Order {
     /// To be done.
@@ -55,8 +84,7 @@ impl Node {
     pub async fn follow_orders(self: Arc<Self>, mut orders: Orders) {
         let mut again = interval(AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The installation that could not be made, and all that was said after it.
-        let mut undone = Vec::new();
+        let mut undone = Undone::default();
         loop {
             tokio::select! {
                 order = orders.0.recv() => match order {
@@ -65,18 +93,20 @@ impl Node {
                         self.answer_question(number, question, &outbox).await;
                     }
                     Some(Order::Do(order)) => {
-                        if matches!(order, ToNode::Install { .. }) {
-                            undone.clear();
+                        if !undone.push(order) {
+                            // Who connects is told all anew.
+                            tracing::warn!("too much was said since a topology could not be installed");
+                            undone.0.clear();
+                            self.network.renewal.notify_one();
                         }
-                        undone.push(order);
                         // What could not be installed is tried again in its time.
-                        if undone.len() == 1 {
-                            self.carry_out_all(&mut undone).await;
+                        if undone.0.len() == 1 {
+                            self.carry_out_all(&mut undone.0).await;
                         }
                     }
                 },
                 _ = again.tick() => {
-                    self.carry_out_all(&mut undone).await;
+                    self.carry_out_all(&mut undone.0).await;
                     if let Some(joined) = &mut *self.network.lock().await {
                         joined.devices.mend().await;
                     }
@@ -157,5 +187,51 @@ impl Joined {
         if let Err(refused) = self.devices.commit(entry) {
             tracing::warn!("where {mac} is cannot be noted: {refused}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use overlay::Mac;
+    use overlay::topology::{NodeId, Topology, Version};
+
+    use super::*;
+
+    fn install() -> ToNode {
+        let topology = Topology::mesh(Version(1), &[NodeId(1)]).unwrap();
+        ToNode::Install { overlay: 1, topology, plain: vec![], hosts: vec![] }
+    }
+
+    fn withdraw(number: u64) -> ToNode {
+        ToNode::Withdraw { mac: Mac([2, 0, 0, 0, 0, 1]), epoch: Epoch(number) }
+    }
+
+    fn devices(moving: u8) -> ToNode {
+        ToNode::Devices { devices: vec![], moving: vec![Mac([2, 0, 0, 0, 0, moving])] }
+    }
+
+    fn use_version(version: u32) -> ToNode {
+        ToNode::Use { version: Version(version) }
+    }
+
+    #[test]
+    fn what_says_all_is_kept_once_where_it_was_said_first() {
+        let mut undone = Undone::default();
+        let said =
+            [install(), devices(1), withdraw(1), use_version(1), devices(2), withdraw(2), use_version(2)];
+        assert!(said.into_iter().all(|order| undone.push(order)));
+        assert_eq!(undone.0, [install(), devices(2), withdraw(1), use_version(2), withdraw(2)]);
+        assert!(undone.push(install()));
+        assert_eq!(undone.0, [install()], "all is said anew after it");
+    }
+
+    #[test]
+    fn not_more_than_so_much_waits_for_an_installation() {
+        let mut undone = Undone::default();
+        assert!(undone.push(install()) && undone.push(devices(1)));
+        let taken = (0..10 * MOST_UNDONE as u64).filter(|number| undone.push(withdraw(*number))).count();
+        assert!(taken == MOST_UNDONE - 2 && undone.0.len() == MOST_UNDONE);
+        assert!(undone.push(devices(2)), "that takes no room");
+        assert!(undone.push(install()));
     }
 }
