@@ -144,27 +144,9 @@ impl Node {
                 }
             }
             ToNode::NotPlugged { reason } => self.network.own.fail(&reason),
-            ToNode::Devices { devices, moving } => {
+            order => {
                 if let Some(joined) = &mut *self.network.lock().await {
-                    joined.moving = moving.into_iter().collect();
-                    // What follows is told from the beginning.
-                    joined.told.clear();
-                    joined.devices.set(devices, &joined.moving).await;
-                }
-            }
-            ToNode::Stations { entries, all_until } => {
-                if let Some(joined) = &mut *self.network.lock().await {
-                    joined.hear_of_stations(entries, all_until);
-                }
-            }
-            ToNode::Station(entry) => {
-                if let Some(joined) = &*self.network.lock().await {
-                    joined.note(entry);
-                }
-            }
-            ToNode::Withdraw { mac, epoch } => {
-                if let Some(joined) = &*self.network.lock().await {
-                    joined.plane.command(|switch, now, _| switch.withdraw(mac, epoch, now));
+                    joined.obey(order).await;
                 }
             }
         }
@@ -172,6 +154,24 @@ impl Node {
 }
 
 impl Joined {
+    /// Does what is said of devices and stations.
+    pub(super) async fn obey(&mut self, order: ToNode) {
+        match order {
+            ToNode::Install { .. } | ToNode::Use { .. } | ToNode::NotPlugged { .. } => {}
+            ToNode::Devices { devices, moving } => {
+                self.moving = moving.into_iter().collect();
+                // What follows is told from the beginning.
+                self.told.clear();
+                self.devices.set(devices, &self.moving).await;
+            }
+            ToNode::Stations { entries, all_until } => self.hear_of_stations(entries, all_until),
+            ToNode::Station(entry) => self.note(entry),
+            ToNode::Withdraw { mac, epoch } => {
+                self.plane.command(|switch, now, _| switch.withdraw(mac, epoch, now));
+            }
+        }
+    }
+
     fn hear_of_stations(&mut self, entries: Vec<Entry>, all_until: Option<Epoch>) {
         self.told.extend(entries);
         let Some(until) = all_until else { return };
