@@ -68,6 +68,7 @@ pub const TARGETS: &[Target] = &[
         rounds: 20_000,
     },
     Target { name: "switch", body: overlay_node::switch, seeds: overlay_node::switch_seeds, rounds: 5_000 },
+    Target { name: "trains", body: messages::trains, seeds: messages::trains_seeds, rounds: 2_000 },
     Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
     Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },
     Target { name: "ring-link", body: link::over_ring, seeds: link::ring_seeds, rounds: 500 },

@@ -1,6 +1,7 @@
 //! What is decoded as a whole. What has been understood is said again, and must mean the same.
 
 use std::fmt::Debug;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -14,6 +15,7 @@ use fabric::{Epoch, FabricId, ProcessId, Vid};
 use moves::entry::{Entry as NodeEntry, NodeRecord};
 use moves::journal::{MoveRecord, Record};
 use moves::{HostName, MoveId};
+use rpc::datagrams::{LONGEST, Train, Trains};
 use rpc::enrol;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
@@ -238,6 +240,90 @@ fn spec() -> InstanceSpec {
         limits: Vec::new(),
         network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
     }
+}
+
+/// So much of a connection is read in a run: more than is there at a time.
+const MOST_READ: usize = 160 * 1024;
+
+/// Datagrams over a connection, which is read in pieces as they come. However they are cut, what stands there is understood.
+///
+/// # Panics
+/// If it is not.
+pub fn trains(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    // Small pieces cut everything, large ones fill the buffer.
+    let scale = input.pick(&[1, 16, 256, 4096]);
+    let pieces: Vec<usize> = input.bytes().iter().map(|piece| (usize::from(*piece) + 1) * scale).collect();
+    let stretch = usize::from(input.byte()) + 1;
+    let mut read = input.rest().repeat(stretch);
+    read.truncate(MOST_READ);
+    assert_eq!(understand(&read, &pieces), expected(&read));
+}
+
+/// Trains, and whether they end in the middle of one, or what comes next is none.
+type Understood = (Vec<(usize, Vec<u8>)>, Result<bool, ErrorKind>);
+
+/// What stands in `bytes`.
+fn expected(mut bytes: &[u8]) -> Understood {
+    let mut found = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        if length != 0 && !(3..=2 + LONGEST).contains(&length) {
+            return (found, Err(ErrorKind::InvalidData));
+        }
+        let Some((frame, rest)) = rest.split_at_checked(length) else { return (found, Ok(true)) };
+        if let Some((each, datagrams)) = frame.split_first_chunk() {
+            let each = u16::from_le_bytes(*each).into();
+            if each == 0 {
+                return (found, Err(ErrorKind::InvalidData));
+            }
+            found.push((each, datagrams.to_vec()));
+        }
+        bytes = rest;
+    }
+    (found, Ok(!bytes.is_empty()))
+}
+
+/// The trains in `bytes` that are read in `pieces`, over and over, and how it ends.
+fn understand(mut bytes: &[u8], pieces: &[usize]) -> Understood {
+    let (mut trains, mut found) = (Trains::new(), Vec::new());
+    let mut pieces = pieces.iter().chain([&1]).cycle();
+    loop {
+        match trains.next() {
+            Ok(Some(Train { datagrams, each })) => found.push((each, datagrams.to_vec())),
+            Ok(None) if bytes.is_empty() => return (found, Ok(trains.is_cut())),
+            Ok(None) => {
+                let room = trains.room();
+                assert!(!room.is_empty());
+                let length = pieces.next().map_or(1, |piece| *piece).min(room.len()).min(bytes.len());
+                room[..length].copy_from_slice(&bytes[..length]);
+                trains.filled(length);
+                bytes = &bytes[length..];
+            }
+            Err(error) => return (found, Err(error.kind())),
+        }
+    }
+}
+
+/// Trains, nothing, and what is no frame, in pieces of several sizes.
+#[must_use]
+pub fn trains_seeds() -> Vec<Vec<u8>> {
+    let train = |each: u16, datagrams: &[u8]| {
+        let length = (2 + datagrams.len()) as u32;
+        [&length.to_le_bytes()[..], &each.to_le_bytes(), datagrams].concat()
+    };
+    let nothing = 0_u32.to_le_bytes().to_vec();
+    let too_long = (LONGEST as u32 + 3).to_le_bytes().to_vec();
+    let streams = [
+        [train(100, &[7; 250]), nothing.clone(), train(9, &[8; 9])].concat(),
+        [train(1400, &[7; 1400]), train(0, &[1])].concat(),
+        [nothing, too_long].concat(),
+        train(60_000, &[9; LONGEST]),
+        train(1, &[1; 40])[..20].to_vec(),
+    ];
+    let pieces = [&[0, 2, 0, 6, 0][..], &[1, 1, 255, 3], &[3, 3, 20, 0, 255, 1], &[2, 0, 2]];
+    let script = |pieces: &[u8], stream: &[u8]| [pieces, stream].concat();
+    streams.iter().flat_map(|stream| pieces.map(|pieces| script(pieces, stream))).collect()
 }
 
 /// What stores hold: it was ours, and the disk may have changed it.

@@ -66,6 +66,7 @@ targets! {
     merge "merge",
     content "content",
     switch "switch",
+    trains "trains",
     ring "ring",
     stream_link "stream-link",
     ring_link "ring-link",

@@ -126,13 +126,7 @@ impl Outlet {
         stream.limit_unsent(UNSENT)?;
         let (reader, writer) = tokio::io::split(stream);
         let writing = tokio::spawn(write(self.0.clone(), writer));
-        Ok(Inbox {
-            reader,
-            buffer: vec![0; BUFFER].into(),
-            filled: 0..0,
-            writer: writing.abort_handle(),
-            _outlet: self,
-        })
+        Ok(Inbox { reader, trains: Trains::new(), writer: writing.abort_handle(), _outlet: self })
     }
 }
 
@@ -140,11 +134,82 @@ impl Outlet {
 #[derive(Debug)]
 pub struct Inbox {
     reader: ReadHalf<Stream>,
-    buffer: Box<[u8]>,
-    /// What of it was read and is not taken yet.
-    filled: Range<usize>,
+    trains: Trains,
     writer: AbortHandle,
     _outlet: Outlet,
+}
+
+/// What was read of a connection and is not taken yet.
+#[derive(Debug)]
+pub struct Trains {
+    buffer: Box<[u8]>,
+    filled: Range<usize>,
+}
+
+impl Default for Trains {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Trains {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { buffer: vec![0; BUFFER].into(), filled: 0..0 }
+    }
+
+    /// Where what is read next belongs; never empty if [`Self::next`] has said `None`.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.buffer.len() - self.filled.start < LENGTH + EACH + LONGEST {
+            self.buffer.copy_within(self.filled.clone(), 0);
+            self.filled = 0..self.filled.len();
+        }
+        &mut self.buffer[self.filled.end..]
+    }
+
+    /// So many bytes were read into [`Self::room`], at most all of it.
+    pub fn filled(&mut self, bytes: usize) {
+        self.filled.end += bytes;
+    }
+
+    /// The next datagrams; `None` if more has to be read.
+    ///
+    /// # Errors
+    /// `InvalidData` if what comes next is no frame.
+    #[expect(clippy::should_implement_trait, reason = "what is returned is borrowed")]
+    pub fn next(&mut self) -> io::Result<Option<Train<'_>>> {
+        let frame = self.next_frame()?;
+        Ok(frame.map(|frame| self.train(frame)))
+    }
+
+    /// Whether a part of a frame is there.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        !self.filled.is_empty()
+    }
+
+    /// Takes the next frame that says something, and returns where it is, without its length.
+    fn next_frame(&mut self) -> io::Result<Option<Range<usize>>> {
+        loop {
+            match first(&self.buffer[self.filled.clone()])? {
+                First::Nothing => self.filled.start += LENGTH,
+                First::Frame(length) => {
+                    let begin = self.filled.start + LENGTH;
+                    self.filled.start = begin + length;
+                    return Ok(Some(begin..begin + length));
+                }
+                First::Cut => return Ok(None),
+            }
+        }
+    }
+
+    fn train(&mut self, frame: Range<usize>) -> Train<'_> {
+        let (each, datagrams) = self.buffer[frame].split_at_mut(EACH);
+        Train { datagrams, each: usize::from(u16::from_le_bytes([each[0], each[1]])) }
+    }
 }
 
 /// Datagrams that have come together.
@@ -163,33 +228,15 @@ impl Inbox {
     /// `TimedOut` if it is silent; `InvalidData` if it sends what is no frame.
     pub async fn receive(&mut self) -> io::Result<Option<Train<'_>>> {
         loop {
-            match first(&self.buffer[self.filled.clone()])? {
-                First::Nothing => self.filled.start += LENGTH,
-                First::Frame(length) => {
-                    let begin = self.filled.start + LENGTH;
-                    self.filled.start = begin + length;
-                    let (each, datagrams) = self.buffer[begin..begin + length].split_at_mut(EACH);
-                    let each = usize::from(u16::from_le_bytes([each[0], each[1]]));
-                    return Ok(Some(Train { datagrams, each }));
-                }
-                First::Cut if self.read().await? => {}
-                First::Cut if self.filled.is_empty() => return Ok(None),
-                First::Cut => return Err(frame::cut()),
+            if let Some(frame) = self.trains.next_frame()? {
+                return Ok(Some(self.trains.train(frame)));
+            }
+            match timeout(SILENCE, self.reader.read(self.trains.room())).await?? {
+                0 if self.trains.is_cut() => return Err(frame::cut()),
+                0 => return Ok(None),
+                read => self.trains.filled(read),
             }
         }
-    }
-
-    /// Reads more; false at the stream's end.
-    async fn read(&mut self) -> io::Result<bool> {
-        if self.filled.is_empty() {
-            self.filled = 0..0;
-        } else if self.buffer.len() - self.filled.start < LENGTH + EACH + LONGEST {
-            self.buffer.copy_within(self.filled.clone(), 0);
-            self.filled = 0..self.filled.len();
-        }
-        let read = timeout(SILENCE, self.reader.read(&mut self.buffer[self.filled.end..])).await??;
-        self.filled.end += read;
-        Ok(read > 0)
     }
 }
 
