@@ -1,6 +1,6 @@
 #!/bin/sh
 # A LAN with a machine on it that is its DHCP server, behind the bridge `home` of this network namespace. Writes the PID of
-# that machine, and goes on until it is killed.
+# that machine and its own one, by which others find the bridge, and goes on until it is killed.
 #
 #   home_lan.sh SCRATCH     SCRATCH: a folder for the server's leases
 set -eu
@@ -17,4 +17,5 @@ unshare --net --kill-child --fork sh -eu -c '
 until [ -s "$1/pid" ]; do sleep 0.02; done
 ip link set home0 master home up
 echo "machine $(cat "$1/pid")"
+echo "bridge $$"
 wait

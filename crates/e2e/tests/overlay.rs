@@ -1,6 +1,6 @@
 //! The overlay between the hosts of a lab: what goes through it does not notice what becomes of links and daemons.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHost, NetLink, NetStatus, NetTunnel};
@@ -152,6 +152,60 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
         stream.end()?;
     }
     net(&lab, &["detach", "h2", "transhume0"]).map(drop)
+}
+
+#[test]
+fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let scratch = tempfile::tempdir()?;
+    let folder = scratch.path().to_str().context("a path")?;
+    let mut home = Program::start(&mut lab.command(&["lab", "exec", "h2", "--", HOME_LAN, folder]))?;
+    let machine = home.wait_for(LIMIT, |line| line.strip_prefix("machine ").map(str::to_owned))?;
+    let bridge = home.wait_for(LIMIT, |line| line.strip_prefix("bridge ").map(str::to_owned))?;
+    for (host, line) in [
+        ("h1", "link add home type bridge"),
+        ("h1", &format!("link add cable type veth peer name cable netns {bridge}")),
+        ("h1", "link set cable master home up"),
+        ("h1", "link set home up"),
+        ("h2", "link set cable master home up"),
+    ] {
+        let line: Vec<_> = ["lab", "exec", host, "--", "ip"].into_iter().chain(line.split(' ')).collect();
+        run(&mut lab.command(&line), LIMIT)?.success()?;
+    }
+    net(&lab, &["proxy", "h2", "--bridge", "home"])?;
+    net(&lab, &["attach", "h3", "tap1", "--address", "192.168.7.3/24"])?;
+    let network = format!("--net=/proc/{machine}/ns/net");
+    let on_lan = ["h2", "--", "nsenter", &network];
+    let mut from_lan = Stream::start(&lab, &on_lan, &["h3", "--"], "192.168.7.3")?;
+    let mut to_lan = Stream::start(&lab, &["h3", "--"], &on_lan, "192.168.7.1")?;
+    let mut go_on = |what: &str| {
+        from_lan.goes_on().and_then(|()| to_lan.goes_on()).with_context(|| format!("{what}\n{}", lab.logs()))
+    };
+    go_on("through one proxy")?;
+    let proxies = || {
+        let devices =
+            status(&lab)?.hosts.into_iter().filter_map(|host| Some((host.name, host.state?.devices)));
+        let proxies =
+            devices.flat_map(|(host, devices)| devices.into_iter().map(move |device| (host.clone(), device)));
+        let of_lan = proxies.filter(|(_, device)| device.name == "transhume0");
+        anyhow::Ok(
+            of_lan.map(|(host, device)| (host, device.blocked_s > 0, device.loops)).collect::<Vec<_>>(),
+        )
+    };
+    net(&lab, &["proxy", "h1", "--bridge", "home"])?;
+    let one_is_blocked = [("h1".into(), false, 0), ("h2".into(), true, 1)];
+    lab.eventually("one is blocked", || Ok(proxies()? == one_is_blocked))?;
+    let blocked = Instant::now();
+    while blocked.elapsed() < Duration::from_secs(8) {
+        go_on("through the other one")?;
+    }
+    ensure!(proxies()? == one_is_blocked, "it was not blocked all the time: {:?}", proxies()?);
+    net(&lab, &["detach", "h1", "transhume0"])?;
+    lab.eventually("the other one takes over", || Ok(proxies()? == [("h2".into(), false, 1)]))?;
+    go_on("through the first one again")?;
+    from_lan.end()?;
+    to_lan.end()
 }
 
 #[test]
