@@ -4,8 +4,8 @@ mod support;
 
 use overlay::Mac;
 use overlay::switch::{
-    Destination, FloodRates, From, Label, Limits, Origin, Parcel, PortId, PortKind, Rate, Reason, Switch, To,
-    Verdict,
+    Destination, Entry, FloodRates, From, Label, Limits, Origin, Parcel, PortId, PortKind, Rate, Reason,
+    Switch, To, Verdict,
 };
 use overlay::topology::{NodeId, Topology, Version};
 use std::time::Duration;
@@ -366,6 +366,32 @@ fn of_a_closed_way_all_nodes_learn_anew_and_tell_their_lans_where_stations_are()
     };
     assert!(again(&mut switch, NOW + SECOND / 10), "many notices are as one");
     assert!(!again(&mut switch, NOW + SECOND));
+}
+
+#[test]
+fn lans_are_told_of_so_many_stations_at_a_time() {
+    let mut switch = switch();
+    for number in 0..1000_u16 {
+        let [high, low] = number.to_be_bytes();
+        push(&mut switch, &Entry { mac: Mac([2, 0, 0, 1, high, low]), ..entry(1, RIGHT, None, 1) });
+    }
+    switch.attach(PortId(4), PortKind::Lan);
+    close_lan(&mut switch);
+    let mut told = vec![];
+    let mut times = 0;
+    loop {
+        let mut said = vec![];
+        switch.tick(NOW, &mut said);
+        if said.is_empty() {
+            break;
+        }
+        assert!(said.len() <= 256 && said.iter().all(|parcel| parcel.to == To::Port(PortId(4))));
+        told.extend(said.iter().map(|parcel| parcel.bytes[6..12].to_vec()));
+        times += 1;
+    }
+    told.sort();
+    told.dedup();
+    assert!(times == 3 && told.len() == 1000 - 256, "the first of them with the notice: {times}");
 }
 
 #[test]
