@@ -324,6 +324,50 @@ fn what_was_learned_is_forgotten_when_a_way_into_a_lan_is_closed_or_opened() {
 }
 
 #[test]
+fn a_way_into_a_lan_that_is_taken_away_is_told_of_too() {
+    let mut switch = switch();
+    let notices = close_lan(&mut switch);
+    let now = NOW + SECOND * 20;
+    for tenths in 0..50 {
+        switch.tick(now + SECOND * tenths / 10, &mut vec![]);
+    }
+    let now = now + SECOND * 5;
+    let count = |switch: &mut Switch| {
+        let mut said = vec![];
+        switch.tick(now, &mut said);
+        said.iter().filter(|parcel| parcel.bytes == notices[0].bytes).count()
+    };
+    switch.detach(ONE);
+    assert_eq!(count(&mut switch), 0, "that is no LAN");
+    switch.detach(LAN);
+    assert_eq!(count(&mut switch), 2);
+}
+
+#[test]
+fn all_stations_have_their_turn_though_changes_come_and_come() {
+    let mut switch = switch();
+    for number in 0..2000_u16 {
+        let [high, low] = number.to_be_bytes();
+        let mac = Mac([2, 9, 0, 0, high, low]);
+        push(&mut switch, &Entry { mac, ..entry(1, RIGHT, None, 1) });
+    }
+    let notice = close_lan(&mut switch)[0].bytes.clone();
+    let open = NOW + SECOND * 10;
+    let mut said = vec![];
+    for tenths in 0..12 {
+        let now = open + SECOND * tenths / 10;
+        if tenths % 6 == 0 {
+            forward_at(&mut switch, link(LEFT, LEFT, Destination::Everyone), &notice, now);
+        }
+        switch.tick(now, &mut said);
+    }
+    let told =
+        said.iter().filter(|parcel| parcel.to == To::Port(LAN) && parcel.bytes[12..14] == [0x80, 0x35]);
+    let told: std::collections::HashSet<_> = told.map(|parcel| parcel.bytes[6..12].to_vec()).collect();
+    assert!(told.len() >= 2000, "{} of 2000", told.len());
+}
+
+#[test]
 fn of_a_closed_way_all_nodes_learn_anew_and_tell_their_lans_where_stations_are() {
     let mut other = Switch::new(LEFT, 9, Limits::default());
     other.install(row(1).routes(LEFT).unwrap()).unwrap();

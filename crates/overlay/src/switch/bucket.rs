@@ -30,12 +30,17 @@ pub(super) enum Flood {
     Unknown,
     /// A frame to all, or to a group.
     Broadcast,
-    /// A frame of the nodes' own: it has to get through just when all else is at its limit.
-    Nodes,
+    /// A loop probe: it has to get through just when all else is at its limit.
+    Probe,
+    /// A notice of a change, too.
+    Notice,
 }
 
 /// Of all nodes' probes, those of hundreds pass; they are for finding loops, and one is enough.
-const NODES: Rate = Rate { frames: 256, bytes: 256 * 64 };
+const PROBES: Rate = Rate { frames: 256, bytes: 256 * 64 };
+
+/// More than a node has to say. Stations may send probes, but no notices: these have a limit of their own.
+const NOTICES: Rate = Rate { frames: 16, bytes: 16 * 64 };
 
 /// Tokens of one kind.
 #[derive(Clone, Copy, Debug)]
@@ -93,13 +98,15 @@ impl Limit {
 pub(super) struct FloodLimits {
     unknown: Limit,
     broadcast: Limit,
-    nodes: Limit,
+    probes: Limit,
+    notices: Limit,
 }
 
 impl FloodLimits {
     pub fn new(rates: FloodRates) -> Self {
-        let [unknown, broadcast, nodes] = [rates.unknown, rates.broadcast, NODES].map(Limit::new);
-        Self { unknown, broadcast, nodes }
+        let rates = [rates.unknown, rates.broadcast, PROBES, NOTICES];
+        let [unknown, broadcast, probes, notices] = rates.map(Limit::new);
+        Self { unknown, broadcast, probes, notices }
     }
 
     /// Whether a frame of `bytes` may pass now; if so it counts.
@@ -107,7 +114,8 @@ impl FloodLimits {
         let limit = match kind {
             Flood::Unknown => &mut self.unknown,
             Flood::Broadcast => &mut self.broadcast,
-            Flood::Nodes => &mut self.nodes,
+            Flood::Probe => &mut self.probes,
+            Flood::Notice => &mut self.notices,
         };
         limit.admits(bytes, now)
     }
@@ -133,6 +141,8 @@ mod tests {
         let mut limits = limits();
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 10);
         assert_eq!(passing(&mut limits, Flood::Broadcast, 64, SECOND), 5);
+        assert_eq!(passing(&mut limits, Flood::Probe, 1025, SECOND), 15);
+        assert_eq!(passing(&mut limits, Flood::Notice, 64, SECOND), 16, "also when somebody forges probes");
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND * 3 / 2), 5);
         assert_eq!(passing(&mut limits, Flood::Unknown, 300, SECOND * 100), 3);
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 1, "time that goes back gives nothing");

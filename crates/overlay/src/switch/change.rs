@@ -37,8 +37,9 @@ pub(super) struct Changes {
     notices: u8,
     due: Duration,
     heard: Option<Duration>,
-    /// Stations of which the LANs here have yet to be told.
+    /// Stations of which the LANs here have yet to be told, and whether that is to be done once more.
     unannounced: Vec<Mac>,
+    once_more: bool,
 }
 
 /// Whether a frame is a notice.
@@ -64,8 +65,21 @@ impl Switch {
 
     fn learn_anew(&mut self) {
         self.learned.forget_all();
-        if self.ports.have_lan() {
+        // Were it begun anew each time, the last stations' turn might never come.
+        self.changes.once_more = true;
+    }
+
+    fn announce_next(&mut self, now: Duration, out: &mut Vec<Parcel>) {
+        if self.changes.unannounced.is_empty()
+            && std::mem::take(&mut self.changes.once_more)
+            && self.ports.have_lan()
+        {
             self.changes.unannounced = self.managed.iter().map(|(mac, ..)| mac).collect();
+            self.changes.unannounced.sort_unstable();
+        }
+        let rest = self.changes.unannounced.len().saturating_sub(AT_A_TIME);
+        for mac in self.changes.unannounced.split_off(rest) {
+            self.announce(mac, now, out);
         }
     }
 
@@ -80,10 +94,7 @@ impl Switch {
             self.send_notice(out);
             self.learn_anew();
         }
-        let rest = self.changes.unannounced.len().saturating_sub(AT_A_TIME);
-        for mac in self.changes.unannounced.split_off(rest) {
-            self.announce(mac, now, out);
-        }
+        self.announce_next(now, out);
     }
 
     fn send_notice(&self, out: &mut Vec<Parcel>) {

@@ -92,7 +92,8 @@ impl Switch {
         let passing = Passing { frame, front, ingress: label.ingress, forwarded: false, now };
         let probe = Probe::of(&front, frame.bytes);
         let is_notice = is_notice(&front, frame.bytes);
-        self.limit_node(probe.is_some() || is_notice, &passing)?;
+        let own = if is_notice { Some(Flood::Notice) } else { probe.as_ref().map(|_| Flood::Probe) };
+        self.limit_node(own, &passing)?;
         let before = out.len();
         self.pass_on(label, out);
         let delivered = match probe {
@@ -114,13 +115,10 @@ impl Switch {
         Ok(Verdict::Flooded)
     }
 
-    /// Counts what comes from the ingress node for many. `is_nodes`: it is a frame of the nodes' own.
-    fn limit_node(&mut self, is_nodes: bool, passing: &Passing<'_>) -> Result<(), Reason> {
-        let kind = match passing.front.destination {
-            _ if is_nodes => Flood::Nodes,
-            group if group.is_group() => Flood::Broadcast,
-            _ => Flood::Unknown,
-        };
+    /// Counts what comes from the ingress node for many. `own`: what it is if it is a frame of the nodes' own.
+    fn limit_node(&mut self, own: Option<Flood>, passing: &Passing<'_>) -> Result<(), Reason> {
+        let many = if passing.front.destination.is_group() { Flood::Broadcast } else { Flood::Unknown };
+        let kind = own.unwrap_or(many);
         let rates = self.limits.node_flood;
         let limits = self.node_flood.entry(passing.ingress).or_insert_with(|| FloodLimits::new(rates));
         limit(limits, kind, passing)

@@ -119,7 +119,7 @@ impl Switch {
     /// is whether one LAN has two ways in.
     fn relay(&mut self, from: PortId, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
         let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
-        limit(&mut port.flood, Flood::Nodes, passing)?;
+        limit(&mut port.flood, Flood::Probe, passing)?;
         self.to_everyone(out);
         Ok(Verdict::Flooded)
     }

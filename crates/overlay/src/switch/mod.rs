@@ -208,6 +208,10 @@ impl Switch {
 
     /// A port is not there any more, nor is what was kept for it.
     pub fn detach(&mut self, port: PortId) {
+        let was_lan = self.ports.get(port).is_some_and(|port| port.kind == PortKind::Lan);
+        if was_lan {
+            self.lan_has_changed(Duration::ZERO);
+        }
         if self.ports.detach(port) {
             self.learned.forget_port(port);
             self.moves.forget_port(port);
