@@ -27,8 +27,10 @@ struct Undone(Vec<ToNode>);
 impl Undone {
     /// One more; of what says all that there is of something only the last counts. False if there is no room for it.
     fn push(&mut self, order: ToNode) -> bool {
-        if matches!(order, ToNode::Install { .. }) {
-            self.0.clear();
+        if let ToNode::Install { overlay, .. } = &order {
+            self.begin_anew(*overlay);
+            self.0.insert(0, order);
+            return true;
         }
         let says_all = matches!(order, ToNode::Devices { .. } | ToNode::Use { .. });
         let is_same =
@@ -43,6 +45,17 @@ impl Undone {
             self.0.push(order);
         }
         has_room
+    }
+
+    /// Another installation takes the place of the one that could not be made. What was said of devices and stations is not said
+    /// again, unless that is another overlay's.
+    fn begin_anew(&mut self, overlay: u64) {
+        match self.0.first() {
+            Some(ToNode::Install { overlay: before, .. }) if *before == overlay => {
+                self.0.retain(|order| !matches!(order, ToNode::Install { .. } | ToNode::Use { .. }));
+            }
+            _ => self.0.clear(),
+        }
     }
 }
 
@@ -93,6 +106,7 @@ impl Node {
                         self.answer_question(number, question, &outbox).await;
                     }
                     Some(Order::Do(order)) => {
+                        let may_help = matches!(order, ToNode::Install { .. });
                         if !undone.push(order) {
                             // Who connects is told all anew.
                             tracing::warn!("too much was said since a topology could not be installed");
@@ -100,7 +114,7 @@ impl Node {
                             self.network.renewal.notify_one();
                         }
                         // What could not be installed is tried again in its time.
-                        if undone.0.len() == 1 {
+                        if may_help || undone.0.len() == 1 {
                             self.carry_out_all(&mut undone.0).await;
                         }
                     }
@@ -197,9 +211,9 @@ mod tests {
 
     use super::*;
 
-    fn install() -> ToNode {
-        let topology = Topology::mesh(Version(1), &[NodeId(1)]).unwrap();
-        ToNode::Install { overlay: 1, topology, plain: vec![], hosts: vec![] }
+    fn install(overlay: u64, version: u32) -> ToNode {
+        let topology = Topology::mesh(Version(version), &[NodeId(1)]).unwrap();
+        ToNode::Install { overlay, topology, plain: vec![], hosts: vec![] }
     }
 
     fn withdraw(number: u64) -> ToNode {
@@ -218,20 +232,26 @@ mod tests {
     fn what_says_all_is_kept_once_where_it_was_said_first() {
         let mut undone = Undone::default();
         let said =
-            [install(), devices(1), withdraw(1), use_version(1), devices(2), withdraw(2), use_version(2)];
+            [install(1, 1), devices(1), withdraw(1), use_version(1), devices(2), withdraw(2), use_version(2)];
         assert!(said.into_iter().all(|order| undone.push(order)));
-        assert_eq!(undone.0, [install(), devices(2), withdraw(1), use_version(2), withdraw(2)]);
-        assert!(undone.push(install()));
-        assert_eq!(undone.0, [install()], "all is said anew after it");
+        assert_eq!(undone.0, [install(1, 1), devices(2), withdraw(1), use_version(2), withdraw(2)]);
+        assert!(undone.push(install(1, 2)));
+        assert_eq!(
+            undone.0,
+            [install(1, 2), devices(2), withdraw(1), withdraw(2)],
+            "only versions are said anew"
+        );
+        assert!(undone.push(install(2, 1)));
+        assert_eq!(undone.0, [install(2, 1)], "of another overlay all is said anew");
     }
 
     #[test]
     fn not_more_than_so_much_waits_for_an_installation() {
         let mut undone = Undone::default();
-        assert!(undone.push(install()) && undone.push(devices(1)));
+        assert!(undone.push(install(1, 1)) && undone.push(devices(1)));
         let taken = (0..10 * MOST_UNDONE as u64).filter(|number| undone.push(withdraw(*number))).count();
         assert!(taken == MOST_UNDONE - 2 && undone.0.len() == MOST_UNDONE);
         assert!(undone.push(devices(2)), "that takes no room");
-        assert!(undone.push(install()));
+        assert!(undone.push(install(1, 2)));
     }
 }
