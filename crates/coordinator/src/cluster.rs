@@ -81,6 +81,12 @@ pub enum AskError {
     Refused(Failure),
 }
 
+impl From<Failure> for AskError {
+    fn from(failure: Failure) -> Self {
+        Self::Refused(failure)
+    }
+}
+
 impl From<AskError> for Failure {
     fn from(error: AskError) -> Self {
         match error {

@@ -10,7 +10,7 @@ use store::DeviceKey;
 
 use super::plan::{self, Plan, Terms};
 use super::{devices, moves, use_plan};
-use crate::cluster::{Cluster, Inner};
+use crate::cluster::{AskError, Cluster, Inner};
 use crate::failure;
 
 /// How long a node may take to make a device.
@@ -33,7 +33,8 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
                 lay_first(cluster, &host).await?;
             }
             let host = member(cluster, &host).await?;
-            whole(attach(cluster.clone(), host, device, purpose)).await?;
+            let attached = attach(cluster.clone(), host, device, purpose);
+            whole(async { attached.await.map_err(not_attached) }).await?;
         }
         NetChange::Detach { host, device } => {
             let name = HostName::new(&host).map_err(|_| failure::no_host(&host))?;
@@ -132,12 +133,24 @@ async fn whole<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
 }
 
+fn not_attached(error: AskError) -> Failure {
+    match error {
+        AskError::Silent(host) => {
+            let way_out =
+                "the device is noted, and made when the host is back; `transhume net detach` takes it away";
+            Failure::new(format!("host {host} did not answer"), way_out)
+        }
+        error => error.into(),
+    }
+}
+
+/// Notes a device, and has the node of `host` make it. One of which that does not say whether it has stays noted: it may be in use.
 pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
     name: String,
     purpose: Purpose,
-) -> Result<(), Failure> {
+) -> Result<(), AskError> {
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
@@ -151,21 +164,15 @@ pub(super) async fn attach(
     let asked = cluster.ask_net(&host, Question::Attach(device.for_node(&name)), DEVICE_LIMIT).await;
     let inner = &mut *cluster.lock();
     inner.devices.end(&key);
-    match asked {
-        Ok(_) => {
-            let number = inner.network.plan().number(&host);
-            if let Some(entry) = number.and_then(|number| device.entry(number)) {
-                inner.order_all(ToNode::Station(entry));
-            }
-            Ok(())
+    if matches!(asked, Ok(_) | Err(AskError::Silent(_))) {
+        let number = inner.network.plan().number(&host);
+        if let Some(entry) = number.and_then(|number| device.entry(number)) {
+            inner.order_all(ToNode::Station(entry));
         }
-        Err(error) => {
-            if let Err(failure) = take_away(&cluster, inner, &host, &key) {
-                tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
-            }
-            Err(error.into())
-        }
+    } else if let Err(failure) = take_away(&cluster, inner, &host, &key) {
+        tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
     }
+    asked.map(drop)
 }
 
 /// Whatever became of the host, the device is not the overlay's any more: its node hears of it when it is back.

