@@ -32,7 +32,7 @@ const MAGIC: &[u8; 4] = b"thlc";
 
 /// What is still to be said.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct LanChanges {
     /// So many notices, and when the next one is due.
     notices: u8,
     due: Duration,
@@ -51,14 +51,14 @@ pub(super) fn is_notice(front: &Front, frame: &[u8]) -> bool {
 impl Switch {
     /// A way into a LAN was closed here, or opened.
     pub(super) fn lan_has_changed(&mut self, now: Duration) {
-        (self.changes.notices, self.changes.due) = (NOTICES, now);
+        (self.lan_changes.notices, self.lan_changes.due) = (NOTICES, now);
         self.learn_anew();
     }
 
     /// A notice has come.
     pub(super) fn hear_of_change(&mut self, now: Duration) {
-        if self.changes.heard.is_none_or(|heard| now >= heard + SAME) {
-            self.changes.heard = Some(now);
+        if self.lan_changes.heard.is_none_or(|heard| now >= heard + SAME) {
+            self.lan_changes.heard = Some(now);
             self.learn_anew();
         }
     }
@@ -66,19 +66,19 @@ impl Switch {
     fn learn_anew(&mut self) {
         self.learned.forget_all();
         // Were it begun anew each time, the last stations' turn might never come.
-        self.changes.once_more = true;
+        self.lan_changes.once_more = true;
     }
 
     fn announce_next(&mut self, now: Duration, out: &mut Vec<Parcel>) {
-        if self.changes.unannounced.is_empty()
-            && std::mem::take(&mut self.changes.once_more)
+        if self.lan_changes.unannounced.is_empty()
+            && std::mem::take(&mut self.lan_changes.once_more)
             && self.ports.have_lan()
         {
-            self.changes.unannounced = self.managed.iter().map(|(mac, ..)| mac).collect();
-            self.changes.unannounced.sort_unstable();
+            self.lan_changes.unannounced = self.managed.iter().map(|(mac, ..)| mac).collect();
+            self.lan_changes.unannounced.sort_unstable();
         }
-        let rest = self.changes.unannounced.len().saturating_sub(AT_A_TIME);
-        for mac in self.changes.unannounced.split_off(rest) {
+        let rest = self.lan_changes.unannounced.len().saturating_sub(AT_A_TIME);
+        for mac in self.lan_changes.unannounced.split_off(rest) {
             self.announce(mac, now, out);
         }
     }
@@ -88,9 +88,9 @@ impl Switch {
         if self.ports.have_opened(now) {
             self.lan_has_changed(now);
         }
-        if self.changes.notices > 0 && now >= self.changes.due {
-            self.changes.notices -= 1;
-            self.changes.due = now + NOTICE_INTERVAL;
+        if self.lan_changes.notices > 0 && now >= self.lan_changes.due {
+            self.lan_changes.notices -= 1;
+            self.lan_changes.due = now + NOTICE_INTERVAL;
             self.send_notice(out);
             self.learn_anew();
         }

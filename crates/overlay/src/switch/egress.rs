@@ -26,15 +26,18 @@ impl Switch {
                 Ok(Verdict::Forwarded)
             }
             Destination::Node(_) if label.ingress == self.me => Err(Reason::Loop),
-            Destination::Node(_) | Destination::Forwarded(_) => self.arrive(label, frame, now, out),
+            Destination::Node(_) => self.arrive(label.ingress, false, frame, now, out),
+            Destination::Forwarded(_) => self.arrive(label.ingress, true, frame, now, out),
             Destination::Everyone => self.spread(neighbour, label, frame, now, out),
         }
     }
 
-    /// A frame for one MAC, which should be here.
-    fn arrive(
+    /// A frame that came in at the node `ingress`, for one MAC, which should be here. `forwarded`: a node has sent it on
+    /// after this MAC.
+    pub(super) fn arrive(
         &mut self,
-        label: Label,
+        ingress: NodeId,
+        forwarded: bool,
         frame: Frame<'_>,
         now: Duration,
         out: &mut Vec<To>,
@@ -43,10 +46,9 @@ impl Switch {
         if front.destination.is_group() {
             return Err(Reason::Malformed);
         }
-        let forwarded = matches!(label.to, Destination::Forwarded(_));
-        let passing = Passing { frame, front, ingress: label.ingress, forwarded, now };
+        let passing = Passing { frame, front, ingress, forwarded, now };
         if !self.is_ours_sent_on(&passing) {
-            self.admit_from_node(&front, label.ingress, now)?;
+            self.admit_from_node(&front, ingress, now)?;
         }
         match self.find(&front, now) {
             Some(Place::Port(port)) => self.hand_over(port, &passing, out),

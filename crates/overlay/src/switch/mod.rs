@@ -14,7 +14,7 @@
 //!   follows when a way into a LAN is closed or opened.
 //! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
 //! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances.
-//! * `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
+//! * `short_cuts`: what need not pass the switch. `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
 
 mod bucket;
 mod change;
@@ -30,6 +30,7 @@ mod path;
 mod ports;
 mod probe;
 mod resolution;
+mod short_cuts;
 mod state;
 mod versions;
 
@@ -43,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use crate::mac::Mac;
 use crate::topology::{NodeId, Routes, Version};
 use bucket::FloodLimits;
-use change::Changes;
+use change::LanChanges;
 use kept::Moves;
 use learned::LearnedMacs;
 use managed::ManagedMacs;
@@ -58,6 +59,7 @@ pub use managed::{Entry, MAX_ADDRESSES};
 pub use moves::{Parcel, Refused};
 pub use path::Frame;
 pub use ports::{Gate, PortKind};
+pub use short_cuts::{Changes, ShortCut};
 pub use state::{MacState, Origin, PortState, State};
 pub use versions::{InvalidVersion, KEPT_VERSIONS};
 
@@ -86,6 +88,9 @@ pub enum From {
         /// What stood before it.
         label: Label,
     },
+    /// This node, to which there is a link, by a short cut: the frame is from a station there, and for one here, as far as that
+    /// node knows.
+    ShortCut(NodeId),
 }
 
 /// Where a frame goes.
@@ -173,10 +178,11 @@ pub struct Switch {
     managed: ManagedMacs,
     learned: LearnedMacs,
     moves: Moves,
-    changes: Changes,
+    lan_changes: LanChanges,
     /// Of the nodes from which something came for many.
     node_flood: HashMap<NodeId, FloodLimits, RandomState>,
     counters: Counters,
+    changes: Changes,
     swept: Duration,
 }
 
@@ -193,9 +199,10 @@ impl Switch {
             managed: ManagedMacs::new(me, limits.grace),
             learned: LearnedMacs::new(limits.learned, limits.age),
             moves: Moves::default(),
-            changes: Changes::default(),
+            lan_changes: LanChanges::default(),
             node_flood: HashMap::default(),
             counters: Counters::default(),
+            changes: Changes::default(),
             swept: Duration::ZERO,
         }
     }
@@ -204,6 +211,7 @@ impl Switch {
     pub fn attach(&mut self, port: PortId, kind: PortKind) {
         self.detach(port);
         self.ports.attach(port, kind, self.limits.port_flood);
+        self.changes = Changes::All;
     }
 
     /// A port is not there any more, nor is what was kept for it.
@@ -215,6 +223,7 @@ impl Switch {
         if self.ports.detach(port) {
             self.learned.forget_port(port);
             self.moves.forget_port(port);
+            self.changes = Changes::All;
         }
     }
 
@@ -237,7 +246,9 @@ impl Switch {
     /// # Errors
     /// If it is not installed here, or a newer one is in use.
     pub fn use_version(&mut self, version: Version) -> Result<(), InvalidVersion> {
-        self.versions.use_version(version)
+        self.versions.use_version(version)?;
+        self.changes = Changes::All;
+        Ok(())
     }
 
     /// What is to be done about ten times a second: probes and other frames that are due are added to `out`, what is old is

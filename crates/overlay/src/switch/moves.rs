@@ -98,8 +98,9 @@ impl Switch {
         if self.home(mac) == Some(Place::Port(port)) {
             return Err(Refused::Committed(mac));
         }
-        self.ports.set_gate(port, Gate::Muted);
+        self.set_gate(port, Gate::Muted);
         self.moves.arriving.insert(mac, Arriving { port, epoch, committed: false, kept: Kept::default() });
+        self.changes.add(mac);
         Ok(())
     }
 
@@ -113,8 +114,9 @@ impl Switch {
         if self.moves.arriving.get(&mac).is_some_and(|arriving| arriving.committed) {
             return Err(Refused::Arriving(mac));
         }
-        self.ports.set_gate(port, Gate::Paused);
+        self.set_gate(port, Gate::Paused);
         self.moves.leaving.entry(mac).or_insert_with(|| Leaving { port, kept: Kept::default() });
+        self.changes.add(mac);
         Ok(())
     }
 
@@ -130,6 +132,7 @@ impl Switch {
         }
         let home = self.home_of(entry)?;
         self.managed.push(entry, Some(home), now);
+        self.changes.add(entry.mac);
         match home {
             Place::Port(port) => self.arrived(entry.mac, port, out),
             Place::Node(node) => self.left(entry, node, out),
@@ -172,7 +175,7 @@ impl Switch {
             }
             arriving => {
                 kept.append(arriving.map(|arriving| arriving.kept).unwrap_or_default());
-                self.ports.set_gate(port, Gate::Open);
+                self.set_gate(port, Gate::Open);
                 kept.release(port, out);
             }
         }
@@ -213,7 +216,8 @@ impl Switch {
     pub fn resume(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
         match self.moves.arriving.remove(&mac) {
             Some(arriving) if arriving.committed => {
-                self.ports.set_gate(arriving.port, Gate::Open);
+                self.changes.add(mac);
+                self.set_gate(arriving.port, Gate::Open);
                 arriving.kept.release(arriving.port, out);
                 Ok(())
             }
@@ -238,7 +242,8 @@ impl Switch {
                 Err(Refused::Committed(mac))
             }
             Some(arriving) => {
-                self.ports.set_gate(arriving.port, Gate::Open);
+                self.changes.add(mac);
+                self.set_gate(arriving.port, Gate::Open);
                 match self.home(mac) {
                     Some(Place::Node(node)) => self.send_on(arriving.kept, node, out),
                     // This node has not heard yet that the MAC has left it, so it does not know where to.
@@ -258,7 +263,8 @@ impl Switch {
     pub fn unpause(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
         let Some(Place::Port(_)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
         if let Some(leaving) = self.moves.leaving.remove(&mac) {
-            self.ports.set_gate(leaving.port, Gate::Open);
+            self.changes.add(mac);
+            self.set_gate(leaving.port, Gate::Open);
             leaving.kept.release(leaving.port, out);
         }
         Ok(())
@@ -270,6 +276,7 @@ impl Switch {
         let entry = Entry { mac, node: self.me, port: None, epoch, addresses: Vec::new() };
         let is_news = self.managed.push(&entry, None, now);
         if is_news {
+            self.changes.add(mac);
             self.moves.leaving.remove(&mac);
             self.moves.arriving.remove(&mac);
         }

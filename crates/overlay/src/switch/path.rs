@@ -46,6 +46,7 @@ impl Switch {
         let result = match from {
             From::Port(port) => self.enter(port, frame, now, out),
             From::Link { neighbour, label } => self.take(neighbour, label, frame, now, out),
+            From::ShortCut(node) => self.arrive(node, false, frame, now, out),
         };
         let verdict = result.unwrap_or_else(Verdict::Dropped);
         self.counters.count(&verdict);

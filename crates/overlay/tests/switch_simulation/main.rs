@@ -8,6 +8,7 @@
 
 mod control;
 mod records;
+mod short_cuts;
 mod world;
 
 use world::World;
@@ -61,6 +62,7 @@ fn what_must_hold_holds_over_many_seeds() {
     // The worlds are worth nothing if nothing happens in them.
     if seeds.end - seeds.start >= 1000 {
         assert!(tally.moves > 1000 && tally.rolled_back > 100 && tally.topologies > 1000);
+        assert!(tally.short_cuts > 1000 && tally.handed_over > 1000, "{tally:?}");
         assert!(tally.sent_on > 1000 && tally.held > 1000 && tally.answered > 1000 && tally.lost > 1000);
     }
 }

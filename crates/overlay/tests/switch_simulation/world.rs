@@ -17,6 +17,7 @@ use overlay::topology::{NodeId, Topology, Version};
 use super::Mode;
 use super::control::Message;
 use super::records::{Audience, Place, Records};
+use super::short_cuts::Carrier;
 
 /// Microseconds of virtual time in which stations send, and moves begin.
 const RUN: u64 = 400_000;
@@ -38,6 +39,9 @@ pub struct Tally {
     pub held: u64,
     pub answered: u64,
     pub lost: u64,
+    /// Frames that took a short cut, and those of them that the other node's switch had to decide on.
+    pub short_cuts: u64,
+    pub handed_over: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -50,6 +54,8 @@ impl std::ops::AddAssign for Tally {
         self.held += other.held;
         self.answered += other.answered;
         self.lost += other.lost;
+        self.short_cuts += other.short_cuts;
+        self.handed_over += other.handed_over;
     }
 }
 
@@ -59,6 +65,8 @@ pub enum Event {
     Send(usize),
     /// A frame comes over a link.
     Arrive { node: usize, neighbour: usize, label: Label, frame: Rc<[u8]> },
+    /// A frame comes by a short cut.
+    ArriveShort { node: usize, neighbour: usize, frame: Rc<[u8]> },
     /// A message of the coordinator comes to a node.
     Control(usize, Message),
     /// The coordinator changes the topology.
@@ -124,6 +132,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<Due>>,
     numbers: u64,
     pub nodes: Vec<Switch>,
+    /// What carries frames on short cuts, at each node.
+    carriers: Vec<Carrier>,
     pub stations: Vec<Station>,
     pub topologies: Vec<Rc<Topology>>,
     /// The nodes that do not have the newest topology yet.
@@ -150,7 +160,7 @@ impl World {
         }
         let loss = if mode == Mode::Rough { rng.f64() * 0.1 } else { 0.0 };
         let count = rng.usize(3..=8);
-        let nodes = (0..count).map(|node| Switch::new(id(node), rng.u64(..), limits)).collect();
+        let nodes: Vec<_> = (0..count).map(|node| Switch::new(id(node), rng.u64(..), limits)).collect();
         let mut world = Self {
             mode,
             rng,
@@ -158,6 +168,7 @@ impl World {
             queue: BinaryHeap::new(),
             numbers: 0,
             nodes,
+            carriers: (0..count).map(|_| Carrier::default()).collect(),
             stations: vec![],
             topologies: vec![],
             waits_for: HashSet::new(),
@@ -258,6 +269,7 @@ impl World {
         match event {
             Event::Send(station) => self.send(station),
             Event::Arrive { node, neighbour, label, frame } => self.arrive(node, neighbour, label, &frame),
+            Event::ArriveShort { node, neighbour, frame } => self.arrive_short(node, neighbour, &frame),
             Event::Cut(a, b, is_cut) => self.cut(a, b, is_cut),
             Event::Tick(node) => self.tick(node),
             control => self.control(control),
@@ -342,6 +354,12 @@ impl World {
 
     fn inject(&mut self, place: Place, frame: &[u8]) -> Verdict {
         self.tally.frames += 1;
+        if let Some(node) = self.carriers[place.0].way(&mut self.nodes[place.0], place.1, frame)
+            && self.mode.takes_short_cut(&mut self.rng)
+        {
+            self.send_short(place.0, usize::from(node.0), frame);
+            return Verdict::Forwarded;
+        }
         self.forward(place.0, From::Port(place.1), frame)
     }
 
@@ -436,6 +454,30 @@ impl World {
         let at = self.arrival(from, to);
         let arrive = Event::Arrive { node: to, neighbour: from, label, frame: frame.into() };
         self.at(at, arrive);
+    }
+
+    /// A frame takes a short cut.
+    fn send_short(&mut self, from: usize, to: usize, frame: &[u8]) {
+        self.tally.short_cuts += 1;
+        if self.cut.contains(&(from, to)) || self.rng.f64() < self.loss {
+            self.tally.lost += 1;
+            return;
+        }
+        let at = self.arrival(from, to);
+        self.at(at, Event::ArriveShort { node: to, neighbour: from, frame: frame.into() });
+    }
+
+    fn arrive_short(&mut self, node: usize, neighbour: usize, frame: &[u8]) {
+        if let Some(id) = number(frame) {
+            self.records.visit(id, node, false);
+        }
+        match self.carriers[node].port(&mut self.nodes[node], id(neighbour), frame) {
+            Some(port) => self.deliver((node, port), frame),
+            None => {
+                self.tally.handed_over += 1;
+                self.forward(node, From::ShortCut(id(neighbour)), frame);
+            }
+        }
     }
 
     /// When what is sent now arrives.
