@@ -203,6 +203,10 @@ pub struct NetTunnel {
     pub plain: bool,
     /// How datagrams are sent there; none before it has been reached.
     pub carrier: Option<Carrier>,
+    /// Whether the kernels of both hosts carry what one station sends to another.
+    pub by_kernel: bool,
+    /// Frames, and segments of several, that this host's kernel has sent there. They are no datagrams, as counted below.
+    pub kernel_frames: u64,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub datagram_bytes: usize,
     /// Bits per second that have come there at the best in the last minute: what the way had to give at that moment.

@@ -128,6 +128,8 @@ fn tunnels(registry: &mut Registry, tunnels: &[NetTunnel]) {
         "Whether datagrams go over TLS, because UDP does not get through",
         by_tls,
     );
+    let by_kernel = each(|tunnel| Some(f64::from(u8::from(tunnel.by_kernel))));
+    gauges(registry, "tunnel_by_kernel", "Whether the kernel carries frames between stations", by_kernel);
     let time = each(|tunnel| Some(tunnel.round_trip_us? as f64 / 1e6));
     gauges(registry, "tunnel_round_trip_seconds", "How long a datagram and its answer take of late", time);
     let rate = each(|tunnel| Some(tunnel.carries_bits_per_second? as f64));
@@ -138,6 +140,8 @@ fn tunnels(registry: &mut Registry, tunnels: &[NetTunnel]) {
     let counted = |value: fn(&NetTunnel) -> u64| {
         tunnels.iter().map(move |tunnel| (label("peer", &tunnel.host), value(tunnel)))
     };
+    let carried = counted(|tunnel| tunnel.kernel_frames);
+    counters(registry, "tunnel_kernel_frames", "Frames and segments that the kernel has sent", carried);
     let sent = counted(|tunnel| tunnel.sent);
     counters(
         registry,
@@ -197,6 +201,8 @@ mod tests {
             connected: true,
             plain: false,
             carrier: Some(Carrier::Tls),
+            by_kernel: true,
+            kernel_frames: 5,
             datagram_bytes: 1472,
             carries_bits_per_second: Some(8000),
             round_trip_us: Some(250),
@@ -230,6 +236,8 @@ mod tests {
         let expected = [
             r#"tunnel_up{peer="h\"2"} 1.0"#,
             r#"tunnel_by_tls{peer="h\"2"} 1.0"#,
+            r#"tunnel_by_kernel{peer="h\"2"} 1.0"#,
+            r#"tunnel_kernel_frames_total{peer="h\"2"} 5"#,
             r#"tunnel_round_trip_seconds{peer="h\"2"} 0.00025"#,
             r#"tunnel_carries_bits_per_second{peer="h\"2"} 8000.0"#,
             r#"tunnel_datagrams_lost_total{peer="h\"2"} 3"#,

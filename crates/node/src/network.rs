@@ -28,6 +28,7 @@ use moves::HostName;
 use overlay::Mac;
 use overlay::switch::{Entry, Limits, Switch};
 use overlay::topology::{NodeId, Topology, Version};
+use overlay_io::kernel::Kernel;
 use overlay_io::offloads::Offloads;
 use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
@@ -124,6 +125,20 @@ async fn usable_offloads(wanted: Offloads) -> Offloads {
     offloads
 }
 
+/// What lets the kernel carry frames, if that is one of the `offloads` and can be.
+async fn carrying_kernel(offloads: &mut Offloads) -> Option<Kernel> {
+    if !offloads.kernel {
+        return None;
+    }
+    let of_taps = offloads.of_taps();
+    let made = tokio::task::spawn_blocking(move || Kernel::new(of_taps)).await;
+    let kernel = made.map_err(io::Error::other).and_then(|made| made).inspect_err(|error| {
+        tracing::warn!("the kernel carries no frames between stations: {error}");
+    });
+    offloads.kernel = kernel.is_ok();
+    kernel.ok()
+}
+
 impl Network {
     /// Nothing yet. Datagrams will be received at `address`; `own` is a device that the node is to have. Beside it what the
     /// coordinator will say, for [`Node::follow_orders`].
@@ -214,10 +229,11 @@ impl Node {
         let mut socket = Socket::bind(self.network.address).map_err(|error| {
             io::Error::new(error.kind(), format!("datagrams at {}: {error}", self.network.address))
         })?;
-        let offloads = usable_offloads(self.network.offloads).await;
+        let mut offloads = usable_offloads(self.network.offloads).await;
+        let kernel = carrying_kernel(&mut offloads).await;
         socket.set_offloads(offloads)?;
         let switch = Switch::new(me, u64::from_ne_bytes(nonce), Limits::default());
-        let plane = Arc::new(Plane::start(switch, socket)?);
+        let plane = Arc::new(Plane::start(switch, socket, kernel)?);
         Ok(Joined {
             overlay,
             me,
@@ -328,7 +344,7 @@ mod tests {
         switch.install(topology.routes(HERE).unwrap()).unwrap();
         switch.use_version(Version(1)).unwrap();
         let socket = Socket::bind((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
-        let plane = Arc::new(Plane::start(switch, socket).unwrap());
+        let plane = Arc::new(Plane::start(switch, socket, None).unwrap());
         Joined {
             overlay: 1,
             me: HERE,

@@ -90,6 +90,10 @@ impl Counters {
         self.0[counter as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn add(&self, counter: Counter, more: u64) {
+        self.0[counter as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }

@@ -3,6 +3,7 @@
 //! * [`plane`]: all of it, as a node uses it.
 //! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
 //! * [`fallback`]: another way for datagrams, where those of a socket do not arrive.
+//! * [`kernel`]: what carries frames where nothing has to be decided.
 //! * [`path_limit`]: how long a datagram may be.
 //! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
@@ -13,6 +14,7 @@ pub mod counters;
 pub mod fallback;
 mod forwarder;
 mod incoming;
+pub mod kernel;
 mod meters;
 pub mod offloads;
 mod outgoing;

@@ -18,8 +18,13 @@ impl Meter {
     /// Counts `frame`, which came with `vnet`.
     pub fn count(&self, vnet: &VnetHeader, frame: &[u8], now: Duration) {
         if let (Some(flow), Some(volume)) = (Flow::of(frame), Volume::of(vnet, frame)) {
-            lock(&self.0).count(flow, volume, now);
+            self.add(flow, volume, now);
         }
+    }
+
+    /// Counts what somebody else has carried.
+    pub fn add(&self, flow: Flow, volume: Volume, now: Duration) {
+        lock(&self.0).count(flow, volume, now);
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Offloads {
     pub tcp_segments: bool,
     /// So for UDP.
     pub udp_segments: bool,
+    /// To carry frames between stations on links that are not sealed ([`Kernel`](crate::kernel::Kernel)).
+    pub kernel: bool,
 }
 
 /// One of them.
@@ -33,11 +35,14 @@ pub enum Offload {
     TcpSegments,
     /// [`Offloads::udp_segments`].
     UdpSegments,
+    /// [`Offloads::kernel`].
+    Kernel,
 }
 
 impl Offload {
     /// Each of them.
-    pub const EACH: [Self; 4] = [Self::UdpSegment, Self::UdpGro, Self::TcpSegments, Self::UdpSegments];
+    pub const EACH: [Self; 5] =
+        [Self::UdpSegment, Self::UdpGro, Self::TcpSegments, Self::UdpSegments, Self::Kernel];
 
     /// How it is called.
     #[must_use]
@@ -47,6 +52,7 @@ impl Offload {
             Self::UdpGro => "udp-gro",
             Self::TcpSegments => "tcp-segments",
             Self::UdpSegments => "udp-segments",
+            Self::Kernel => "kernel",
         }
     }
 }
@@ -54,9 +60,10 @@ impl Offload {
 impl Offloads {
     /// None.
     pub const NONE: Self =
-        Self { udp_segment: false, udp_gro: false, tcp_segments: false, udp_segments: false };
+        Self { udp_segment: false, udp_gro: false, tcp_segments: false, udp_segments: false, kernel: false };
     /// All.
-    pub const ALL: Self = Self { udp_segment: true, udp_gro: true, tcp_segments: true, udp_segments: true };
+    pub const ALL: Self =
+        Self { udp_segment: true, udp_gro: true, tcp_segments: true, udp_segments: true, kernel: true };
 
     /// These but for `off`.
     #[must_use]
@@ -78,6 +85,7 @@ impl Offloads {
             Offload::UdpGro => &mut self.udp_gro,
             Offload::TcpSegments => &mut self.tcp_segments,
             Offload::UdpSegments => &mut self.udp_segments,
+            Offload::Kernel => &mut self.kernel,
         }
     }
 
@@ -94,8 +102,13 @@ impl Offloads {
         if self == Self::NONE {
             return Ok(self);
         }
-        let namespace = fabric::netns::create()?;
-        fabric::netns::enter(namespace.as_fd(), || trial::run(self, kernel))?
+        let apart = |run: &(dyn Fn() -> io::Result<Self> + Sync)| {
+            let namespace = fabric::netns::create()?;
+            fabric::netns::enter(namespace.as_fd(), run)?
+        };
+        let found = apart(&|| trial::run(self, kernel))?;
+        let carries = self.kernel && apart(&|| trial::run_kernel(found, kernel))?.kernel;
+        Ok(Self { kernel: carries, ..found })
     }
 
     /// Those of a TAP.
@@ -136,7 +149,7 @@ mod tests {
         fn write(&self, tap: &Tap, parts: &[IoSlice<'_>]) -> io::Result<()> {
             let is_on =
                 if vnet_of(parts).is_udp() { self.offloads.udp_segments } else { self.offloads.tcp_segments };
-            assert!(is_on);
+            assert!(is_on || self.offloads.kernel);
             tap.write(parts)
         }
     }
@@ -149,6 +162,7 @@ mod tests {
             Offloads { udp_gro: false, ..Offloads::ALL },
             Offloads { tcp_segments: false, ..Offloads::ALL },
             Offloads { udp_segments: false, ..Offloads::ALL },
+            Offloads { kernel: false, ..Offloads::ALL },
         ];
         for offloads in off {
             assert_eq!(offloads.probe_with(&Watched { offloads }).unwrap(), offloads);
@@ -203,7 +217,7 @@ mod tests {
 
     #[test]
     fn segments_that_do_not_leave_are_noticed() {
-        let expected = Offloads { tcp_segments: false, ..Offloads::ALL };
+        let expected = Offloads { tcp_segments: false, kernel: false, ..Offloads::ALL };
         assert_eq!(Offloads::ALL.probe_with(&Swallows { udp: false }).unwrap(), expected);
         let expected = Offloads { udp_segments: false, ..Offloads::ALL };
         assert_eq!(Offloads::ALL.probe_with(&Swallows { udp: true }).unwrap(), expected);

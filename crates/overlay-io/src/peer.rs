@@ -1,6 +1,6 @@
 //! A node that this one speaks to.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,6 +24,9 @@ use crate::socket;
 /// Lanes of a node to another one. Threads that send share them by turns.
 pub(crate) const LANES: u8 = 4;
 
+/// The highest number of a VXLAN.
+const MOST_VNI: u32 = (1 << 24) - 1;
+
 /// What two nodes have agreed on over their TLS connection. It is used once: with the same keys nonces would repeat.
 pub struct Agreement {
     /// What the connection has exported under [`Root::LABEL`].
@@ -46,6 +49,8 @@ pub struct PlainAgreement {
     pub own: u32,
     /// The peer's number.
     pub theirs: u32,
+    /// Whether both let the [`kernel`](crate::kernel) carry frames.
+    pub kernel: bool,
 }
 
 /// How a node is reached.
@@ -66,21 +71,22 @@ pub struct Terms {
     own: u32,
     theirs: u32,
     limits: Limits,
+    kernel: bool,
 }
 
 impl From<Agreement> for Terms {
     fn from(agreed: Agreement) -> Self {
         let Agreement { secret, direction, own, theirs, limits } = agreed;
-        Self { root: Root::new(&secret), direction, own, theirs, limits }
+        Self { root: Root::new(&secret), direction, own, theirs, limits, kernel: false }
     }
 }
 
 impl From<PlainAgreement> for Terms {
     fn from(agreed: PlainAgreement) -> Self {
-        let PlainAgreement { own, theirs } = agreed;
+        let PlainAgreement { own, theirs, kernel } = agreed;
         // The direction and the limits are those of keys, of which there are none.
         let (direction, limits) = (Direction::FromDialer, Limits::default());
-        Self { root: Root::plain(), direction, own, theirs, limits }
+        Self { root: Root::plain(), direction, own, theirs, limits, kernel }
     }
 }
 
@@ -97,6 +103,10 @@ pub struct PeerState {
     pub carrier: Carrier,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub arrives: usize,
+    /// Whether the kernel carries frames between stations.
+    pub by_kernel: bool,
+    /// Frames, and segments, that the kernel has sent there since there is a session.
+    pub kernel_frames: u64,
     /// How often the keys of the first lane have changed.
     pub generation: u16,
     /// How long a datagram and its answer take of late; `None` before the first answer.
@@ -156,6 +166,7 @@ pub(crate) struct Peer {
     liveness: Mutex<PathLiveness>,
     /// What [`PathLiveness`] says.
     is_alive: AtomicBool,
+    short_cut: Option<ShortCut>,
     pub reassembly: Mutex<Reassembly>,
     frames: AtomicU32,
     quality: Mutex<PathQuality>,
@@ -168,7 +179,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub fn new(node: NodeId, path: Path, agreed: impl Into<Terms>, now: Duration) -> Self {
         let Path { address, longest, fallback } = path;
-        let Terms { root, direction: there, own, theirs, limits } = agreed.into();
+        let Terms { root, direction: there, own, theirs, limits, kernel } = agreed.into();
         let sealing = |lane| Sealing::new(&root, there, lane, theirs, limits, now);
         let mtu = PathMtu::new(longest.min(socket::LONGEST), now);
         Self {
@@ -186,6 +197,7 @@ impl Peer {
             fallback,
             liveness: Mutex::new(PathLiveness::new(now)),
             is_alive: AtomicBool::new(false),
+            short_cut: kernel.then(|| ShortCut::new(address, own, theirs, now)).flatten(),
             reassembly: Mutex::default(),
             frames: AtomicU32::new(0),
             quality: Mutex::new(PathQuality::new(now)),
@@ -201,6 +213,10 @@ impl Peer {
             self.search(|mtu| *mtu = known);
             let known = lock(&before.liveness).of_next_session(now);
             self.watch(|liveness| *liveness = known);
+            if let (Some(short_cut), Some(before)) = (&self.short_cut, &before.short_cut) {
+                let known = lock(&before.liveness).clone();
+                short_cut.watch(|liveness| *liveness = known);
+            }
             let known = before.quality().of_next_session(now);
             *self.quality() = known;
         }
@@ -256,6 +272,11 @@ impl Peer {
         let result = change(&mut liveness);
         self.is_alive.store(liveness.is_alive(), Ordering::Relaxed);
         result
+    }
+
+    /// How the kernel carries frames there, if it may.
+    pub fn short_cut(&self) -> Option<&ShortCut> {
+        self.short_cut.as_ref()
     }
 
     /// Bytes of a datagram that arrives there by `carrier`, as far as is known.
@@ -328,6 +349,8 @@ impl Peer {
             address: self.address(),
             carrier,
             arrives: self.arrives(carrier),
+            by_kernel: self.short_cut.as_ref().is_some_and(ShortCut::is_alive),
+            kernel_frames: 0,
             generation,
             round_trip: round_trip.map(|time| time.smoothed),
             least_round_trip: round_trip.map(|time| time.least),
@@ -344,6 +367,42 @@ impl Peer {
     }
 }
 
+/// How the kernel carries frames there, and from there.
+pub(crate) struct ShortCut {
+    pub address: Ipv4Addr,
+    /// By which this node knows them (RFC 7348).
+    pub own: u32,
+    /// By which the peer does.
+    pub theirs: u32,
+    liveness: Mutex<PathLiveness>,
+    /// What [`PathLiveness`] says.
+    is_alive: AtomicBool,
+}
+
+impl ShortCut {
+    /// `None` for an address that the programs do not know.
+    fn new(address: SocketAddr, own: u32, theirs: u32, now: Duration) -> Option<Self> {
+        let IpAddr::V4(address) = address.ip().to_canonical() else { return None };
+        // Numbers of sessions follow each other: no two that there are at one time have the same.
+        let [own, theirs] = [own, theirs].map(|session| session & MOST_VNI);
+        let liveness = Mutex::new(PathLiveness::new(now));
+        Some(Self { address, own, theirs, liveness, is_alive: AtomicBool::new(false) })
+    }
+
+    /// True if frames are known to arrive.
+    pub fn is_alive(&self) -> bool {
+        self.is_alive.load(Ordering::Relaxed)
+    }
+
+    /// Lets `change` act on what is known of whether they do.
+    pub fn watch<T>(&self, change: impl FnOnce(&mut PathLiveness) -> T) -> T {
+        let mut liveness = lock(&self.liveness);
+        let result = change(&mut liveness);
+        self.is_alive.store(liveness.is_alive(), Ordering::Relaxed);
+        result
+    }
+}
+
 /// True if both are one place, of which the one may be written as IPv6 (RFC 4291, section 2.5.5.2).
 fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
     (a.ip().to_canonical(), a.port()) == (b.ip().to_canonical(), b.port())
@@ -357,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_peer_gets_reports_each_second_while_it_is_used() {
-        let agreed = PlainAgreement { own: 1, theirs: 2 };
+        let agreed = PlainAgreement { own: 1, theirs: 2, kernel: false };
         let path = Path { address: ([10, 0, 0, 1], 7474).into(), longest: 1472, fallback: None };
         let peer = Peer::new(NodeId(2), path, agreed, NOW);
         let after = |seconds| NOW + Duration::from_secs(seconds);

@@ -74,6 +74,11 @@ impl Peers {
         self.read().by_node.values().map(|sessions| sessions.present.clone()).collect()
     }
 
+    /// All sessions that are listened to.
+    pub fn sessions(&self) -> Vec<Arc<Peer>> {
+        self.read().by_session.values().cloned().collect()
+    }
+
     /// Adds `peer`, whose session is its node's present one from now on.
     pub fn insert(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);

@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -33,7 +34,8 @@ use waiting::lock;
 use crate::counters::{Counter, Counters};
 use crate::fallback::{Carrier, Inlet, Inlets, Source};
 use crate::forwarder::Forwarder;
-use crate::meters::Meters;
+use crate::kernel::{HandedOver, Kernel, What, Word};
+use crate::meters::{Meter, Meters};
 use crate::outgoing::Way;
 use crate::peer::{LANES, Path, Peer, PeerState, Terms};
 use crate::peers::Peers;
@@ -59,6 +61,10 @@ pub(crate) struct Shared {
     pub peers: Peers,
     pub counters: Counters,
     pub meters: Meters,
+    /// What carries frames where nothing has to be decided.
+    pub kernel: Option<Kernel>,
+    /// Counts these.
+    kernel_meter: Arc<Meter>,
     taps: RwLock<HashMap<PortId, Arc<Tap>>>,
     started: Instant,
 }
@@ -71,6 +77,21 @@ impl Shared {
 
     fn tap(&self, port: PortId) -> Option<Arc<Tap>> {
         self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
+    }
+
+    /// What the kernel has carried counts as what this node has.
+    fn look_at_kernel(&self) {
+        let Some(kernel) = &self.kernel else { return };
+        let (seen, now) = (kernel.look(&self.peers), self.now());
+        seen.flows.into_iter().for_each(|(flow, volume)| self.kernel_meter.add(flow, volume, now));
+        seen.dropped.into_iter().for_each(|(counter, more)| self.counters.add(counter, more));
+    }
+
+    /// The kernel carries frames as sessions now say.
+    fn links_changed(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.follow(&self.peers);
+        }
     }
 
     /// Whether `port` takes segments of what the frame is that came with `vnet`.
@@ -181,30 +202,38 @@ pub struct Plane {
     forwarder: Mutex<Forwarder>,
     inlets: Inlets,
     shared: Arc<Shared>,
-    _workers: [Worker; 2],
+    _workers: Vec<Worker>,
 }
 
 impl Plane {
-    /// Starts to move frames as `switch` decides, to and from nodes through `socket`.
+    /// Starts to move frames as `switch` decides, to and from nodes through `socket`. `kernel` carries those on which nothing has
+    /// to be decided, where that was agreed on.
     ///
     /// # Errors
     /// If there can be no more threads or descriptors.
-    pub fn start(switch: Switch, socket: Socket) -> io::Result<Self> {
+    pub fn start(switch: Switch, socket: Socket, kernel: Option<Kernel>) -> io::Result<Self> {
+        let meters = Meters::default();
         let shared = Arc::new(Shared {
             socket,
             switch: Mutex::new(switch),
             peers: Peers::default(),
             counters: Counters::default(),
-            meters: Meters::default(),
+            kernel_meter: meters.take(),
+            meters,
+            kernel,
             taps: RwLock::default(),
             started: Instant::now(),
         });
         let forwarder = |lane| Forwarder::new(shared.clone(), lane);
         let (receiver, ticker) = (forwarder(0), forwarder(1));
-        let workers = [
+        let mut workers = vec![
             Worker::start("th-overlay", move |stop| receive(receiver, stop))?,
             Worker::start("th-overlay-tick", move |stop| tick(ticker, stop))?,
         ];
+        if shared.kernel.is_some() {
+            let handed_over = forwarder(3);
+            workers.push(Worker::start("th-overlay-kern", move |stop| take_handed_over(handed_over, stop))?);
+        }
         let (mut forwarder, mut inlet) = (forwarder(2), forwarder(3));
         forwarder.outgoing.never_waits();
         // Who reads from one connection has others to read from.
@@ -219,14 +248,14 @@ impl Plane {
     /// If there can be no more threads.
     pub fn plug(&self, port: PortId, kind: PortKind, tap: impl Into<Arc<Tap>>) -> io::Result<()> {
         self.unplug(port);
-        lock(&self.shared.switch).attach(port, kind);
+        self.command(|switch, _, _| switch.attach(port, kind));
         self.serve(port, tap)
     }
 
     /// Unplugs `port`, if it is there.
     pub fn unplug(&self, port: PortId) {
         self.release(port);
-        lock(&self.shared.switch).detach(port);
+        self.command(|switch, _, _| switch.detach(port));
     }
 
     /// Carries frames between `tap` and `port`, which the switch knows already.
@@ -237,10 +266,14 @@ impl Plane {
         let tap = tap.into();
         self.taps().insert(port, tap.clone());
         let forwarder = Forwarder::new(self.shared.clone(), (port.0 % u16::from(LANES)) as u8);
-        let worker =
-            Worker::start(&format!("th-port-{port}"), move |stop| carry(forwarder, port, &tap, stop));
+        let carried = tap.clone();
+        let work = move |stop: &OwnedFd| carry(forwarder, port, &carried, stop);
+        let worker = Worker::start(&format!("th-port-{port}"), work);
         let worker = worker.inspect_err(|_| drop(self.taps().remove(&port)))?;
         lock(&self.ports).insert(port, worker);
+        if let Some(kernel) = &self.shared.kernel {
+            kernel.attach(port, &tap, &mut lock(&self.shared.switch));
+        }
         Ok(())
     }
 
@@ -261,6 +294,9 @@ impl Plane {
 
     /// The TAP of `port`, from which nothing is read any more, and to which nothing is written. The switch keeps the port.
     pub fn release(&self, port: PortId) -> Option<Arc<Tap>> {
+        if let Some(kernel) = &self.shared.kernel {
+            kernel.detach(port);
+        }
         let worker = lock(&self.ports).remove(&port);
         drop(worker);
         self.taps().remove(&port)
@@ -278,17 +314,20 @@ impl Plane {
     pub fn connect(&self, node: NodeId, path: Path, agreed: impl Into<Terms>) {
         let now = self.shared.now();
         self.shared.peers.insert(Peer::new(node, path, agreed, now), now);
+        self.shared.links_changed();
     }
 
     /// The same, but goes on as was agreed on before until `node` speaks as `agreed`. Only the last call before that counts.
     pub fn expect(&self, node: NodeId, path: Path, agreed: impl Into<Terms>) {
         let now = self.shared.now();
         self.shared.peers.expect(Peer::new(node, path, agreed, now), now);
+        self.shared.links_changed();
     }
 
     /// Speaks no more with `node`.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.peers.remove(node);
+        self.shared.links_changed();
     }
 
     /// Where datagrams come in that a connection has carried, on which two nodes have agreed on `session`, which is this node's
@@ -306,7 +345,11 @@ impl Plane {
         // all others would.
         let mut switch = lock(&self.shared.switch);
         let result = command(&mut switch, self.shared.now(), &mut parcels);
+        let due = self.shared.kernel.as_ref().map(|kernel| (kernel, kernel.retract(&mut switch)));
         forwarder.deliver_all(parcels);
+        if let Some((kernel, due)) = due {
+            kernel.extend(due);
+        }
         result
     }
 
@@ -323,13 +366,16 @@ impl Plane {
     /// [`overlay::matrix::LONGEST`]. Each frame is counted where it comes in, and so once in the whole network.
     #[must_use]
     pub fn matrix(&self, window: Duration) -> Vec<Traffic> {
+        self.shared.look_at_kernel();
         self.shared.meters.read(window, self.shared.now())
     }
 
     /// How it stands with `node`; `None` without a session.
     #[must_use]
     pub fn peer(&self, node: NodeId) -> Option<PeerState> {
-        self.shared.peers.state(node)
+        let state = self.shared.peers.state(node)?;
+        let kernel_frames = self.shared.kernel.as_ref().map_or(0, |kernel| kernel.sent_to(node));
+        Some(PeerState { kernel_frames, ..state })
     }
 }
 
@@ -349,6 +395,23 @@ fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
                 Ok(length) => forwarder.carry(port, &buffer[..length], &meter),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return forwarder.shared.counters.count(Counter::PortGone),
+            }
+        }
+    }
+}
+
+/// Takes in what the kernel leaves to this node.
+fn take_handed_over(mut forwarder: Forwarder, stop: &OwnedFd) {
+    let shared = forwarder.shared.clone();
+    let Some(kernel) = &shared.kernel else { return };
+    let mut buffer = vec![0; tap::MOST];
+    while wait_for(kernel, stop) {
+        for _ in 0..TURN {
+            match kernel.plane().read(&mut buffer) {
+                Ok(length) => forwarder.take_handed_over(kernel, &buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Nothing is answered any more, and so the kernel is not used.
+                Err(_) => return shared.counters.count(Counter::PortGone),
             }
         }
     }
@@ -376,6 +439,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         let is_seldom = now >= seldom;
         for peer in shared.peers.all() {
             ask_for_life(&mut forwarder, &peer, now);
+            ask_kernel(&shared, &peer, now);
             let has_reported = is_seldom && report(&mut forwarder, &peer, now);
             if has_reported && peer.quality().train_is_due(now) {
                 send_train(&mut forwarder, &peer, now);
@@ -392,7 +456,9 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
         if is_seldom {
             seldom = now + SELDOM;
             shared.peers.forget_former(now);
+            shared.look_at_kernel();
         }
+        shared.links_changed();
         let mut parcels = Vec::new();
         lock(&shared.switch).tick(now, &mut parcels);
         forwarder.deliver_all(parcels);
@@ -428,6 +494,16 @@ fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     }
 }
 
+/// Asks whether frames arrive at `peer` that the kernel carries, if it is due.
+fn ask_kernel(shared: &Shared, peer: &Peer, now: Duration) {
+    let (Some(kernel), Some(short_cut)) = (&shared.kernel, peer.short_cut()) else { return };
+    let is_idle = peer.quality().is_idle(now);
+    if short_cut.watch(|liveness| liveness.next_question(is_idle, now)) {
+        // What is lost is asked again.
+        let _ = kernel.say(peer.node, Word::Question);
+    }
+}
+
 /// Sends the probes that are due on the way to `peer`. Where nothing arrives they would show nothing.
 fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let way = Way::to(peer, &forwarder.shared.socket);
@@ -447,6 +523,34 @@ fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
         // What is lost is asked again.
         let way = Way::to(peer, &forwarder.shared.socket);
         let _ = forwarder.outgoing.probe(way, lane, peer.overhead + PROBE, now);
+    }
+}
+
+impl Forwarder {
+    /// Takes in what the kernel has `read`, and left to this node.
+    fn take_handed_over(&mut self, kernel: &Kernel, read: &[u8]) {
+        // A host says many things on devices that are up.
+        let Some(HandedOver { session, what }) = HandedOver::decode(read) else { return };
+        let Some(peer) = self.shared.peers.of_session(session) else {
+            return self.shared.counters.count(Counter::Stranger);
+        };
+        let now = self.shared.now();
+        if peer.is_expected.load(Ordering::Relaxed) {
+            self.shared.peers.heard(&peer, now);
+        }
+        match what {
+            // One that is lost is asked for again.
+            What::Said(Word::Question) => drop(kernel.say(peer.node, Word::Answer)),
+            What::Said(Word::Answer) => {
+                if let Some(short_cut) = peer.short_cut() {
+                    short_cut.watch(|liveness| liveness.answered(now));
+                }
+            }
+            What::Frame(vnet, frame) => {
+                peer.use_it();
+                self.carry_on(From::ShortCut(peer.node), &vnet, frame);
+            }
+        }
     }
 }
 

@@ -100,6 +100,21 @@ impl Tap {
         Ok(())
     }
 
+    /// What it is called by now.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn name(&self) -> io::Result<String> {
+        // SAFETY: zeroes are a value of the structure.
+        let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: the answer is live, and as long as the call writes.
+        check(unsafe {
+            libc::ioctl(self.file.as_raw_fd(), libc::TUNGETIFF as libc::Ioctl, &raw mut answer)
+        })?;
+        let bytes = answer.ifr_name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+    }
+
     /// Whether it takes segments longer than a frame, of UDP or of TCP.
     #[must_use]
     pub fn takes_segments(&self, udp: bool) -> bool {

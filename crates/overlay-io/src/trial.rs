@@ -3,6 +3,7 @@
 //! ```text
 //!   datagrams ─▶ socket ─ lo ─ socket ─▶ the same?
 //!   segment ─▶ TAP ─ bridge ─ TAP ─▶ the pieces that we would have cut it into?
+//!                                └─▶ VXLAN ─ lo ─ VXLAN ─▶ plane's TAP: the same?
 //! ```
 //!
 //! All that is in the calling thread's network namespace, where there is nothing else.
@@ -10,15 +11,23 @@
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabric::Epoch;
+use overlay::Mac;
 use overlay::segment::complete_checksum;
 use overlay::segment::split::Plan;
 use overlay::segment::vnet::{self, VnetHeader, gso};
+use overlay::switch::{Entry, Limits, PortId, PortKind, Switch};
+use overlay::topology::{NodeId, Topology, Version};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, netdevice};
 
+use crate::kernel::{self, HandedOver, What};
 use crate::offloads::Offloads;
+use crate::peer::{Path, Peer, PlainAgreement};
+use crate::peers::Peers;
 use crate::socket::{self, Arrival, Socket};
 use crate::tap::{self, Tap};
 
@@ -29,8 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 3 * SIZE + SIZE / 2;
 
-/// Who sends: nothing else in the namespace has this address.
+/// Who sends, and to whom: nothing else in the namespace has this address.
 const SOURCE: [u8; 6] = [2, 0x74, 0x72, 0, 0, 1];
+const DESTINATION: [u8; 6] = [2, 0x74, 0x72, 0, 0, 2];
 
 /// What the kernel does, so that others can stand for it.
 pub(crate) trait Kernel {
@@ -69,6 +79,61 @@ pub(crate) fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads
         found.udp_segments = wanted.udp_segments && way.carries(kernel, &Segment::udp())?;
     }
     Ok(found)
+}
+
+/// `found`, and whether `kernel` carries frames to another node. That this node is the other one, too, it cannot know.
+pub(crate) fn run_kernel(found: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
+    let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    set_up(&control, "lo")?;
+    let Way { from, to } = Way::new(&control)?;
+    // What is missing the kernel cannot do.
+    let Ok(carrier) = kernel::Kernel::new(found.of_taps()) else {
+        return Ok(Offloads { kernel: false, ..found });
+    };
+    link_to_this_host(&carrier, &Arc::new(to))?;
+    let segment = Segment::tcp();
+    let vnet = segment.vnet.encode();
+    // What the kernel refuses it does not do right.
+    if kernel.write(&from, &[IoSlice::new(&vnet), IoSlice::new(&segment.frame)]).is_err() {
+        return Ok(Offloads { kernel: false, ..found });
+    }
+    let mut buffer = vec![0; tap::MOST];
+    let is_right = collects(&carrier, &segment.pieces(), || {
+        let length = kernel.read(carrier.plane(), &mut buffer)?;
+        let Some(HandedOver { what: What::Frame(vnet, frame), .. }) = HandedOver::decode(&buffer[..length])
+        else {
+            return Ok(Vec::new());
+        };
+        Ok(Segment { vnet, frame: frame.to_vec() }.pieces())
+    })?;
+    Ok(Offloads { kernel: is_right, ..found })
+}
+
+/// Lets `carrier` take this host for another one, to which goes what [`SOURCE`] says behind `tap`. What comes from there nobody
+/// here sends from there, and so it is handed over.
+fn link_to_this_host(carrier: &kernel::Kernel, tap: &Arc<Tap>) -> io::Result<()> {
+    const PORT: PortId = PortId(1);
+    let (here, there, version) = (NodeId(1), NodeId(2), Version(1));
+    let mut switch = Switch::new(here, 0, Limits::default());
+    let routes = Topology::mesh(version, &[here, there]).and_then(|topology| topology.routes(here));
+    switch.install(routes.map_err(io::Error::other)?).map_err(io::Error::other)?;
+    switch.use_version(version).map_err(io::Error::other)?;
+    switch.attach(PORT, PortKind::Instance);
+    for (mac, node) in [(SOURCE, here), (DESTINATION, there)] {
+        let addresses = Vec::new();
+        let entry = Entry { mac: Mac(mac), node, port: Some(PORT), epoch: Epoch(1), addresses };
+        switch.commit(&entry, Duration::ZERO, &mut Vec::new()).map_err(io::Error::other)?;
+    }
+    carrier.attach(PORT, tap, &mut switch);
+    let (now, peers) = (Duration::ZERO, Peers::default());
+    let path = Path { address: (Ipv4Addr::LOCALHOST, 1).into(), longest: socket::LONGEST, fallback: None };
+    let peer = Peer::new(there, path, PlainAgreement { own: 1, theirs: 1, kernel: true }, now);
+    if let Some(short_cut) = peer.short_cut() {
+        short_cut.watch(|liveness| liveness.answered(now));
+    }
+    peers.insert(peer, now);
+    carrier.follow(&peers);
+    Ok(())
 }
 
 /// True if datagrams that leave together come one by one.
@@ -218,7 +283,7 @@ impl Segment {
         // What is partial is the sum of the pseudo-header.
         let pseudo = [&ADDRESSES[..], &[0, protocol, high, low]].concat();
         transport[usize::from(at)..][..2].copy_from_slice(&(!checksum(&pseudo)).to_be_bytes());
-        let ethernet = [&[2, 0x74, 0x72, 0, 0, 2], &SOURCE[..], &[0x08, 0x00]].concat();
+        let ethernet = [&DESTINATION, &SOURCE[..], &[0x08, 0x00]].concat();
         let hdr_len = (ethernet.len() + ip.len() + transport.len()) as u16;
         let start = (ethernet.len() + ip.len()) as u16;
         let vnet = VnetHeader { gso_type, hdr_len, gso_size: SIZE as u16, ..VnetHeader::partial(start, at) };

@@ -198,7 +198,7 @@ fn what_is_not_sealed_crosses_the_connection_of_its_session_only() {
     let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
     let connect = |from: &Host, to: &Host, session| {
         let agreed = |of: &Host, with: &Host| agreement(of.node, with.node, 0).own;
-        let plain = PlainAgreement { own: agreed(from, to), theirs: agreed(to, from) };
+        let plain = PlainAgreement { own: agreed(from, to), theirs: agreed(to, from), kernel: false };
         from.plane.connect(to.node, path(&world, to, session, &stands), plain);
     };
     let session = agreement(a.node, b.node, 0).theirs;

@@ -21,7 +21,8 @@ use overlay_io::offloads::Offloads;
 use overlay_io::peer::{Path, PlainAgreement};
 use overlay_io::plane::Plane;
 use overlay_io::socket::{MOST, Socket};
-use world::{Host, LIMIT, Station, World, assert_no_mistakes, exchange, pattern};
+use world::ground::pattern;
+use world::{Host, LIMIT, Station, World, assert_no_mistakes, exchange};
 
 /// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
 const MTU: usize = 1400;
@@ -426,7 +427,7 @@ fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
     let bind = || there.network.enter(|| UdpSocket::bind("10.1.0.2:0").unwrap());
     let (peer, elsewhere) = (bind(), bind());
     peer.set_read_timeout(Some(LIMIT)).unwrap();
-    let agreed = PlainAgreement { own: SESSION, theirs: 7 };
+    let agreed = PlainAgreement { own: SESSION, theirs: 7, kernel: false };
     let path = Path { address: peer.local_addr().unwrap(), longest: 1472, fallback: None };
     here.plane.connect(NodeId(9), path, agreed);
     let datagram = |protection, session, counter| {

@@ -187,4 +187,6 @@ pub struct Hello {
     pub port: u16,
     /// Whether the coordinator says that datagrams need not be sealed. They are unless both ends say so.
     pub plain: bool,
+    /// Whether the sender's kernel can carry frames on a link that is not sealed. It does if both ends say so.
+    pub kernel: bool,
 }

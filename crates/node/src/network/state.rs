@@ -78,6 +78,8 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
                 fallback::Carrier::Udp => Carrier::Udp,
                 fallback::Carrier::Connection => Carrier::Tls,
             }),
+            by_kernel: peer.is_some_and(|peer| peer.by_kernel),
+            kernel_frames: peer.map_or(0, |peer| peer.kernel_frames),
             datagram_bytes: peer.map_or(0, |peer| peer.arrives),
             carries_bits_per_second: peer.and_then(|peer| peer.rate).map(|rate| rate.saturating_mul(8)),
             round_trip_us: peer.and_then(|peer| peer.round_trip).map(microseconds),

@@ -158,15 +158,17 @@ impl Node {
         mut stream: Stream,
         direction: Direction,
     ) -> io::Result<()> {
-        let plain = self.needs_no_seal(host).await;
-        let own = Hello { session: self.network.next_session(), port: self.network.address.port(), plain };
+        let (plain, kernel) = self.may_leave_out(host).await;
+        let (session, port) = (self.network.next_session(), self.network.address.port());
+        let own = Hello { session, port, plain, kernel };
         if direction == Direction::FromDialer {
             frame::send(&mut stream, &own).await?;
         }
         let theirs: Hello = timeout(HELLO_LIMIT, frame::receive(&mut stream)).await??;
         let address = SocketAddr::new(stream.peer_address()?.ip(), theirs.port);
         let terms = if own.plain && theirs.plain {
-            PlainAgreement { own: own.session, theirs: theirs.session }.into()
+            let kernel = own.kernel && theirs.kernel;
+            PlainAgreement { own: own.session, theirs: theirs.session, kernel }.into()
         } else {
             let (secret, limits) = (stream.export_secret(Root::LABEL)?, Limits::default());
             Agreement { secret, direction, own: own.session, theirs: theirs.session, limits }.into()
@@ -189,11 +191,12 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the coordinator says that datagrams to `host` need not be sealed.
-    async fn needs_no_seal(&self, host: &HostName) -> bool {
+    /// Whether the coordinator says that datagrams to `host` need not be sealed, and whether this host's kernel can carry frames.
+    async fn may_leave_out(&self, host: &HostName) -> (bool, bool) {
         let joined = self.network.lock().await;
-        let entry = joined.as_ref().and_then(|joined| joined.tunnels.0.get(host));
-        entry.is_some_and(|entry| entry.neighbour.plain)
+        let Some(joined) = joined.as_ref() else { return (false, false) };
+        let plain = joined.tunnels.0.get(host).is_some_and(|entry| entry.neighbour.plain);
+        (plain, joined.offloads.kernel)
     }
 
     /// Notes a connection. What is returned says when it is to be closed, and takes in what it carries.

@@ -6,10 +6,9 @@
 //!   station ─ TAP ─ plane ─ socket ─ host's veth ─┘
 //! ```
 
-use std::io::{Read, Write};
+pub mod ground;
+
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fabric::Epoch;
@@ -25,51 +24,13 @@ use overlay_io::plane::Plane;
 use overlay_io::socket::Socket;
 use overlay_io::tap::Tap;
 
+pub use ground::{LIMIT, Namespace, exchange};
+
 /// Where nodes receive.
 const PORT: u16 = 7474;
 
 /// When keys change, much sooner than they do elsewhere.
 const KEY_AGE: Duration = Duration::from_millis(200);
-
-/// How long anything may take.
-pub const LIMIT: Duration = Duration::from_secs(30);
-
-/// A network namespace.
-pub struct Namespace(OwnedFd);
-
-impl Namespace {
-    pub fn new() -> Self {
-        let namespace = fabric::netns::create().expect("a network namespace: these tests run as root");
-        let new = Self(namespace);
-        new.ip("link set lo up");
-        new
-    }
-
-    /// Calls `inside` in the namespace.
-    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> T {
-        fabric::netns::enter(self.0.as_fd(), inside).unwrap()
-    }
-
-    pub fn ip(&self, line: &str) {
-        self.run("ip", line);
-    }
-
-    /// What `program` says in the namespace.
-    pub fn run(&self, program: &str, line: &str) -> String {
-        let output = self.enter(|| Command::new(program).args(line.split(' ')).output().unwrap());
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {line}: {error}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// The end of a new veth pair called `here`, whose other end `there` is in `other`.
-    fn connect(&self, here: &str, other: &Self, there: &str) {
-        let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
-        self.ip(&format!("link add {here} type veth peer name {there} netns {path}"));
-        self.ip(&format!("link set {here} up"));
-        other.ip(&format!("link set {there} up"));
-    }
-}
 
 /// A host with one node of the overlay.
 pub struct Host {
@@ -115,7 +76,7 @@ impl World {
         let world = Self::apart(&vec![Offloads::ALL; hosts.into()], mtu);
         world.for_each_link(|plane, own, other| {
             let Agreement { own, theirs, .. } = agreement(own, other.node, 0);
-            plane.connect(other.node, other.path(mtu), PlainAgreement { own, theirs });
+            plane.connect(other.node, other.path(mtu), PlainAgreement { own, theirs, kernel: false });
         });
         world
     }
@@ -216,7 +177,7 @@ impl Host {
         socket.set_offloads(offloads).unwrap();
         let node = NodeId(number);
         let switch = Switch::new(node, number.into(), switch::Limits::default());
-        Self { network, plane: Plane::start(switch, socket).unwrap(), node, address }
+        Self { network, plane: Plane::start(switch, socket, None).unwrap(), node, address }
     }
 }
 
@@ -286,18 +247,6 @@ impl Station {
     }
 }
 
-/// Sends so many bytes both ways at the same time, and looks at each.
-pub fn exchange(ends: &(TcpStream, TcpStream), length: usize) {
-    let sent = pattern(length, 1);
-    std::thread::scope(|scope| {
-        for (mut from, to) in [(&ends.0, &ends.1), (&ends.1, &ends.0)] {
-            let sent = &sent;
-            scope.spawn(move || from.write_all(sent).unwrap());
-            scope.spawn(move || assert!(read(to, length) == *sent, "a byte is wrong"));
-        }
-    });
-}
-
 /// What never happens among honest nodes.
 const MISTAKES: [Counter; 8] = [
     Counter::WrongProtection,
@@ -314,16 +263,4 @@ pub fn assert_no_mistakes(world: &World) {
     for (host, counter) in world.hosts.iter().flat_map(|host| MISTAKES.map(|counter| (host, counter))) {
         assert_eq!(host.plane.counter(counter), 0, "{counter:?} at {}", host.node);
     }
-}
-
-/// Bytes that repeat nowhere soon.
-pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
-}
-
-/// What `stream` says until `length` bytes have come.
-pub fn read(mut stream: &TcpStream, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    stream.read_exact(&mut bytes).unwrap();
-    bytes
 }

@@ -1,0 +1,34 @@
+//! Compiles what the kernel does for the overlay (`src/kernel/programs.c`), if there is clang. Without it nothing is missing but
+//! speed: the object is empty then.
+
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+const SOURCE: &str = "src/kernel/programs.c";
+
+fn main() {
+    println!("cargo::rerun-if-changed={SOURCE}");
+    println!("cargo::rerun-if-env-changed=PATH");
+    let folder = env::var("OUT_DIR").expect("cargo says where");
+    let object = Path::new(&folder).join("programs.o");
+    if let Err(reason) = compile(&object) {
+        println!("cargo::warning=links that are not sealed will be slower: {reason}");
+        fs::write(&object, []).expect("the folder can be written to");
+    }
+}
+
+fn compile(object: &Path) -> Result<(), String> {
+    // Where Debian has <asm/types.h>: clang looks only in that of its target, which is no machine.
+    let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo says which");
+    let includes = format!("/usr/include/{machine}-linux-gnu");
+    let mut clang = Command::new("clang");
+    clang.args(["--target=bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
+    clang.args(["-idirafter", &includes, "-c", SOURCE, "-o"]).arg(object);
+    let compiled = clang.output().map_err(|error| format!("clang cannot be run: {error}"))?;
+    if compiled.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    Err(format!("clang does not compile {SOURCE}: {}", said.lines().take(3).collect::<Vec<_>>().join(" ")))
+}
