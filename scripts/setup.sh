@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 # What they are for: the build, labs, and the program of the demo.
 packages=(
     gcc libc6-dev make
+    clang libbpf-dev
     iproute2 nftables util-linux
     perftest
 )

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use api::{NetLink, NetStatus};
+use api::{NetLink, NetStatus, NetTunnel};
 
 use crate::program::Program;
 use crate::signal::Signal;
@@ -52,6 +52,30 @@ pub fn status(lab: &TestLab) -> Result<NetStatus> {
 /// If that cannot be found out.
 pub fn links(lab: &TestLab) -> Result<Vec<NetLink>> {
     Ok(serde_json::from_str(&net(lab, &["links", "--json"])?.join("\n"))?)
+}
+
+/// The tunnel of `host` to another.
+///
+/// # Errors
+/// If the host does not answer, or has none.
+pub fn tunnel(lab: &TestLab, host: &str, to: &str) -> Result<NetTunnel> {
+    let found = status(lab)?.hosts.into_iter().find(|known| known.name == host);
+    let state = found.and_then(|known| known.state).with_context(|| format!("{host} does not answer"))?;
+    let tunnel = state.tunnels.into_iter().find(|tunnel| tunnel.host == to);
+    tunnel.with_context(|| format!("{host} has no tunnel to {to}"))
+}
+
+/// Waits until the kernels of two hosts carry frames between stations, or do not.
+///
+/// # Errors
+/// If it never is so.
+pub fn await_kernel(lab: &TestLab, hosts: [&str; 2], carries: bool) -> Result<()> {
+    let [one, other] = hosts;
+    lab.eventually(&format!("the kernel carries frames of {hosts:?}: {carries}"), || {
+        // One that is very busy may not answer in time.
+        let ends = [tunnel(lab, one, other), tunnel(lab, other, one)];
+        Ok(ends.iter().all(|end| end.as_ref().is_ok_and(|tunnel| tunnel.by_kernel == carries)))
+    })
 }
 
 /// A place in a lab: what follows `lab exec` before the program's own command line.

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Carrier, NetHostState, NetTunnel};
-use e2e::overlay::{Stream, joined, links, net, status};
+use api::{Carrier, NetHostState};
+use e2e::overlay::{Stream, joined, links, net, status, tunnel};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -90,12 +90,6 @@ fn at_switch(lab: &TestLab, program: &str, arguments: &[&str]) -> Command {
 fn state(lab: &TestLab, host: &str) -> Result<Option<NetHostState>> {
     let found = status(lab)?.hosts.into_iter().find(|known| known.name == host);
     Ok(found.with_context(|| format!("{host} is not in the overlay\n{}", lab.logs()))?.state)
-}
-
-/// The tunnel of `host` to another.
-fn tunnel(lab: &TestLab, host: &str, to: &str) -> Result<NetTunnel> {
-    let tunnels = state(lab, host)?.with_context(|| format!("{host} does not answer"))?.tunnels;
-    tunnels.into_iter().find(|tunnel| tunnel.host == to).with_context(|| format!("{host} has none to {to}"))
 }
 
 /// Waits until `host` has dropped something for each of these reasons.

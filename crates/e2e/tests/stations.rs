@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::NetDevice;
-use e2e::overlay::net;
+use e2e::overlay::{Stream, await_kernel, net, tunnel};
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -36,9 +36,10 @@ struct Asked {
 }
 
 impl Asked {
-    fn begin() -> Result<Self> {
+    /// `how` links are laid beside that they go to h3.
+    fn begin(how: &[&str]) -> Result<Self> {
         let lab = TestLab::up(3)?;
-        net(&lab, &["layout", "star", "--center", "h3"])?;
+        net(&lab, &[&["layout", "star", "--center", "h3"], how].concat())?;
         net(&lab, &["attach", "h3", "tap1", "--address", "10.88.0.3/24"])?;
         net(&lab, &["attach", "h1", "st0", "--address", &format!("{ADDRESS}/24")])?;
         let enough = Signal::new("asked");
@@ -97,10 +98,43 @@ struct Listed {
 
 #[test]
 fn a_station_moves_and_is_answered_for_once_by_one_host() -> Result<()> {
-    const MOVES: usize = 20;
     let _alone = e2e::alone();
-    let mut asked = Asked::begin()?;
+    let mut asked = Asked::begin(&[])?;
     asked.answered_by("h1")?;
+    let lab = moves_to_and_fro(asked)?;
+    let refused = lab.transhume(&["net", "move", "h1", "st0", "--to", "h1"])?;
+    ensure!(!refused.status.success() && refused.errors.contains("on h1 already"), "{}", refused.errors);
+    Ok(())
+}
+
+#[test]
+fn a_station_moves_while_the_kernel_carries_its_frames() -> Result<()> {
+    let _alone = e2e::alone();
+    let mut asked = Asked::begin(&["--plain"])?;
+    for host in ["h1", "h2"] {
+        await_kernel(&asked.lab, ["h3", host], true)?;
+        net(&asked.lab, &["attach", host, "tap1", "--address", &format!("10.88.0.{}/24", &host[1..])])?;
+    }
+    let [one, other] = ["h1", "h2"].map(|host| {
+        Stream::start(&asked.lab, &["h3", "--"], &[host, "--"], &format!("10.88.0.{}", &host[1..]))
+    });
+    asked.answered_by("h1")?;
+    let before = ["h1", "h2"].map(|host| tunnel(&asked.lab, "h3", host));
+    let lab = moves_to_and_fro(asked)?;
+    for (host, before) in ["h1", "h2"].into_iter().zip(before) {
+        ensure!(tunnel(&lab, "h3", host)?.kernel_frames > before?.kernel_frames + 1000, "to {host}");
+    }
+    let [mut one, mut other] = [one?, other?];
+    one.goes_on()?;
+    other.goes_on()?;
+    // One signal ends both.
+    one.end()?;
+    other.end()
+}
+
+/// Moves the station twenty times, which is on h1: it never answers twice, and is never silent for long.
+fn moves_to_and_fro(mut asked: Asked) -> Result<TestLab> {
+    const MOVES: usize = 20;
     for number in 0..MOVES {
         let (from, to) = if number % 2 == 0 { ("h1", "h2") } else { ("h2", "h1") };
         net(&asked.lab, &["move", from, "st0", "--to", to])?;
@@ -110,15 +144,13 @@ fn a_station_moves_and_is_answered_for_once_by_one_host() -> Result<()> {
     ensure!(summary.twice == 0 && summary.by.len() == MOVES + 1, "{summary:?}");
     ensure!(summary.answered * 10 > summary.sent * 9, "{summary:?}");
     ensure!(summary.silence < 5000.0, "{summary:?}");
-    let refused = lab.transhume(&["net", "move", "h1", "st0", "--to", "h1"])?;
-    ensure!(!refused.status.success() && refused.errors.contains("on h1 already"), "{}", refused.errors);
-    Ok(())
+    Ok(lab)
 }
 
 #[test]
 fn whoever_is_killed_while_a_station_moves_it_stays_or_has_moved() -> Result<()> {
     let _alone = e2e::alone();
-    let mut asked = Asked::begin()?;
+    let mut asked = Asked::begin(&[])?;
     asked.answered_by("h1")?;
     for victim in ["coordinator", "h1", "h2"] {
         let victim: Place = victim.parse()?;

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use aya::maps::{HashMap, MapData, PerCpuHashMap};
+use aya::programs::tc::{SchedClassifierLinkId, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
 use overlay::switch::{Changes, PortId, Switch};
@@ -71,7 +72,7 @@ impl Kernel {
         for (name, device) in [("from_peer", devices::VXLAN), ("from_plane", devices::PLANE)] {
             let program = program(&mut programs, name)?;
             program.load().map_err(io::Error::other)?;
-            program.attach(device, TcAttachType::Ingress).map_err(io::Error::other)?;
+            attach(program, device, TcAttachType::Ingress)?;
         }
         let stations = Stations::new(programs, devices.clone())?;
         Ok(Self {
@@ -153,6 +154,22 @@ impl AsFd for Kernel {
 fn program<'a>(programs: &'a mut Ebpf, name: &str) -> io::Result<&'a mut SchedClassifier> {
     let program = programs.program_mut(name).ok_or_else(|| missing(name))?;
     program.try_into().map_err(io::Error::other)
+}
+
+/// Lets `program` see what passes `device`.
+fn attach(
+    program: &mut SchedClassifier,
+    device: &str,
+    way: TcAttachType,
+) -> io::Result<SchedClassifierLinkId> {
+    program
+        .attach(device, way)
+        .or_else(|_| {
+            // Linux before 6.6 needs this.
+            qdisc_add_clsact(device)?;
+            program.attach(device, way)
+        })
+        .map_err(io::Error::other)
 }
 
 fn table<K: Pod, V: Pod>(programs: &mut Ebpf, name: &str) -> io::Result<Table<K, V>> {

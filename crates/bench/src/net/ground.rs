@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use api::NetStatus;
 use e2e::interrupt;
+use e2e::overlay::await_kernel;
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
 use lab::layout;
@@ -122,7 +123,7 @@ impl Ground {
         let how: &[&str] = if sealed { &[] } else { &["--plain"] };
         self.net(&[&["link", "add", SENDER, RECEIVER], how].concat())?;
         self.sealed.set(sealed);
-        Ok(())
+        if sealed { Ok(()) } else { await_kernel(&self.lab, [SENDER, RECEIVER], true) }
     }
 
     /// A folder for the peers' files, which goes with the lab.

@@ -11,7 +11,7 @@ use overlay::Mac;
 use overlay::switch::{Changes, PortId, ShortCut, Switch};
 
 use super::devices::{Devices, TapPlace};
-use super::{Table, program, table};
+use super::{Table, attach, program, table};
 use crate::tap::Tap;
 
 /// What may be carried soon.
@@ -47,7 +47,7 @@ impl Stations {
         self.detach(port);
         let (name, place) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
         let program = program(&mut self.programs, "from_station")?;
-        let link = program.attach(&name, TcAttachType::Egress).map_err(io::Error::other)?;
+        let link = attach(program, &name, TcAttachType::Egress)?;
         let link = program.take_link(link).map_err(io::Error::other)?;
         self.taps.insert(port, Attached { tap: tap.clone(), place, _link: link });
         Ok(())
