@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHostState};
-use e2e::overlay::{Stream, joined, links, net, status, tunnel};
+use e2e::overlay::{Stream, await_kernel, joined, links, net, status, tunnel};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -191,9 +191,21 @@ fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<
 
 #[test]
 fn a_path_that_swallows_long_datagrams_gets_shorter_ones() -> Result<()> {
+    swallow_long_datagrams(&[])
+}
+
+#[test]
+fn a_path_that_swallows_long_frames_of_the_kernel_gets_shorter_ones() -> Result<()> {
+    swallow_long_datagrams(&["--plain"])
+}
+
+/// `how` links are laid.
+fn swallow_long_datagrams(how: &[&str]) -> Result<()> {
     const LONGEST: usize = 1300;
     let _alone = e2e::alone();
     let lab = joined(2)?;
+    net(&lab, &[&["layout", "star"], how].concat())?;
+    await_kernel(&lab, ["h1", "h2"], !how.is_empty())?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     stream.goes_on().context("at first")?;
     lab.eventually("long datagrams arrive", || Ok(tunnel(&lab, "h1", "h2")?.datagram_bytes > LONGEST))?;

@@ -119,6 +119,9 @@ async fn usable_offloads(wanted: Offloads) -> Offloads {
         tracing::warn!("the kernel's offloads cannot be tried, and are not used: {error}");
         Offloads::NONE
     });
+    if wanted.kernel && !Kernel::is_built() {
+        tracing::warn!("the kernel carries no frames between stations: this was built without clang");
+    }
     if offloads != wanted {
         tracing::warn!("of the kernel's offloads these can be used: {offloads:?}");
     }

@@ -53,13 +53,19 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether there was clang when this was built.
+    #[must_use]
+    pub fn is_built() -> bool {
+        !OBJECT.is_empty()
+    }
+
     /// Loads the programs, with devices in the network namespace of the calling thread. `offloads`: what the kernel does right with
     /// TAPs.
     ///
     /// # Errors
     /// If that cannot be: this was built without clang, somebody else does the same in the namespace, or the kernel lacks something.
     pub fn new(offloads: tap::Offloads) -> io::Result<Self> {
-        if OBJECT.is_empty() {
+        if !Self::is_built() {
             return Err(io::Error::other("it was built without clang"));
         }
         let devices = Arc::new(Devices::new(offloads)?);

@@ -56,7 +56,7 @@ impl World {
                 let path = Path { address: underlay_address(other.node), longest: MTU - 28, fallback: None };
                 host.plane.connect(other.node, path, PlainAgreement { own, theirs, kernel: true });
             }
-            world.tell(host.node, host.node, 1);
+            world.tell(host.node, host.node, PORT);
         }
         world
     }
@@ -69,10 +69,10 @@ impl World {
         }
     }
 
-    /// Tells all nodes that the station of the host `of` is on `node`.
-    fn tell(&self, of: NodeId, node: NodeId, epoch: u64) {
-        let entry =
-            Entry { mac: mac(of), node, port: Some(PORT), epoch: Epoch(epoch), addresses: Vec::new() };
+    /// Tells all nodes that station `of` is on `node`, and which port that has for it.
+    fn tell(&self, of: NodeId, node: NodeId, port: PortId) {
+        let addresses = Vec::new();
+        let entry = Entry { mac: mac(of), node, port: Some(port), epoch: Epoch(1), addresses };
         for host in &self.hosts {
             host.plane.command(|switch, now, parcels| switch.commit(&entry, now, parcels)).unwrap();
         }
@@ -105,18 +105,17 @@ impl Host {
             Plane::start(switch, Socket::bind(underlay_address(node)).unwrap(), Some(kernel)).unwrap()
         });
         let host = Self { network, plane, node };
-        host.plug(MTU - 100);
+        host.plug("st0", PORT, host.node, MTU - 100);
+        host.network.ip(&format!("addr add {}/24 dev st0", address(host.node)));
         host
     }
 
-    /// Gives the station its device.
-    fn plug(&self, mtu: usize) {
-        self.plane.unplug(PORT);
-        let mut tap = self.network.enter(|| Tap::new("st0")).unwrap();
+    /// Gives station `of` a device.
+    fn plug(&self, name: &str, port: PortId, of: NodeId, mtu: usize) {
+        let mut tap = self.network.enter(|| Tap::new(name)).unwrap();
         tap.set_offloads(Offloads::ALL.of_taps()).unwrap();
-        self.network.ip(&format!("link set st0 address {} mtu {mtu} up", mac(self.node)));
-        self.network.ip(&format!("addr add {}/24 dev st0", address(self.node)));
-        self.network.enter(|| self.plane.plug(PORT, PortKind::Instance, tap)).unwrap();
+        self.network.ip(&format!("link set {name} address {} mtu {mtu} up", mac(of)));
+        self.network.enter(|| self.plane.plug(port, PortKind::Instance, tap)).unwrap();
     }
 
     /// Frames that the kernel has sent to `other`.
@@ -358,17 +357,23 @@ fn forge(by: &Host, to: &Host, vni: u32) {
 
 #[test]
 fn a_station_with_anothers_address_is_the_switchs() {
+    const BESIDE: NodeId = NodeId(9);
     let world = World::new(3);
     let (a, b) = world.pair();
+    a.plug("st1", PortId(2), BESIDE, MTU);
+    world.tell(BESIDE, a.node, PortId(2));
     world.await_kernel(true);
     let datagrams = Datagrams::new(a, b);
     assert!(datagrams.pass());
     let before = a.sent_by_kernel(b);
-    a.network.ip(&format!("link set st0 address {}", mac(NodeId(3))));
-    assert!(!datagrams.pass());
-    let spoofed = a.plane.command(|switch, _, _| switch.counters().dropped(Reason::Spoofed));
-    assert!(spoofed > 0);
-    assert_eq!(a.sent_by_kernel(b), before);
+    let spoofed = || a.plane.command(|switch, _, _| switch.counters().dropped(Reason::Spoofed));
+    for other in [NodeId(3), BESIDE] {
+        let refused = spoofed();
+        a.network.ip(&format!("link set st0 address {}", mac(other)));
+        assert!(!datagrams.pass(), "that of station {other}");
+        assert!(spoofed() > refused);
+        assert_eq!(a.sent_by_kernel(b), before);
+    }
 }
 
 #[test]
@@ -397,7 +402,7 @@ fn what_comes_for_a_paused_station_is_kept_and_nothing_leaves_it() {
 fn what_is_too_long_for_the_way_or_the_device_goes_by_the_plane() {
     let world = World::new(2);
     let (a, b) = world.pair();
-    [a, b].iter().for_each(|host| host.plug(MTU));
+    [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {MTU}")));
     world.await_kernel(true);
     // So long is known to arrive.
     eventually("long datagrams arrive", || a.plane.peer(b.node).unwrap().arrives == MTU - 28);
