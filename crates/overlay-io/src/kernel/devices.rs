@@ -38,14 +38,6 @@ pub struct Indexes {
     pub plane: u32,
 }
 
-/// A TAP as the programs see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapPlace {
-    pub index: u32,
-    /// Bytes of a frame that the kernel lets it take in.
-    pub longest: u32,
-}
-
 impl Devices {
     /// Makes them, in the network namespace of the calling thread.
     pub fn new(offloads: tap::Offloads) -> io::Result<Self> {
@@ -69,25 +61,15 @@ impl Devices {
         Ok(Indexes { vxlan: index(VXLAN)?, plane: index(PLANE)? })
     }
 
-    /// What `tap` is called, and where it is; `None` if it is in another network namespace by now, or gone.
-    pub fn find(&self, tap: &Tap) -> Option<(String, TapPlace)> {
+    /// What `tap` is called, and its number; `None` if it is in another network namespace by now, or gone.
+    pub fn find(&self, tap: &Tap) -> Option<(String, u32)> {
         let own = namespace(&self.control, SIOCGSKNS).ok()?;
         if namespace(tap, TUNGETDEVNETNS).ok()? != own {
             return None;
         }
         let name = tap.name().ok()?;
         let index = netdevice::name_to_index(&self.control, &name).ok()?;
-        // The kernel leaves room for a VLAN's tag.
-        let longest = self.mtu(&name).ok()?.saturating_add(14 + 4);
-        Some((name, TapPlace { index, longest }))
-    }
-
-    fn mtu(&self, name: &str) -> io::Result<u32> {
-        let mut request = tap::named(name).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the request is live, and as long as the call writes.
-        tap::check(unsafe { libc::ioctl(self.control.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
-        // SAFETY: the call has written this one.
-        Ok(unsafe { request.ifr_ifru.ifru_mtu }.cast_unsigned())
+        Some((name, index))
     }
 }
 

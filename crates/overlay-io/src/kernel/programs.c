@@ -32,12 +32,6 @@
 #define UDP_HEADER 8
 #define TTL 64
 
-// Where a station of this node is.
-struct tap {
-	__u32 index;
-	__u32 longest; // bytes of a frame that the kernel lets it take in
-};
-
 // Where frames of a node go.
 struct peer {
 	__u32 address; // in the host's order, as in `bpf_tunnel_key`
@@ -91,7 +85,7 @@ enum drop { STRANGER, MALFORMED, NOT_HANDED_OVER, DROPS };
 	} name SEC(".maps")
 
 // Stations of this node that run, with their TAPs; and those of nodes to which there is a link, with their nodes.
-HASH(here, mac_key, struct tap, MOST_STATIONS);
+HASH(here, mac_key, __u32, MOST_STATIONS);
 HASH(there, mac_key, __u32, MOST_STATIONS);
 HASH(peers, __u32, struct peer, MOST_NODES);
 HASH(sessions, struct way, struct session, MOST_SESSIONS);
@@ -213,9 +207,8 @@ int from_station(struct __sk_buff *skb)
 	struct front front;
 	struct volume volume;
 	struct peer *peer;
-	struct tap *tap;
 	mac_key from, to;
-	__u32 *node, longest;
+	__u32 *tap, *node, longest;
 
 	if (skb->vlan_present || bpf_skb_load_bytes(skb, 0, &front, sizeof(front)) ||
 	    front.type == bpf_htons(ETH_P_8021Q) || front.type == bpf_htons(ETH_P_8021AD) ||
@@ -228,7 +221,7 @@ int from_station(struct __sk_buff *skb)
 	// Whoever sends with another's MAC is for the plane to judge.
 	from = key_of(front.flow.from);
 	tap = bpf_map_lookup_elem(&here, &from);
-	if (!tap || tap->index != skb->ifindex)
+	if (!tap || *tap != skb->ifindex)
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, node);
 	if (!peer || !peer->is_alive)
@@ -275,9 +268,8 @@ int from_peer(struct __sk_buff *skb)
 	struct way way = {};
 	struct session *session;
 	struct front front;
-	struct tap *tap;
 	mac_key from, to;
-	__u32 *node;
+	__u32 *node, *tap;
 
 	if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
 		return drop(STRANGER);
@@ -294,10 +286,10 @@ int from_peer(struct __sk_buff *skb)
 	if (!node || *node != session->node)
 		return hand_over(skb, session);
 	tap = bpf_map_lookup_elem(&here, &to);
-	if (!tap || (!skb->gso_size && skb->len > tap->longest))
+	if (!tap)
 		return hand_over(skb, session);
 	increment(&received, session->number);
-	return bpf_redirect(tap->index, BPF_F_INGRESS);
+	return bpf_redirect(*tap, BPF_F_INGRESS);
 }
 
 // None of the helpers above is for the GPL alone.

@@ -10,7 +10,7 @@ use aya::programs::tc::SchedClassifierLink;
 use overlay::Mac;
 use overlay::switch::{Changes, PortId, ShortCut, Switch};
 
-use super::devices::{Devices, TapPlace};
+use super::devices::Devices;
 use super::{Table, attach, program, table};
 use crate::tap::Tap;
 
@@ -21,7 +21,7 @@ pub struct Due(Vec<(Mac, ShortCut)>);
 pub struct Stations {
     programs: Ebpf,
     devices: Arc<Devices>,
-    here: Table<[u8; 8], [u32; 2]>,
+    here: Table<[u8; 8], u32>,
     there: Table<[u8; 8], u32>,
     taps: HashMap<PortId, Attached>,
     /// What the maps say.
@@ -31,7 +31,7 @@ pub struct Stations {
 /// A TAP whose frames a program sees.
 struct Attached {
     tap: Arc<Tap>,
-    place: TapPlace,
+    index: u32,
     /// It does so until this is dropped.
     _link: SchedClassifierLink,
 }
@@ -45,11 +45,11 @@ impl Stations {
 
     pub fn attach(&mut self, port: PortId, tap: &Arc<Tap>) -> io::Result<()> {
         self.detach(port);
-        let (name, place) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
+        let (name, index) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
         let program = program(&mut self.programs, "from_station")?;
         let link = attach(program, &name, TcAttachType::Egress)?;
         let link = program.take_link(link).map_err(io::Error::other)?;
-        self.taps.insert(port, Attached { tap: tap.clone(), place, _link: link });
+        self.taps.insert(port, Attached { tap: tap.clone(), index, _link: link });
         Ok(())
     }
 
@@ -83,22 +83,12 @@ impl Stations {
         }
     }
 
-    /// Leaves alone TAPs that are not where they were, and takes note of their MTUs.
+    /// Leaves alone TAPs that are not where they were.
     pub fn look(&mut self) {
-        let find = |attached: &Attached| self.devices.find(&attached.tap).map(|(_, place)| place);
-        let changed = self.taps.iter().map(|(port, attached)| (*port, attached.place, find(attached)));
-        let changed: Vec<_> = changed.filter(|(_, before, now)| Some(*before) != *now).collect();
-        for (port, before, now) in changed {
-            match now.filter(|now| now.index == before.index).zip(self.taps.get_mut(&port)) {
-                None => self.detach(port),
-                Some((now, attached)) => {
-                    attached.place = now;
-                    let at_port = self.known.iter().filter(|(_, known)| **known == ShortCut::Port(port));
-                    let macs: Vec<Mac> = at_port.map(|(mac, _)| *mac).collect();
-                    macs.into_iter().for_each(|mac| self.insert(mac, ShortCut::Port(port)));
-                }
-            }
-        }
+        let find = |attached: &Attached| self.devices.find(&attached.tap).map(|(_, index)| index);
+        let is_gone = |attached: &Attached| find(attached) != Some(attached.index);
+        let gone = self.taps.iter().filter(|(_, attached)| is_gone(attached)).map(|(port, _)| *port);
+        gone.collect::<Vec<_>>().into_iter().for_each(|port| self.detach(port));
     }
 
     fn can_be(&self, wanted: ShortCut) -> bool {
@@ -112,8 +102,8 @@ impl Stations {
         let key = key(mac);
         let inserted = match short_cut {
             ShortCut::Port(port) => {
-                let Some(Attached { place, .. }) = self.taps.get(&port) else { return };
-                self.here.insert(key, [place.index, place.longest], 0)
+                let Some(Attached { index, .. }) = self.taps.get(&port) else { return };
+                self.here.insert(key, index, 0)
             }
             ShortCut::Node(node) => self.there.insert(key, u32::from(node.0), 0),
         };

@@ -440,11 +440,7 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, to: usize, label: Label, frame: &[u8]) {
-        let topology = self.topologies.iter().find(|topology| topology.version() == label.version).unwrap();
-        let joins = |link: &overlay::topology::Link| {
-            [(link.a, link.b), (link.b, link.a)].contains(&(id(from), id(to)))
-        };
-        assert!(topology.links().iter().any(joins), "no link {from} {to}");
+        self.check_link(from, to, label.version);
         assert!(usize::from(label.hops) < self.nodes.len());
         assert_eq!(Label::decode(&label.encode()), Ok((label, &[][..])));
         if self.cut.contains(&(from, to)) || self.rng.f64() < self.loss {
@@ -459,6 +455,8 @@ impl World {
     /// A frame takes a short cut.
     fn send_short(&mut self, from: usize, to: usize, frame: &[u8]) {
         self.tally.short_cuts += 1;
+        let version = self.nodes[from].state(self.time()).version;
+        self.check_link(from, to, version.unwrap());
         if self.cut.contains(&(from, to)) || self.rng.f64() < self.loss {
             self.tally.lost += 1;
             return;
@@ -478,6 +476,15 @@ impl World {
                 self.forward(node, From::ShortCut(id(neighbour)), frame);
             }
         }
+    }
+
+    /// Two nodes have to be linked to send to each other.
+    fn check_link(&self, from: usize, to: usize, version: Version) {
+        let topology = self.topologies.iter().find(|topology| topology.version() == version).unwrap();
+        let joins = |link: &overlay::topology::Link| {
+            [(link.a, link.b), (link.b, link.a)].contains(&(id(from), id(to)))
+        };
+        assert!(topology.links().iter().any(joins), "no link {from} {to}");
     }
 
     /// When what is sent now arrives.
