@@ -9,11 +9,12 @@ const SOURCE: &str = "src/kernel/programs.c";
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCE}");
-    println!("cargo::rerun-if-env-changed=PATH");
     let folder = env::var("OUT_DIR").expect("cargo says where");
     let object = Path::new(&folder).join("programs.o");
     if let Err(reason) = compile(&object) {
         println!("cargo::warning=links that are not sealed will be slower: {reason}");
+        // A file that there is not lets cargo try it each time, until there is a clang.
+        println!("cargo::rerun-if-changed={folder}/none");
         fs::write(&object, []).expect("the folder can be written to");
     }
 }
