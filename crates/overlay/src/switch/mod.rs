@@ -211,7 +211,7 @@ impl Switch {
     pub fn attach(&mut self, port: PortId, kind: PortKind) {
         self.detach(port);
         self.ports.attach(port, kind, self.limits.port_flood);
-        self.changes = Changes::All;
+        self.port_has_changed(port);
     }
 
     /// A port is not there any more, nor is what was kept for it.
@@ -223,7 +223,7 @@ impl Switch {
         if self.ports.detach(port) {
             self.learned.forget_port(port);
             self.moves.forget_port(port);
-            self.changes = Changes::All;
+            self.port_has_changed(port);
         }
     }
 

@@ -82,7 +82,13 @@ impl Switch {
     pub(super) fn set_gate(&mut self, port: PortId, gate: Gate) {
         if self.ports.get(port).is_some_and(|known| known.gate != gate) {
             self.ports.set_gate(port, gate);
-            self.changes = Changes::All;
+            self.port_has_changed(port);
         }
+    }
+
+    /// Of other ports' MACs nothing is another: frames wait for whoever looks through all of them.
+    pub(super) fn port_has_changed(&mut self, port: PortId) {
+        let here = self.managed.iter().filter(|(_, home, _)| *home == Place::Port(port));
+        here.for_each(|(mac, ..)| self.changes.add(mac));
     }
 }
