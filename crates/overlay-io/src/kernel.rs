@@ -4,7 +4,7 @@
 //! switch says), and how nodes are reached ([`links`], as their sessions say). They count in maps, too, which are read here
 //! ([`traffic`]). What they do not carry they leave to the plane, or hand over to it by a TAP of its own (ADR 0021).
 //!
-//! All is gone with the process but for the VXLAN device, which does nothing without the programs; the next one makes it anew.
+//! All is gone with the process but for the VXLAN device, and a program that drops what comes there; the next one makes both anew.
 
 mod devices;
 mod links;
@@ -14,13 +14,17 @@ mod words;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use aya::maps::{HashMap, MapData, PerCpuHashMap};
-use aya::programs::tc::{SchedClassifierLinkId, qdisc_add_clsact};
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader, Pod};
-use overlay::switch::{Changes, PortId, Switch};
+use overlay::switch::{PortId, Switch};
 use overlay::topology::NodeId;
 use waiting::lock;
 
@@ -28,7 +32,7 @@ use crate::peers::Peers;
 use crate::tap::{self, Tap};
 use devices::Devices;
 use links::Links;
-use stations::{Due, Stations};
+use stations::{Attached, Due, Stations};
 use traffic::Traffic;
 
 pub use devices::PORT;
@@ -46,10 +50,14 @@ type Counts<K, V> = PerCpuHashMap<MapData, K, V>;
 
 /// See the module. Nothing passes before nodes and stations are known, and nothing any more when this is dropped.
 pub struct Kernel {
+    /// Gone before the programs are: at no time does the host take in what comes there.
+    devices: Devices,
+    /// Who has this waits for whoever changes the host's network. So nobody waits for it with another lock.
+    programs: Mutex<Ebpf>,
     stations: Mutex<Stations>,
     links: Mutex<Links>,
     traffic: Mutex<Traffic>,
-    devices: Arc<Devices>,
+    is_gone: AtomicBool,
 }
 
 impl Kernel {
@@ -68,39 +76,65 @@ impl Kernel {
         if !Self::is_built() {
             return Err(io::Error::other("it was built without clang"));
         }
-        let devices = Arc::new(Devices::new(offloads)?);
+        // Before, programs could not be attached by links that end with the process (TCX).
+        if KernelVersion::current().map_err(io::Error::other)? < KernelVersion::new(6, 6, 0) {
+            return Err(io::Error::other("it needs Linux 6.6"));
+        }
+        let devices = Devices::new(offloads)?;
         let indexes = devices.indexes()?;
         let mut loader = EbpfLoader::new();
         loader.override_global("vxlan", &indexes.vxlan, true).override_global("plane", &indexes.plane, true);
         let mut programs = loader.load(OBJECT).map_err(io::Error::other)?;
         let links = Links::new(&mut programs)?;
         let traffic = Traffic::new(&mut programs)?;
+        let stations = Stations::new(&mut programs)?;
+        drop_for_good(&mut programs, devices::VXLAN)?;
+        program(&mut programs, "from_station")?.load().map_err(io::Error::other)?;
         for (name, device) in [("from_peer", devices::VXLAN), ("from_plane", devices::PLANE)] {
             let program = program(&mut programs, name)?;
             program.load().map_err(io::Error::other)?;
             attach(program, device, TcAttachType::Ingress)?;
         }
-        let stations = Stations::new(programs, devices.clone())?;
+        devices.open()?;
         Ok(Self {
+            devices,
+            programs: Mutex::new(programs),
             stations: Mutex::new(stations),
             links: Mutex::new(links),
             traffic: Mutex::new(traffic),
-            devices,
+            is_gone: AtomicBool::new(false),
         })
     }
 
     /// What `port` sends to `tap` may be carried from now on. A TAP that is elsewhere than the devices is left to the plane.
-    pub(crate) fn attach(&self, port: PortId, tap: &Arc<Tap>, switch: &mut Switch) {
-        let mut stations = lock(&self.stations);
+    pub(crate) fn attach(&self, port: PortId, tap: &Arc<Tap>, switch: &Mutex<Switch>) {
+        self.detach(port);
         // What cannot be is no harm: the plane carries it.
-        let _ = stations.attach(port, tap);
-        let due = stations.retract(switch, Changes::All);
+        let Ok(attached) = self.watch(tap) else { return };
+        let mut switch = lock(switch);
+        let mut stations = lock(&self.stations);
+        stations.attach(port, attached);
+        switch.port_has_changed(port);
+        let changes = switch.take_changes();
+        let due = stations.retract(&switch, changes);
         stations.extend(due);
+    }
+
+    /// Lets the programs see what is sent to `tap`.
+    fn watch(&self, tap: &Arc<Tap>) -> io::Result<Attached> {
+        let (name, place) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
+        let mut programs = lock(&self.programs);
+        let program = program(&mut programs, "from_station")?;
+        let link = attach(program, &name, TcAttachType::Egress)?;
+        let link = program.take_link(link).map_err(io::Error::other)?;
+        Ok(Attached { tap: tap.clone(), place, _link: link })
     }
 
     /// Nothing is carried any more that comes from `port`, or goes there.
     pub(crate) fn detach(&self, port: PortId) {
-        lock(&self.stations).detach(port);
+        let detached = lock(&self.stations).detach(port);
+        // That waits as `programs` do: not with the lock.
+        drop(detached);
     }
 
     /// Carries nothing any more that `switch` wants to decide on since its last changes. What is returned may be carried as soon
@@ -125,10 +159,27 @@ impl Kernel {
 
     /// What is due about every second: looks which nodes are spoken with, and whether devices are as they were. Returns what has
     /// passed since the last time.
-    pub(crate) fn look(&self, peers: &Peers) -> Seen {
-        lock(&self.stations).look();
+    pub(crate) fn look(&self, peers: &Peers, now: Duration) -> Seen {
+        self.look_at_devices();
         lock(&self.links).look(peers);
-        lock(&self.traffic).look()
+        lock(&self.traffic).look(now)
+    }
+
+    fn look_at_devices(&self) {
+        // A command may not wait as long as finding one does.
+        let taps = lock(&self.stations).taps();
+        for (port, tap, before) in taps {
+            let now = self.devices.find(&tap).map(|(_, place)| place);
+            if now != Some(before) {
+                let detached = lock(&self.stations).moved(port, &tap, now);
+                drop(detached);
+            }
+        }
+    }
+
+    /// True once it is seen that the VXLAN device is gone, which somebody has deleted: nothing is carried any more.
+    pub(crate) fn is_newly_gone(&self) -> bool {
+        !self.devices.has_vxlan() && !self.is_gone.swap(true, Ordering::Relaxed)
     }
 
     /// Frames that were sent to `node`, since there is a session with it.
@@ -162,20 +213,29 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> io::Result<&'a mut SchedCl
     program.try_into().map_err(io::Error::other)
 }
 
-/// Lets `program` see what passes `device`.
+/// Drops what comes by `device`, as long as there is the device, if no other program has taken it before.
+fn drop_for_good(programs: &mut Ebpf, device: &str) -> io::Result<()> {
+    let needed =
+        |error: &dyn std::error::Error| io::Error::other(format!("it needs clsact and cls_bpf: {error}"));
+    qdisc_add_clsact(device).map_err(|error| needed(&error))?;
+    let program = program(programs, "nothing")?;
+    program.load().map_err(io::Error::other)?;
+    let options = TcAttachOptions::Netlink(NlOptions::default());
+    let link = program.attach_with_options(device, TcAttachType::Ingress, options);
+    let link = program.take_link(link.map_err(|error| needed(&error))?).map_err(io::Error::other)?;
+    // Its end would be before the device's.
+    std::mem::forget(link);
+    Ok(())
+}
+
+/// Lets `program` see what passes `device`, before all that is not such a link.
 fn attach(
     program: &mut SchedClassifier,
     device: &str,
     way: TcAttachType,
 ) -> io::Result<SchedClassifierLinkId> {
-    program
-        .attach(device, way)
-        .or_else(|_| {
-            // Linux before 6.6 needs this.
-            qdisc_add_clsact(device)?;
-            program.attach(device, way)
-        })
-        .map_err(io::Error::other)
+    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    program.attach_with_options(device, way, options).map_err(io::Error::other)
 }
 
 fn table<K: Pod, V: Pod>(programs: &mut Ebpf, name: &str) -> io::Result<Table<K, V>> {

@@ -24,6 +24,9 @@ use crate::socket;
 /// Lanes of a node to another one. Threads that send share them by turns.
 pub(crate) const LANES: u8 = 4;
 
+/// Bytes of a VXLAN header, behind which a frame stands that the kernel carries.
+const VXLAN_HEADER: usize = 8;
+
 /// The highest number of a VXLAN.
 const MOST_VNI: u32 = (1 << 24) - 1;
 
@@ -214,8 +217,7 @@ impl Peer {
             let known = lock(&before.liveness).of_next_session(now);
             self.watch(|liveness| *liveness = known);
             if let (Some(short_cut), Some(before)) = (&self.short_cut, &before.short_cut) {
-                let known = lock(&before.liveness).clone();
-                short_cut.watch(|liveness| *liveness = known);
+                short_cut.follow(before);
             }
             let known = before.quality().of_next_session(now);
             *self.quality() = known;
@@ -277,6 +279,11 @@ impl Peer {
     /// How the kernel carries frames there, if it may.
     pub fn short_cut(&self) -> Option<&ShortCut> {
         self.short_cut.as_ref()
+    }
+
+    /// Bytes of a frame that should arrive there if the kernel carries it: its datagrams are as long as the socket's.
+    pub fn longest_by_kernel(&self) -> usize {
+        self.arrives(Carrier::Udp).saturating_sub(VXLAN_HEADER)
     }
 
     /// Bytes of a datagram that arrives there by `carrier`, as far as is known.
@@ -377,6 +384,8 @@ pub(crate) struct ShortCut {
     liveness: Mutex<PathLiveness>,
     /// What [`PathLiveness`] says.
     is_alive: AtomicBool,
+    /// Bytes of the last question that was answered.
+    arrives: AtomicUsize,
 }
 
 impl ShortCut {
@@ -386,7 +395,27 @@ impl ShortCut {
         // Numbers of sessions follow each other: no two that there are at one time have the same.
         let [own, theirs] = [own, theirs].map(|session| session & MOST_VNI);
         let liveness = Mutex::new(PathLiveness::new(now));
-        Some(Self { address, own, theirs, liveness, is_alive: AtomicBool::new(false) })
+        let (is_alive, arrives) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Some(Self { address, own, theirs, liveness, is_alive, arrives })
+    }
+
+    /// Takes over from `before` what is known of the way.
+    fn follow(&self, before: &Self) {
+        let known = lock(&before.liveness).clone();
+        self.watch(|liveness| *liveness = known);
+        self.arrives.store(before.arrives(), Ordering::Relaxed);
+    }
+
+    /// Bytes of a frame that is known to arrive as long as any do.
+    pub fn arrives(&self) -> usize {
+        self.arrives.load(Ordering::Relaxed)
+    }
+
+    /// The peer has answered a question of `length` bytes. True if that is news.
+    pub fn answered(&self, length: usize, now: Duration) -> bool {
+        let was_alive = self.is_alive();
+        self.watch(|liveness| liveness.answered(now));
+        self.arrives.swap(length, Ordering::Relaxed) != length || self.is_alive() != was_alive
     }
 
     /// True if frames are known to arrive.

@@ -82,7 +82,11 @@ impl Shared {
     /// What the kernel has carried counts as what this node has.
     fn look_at_kernel(&self) {
         let Some(kernel) = &self.kernel else { return };
-        let (seen, now) = (kernel.look(&self.peers), self.now());
+        let now = self.now();
+        let seen = kernel.look(&self.peers, now);
+        if kernel.is_newly_gone() {
+            self.counters.count(Counter::PortGone);
+        }
         seen.flows.into_iter().for_each(|(flow, volume)| self.kernel_meter.add(flow, volume, now));
         seen.dropped.into_iter().for_each(|(counter, more)| self.counters.add(counter, more));
     }
@@ -272,7 +276,7 @@ impl Plane {
         let worker = worker.inspect_err(|_| drop(self.taps().remove(&port)))?;
         lock(&self.ports).insert(port, worker);
         if let Some(kernel) = &self.shared.kernel {
-            kernel.attach(port, &tap, &mut lock(&self.shared.switch));
+            kernel.attach(port, &tap, &self.shared.switch);
         }
         Ok(())
     }
@@ -437,9 +441,10 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
     while poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&pause)) != Ok(1) {
         let now = shared.now();
         let is_seldom = now >= seldom;
+        let mut links_have_changed = is_seldom;
         for peer in shared.peers.all() {
             ask_for_life(&mut forwarder, &peer, now);
-            ask_kernel(&shared, &peer, now);
+            links_have_changed |= ask_kernel(&shared, &peer, now);
             let has_reported = is_seldom && report(&mut forwarder, &peer, now);
             if has_reported && peer.quality().train_is_due(now) {
                 send_train(&mut forwarder, &peer, now);
@@ -458,7 +463,9 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
             shared.peers.forget_former(now);
             shared.look_at_kernel();
         }
-        shared.links_changed();
+        if links_have_changed {
+            shared.links_changed();
+        }
         let mut parcels = Vec::new();
         lock(&shared.switch).tick(now, &mut parcels);
         forwarder.deliver_all(parcels);
@@ -494,14 +501,18 @@ fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     }
 }
 
-/// Asks whether frames arrive at `peer` that the kernel carries, if it is due.
-fn ask_kernel(shared: &Shared, peer: &Peer, now: Duration) {
-    let (Some(kernel), Some(short_cut)) = (&shared.kernel, peer.short_cut()) else { return };
-    let is_idle = peer.quality().is_idle(now);
+/// Asks whether frames arrive at `peer` that the kernel carries, if it is due: the longest ones, as the way may swallow only these.
+/// True if they do not any more.
+fn ask_kernel(shared: &Shared, peer: &Peer, now: Duration) -> bool {
+    let (Some(kernel), Some(short_cut)) = (&shared.kernel, peer.short_cut()) else { return false };
+    let (longest, was_alive) = (peer.longest_by_kernel(), short_cut.is_alive());
+    let may_carry_more = was_alive && short_cut.arrives() < longest;
+    let is_idle = peer.quality().is_idle(now) && !may_carry_more;
     if short_cut.watch(|liveness| liveness.next_question(is_idle, now)) {
         // What is lost is asked again.
-        let _ = kernel.say(peer.node, Word::Question);
+        let _ = kernel.say(peer.node, Word::Question(longest.try_into().unwrap_or(u16::MAX)));
     }
+    was_alive != short_cut.is_alive()
 }
 
 /// Sends the probes that are due on the way to `peer`. Where nothing arrives they would show nothing.
@@ -537,13 +548,14 @@ impl Forwarder {
         let now = self.shared.now();
         if peer.is_expected.load(Ordering::Relaxed) {
             self.shared.peers.heard(&peer, now);
+            self.shared.links_changed();
         }
         match what {
             // One that is lost is asked for again.
-            What::Said(Word::Question) => drop(kernel.say(peer.node, Word::Answer)),
-            What::Said(Word::Answer) => {
-                if let Some(short_cut) = peer.short_cut() {
-                    short_cut.watch(|liveness| liveness.answered(now));
+            What::Said(Word::Question(length)) => drop(kernel.say(peer.node, Word::Answer(length))),
+            What::Said(Word::Answer(length)) => {
+                if peer.short_cut().is_some_and(|short_cut| short_cut.answered(length.into(), now)) {
+                    self.shared.links_changed();
                 }
             }
             What::Frame(vnet, frame) => {

@@ -11,7 +11,7 @@
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabric::Epoch;
@@ -124,12 +124,13 @@ fn link_to_this_host(carrier: &kernel::Kernel, tap: &Arc<Tap>) -> io::Result<()>
         let entry = Entry { mac: Mac(mac), node, port: Some(PORT), epoch: Epoch(1), addresses };
         switch.commit(&entry, Duration::ZERO, &mut Vec::new()).map_err(io::Error::other)?;
     }
-    carrier.attach(PORT, tap, &mut switch);
+    carrier.attach(PORT, tap, &Mutex::new(switch));
     let (now, peers) = (Duration::ZERO, Peers::default());
     let path = Path { address: (Ipv4Addr::LOCALHOST, 1).into(), longest: socket::LONGEST, fallback: None };
     let peer = Peer::new(there, path, PlainAgreement { own: 1, theirs: 1, kernel: true }, now);
     if let Some(short_cut) = peer.short_cut() {
-        short_cut.watch(|liveness| liveness.answered(now));
+        peer.search(|mtu| mtu.arrived(socket::LONGEST, now));
+        short_cut.answered(peer.longest_by_kernel(), now);
     }
     peers.insert(peer, now);
     carrier.follow(&peers);

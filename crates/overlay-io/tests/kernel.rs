@@ -4,9 +4,10 @@
 #[path = "world/ground.rs"]
 mod ground;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -85,11 +86,13 @@ impl World {
     /// Waits until the kernel carries frames both ways between the first two, or does not.
     fn await_kernel(&self, carries: bool) {
         let (a, b) = self.pair();
-        eventually("the kernel carries frames", || {
-            [(a, b), (b, a)].iter().all(|(from, to)| from.plane.peer(to.node).unwrap().by_kernel == carries)
-        });
-        // What the nodes know the maps know with the next look.
-        sleep(Duration::from_millis(300));
+        let is_so = |from: &Host, to: &Host| {
+            let before = from.sent_by_kernel(to);
+            // Whether nodes know it is one thing, whether it is done another.
+            let is_known = from.plane.peer(to.node).unwrap().by_kernel == carries;
+            is_known && Datagrams::new(from, to).pass() && (from.sent_by_kernel(to) > before) == carries
+        };
+        eventually("the kernel carries frames", || is_so(a, b) && is_so(b, a));
     }
 }
 
@@ -402,32 +405,107 @@ fn what_comes_for_a_paused_station_is_kept_and_nothing_leaves_it() {
 }
 
 #[test]
-fn what_is_too_long_for_the_way_or_the_device_goes_by_the_plane() {
+fn stations_whose_frames_may_be_too_long_for_the_way_send_all_by_the_plane() {
+    // Behind Ethernet's header and VXLAN's in a datagram.
+    const MOST: usize = MTU - 28 - 8 - 14;
     let world = World::new(2);
     let (a, b) = world.pair();
-    [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {MTU}")));
     world.await_kernel(true);
-    // So long is known to arrive.
-    eventually("long datagrams arrive", || a.plane.peer(b.node).unwrap().arrives == MTU - 28);
-    sleep(Duration::from_millis(300));
     let datagrams = Datagrams::new(a, b);
     assert!(datagrams.pass());
-    let before = a.sent_by_kernel(b);
-    let most = MTU - 28 - 8 - 14 - 28;
-    for (length, by_kernel) in [(most, 1), (most + 1, 0), (MTU - 28, 0)] {
+    let by_kernel = |length| {
         let before = a.sent_by_kernel(b);
         datagrams.send(length);
         assert_eq!(datagrams.received(), [length]);
-        assert_eq!(a.sent_by_kernel(b) - before, by_kernel, "{length}");
-    }
-    // Segments, too, which are cut into frames of the device's MTU. What is short still passes in the kernel.
+        a.sent_by_kernel(b) > before
+    };
+    [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {MOST}")));
+    // So long is known to arrive, and the device's MTU is seen with the next look.
+    eventually("the longest frames pass in the kernel", || by_kernel(MOST - 28));
+    assert!(by_kernel(100));
+    [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {}", MOST + 1)));
+    eventually("short ones do not overtake long ones", || !by_kernel(100));
+    assert!(!by_kernel(MOST - 27));
+    let before = a.sent_by_kernel(b);
     exchange(&a.connect(b, 7600), 2 << 20);
-    assert!(a.sent_by_kernel(b) - before < 2000);
+    assert_eq!(a.sent_by_kernel(b), before);
     // A device takes what is longer than its MTU from the plane alone.
     b.network.ip("link set st0 mtu 600");
     sleep(Duration::from_millis(1500));
     datagrams.send(1000);
     assert_eq!(datagrams.received(), [1000]);
+}
+
+#[test]
+fn segments_that_may_be_tunnels_go_by_the_plane_if_their_pieces_might_not_fit() {
+    let world = World::new(2);
+    let (a, b) = world.pair();
+    world.await_kernel(true);
+    let datagrams = Datagrams::new(a, b);
+    assert!(datagrams.pass());
+    // A piece has 42 bytes of headers, and may have 160 more inside.
+    let most = MTU - 28 - 8 - 42 - 160;
+    let by_kernel = |size: usize| {
+        let (before, value) = (a.sent_by_kernel(b), size as libc::c_int);
+        let (socket, length) = (datagrams.from.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+        // SAFETY: the value is live, and of the length that is given.
+        let set = unsafe {
+            libc::setsockopt(socket, libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const value).cast(), length)
+        };
+        assert_eq!(set, 0);
+        datagrams.send(3 * size + 1);
+        assert_eq!(datagrams.received(), [size, size, size, 1]);
+        a.sent_by_kernel(b) > before
+    };
+    eventually("segments pass in the kernel", || by_kernel(most));
+    assert!(!by_kernel(most + 1));
+}
+
+/// A stream goes on though the way swallows long frames of the kernel, and all goes by the plane.
+fn assert_that_the_plane_takes_over(world: &World, obstruct: impl FnOnce()) {
+    let (a, b) = world.pair();
+    world.await_kernel(true);
+    let ends = a.connect(b, 7600);
+    let is_carried = || {
+        let before = a.sent_by_kernel(b);
+        exchange(&ends, 1 << 20);
+        a.sent_by_kernel(b) > before + 10
+    };
+    eventually("long frames pass in the kernel", is_carried);
+    obstruct();
+    let begun = Instant::now();
+    exchange(&ends, 1 << 20);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    eventually("the kernel is not used", || !a.plane.peer(b.node).unwrap().by_kernel);
+    sleep(Duration::from_secs(2));
+    assert!(!a.plane.peer(b.node).unwrap().by_kernel, "that short ones would arrive is not enough");
+}
+
+#[test]
+fn where_only_long_frames_of_the_kernel_are_dropped_the_plane_carries_all() {
+    let world = World::new(2);
+    let (_, b) = world.pair();
+    assert_that_the_plane_takes_over(&world, || {
+        b.network.run("nft", "add table inet blocked");
+        b.network.run("nft", "add chain inet blocked input { type filter hook input priority 0; }");
+        let rule = format!("add rule inet blocked input udp dport {} udp length > 1300 drop", kernel::PORT);
+        b.network.run("nft", &rule);
+    });
+    b.network.run("nft", "delete table inet blocked");
+    world.await_kernel(true);
+}
+
+#[test]
+fn where_the_kernel_takes_long_frames_for_too_long_the_plane_carries_all() {
+    let world = World::new(2);
+    let (a, b) = world.pair();
+    let address = underlay_address(b.node).ip();
+    // That may be no more true, or forged: the plane's socket finds out by itself.
+    assert_that_the_plane_takes_over(&world, || {
+        a.network.ip(&format!("route add {address}/32 dev eth0 mtu 1300"));
+    });
+    a.network.ip(&format!("route del {address}/32"));
+    world.await_kernel(true);
 }
 
 #[test]
@@ -494,4 +572,60 @@ fn one_node_after_the_other_uses_the_kernel() {
     let second = new().unwrap();
     assert_eq!(devices(), 2);
     drop(second);
+}
+
+/// What tells this program that it is to be the node that is killed.
+const KILLED: &str = "TRANSHUME_TEST_KILLED";
+
+#[test]
+fn what_comes_after_a_node_was_killed_the_host_does_not_take_in() {
+    if std::env::var_os(KILLED).is_some() {
+        let _kernel = Kernel::new(Offloads::ALL.of_taps()).unwrap();
+        println!("{KILLED}");
+        loop {
+            std::thread::park();
+        }
+    }
+    let (host, other) = (Namespace::new(), Namespace::new());
+    host.connect("eth0", &other, "eth0");
+    host.ip("addr add 10.1.0.1/24 dev eth0");
+    other.ip("addr add 10.1.0.2/24 dev eth0");
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "what_comes_after_a_node_was_killed_the_host_does_not_take_in", "--nocapture"]);
+    program.env(KILLED, "").stdout(Stdio::piped());
+    let mut node = host.enter(|| program.spawn().unwrap());
+    let said = BufReader::new(node.stdout.take().unwrap()).lines();
+    assert!(said.map_while(Result::ok).any(|line| line.contains(KILLED)), "it carries frames");
+    node.kill().unwrap();
+    node.wait().unwrap();
+    assert!(host.run("ip", "-o link show transhume-vxlan").contains(",UP"), "it is left");
+    let socket = other.enter(|| UdpSocket::bind(("10.1.0.2", kernel::PORT)).unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    // A question for the host's address (RFC 826), which it would answer from any device.
+    let sender = [2, 0, 0, 0, 0, 9];
+    let question = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &sender, &[10, 1, 0, 2], &[0; 6], &[10, 1, 0, 1]].concat();
+    let frame = [&[0xff; 6][..], &sender, &[8, 6], &question, &[0; 18]].concat();
+    let ask =
+        || socket.send_to(&[&[8, 0, 0, 0, 0, 0, 9, 0][..], &frame].concat(), ("10.1.0.1", kernel::PORT));
+    let is_answered = || {
+        (0..3).for_each(|_| assert!(ask().is_ok()));
+        socket.recv(&mut [0; 2000]).is_ok()
+    };
+    assert!(!is_answered());
+    host.ip("link del transhume-vxlan");
+    host.ip("link add transhume-vxlan type vxlan external dstport 7789");
+    host.ip("link set transhume-vxlan up");
+    assert!(is_answered(), "it does from a device that nobody guards");
+}
+
+#[test]
+fn a_device_that_somebody_deletes_is_noticed_and_the_plane_carries_all() {
+    let world = World::new(2);
+    let (a, _) = world.pair();
+    world.await_kernel(true);
+    a.network.ip("link del transhume-vxlan");
+    eventually("it is noticed", || a.plane.counter(Counter::PortGone) > 0);
+    world.await_kernel(false);
+    sleep(Duration::from_millis(1500));
+    assert_eq!(a.plane.counter(Counter::PortGone), 1, "once");
 }

@@ -1,6 +1,6 @@
 //! The devices that the programs need beside those of stations.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +20,9 @@ pub const PLANE: &str = "transhume-plane";
 /// How long frames may be in the VXLAN device: what is too long for the path is not given to it.
 const MTU: &str = "65000";
 
+/// Bytes that a frame has more than a device's MTU says.
+const ETHERNET_HEADER: u32 = 14;
+
 /// Asks whose network namespace a socket, or a TAP, is in (`linux/sockios.h`, `linux/if_tun.h`).
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -38,8 +41,16 @@ pub struct Indexes {
     pub plane: u32,
 }
 
+/// A TAP as the programs see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapPlace {
+    pub index: u32,
+    /// Bytes of a frame that may be sent to it.
+    pub longest: u32,
+}
+
 impl Devices {
-    /// Makes them, in the network namespace of the calling thread.
+    /// Makes them, in the network namespace of the calling thread. Nothing comes by the VXLAN device before [`Self::open`].
     pub fn new(offloads: tap::Offloads) -> io::Result<Self> {
         // One that is alive has this device, and keeps the other one.
         let mut plane = Tap::new(PLANE).map_err(|error| io::Error::other(format!("{error}")))?;
@@ -51,9 +62,15 @@ impl Devices {
         ip(&[&["link", "add", VXLAN, "mtu", MTU], &kind[..]].concat())?;
         let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         let devices = Self { plane, control };
+        // The host speaks with nobody there. One without IPv6 has no such file.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{VXLAN}/disable_ipv6"), "1");
         ip(&["link", "set", PLANE, "mtu", MTU, "up"])?;
-        ip(&["link", "set", VXLAN, "up"])?;
         Ok(devices)
+    }
+
+    /// Takes in frames from now on, in the network namespace of the calling thread.
+    pub fn open(&self) -> io::Result<()> {
+        ip(&["link", "set", VXLAN, "up"])
     }
 
     pub fn indexes(&self) -> io::Result<Indexes> {
@@ -61,15 +78,29 @@ impl Devices {
         Ok(Indexes { vxlan: index(VXLAN)?, plane: index(PLANE)? })
     }
 
-    /// What `tap` is called, and its number; `None` if it is in another network namespace by now, or gone.
-    pub fn find(&self, tap: &Tap) -> Option<(String, u32)> {
+    pub fn has_vxlan(&self) -> bool {
+        netdevice::name_to_index(&self.control, VXLAN).is_ok()
+    }
+
+    /// What `tap` is called, and where it is; `None` if it is in another network namespace by now, or gone. Waits for whoever
+    /// changes the host's network.
+    pub fn find(&self, tap: &Tap) -> Option<(String, TapPlace)> {
         let own = namespace(&self.control, SIOCGSKNS).ok()?;
         if namespace(tap, TUNGETDEVNETNS).ok()? != own {
             return None;
         }
         let name = tap.name().ok()?;
         let index = netdevice::name_to_index(&self.control, &name).ok()?;
-        Some((name, index))
+        let longest = self.mtu(&name).ok()?.saturating_add(ETHERNET_HEADER);
+        Some((name, TapPlace { index, longest }))
+    }
+
+    fn mtu(&self, name: &str) -> io::Result<u32> {
+        let mut request = tap::named(name).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the request is live, and as long as the call writes.
+        tap::check(unsafe { libc::ioctl(self.control.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+        // SAFETY: the call has written this one.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu }.cast_unsigned())
     }
 }
 

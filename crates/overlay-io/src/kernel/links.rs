@@ -10,12 +10,8 @@ use aya::{Ebpf, Pod};
 use overlay::topology::NodeId;
 
 use super::{Counts, Table, counts, table};
-use crate::fallback::Carrier;
 use crate::peer::Peer;
 use crate::peers::Peers;
-
-/// Bytes of a VXLAN header, behind which a frame stands in a datagram.
-const VXLAN_HEADER: usize = 8;
 
 /// See the module.
 pub struct Links {
@@ -62,7 +58,7 @@ impl Links {
 /// How frames get to `peer`.
 fn way_to(peer: &Peer) -> Option<(u32, [u32; 4])> {
     let short_cut = peer.short_cut()?;
-    let longest = peer.arrives(Carrier::Udp).saturating_sub(VXLAN_HEADER) as u32;
+    let longest = short_cut.arrives().min(peer.longest_by_kernel()) as u32;
     let address = short_cut.address.to_bits();
     Some((peer.node.0.into(), [address, short_cut.theirs, longest, short_cut.is_alive().into()]))
 }

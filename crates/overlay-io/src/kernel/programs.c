@@ -30,7 +30,15 @@
 #define IPV6_HEADER 40
 #define TCP_LENGTH 12
 #define UDP_HEADER 8
+// UDP may be a tunnel, whose segments have the headers of what is in it, too: no more than so many bytes.
+#define TUNNEL 160
 #define TTL 64
+
+// A station's TAP.
+struct tap {
+	__u32 index;
+	__u32 longest; // bytes of a frame that it may send
+};
 
 // Where frames of a node go.
 struct peer {
@@ -85,7 +93,7 @@ enum drop { STRANGER, MALFORMED, NOT_HANDED_OVER, DROPS };
 	} name SEC(".maps")
 
 // Stations of this node that run, with their TAPs; and those of nodes to which there is a link, with their nodes.
-HASH(here, mac_key, __u32, MOST_STATIONS);
+HASH(here, mac_key, struct tap, MOST_STATIONS);
 HASH(there, mac_key, __u32, MOST_STATIONS);
 HASH(peers, __u32, struct peer, MOST_NODES);
 HASH(sessions, struct way, struct session, MOST_SESSIONS);
@@ -132,8 +140,8 @@ static __always_inline int drop(enum drop why)
 	return TC_ACT_SHOT;
 }
 
-// Bytes of headers of a segment; 0 for one that is not TCP or UDP right behind IP.
-static __always_inline __u32 headers_of(struct __sk_buff *skb, __be16 type)
+// Bytes of headers of a segment, and how many more there may be `inside`; 0 for one that is not TCP or UDP right behind IP.
+static __always_inline __u32 headers_of(struct __sk_buff *skb, __be16 type, __u32 *inside)
 {
 	__u8 version_and_length, protocol, length;
 	__u32 transport = ETH_HLEN;
@@ -150,6 +158,7 @@ static __always_inline __u32 headers_of(struct __sk_buff *skb, __be16 type)
 	} else {
 		return 0;
 	}
+	*inside = protocol == IPPROTO_UDP ? TUNNEL : 0;
 	if (protocol == IPPROTO_UDP)
 		return transport + UDP_HEADER;
 	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, transport + TCP_LENGTH, &length, 1))
@@ -157,22 +166,23 @@ static __always_inline __u32 headers_of(struct __sk_buff *skb, __be16 type)
 	return transport + (length >> 4) * 4;
 }
 
-// How much a frame is, or all that a segment is cut into. Returns the bytes of the longest of them; 0 if that cannot be said.
+// How much a frame is, or all that a segment is cut into. Returns the bytes that the longest of them has at most; 0 if that
+// cannot be said.
 static __always_inline __u32 measure(struct __sk_buff *skb, __be16 type, struct volume *volume)
 {
-	__u32 size = skb->gso_size, length = skb->len, headers;
+	__u32 size = skb->gso_size, length = skb->len, headers, inside = 0;
 
 	volume->bytes = length;
 	volume->frames = 1;
 	if (!size)
 		return length;
-	headers = headers_of(skb, type);
+	headers = headers_of(skb, type, &inside);
 	if (!headers || length <= headers)
 		return 0;
 	length -= headers;
 	volume->frames = (length + size - 1) / size;
 	volume->bytes = length + volume->frames * headers;
-	return headers + size;
+	return headers + inside + size;
 }
 
 // False if there is no room: the plane counts what it carries.
@@ -208,7 +218,8 @@ int from_station(struct __sk_buff *skb)
 	struct volume volume;
 	struct peer *peer;
 	mac_key from, to;
-	__u32 *tap, *node, longest;
+	struct tap *tap;
+	__u32 *node, longest;
 
 	if (skb->vlan_present || bpf_skb_load_bytes(skb, 0, &front, sizeof(front)) ||
 	    front.type == bpf_htons(ETH_P_8021Q) || front.type == bpf_htons(ETH_P_8021AD) ||
@@ -221,10 +232,11 @@ int from_station(struct __sk_buff *skb)
 	// Whoever sends with another's MAC is for the plane to judge.
 	from = key_of(front.flow.from);
 	tap = bpf_map_lookup_elem(&here, &from);
-	if (!tap || *tap != skb->ifindex)
+	if (!tap || tap->index != skb->ifindex)
 		return TC_ACT_UNSPEC;
+	// Were only short frames carried here, they would overtake long ones.
 	peer = bpf_map_lookup_elem(&peers, node);
-	if (!peer || !peer->is_alive)
+	if (!peer || !peer->is_alive || tap->longest > peer->longest)
 		return TC_ACT_UNSPEC;
 	longest = measure(skb, front.type, &volume);
 	if (!longest || longest > peer->longest || !count(&front.flow, &volume))
@@ -269,7 +281,8 @@ int from_peer(struct __sk_buff *skb)
 	struct session *session;
 	struct front front;
 	mac_key from, to;
-	__u32 *node, *tap;
+	struct tap *tap;
+	__u32 *node;
 
 	if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
 		return drop(STRANGER);
@@ -289,7 +302,15 @@ int from_peer(struct __sk_buff *skb)
 	if (!tap)
 		return hand_over(skb, session);
 	increment(&received, session->number);
-	return bpf_redirect(*tap, BPF_F_INGRESS);
+	return bpf_redirect(tap->index, BPF_F_INGRESS);
+}
+
+// What is left at the VXLAN device when nothing else is: the host itself takes nothing from there.
+SEC("classifier")
+int nothing(struct __sk_buff *skb)
+{
+	(void)skb;
+	return TC_ACT_SHOT;
 }
 
 // None of the helpers above is for the GPL alone.

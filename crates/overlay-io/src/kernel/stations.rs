@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::programs::TcAttachType;
+use aya::maps::MapError;
 use aya::programs::tc::SchedClassifierLink;
 use overlay::Mac;
 use overlay::switch::{Changes, PortId, ShortCut, Switch};
 
-use super::devices::Devices;
-use super::{Table, attach, program, table};
+use super::devices::TapPlace;
+use super::{Table, table};
 use crate::tap::Tap;
 
 /// What may be carried soon.
@@ -19,9 +19,7 @@ pub struct Due(Vec<(Mac, ShortCut)>);
 
 /// See the module.
 pub struct Stations {
-    programs: Ebpf,
-    devices: Arc<Devices>,
-    here: Table<[u8; 8], u32>,
+    here: Table<[u8; 8], [u32; 2]>,
     there: Table<[u8; 8], u32>,
     taps: HashMap<PortId, Attached>,
     /// What the maps say.
@@ -29,42 +27,60 @@ pub struct Stations {
 }
 
 /// A TAP whose frames a program sees.
-struct Attached {
-    tap: Arc<Tap>,
-    index: u32,
+pub struct Attached {
+    pub tap: Arc<Tap>,
+    pub place: TapPlace,
     /// It does so until this is dropped.
-    _link: SchedClassifierLink,
+    pub _link: SchedClassifierLink,
 }
 
 impl Stations {
-    pub fn new(mut programs: Ebpf, devices: Arc<Devices>) -> io::Result<Self> {
-        let (here, there) = (table(&mut programs, "here")?, table(&mut programs, "there")?);
-        program(&mut programs, "from_station")?.load().map_err(io::Error::other)?;
-        Ok(Self { programs, devices, here, there, taps: HashMap::new(), known: HashMap::new() })
+    pub fn new(programs: &mut Ebpf) -> io::Result<Self> {
+        let (here, there) = (table(programs, "here")?, table(programs, "there")?);
+        Ok(Self { here, there, taps: HashMap::new(), known: HashMap::new() })
     }
 
-    pub fn attach(&mut self, port: PortId, tap: &Arc<Tap>) -> io::Result<()> {
-        self.detach(port);
-        let (name, index) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
-        let program = program(&mut self.programs, "from_station")?;
-        let link = attach(program, &name, TcAttachType::Egress)?;
-        let link = program.take_link(link).map_err(io::Error::other)?;
-        self.taps.insert(port, Attached { tap: tap.clone(), index, _link: link });
-        Ok(())
+    /// What a program sees of `port` is carried, which is not attached yet.
+    pub fn attach(&mut self, port: PortId, attached: Attached) {
+        self.taps.insert(port, attached);
     }
 
-    pub fn detach(&mut self, port: PortId) {
-        let at_port = self.known.iter().filter(|(_, known)| **known == ShortCut::Port(port));
-        let macs: Vec<Mac> = at_port.map(|(mac, _)| *mac).collect();
-        macs.into_iter().for_each(|mac| self.remove(mac));
-        self.taps.remove(&port);
+    /// Leaves `port` to the plane. What is returned is to be dropped without locks.
+    pub fn detach(&mut self, port: PortId) -> Option<Attached> {
+        self.at(port).into_iter().for_each(|mac| self.remove(mac));
+        self.taps.remove(&port)
+    }
+
+    /// The TAPs, and where they were.
+    pub fn taps(&self) -> Vec<(PortId, Arc<Tap>, TapPlace)> {
+        self.taps.iter().map(|(port, attached)| (*port, attached.tap.clone(), attached.place)).collect()
+    }
+
+    /// `tap` of `port` is there by now. If that is another device it is left to the plane, as by [`Self::detach`].
+    pub fn moved(&mut self, port: PortId, tap: &Arc<Tap>, place: Option<TapPlace>) -> Option<Attached> {
+        let attached = self.taps.get_mut(&port).filter(|attached| Arc::ptr_eq(&attached.tap, tap))?;
+        let Some(place) = place.filter(|place| place.index == attached.place.index) else {
+            return self.detach(port);
+        };
+        attached.place = place;
+        self.at(port).into_iter().for_each(|mac| self.insert(mac, ShortCut::Port(port)));
+        None
+    }
+
+    /// What is carried from and to `port`.
+    fn at(&self, port: PortId) -> Vec<Mac> {
+        let known = self.known.iter();
+        known.filter(|(_, known)| **known == ShortCut::Port(port)).map(|(mac, _)| *mac).collect()
     }
 
     /// Removes what is not so any more, and returns what is new.
     pub fn retract(&mut self, switch: &Switch, changes: Changes) -> Due {
         let changed: Vec<Mac> = match changes {
             Changes::Some(macs) => macs.into_iter().collect(),
-            Changes::All => switch.managed_macs().chain(self.known.keys().copied()).collect(),
+            Changes::All => {
+                let gone = self.known.keys().copied().filter(|mac| switch.short_cut(*mac).is_none());
+                switch.managed_macs().chain(gone).collect()
+            }
         };
         let mut due = Vec::new();
         for mac in changed {
@@ -79,16 +95,11 @@ impl Stations {
 
     pub fn extend(&mut self, due: Due) {
         for (mac, short_cut) in due.0 {
-            self.insert(mac, short_cut);
+            // What could not be removed would be so twice.
+            if !self.known.contains_key(&mac) {
+                self.insert(mac, short_cut);
+            }
         }
-    }
-
-    /// Leaves alone TAPs that are not where they were.
-    pub fn look(&mut self) {
-        let find = |attached: &Attached| self.devices.find(&attached.tap).map(|(_, index)| index);
-        let is_gone = |attached: &Attached| find(attached) != Some(attached.index);
-        let gone = self.taps.iter().filter(|(_, attached)| is_gone(attached)).map(|(port, _)| *port);
-        gone.collect::<Vec<_>>().into_iter().for_each(|port| self.detach(port));
     }
 
     fn can_be(&self, wanted: ShortCut) -> bool {
@@ -102,8 +113,8 @@ impl Stations {
         let key = key(mac);
         let inserted = match short_cut {
             ShortCut::Port(port) => {
-                let Some(Attached { index, .. }) = self.taps.get(&port) else { return };
-                self.here.insert(key, index, 0)
+                let Some(Attached { place, .. }) = self.taps.get(&port) else { return };
+                self.here.insert(key, [place.index, place.longest], 0)
             }
             ShortCut::Node(node) => self.there.insert(key, u32::from(node.0), 0),
         };
@@ -114,13 +125,15 @@ impl Stations {
     }
 
     fn remove(&mut self, mac: Mac) {
-        let removed = match self.known.remove(&mac) {
+        let removed = match self.known.get(&mac) {
             Some(ShortCut::Port(_)) => self.here.remove(&key(mac)),
             Some(ShortCut::Node(_)) => self.there.remove(&key(mac)),
             None => return,
         };
-        // Nobody else takes anything out.
-        debug_assert!(removed.is_ok(), "{removed:?}");
+        // What stays is tried again with the MAC's next change.
+        if matches!(removed, Ok(()) | Err(MapError::KeyNotFound)) {
+            self.known.remove(&mac);
+        }
     }
 }
 

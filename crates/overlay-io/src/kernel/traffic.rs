@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray};
@@ -11,8 +12,8 @@ use overlay::matrix::{Flow, Volume};
 use super::{Counts, counts, missing};
 use crate::counters::Counter;
 
-/// A pair that has been silent for so many looks gives up its place.
-const PATIENCE: u8 = 10;
+/// A pair that has been silent for so long gives up its place.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why the programs drop something, in their order.
 const DROPS: [Counter; 3] = [Counter::Stranger, Counter::Malformed, Counter::NotWritten];
@@ -24,11 +25,10 @@ pub struct Seen {
     pub dropped: Vec<(Counter, u64)>,
 }
 
-/// What a pair has sent, and for how many looks it has been silent.
-#[derive(Default)]
+/// What a pair has sent, and when that was seen.
 struct Pair {
     volume: [u64; 2],
-    silent: u8,
+    heard: Duration,
 }
 
 /// See the module.
@@ -47,24 +47,24 @@ impl Traffic {
         Ok(Self { flows, drops, pairs: HashMap::new(), dropped: Default::default() })
     }
 
-    pub fn look(&mut self) -> Seen {
-        Seen { flows: self.look_at_flows(), dropped: self.look_at_drops() }
+    pub fn look(&mut self, now: Duration) -> Seen {
+        Seen { flows: self.look_at_flows(now), dropped: self.look_at_drops() }
     }
 
-    fn look_at_flows(&mut self) -> Vec<(Flow, Volume)> {
+    fn look_at_flows(&mut self, now: Duration) -> Vec<(Flow, Volume)> {
         let Self { flows, pairs, .. } = self;
         let mut seen = Vec::new();
         for (ends, volumes) in flows.iter().filter_map(Result::ok) {
             let sum = |which: usize| volumes.iter().map(|volume| volume[which]).sum::<u64>();
-            let (volume, pair) = ([sum(0), sum(1)], pairs.entry(ends).or_default());
+            let volume = [sum(0), sum(1)];
+            let pair = pairs.entry(ends).or_insert(Pair { volume: [0; 2], heard: now });
             let [bytes, frames] = [0, 1].map(|which| volume[which].saturating_sub(pair.volume[which]));
-            pair.silent = if frames == 0 { pair.silent + 1 } else { 0 };
-            pair.volume = volume;
             if frames > 0 {
+                *pair = Pair { volume, heard: now };
                 seen.push((flow(ends), Volume { bytes, frames }));
             }
         }
-        pairs.retain(|ends, pair| pair.silent < PATIENCE || flows.remove(ends).is_err());
+        pairs.retain(|ends, pair| now < pair.heard + PATIENCE || flows.remove(ends).is_err());
         seen
     }
 

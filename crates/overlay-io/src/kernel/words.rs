@@ -5,7 +5,8 @@
 //!  │ destination │ source │ 0x88b6 │ session, or node       │ a frame; or a word, and zeroes
 //! ```
 //!
-//! What a plane says is such a frame to a node. There it is handed over in another one, of the session by which it came.
+//! What a plane says is such a frame to a node. There it is handed over in another one, of the session by which it came. A word is a
+//! byte, and how many bytes the question has, in two.
 
 use std::io::{self, IoSlice};
 
@@ -29,10 +30,10 @@ const ENDS: [u8; 12] = [2, 0x74, 0x72, 0xff, 0xff, 0xfe, 2, 0x74, 0x72, 0xff, 0x
 /// What planes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Does this arrive?
-    Question,
+    /// Does a frame of so many bytes arrive, as this one has?
+    Question(u16),
     /// It does.
-    Answer,
+    Answer(u16),
 }
 
 /// What was handed over.
@@ -57,7 +58,7 @@ impl<'a> HandedOver<'a> {
         let (header, read) = read.split_first_chunk::<{ vnet::LENGTH }>()?;
         let (session, frame) = split(read)?;
         let what = match split(frame) {
-            Some((_, said)) => What::Said(Word::decode(*said.first()?)?),
+            Some((_, said)) => What::Said(Word::decode(said)?),
             None => What::Frame(without_front(VnetHeader::decode(header))?, frame),
         };
         Some(Self { session, what })
@@ -81,16 +82,39 @@ fn without_front(vnet: VnetHeader) -> Option<VnetHeader> {
 }
 
 impl Word {
-    fn decode(byte: u8) -> Option<Self> {
-        [Self::Question, Self::Answer].into_iter().find(|word| *word as u8 == byte)
+    fn encode(self) -> [u8; 3] {
+        let (byte, length) = match self {
+            Self::Question(length) => (0, length),
+            Self::Answer(length) => (1, length),
+        };
+        let [high, low] = length.to_be_bytes();
+        [byte, high, low]
+    }
+
+    fn decode(said: &[u8]) -> Option<Self> {
+        let [byte, high, low] = *said.first_chunk()?;
+        let length = u16::from_be_bytes([high, low]);
+        match byte {
+            0 => Some(Self::Question(length)),
+            1 => Some(Self::Answer(length)),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the frame that says it.
+    fn length(self) -> usize {
+        match self {
+            Self::Question(length) => LEAST.max(length.into()),
+            Self::Answer(_) => LEAST,
+        }
     }
 }
 
 /// Says `word` to `node`.
 pub fn write(plane: &Tap, node: NodeId, word: Word) -> io::Result<()> {
     let front = [&ENDS[..], &TYPE, &u32::from(node.0).to_be_bytes()].concat();
-    let mut said = [0; LEAST - FRONT];
-    said[0] = word as u8;
+    let mut said = word.encode().to_vec();
+    said.resize(word.length() - FRONT, 0);
     plane.write(&[IoSlice::new(&VnetHeader::default().encode()), IoSlice::new(&front), IoSlice::new(&said)])
 }
 
@@ -115,13 +139,18 @@ mod tests {
 
     #[test]
     fn words_are_told_from_frames() {
-        for word in [Word::Question, Word::Answer] {
-            let said = handed_over(VnetHeader::default(), 2, &[word as u8, 0, 0]);
+        for word in [Word::Question(1400), Word::Answer(60)] {
+            let said = handed_over(VnetHeader::default(), 2, &word.encode());
             let read = handed_over(VnetHeader::default(), 9, &said[vnet::LENGTH..]);
             assert_eq!(HandedOver::decode(&read), Some(HandedOver { session: 9, what: What::Said(word) }));
         }
-        let said = handed_over(VnetHeader::default(), 2, &[2]);
-        assert_eq!(HandedOver::decode(&handed_over(VnetHeader::default(), 9, &said[vnet::LENGTH..])), None);
+        for unknown in [&[2, 0, 60][..], &[0, 0]] {
+            let said = handed_over(VnetHeader::default(), 2, unknown);
+            assert_eq!(
+                HandedOver::decode(&handed_over(VnetHeader::default(), 9, &said[vnet::LENGTH..])),
+                None
+            );
+        }
     }
 
     #[test]

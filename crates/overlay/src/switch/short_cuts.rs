@@ -86,8 +86,9 @@ impl Switch {
         }
     }
 
-    /// Of other ports' MACs nothing is another: frames wait for whoever looks through all of them.
-    pub(super) fn port_has_changed(&mut self, port: PortId) {
+    /// The short cuts of MACs here behind `port` may have changed, or what their carrier makes of them has. Of others' nothing is said:
+    /// frames wait for who looks through all of them.
+    pub fn port_has_changed(&mut self, port: PortId) {
         let here = self.managed.iter().filter(|(_, home, _)| *home == Place::Port(port));
         here.for_each(|(mac, ..)| self.changes.add(mac));
     }
