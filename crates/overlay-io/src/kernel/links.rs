@@ -138,3 +138,24 @@ impl Counted {
         self.map.get(&key, 0).map_or(0, |values| values.iter().sum())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::peer::{Path, PlainAgreement};
+
+    #[test]
+    fn no_longer_frames_are_carried_than_were_answered_and_than_datagrams_arrive() {
+        let now = Duration::ZERO;
+        let path = Path { address: ([10, 0, 0, 1], 7474).into(), longest: 1472, fallback: None };
+        let peer = Peer::new(NodeId(2), path, PlainAgreement { own: 1, theirs: 2, kernel: true }, now);
+        peer.search(|mtu| mtu.arrived(1472, now));
+        for (answered, longest) in [(1000, 1000), (1464, 1464), (1500, 1464)] {
+            assert!(peer.short_cut().unwrap().answered(answered, now));
+            let (_, [.., known, is_alive]) = way_to(&peer).unwrap();
+            assert_eq!((known, is_alive), (longest, 1));
+        }
+    }
+}
