@@ -135,8 +135,9 @@ async fn await_turn(cluster: &Cluster, host: &HostName, name: &str) -> Result<()
 #[cfg(test)]
 mod tests {
     use rpc::net::{FromNode, Question};
+    use rpc::wire::Answer;
 
-    use super::super::played::World;
+    use super::super::played::{Played, Said, World};
     use super::*;
 
     #[tokio::test]
@@ -158,6 +159,39 @@ mod tests {
         while !world.cluster.lock().wishes.0.is_empty() {
             sleep(LOOK).await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_wish_that_is_passed_over_leaves_its_former_device_and_one_that_fails_ends_no_other() {
+        let world = World::new().await;
+        let mut node = world.node("h1").await;
+        world.lay(&mut [&mut node]).await;
+        world.attach("h1", "tap0", &mut node).await;
+        let wish = |node: &Played, device: &str, former: Option<&str>| {
+            let (device, former) = (device.to_owned(), former.map(str::to_owned));
+            node.say(FromNode::Own { device, address: None, mtu: 1400, former });
+        };
+        wish(&node, "tap1", None);
+        let (first, _) = node.hear_question().await;
+        wish(&node, "tap2", Some("tap0"));
+        wish(&node, "tap3", Some("tap2"));
+        node.answer(first, Err("it cannot be made".into()));
+        let (last, device) = loop {
+            match node.hear().await {
+                Said::Question(number, Question::Attach(device)) => break (number, device),
+                Said::Order(ToNode::NotPlugged { reason }) => panic!("{reason}"),
+                _ => {}
+            }
+        };
+        assert_eq!(device.name, "tap3");
+        node.answer(last, Ok(Answer::Done));
+        while !world.cluster.lock().wishes.0.is_empty() {
+            sleep(LOOK).await;
+        }
+        let (host, inner) = (HostName::new("h1").unwrap(), world.cluster.lock());
+        let is_there = |name: &&str| inner.devices.get(&devices::key(&host, name)).is_ok();
+        assert_eq!(["tap0", "tap1", "tap2", "tap3"].iter().filter(|name| is_there(name)).count(), 1);
+        assert!(is_there(&"tap3"));
     }
 
     #[tokio::test]
