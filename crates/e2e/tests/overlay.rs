@@ -128,14 +128,33 @@ fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
     await_carrier(&lab, Carrier::Udp)
 }
 
+/// A LAN behind the bridge `home` of a host, with a machine on it that is its DHCP server. It goes with this.
+struct HomeLan {
+    /// The PIDs by which the namespaces of that machine and of the bridge are found.
+    machine: String,
+    bridge: String,
+    _program: Program,
+    _leases: tempfile::TempDir,
+}
+
+impl HomeLan {
+    fn behind(lab: &TestLab, host: &str) -> Result<Self> {
+        let leases = tempfile::tempdir()?;
+        let folder = leases.path().to_str().context("a path")?;
+        let mut program = Program::start(&mut lab.command(&["lab", "exec", host, "--", HOME_LAN, folder]))?;
+        let mut pid = |of: &str| {
+            program.wait_for(LIMIT, |line| line.strip_prefix(of)?.strip_prefix(' ').map(str::to_owned))
+        };
+        let (machine, bridge) = (pid("machine")?, pid("bridge")?);
+        Ok(Self { machine, bridge, _program: program, _leases: leases })
+    }
+}
+
 #[test]
 fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(3)?;
-    let scratch = tempfile::tempdir()?;
-    let folder = scratch.path().to_str().context("a path")?;
-    let mut home = Program::start(&mut lab.command(&["lab", "exec", "h2", "--", HOME_LAN, folder]))?;
-    let machine = home.wait_for(LIMIT, |line| line.strip_prefix("machine ").map(str::to_owned))?;
+    let home = HomeLan::behind(&lab, "h2")?;
     net(&lab, &["proxy", "h2", "--bridge", "home"])?;
     ensure!(status(&lab)?.network.center.as_deref() == Some("h2"));
     net(&lab, &["attach", "h3", "tap1"])?;
@@ -144,7 +163,7 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
     let address = leasing.wait_for(LIMIT, |line| line.strip_prefix("leased ").map(str::to_owned))?;
     leasing.end(LIMIT)?.success()?;
     ensure!(address.starts_with("192.168.7.1"), "{address}");
-    let network = format!("--net=/proc/{machine}/ns/net");
+    let network = format!("--net=/proc/{}/ns/net", home.machine);
     let (remote, on_lan) = (["h3", "--"], ["h2", "--", "nsenter", &network]);
     for (from, to, address) in [(&remote[..], &on_lan[..], "192.168.7.1"), (&on_lan, &remote, &address)] {
         let mut stream = Stream::start(&lab, from, to, address)?;
@@ -158,14 +177,10 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
 fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(3)?;
-    let scratch = tempfile::tempdir()?;
-    let folder = scratch.path().to_str().context("a path")?;
-    let mut home = Program::start(&mut lab.command(&["lab", "exec", "h2", "--", HOME_LAN, folder]))?;
-    let machine = home.wait_for(LIMIT, |line| line.strip_prefix("machine ").map(str::to_owned))?;
-    let bridge = home.wait_for(LIMIT, |line| line.strip_prefix("bridge ").map(str::to_owned))?;
+    let home = HomeLan::behind(&lab, "h2")?;
     for (host, line) in [
         ("h1", "link add home type bridge"),
-        ("h1", &format!("link add cable type veth peer name cable netns {bridge}")),
+        ("h1", &format!("link add cable type veth peer name cable netns {}", home.bridge)),
         ("h1", "link set cable master home up"),
         ("h1", "link set home up"),
         ("h2", "link set cable master home up"),
@@ -175,7 +190,7 @@ fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> R
     }
     net(&lab, &["proxy", "h2", "--bridge", "home"])?;
     net(&lab, &["attach", "h3", "tap1", "--address", "192.168.7.3/24"])?;
-    let network = format!("--net=/proc/{machine}/ns/net");
+    let network = format!("--net=/proc/{}/ns/net", home.machine);
     let on_lan = ["h2", "--", "nsenter", &network];
     let mut from_lan = Stream::start(&lab, &on_lan, &["h3", "--"], "192.168.7.3")?;
     let mut to_lan = Stream::start(&lab, &["h3", "--"], &on_lan, "192.168.7.1")?;
