@@ -24,7 +24,7 @@ readonly more_packages=(
     dnsmasq-base udhcpc
 )
 # What measures the overlay, and its peers, which the tests do not need.
-readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n)
+readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
 
 # The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.
 readonly rustup_init=https://static.rust-lang.org/rustup/archive/1.28.2/x86_64-unknown-linux-gnu/rustup-init

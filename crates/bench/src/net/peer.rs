@@ -33,6 +33,9 @@ pub enum Peer {
     Tinc,
     /// Layer 2, encrypted.
     N2n,
+    /// Layer 2, not encrypted: copies frames between a TAP and a socket, and does nothing else. No program in user space
+    /// has much less latency.
+    Socat,
 }
 
 /// A peer that carries what is sent. Dropping it ends its programs.
@@ -63,6 +66,7 @@ impl Peer {
             Self::Openvpn => "OpenVPN tap",
             Self::Tinc => "tinc switch",
             Self::N2n => "n2n",
+            Self::Socat => "socat",
         }
     }
 
@@ -74,6 +78,7 @@ impl Peer {
             Self::Openvpn => "openvpn1",
             Self::Tinc => "tinc1",
             Self::N2n => "n2n1",
+            Self::Socat => "socat1",
         }
     }
 
@@ -94,6 +99,7 @@ impl Peer {
             Self::Openvpn => openvpn(&ends)?,
             Self::Tinc => tinc(&ends)?,
             Self::N2n => n2n(&ends)?,
+            Self::Socat => socat(&ends)?,
         };
         for end in &ends {
             ground.address_device(end.host, self.device(), end.inner, &mut programs)?;
@@ -256,6 +262,17 @@ fn n2n(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
         programs.push(Program::start(&mut command)?);
     }
     Ok(programs)
+}
+
+fn socat(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
+    const PORT: u16 = 7655;
+    let start = |end: &End<'_>| {
+        let device = format!("TUN,tun-type=tap,iff-no-pi,tun-name={}", Peer::Socat.device());
+        let (local, remote) = (address(end.host)?, address(end.other)?);
+        let socket = format!("UDP4-DATAGRAM:{remote}:{PORT},bind={local}:{PORT}");
+        Program::start(end.command("socat")?.args(["-b", "65536", &device, &socket]))
+    };
+    ends.iter().map(start).collect()
 }
 
 #[cfg(test)]
