@@ -27,7 +27,7 @@ build() {
 }
 
 all_targets() {
-    sed -n 's/^    Target { name: "\([a-z-]*\)".*/\1/p' fuzz/src/lib.rs
+    sed -n 's/.* name: "\([a-z-]*\)".*/\1/p' fuzz/src/lib.rs
 }
 
 run() { # seconds, target

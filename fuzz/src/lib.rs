@@ -17,8 +17,10 @@
 //! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
 //! * [`segments`]: what TAP devices hand over, and what is merged for them. [`overlay_node`]: what other nodes seal, and
 //!   frames for a switch.
+//! * [`datagrams`]: what strangers send to nodes, or change on its way.
 //! * [`memory`]: how much a target may take. * [`mutation`]: mutations without a fuzzer.
 
+pub mod datagrams;
 pub mod directory;
 pub mod input;
 pub mod link;
@@ -68,6 +70,13 @@ pub const TARGETS: &[Target] = &[
         rounds: 20_000,
     },
     Target { name: "switch", body: overlay_node::switch, seeds: overlay_node::switch_seeds, rounds: 5_000 },
+    Target { name: "lane", body: datagrams::lane, seeds: datagrams::lane_seeds, rounds: 5_000 },
+    Target {
+        name: "handed-over",
+        body: datagrams::handed_over,
+        seeds: datagrams::handed_over_seeds,
+        rounds: 20_000,
+    },
     Target { name: "trains", body: messages::trains, seeds: messages::trains_seeds, rounds: 2_000 },
     Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
     Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },

@@ -66,6 +66,8 @@ targets! {
     merge "merge",
     content "content",
     switch "switch",
+    lane "lane",
+    handed_over "handed-over",
     trains "trains",
     ring "ring",
     stream_link "stream-link",

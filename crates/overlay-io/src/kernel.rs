@@ -37,7 +37,7 @@ use traffic::Traffic;
 
 pub use devices::PORT;
 pub(crate) use traffic::Seen;
-pub(crate) use words::{HandedOver, What, Word};
+pub use words::{HandedOver, What, Word};
 
 /// What clang has made of `programs.c`: nothing where there was none.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));

@@ -41,12 +41,14 @@ pub enum Word {
 pub struct HandedOver<'a> {
     /// The session by which it came.
     pub session: u32,
+    /// What came by it.
     pub what: What<'a>,
 }
 
 /// What it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What<'a> {
+    /// Something that the other plane says.
     Said(Word),
     /// A frame, and what is left to do with it.
     Frame(VnetHeader, &'a [u8]),
