@@ -31,8 +31,10 @@ pub use network::{
     Network, Purpose, Shape,
 };
 pub use output::{Bytes, Position};
-pub use report::{EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
-pub use request::{Host, Instance, MoveRequest, Request, RunRequest, State};
+pub use report::{
+    DrainReport, EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime, PlannedMove, Stayed,
+};
+pub use request::{DrainRequest, Host, Instance, MoveRequest, Request, RunRequest, State};
 
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
@@ -123,6 +125,17 @@ pub enum Event {
     },
     /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or was not.
     Moved(Box<MoveReport>),
+    /// The first answer to [`Request::Drain`].
+    Draining {
+        /// How many instances there are on the host.
+        instances: u32,
+    },
+    /// One of a drain's moves was made, or was not. Then another host may be tried.
+    MoveOver(Box<MoveReport>),
+    /// Nothing is left that could be moved: the last answer to [`Request::Drain`].
+    Drained(DrainReport),
+    /// What would be done, in the order of names: the last answer to a dry run of a drain.
+    DrainPlan(Vec<PlannedMove>),
     /// The move is being rolled back: the first answer to [`Request::Cancel`].
     Cancelling,
     /// Output of the instance's command.
@@ -142,7 +155,7 @@ pub enum Event {
         pieces: Option<u64>,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
-    /// [`Request::Kill`] when it has ended, and to [`Request::ChangeNetwork`] when it is done.
+    /// [`Request::Kill`] when it has ended, to [`Request::Undrain`], and to [`Request::ChangeNetwork`] when it is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -175,6 +188,8 @@ impl Event {
             | Self::NetMacs { .. }
             | Self::NetFlows { .. }
             | Self::Cancelling
+            | Self::Draining { .. }
+            | Self::MoveOver(_)
             | Self::Output { .. }
             | Self::Dropped { .. } => false,
             Self::Started(_)
@@ -183,6 +198,8 @@ impl Event {
             | Self::Hosts(_)
             | Self::Checked { .. }
             | Self::Moved(_)
+            | Self::Drained(_)
+            | Self::DrainPlan(_)
             | Self::NetMoved { .. }
             | Self::NetForgotten
             | Self::Done

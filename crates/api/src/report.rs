@@ -67,6 +67,37 @@ pub enum Outcome {
     Ended(Failure),
 }
 
+/// How a drain went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// The host.
+    pub host: String,
+    /// How many instances have moved.
+    pub moved: u32,
+    /// Those that are still there, in the order of names.
+    pub stayed: Vec<Stayed>,
+}
+
+/// An instance that a drain has not moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stayed {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: Failure,
+}
+
+/// A move that a drain would make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    /// The instance.
+    pub name: String,
+    /// Where it would go; nowhere, if there are obstacles on all hosts.
+    pub to: Option<String>,
+    /// These, each with its host.
+    pub obstacles: Vec<Failure>,
+}
+
 /// When a phase was, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseTime {

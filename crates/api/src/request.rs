@@ -22,6 +22,13 @@ pub enum Request {
         /// The move's number, from [`Event::Begun`](crate::Event::Begun).
         id: u64,
     },
+    /// Moves all instances away from a host, on which nothing is started from then on, and follows the moves.
+    Drain(DrainRequest),
+    /// Lets instances be started on a host again. A drain of it that is under way ends.
+    Undrain {
+        /// The host.
+        host: String,
+    },
     /// Rolls the instance's move back, if it is not committed yet.
     Cancel {
         /// The instance.
@@ -97,6 +104,19 @@ pub struct MoveRequest {
     pub dry_run: bool,
 }
 
+/// A host to be drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRequest {
+    /// The host.
+    pub host: String,
+    /// Where instances may go; any host that is up if there is none.
+    pub to: Vec<String>,
+    /// How many moves are made at a time, at most.
+    pub parallel: u16,
+    /// Only finds out where each instance would go.
+    pub dry_run: bool,
+}
+
 /// An instance as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
@@ -154,6 +174,8 @@ pub struct Host {
     pub address: String,
     /// Whether its node is connected to the coordinator.
     pub up: bool,
+    /// Whether nothing is started on it.
+    pub drained: bool,
     /// How many instances it has.
     pub instances: u32,
 }

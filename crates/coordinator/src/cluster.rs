@@ -20,6 +20,7 @@ use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::admission::Admission;
+use crate::drain::Drains;
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
@@ -52,6 +53,7 @@ pub struct Inner {
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
     pub devices: Devices,
+    pub drains: Drains,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
     /// Every host that has ever been connected since the coordinator began.
@@ -118,6 +120,7 @@ impl Cluster {
         let follows = follows.collect();
         let ended = store.ended_instances()?;
         let (network, devices) = (network::load(&store)?, Devices::load(&store)?);
+        let drains = Drains::load(store.drained_hosts()?);
         let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
         let mut inner = Inner {
             machine,
@@ -126,6 +129,7 @@ impl Cluster {
             nodes: HashMap::new(),
             network,
             devices,
+            drains,
             wishes: Wishes::default(),
             hosts: BTreeMap::new(),
             follows,

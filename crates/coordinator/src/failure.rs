@@ -9,6 +9,9 @@ use store::{MAX_ENDED_INSTANCES, StoreError};
 /// What is known of an instance that never ran.
 pub const NOT_STARTED: &str = "it was never started";
 
+/// Why a move was rolled back that a user has cancelled.
+pub const CANCELLED: &str = "the move was cancelled";
+
 /// The failure for what a node, or the move protocol, gives as its reason.
 pub fn from_reason(reason: &str) -> Failure {
     let (what, way_out) = split_reason(reason);
@@ -67,6 +70,39 @@ pub fn host_without_instances(host: &HostName) -> Failure {
     Failure::new(
         format!("host {host} runs no instances: it has joined the overlay alone, by `transhume net up`"),
         "choose a host that runs `transhume node`: `transhume hosts` lists the hosts",
+    )
+}
+
+pub fn host_drained(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} is drained"),
+        format!("choose another host, or let it take instances again: `transhume undrain {host}`"),
+    )
+}
+
+pub fn not_drained(host: &HostName) -> Failure {
+    Failure::new(format!("host {host} is not drained"), "`transhume hosts` shows which hosts are")
+}
+
+pub fn drained_to_itself(host: &HostName) -> Failure {
+    Failure::new(format!("host {host} cannot be drained to itself"), "choose another host with `--to`")
+}
+
+pub fn wrong_parallel(parallel: u16, most: u16) -> Failure {
+    Failure::new(format!("{parallel} moves at a time cannot be made"), format!("choose 1 to {most}"))
+}
+
+pub fn nowhere_to_go(host: &HostName) -> Failure {
+    Failure::new(
+        format!("there is no host to which the instances of {host} can go"),
+        "start `transhume node` on another one, or `transhume undrain` one: `transhume hosts` lists the hosts",
+    )
+}
+
+pub fn drain_ended(host: &HostName, moved: u32) -> Failure {
+    Failure::new(
+        format!("the drain of {host} was ended after {moved} moves"),
+        "`transhume hosts` shows whether it takes instances again, or another drain of it goes on",
     )
 }
 

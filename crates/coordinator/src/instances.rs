@@ -14,7 +14,7 @@ use rpc::frame;
 use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
 
-use crate::cluster::{Cluster, Inner};
+use crate::cluster::{Cluster, Inner, NodeLink};
 use crate::failure;
 use crate::server::User;
 
@@ -65,9 +65,12 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     Ok((vid, host, blueprint))
 }
 
-/// The host called `name`, which must be connected and one that runs instances.
+/// The host called `name`, which must be connected, one that runs instances, and not drained.
 pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
     let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
+    if inner.drains.contains(&host) {
+        return Err(failure::host_drained(&host));
+    }
     if let Some(node) = inner.nodes.get(&host) {
         return if node.runs_instances { Ok(host) } else { Err(failure::host_without_instances(&host)) };
     }
@@ -77,12 +80,13 @@ pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
 }
 
 fn emptiest_host(inner: &Inner) -> Result<HostName, Failure> {
-    let usable = inner.nodes.iter().filter(|(_, node)| node.runs_instances).map(|(host, _)| host);
+    let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
+    let usable = inner.nodes.iter().filter(|(host, node)| is_usable(host, node)).map(|(host, _)| host);
     let least = usable.min_by_key(|host| (instances_on(inner, host), (*host).clone()));
     least.cloned().ok_or_else(|| {
         Failure::new(
-            "no host that runs instances is connected to the coordinator",
-            "start `transhume node` on one, or `transhume lab up`",
+            "no host that runs instances, and is not drained, is connected to the coordinator",
+            "start `transhume node` on one, or `transhume lab up`; `transhume hosts` shows which are drained",
         )
     })
 }

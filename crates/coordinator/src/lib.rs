@@ -8,7 +8,7 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`ending`], [`output`]: what it can
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`drain`], [`ending`], [`output`]: what it can
 //!   ask for.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
@@ -20,6 +20,7 @@
 mod admission;
 mod cluster;
 mod directory;
+mod drain;
 mod ending;
 mod failure;
 mod follow;

@@ -52,7 +52,11 @@ pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Clie
     }
 }
 
-async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> {
+/// Tells the client what happens.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> {
     while let Some(event) = events.recv().await {
         client.say(&event).await?;
     }
@@ -60,7 +64,7 @@ async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> {
 }
 
 /// An instance that has just been started may be moved as soon as it runs.
-async fn wait_for_start(cluster: &Cluster, name: &str) {
+pub async fn wait_for_start(cluster: &Cluster, name: &str) {
     let started = async {
         loop {
             let mut started = std::pin::pin!(cluster.started.notified());
@@ -79,7 +83,15 @@ fn starting(inner: &Inner, name: &str) -> Option<Vid> {
     inner.find(name).map(|(vid, _)| vid).filter(|vid| inner.starting.contains(vid))
 }
 
-fn begin(inner: &mut Inner, cluster: &Cluster, request: &MoveRequest) -> Result<(MoveId, Events), Failure> {
+/// Begins a move of what is not being started, and what happens in it.
+///
+/// # Errors
+/// If it cannot even begin.
+pub fn begin(
+    inner: &mut Inner,
+    cluster: &Cluster,
+    request: &MoveRequest,
+) -> Result<(MoveId, Events), Failure> {
     let name = &request.name;
     let (vid, source) = match inner.find(name) {
         Some((vid, instance)) => (vid, instance.host.clone()),
@@ -155,7 +167,7 @@ fn begin_cancel(cluster: &Cluster, name: &str) -> Result<(MoveId, Events), Failu
     };
     let id = under_way(&inner, vid).ok_or_else(|| failure::not_moving(name))?;
     let events = listen(&mut inner, Some(id));
-    let cancelled = cancel_for(cluster, &mut inner, id, wire::reason("the move was cancelled", ""));
+    let cancelled = cancel_for(cluster, &mut inner, id, wire::reason(failure::CANCELLED, ""));
     cancelled.map_err(|error| failure::of_too_late(error, name))?;
     Ok((id, events))
 }

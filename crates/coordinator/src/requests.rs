@@ -10,7 +10,7 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{ending, failure, instances, moving, network, output};
+use crate::{drain, ending, failure, instances, moving, network, output};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -33,6 +33,8 @@ pub async fn fulfil(
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
+        Request::Drain(request) => return drain::make(cluster, request, client).await,
+        Request::Undrain { host } => drain::undo(cluster, &host),
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
@@ -64,6 +66,7 @@ fn hosts(inner: &Inner) -> Vec<Host> {
         name: name.to_string(),
         address: address.to_string(),
         up: inner.nodes.contains_key(name),
+        drained: inner.drains.contains(name),
         instances: instances::instances_on(inner, name),
     };
     inner.hosts.iter().map(describe).collect()

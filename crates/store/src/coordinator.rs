@@ -34,6 +34,9 @@ const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 /// What is plugged into the overlay, by host and name.
 const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devices");
 
+/// Hosts on which nothing is to be started.
+const DRAINED: TableDefinition<&str, ()> = TableDefinition::new("drained hosts");
+
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
 const LAST_EPOCH: &str = "last epoch of a station";
@@ -79,6 +82,7 @@ impl Store {
             write.open_table(ENDED_INSTANCES)?;
             write.open_table(NETWORK)?;
             write.open_table(DEVICES)?;
+            write.open_table(DRAINED)?;
             Ok(())
         };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
@@ -197,6 +201,33 @@ impl Store {
                 put(&mut devices, (host.as_str(), name.as_str()), Some(device))?;
             }
             write.open_table(NUMBERS)?.insert(LAST_EPOCH, epoch.0)?;
+            Ok(())
+        })
+    }
+
+    /// The hosts that are drained.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn drained_hosts(&self) -> Result<Vec<String>, StoreError> {
+        self.file.read(|read| {
+            let rows = read.open_table(DRAINED)?;
+            rows.iter()?.map(|row| Ok(row?.0.value().to_owned())).collect()
+        })
+    }
+
+    /// Notes whether `host` is drained; it is durable when this returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn set_drained(&self, host: &str, is_drained: bool) -> Result<(), StoreError> {
+        self.file.write(|write| {
+            let mut drained = write.open_table(DRAINED)?;
+            if is_drained {
+                drained.insert(host, ())?;
+            } else {
+                drained.remove(host)?;
+            }
             Ok(())
         })
     }

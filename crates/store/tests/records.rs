@@ -113,6 +113,18 @@ fn ended_instances_are_found_again_and_bounded() {
 }
 
 #[test]
+fn drained_hosts_are_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let store = Store::open(&path).unwrap();
+    for (host, is_drained) in [("h2", true), ("h1", true), ("h2", true), ("h3", false), ("h1", false)] {
+        store.set_drained(host, is_drained).unwrap();
+    }
+    drop(store);
+    assert_eq!(Store::open(&path).unwrap().drained_hosts().unwrap(), ["h2"]);
+}
+
+#[test]
 fn vids_come_in_turn_and_are_unused() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("store")).unwrap();

@@ -4,6 +4,7 @@ mod cancel;
 mod completions;
 mod coordinator;
 mod demo;
+mod drain;
 mod echo;
 mod hosts;
 mod init;
@@ -51,6 +52,8 @@ enum Command {
     Ps(ps::Arguments),
     Move(transfer::Arguments),
     Cancel(cancel::Arguments),
+    Drain(drain::Drain),
+    Undrain(drain::Undrain),
     Logs(logs::Arguments),
     Wait(wait::Arguments),
     Kill(kill::Arguments),
@@ -85,6 +88,8 @@ impl Cli {
             Command::Ps(arguments) => arguments.run(target),
             Command::Move(arguments) => arguments.run(target),
             Command::Cancel(arguments) => arguments.run(target),
+            Command::Drain(arguments) => arguments.run(target),
+            Command::Undrain(arguments) => arguments.run(target),
             Command::Logs(arguments) => arguments.run(target),
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),

@@ -12,7 +12,7 @@ use crate::{output, table};
 /// Lists the hosts
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  transhume hosts\n  transhume hosts --json | jq -r '.[] | select(.up) | .name'"
+    after_help = "Examples:\n  transhume hosts\n  transhume hosts --json | jq -r '.[] | select(.up and (.drained | not)) | .name'"
 )]
 pub struct Arguments {
     /// Writes JSON
@@ -38,5 +38,6 @@ impl Arguments {
 
 fn row(host: &Host) -> [String; 4] {
     let node = if host.up { "up" } else { "down" };
-    [host.name.clone(), host.address.clone(), node.into(), host.instances.to_string()]
+    let node = if host.drained { format!("{node}, drained") } else { node.into() };
+    [host.name.clone(), host.address.clone(), node, host.instances.to_string()]
 }

@@ -133,7 +133,7 @@ impl Arguments {
 }
 
 /// What the second Ctrl-C does.
-const LEAVE: &str =
+pub const LEAVE: &str =
     "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
 
 fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Result<()> {

@@ -1,0 +1,392 @@
+//! Hosts that are drained: nothing is started on them any more, and what runs there moves away.
+//!
+//! A drain is a task that makes one move after the other, or some at a time. It needs nobody who listens. That a host is drained is in the
+//! store; which moves are left to make is found by looking, so a drain that ended with the coordinator is simply made again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{DrainReport, DrainRequest, Event, Failure, MoveReport, MoveRequest, Outcome, PlannedMove, Stayed};
+use fabric::Vid;
+use moves::journal::MoveRecord;
+use moves::{HostName, MoveId};
+use rpc::wire;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::Events;
+use crate::server::Client;
+use crate::{failure, instances, moving};
+
+/// The most moves that a drain makes at a time.
+const MAX_PARALLEL: u16 = 32;
+
+/// So long after its begin a coordinator may not have heard of all hosts.
+const GATHERING: Duration = Duration::from_secs(10);
+
+/// How often it is looked meanwhile whether they are there.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The hosts that are drained.
+#[derive(Default)]
+pub struct Drains {
+    hosts: BTreeMap<HostName, Progress>,
+    last: u64,
+}
+
+/// How far the drain of a host is.
+#[derive(Default)]
+struct Progress {
+    /// Which of all drains it is; the one before ends.
+    number: u64,
+    /// Its moves that are not over.
+    moves: BTreeSet<MoveId>,
+}
+
+impl Drains {
+    /// Those of `hosts`, which the store holds; none is under way.
+    pub fn load(hosts: Vec<String>) -> Self {
+        let names = hosts.iter().filter_map(|host| HostName::new(host).ok());
+        Self { hosts: names.map(|host| (host, Progress::default())).collect(), last: 0 }
+    }
+
+    /// Whether nothing is to be started on `host`.
+    pub fn contains(&self, host: &HostName) -> bool {
+        self.hosts.contains_key(host)
+    }
+
+    fn begin(&mut self, host: &HostName) -> u64 {
+        self.last += 1;
+        self.hosts.entry(host.clone()).or_default().number = self.last;
+        self.last
+    }
+
+    fn is_under_way(&self, host: &HostName, number: u64) -> bool {
+        self.hosts.get(host).is_some_and(|progress| progress.number == number)
+    }
+
+    fn note(&mut self, host: &HostName, id: MoveId) {
+        if let Some(progress) = self.hosts.get_mut(host) {
+            progress.moves.insert(id);
+        }
+    }
+
+    fn forget(&mut self, host: &HostName, id: MoveId) {
+        if let Some(progress) = self.hosts.get_mut(host) {
+            progress.moves.remove(&id);
+        }
+    }
+}
+
+/// Drains a host, or says what would be done, and tells the client how that goes on. It goes on also if the client goes away.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn make(cluster: &Arc<Cluster>, request: DrainRequest, client: &mut Client) -> io::Result<()> {
+    tokio::select! {
+        () = wait_for_hosts(cluster, &request) => {}
+        () = client.gone() => return Ok(()),
+    }
+    match begin(cluster, &request) {
+        Ok(events) => moving::pass_on(events, client).await,
+        Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+fn begin(cluster: &Arc<Cluster>, request: &DrainRequest) -> Result<Events, Failure> {
+    let mut inner = cluster.lock();
+    let mut drain = Drain::new(&inner, request)?;
+    let (user, events) = mpsc::unbounded_channel();
+    if request.dry_run {
+        tokio::spawn(drain.plan(cluster.clone(), user));
+    } else {
+        inner.check_whole()?;
+        if !inner.drains.contains(&drain.host) {
+            inner.store.ready().map_err(|error| failure::of_store(&error))?;
+            set_drained(cluster, &mut inner, &drain.host, true)?;
+        }
+        drain.number = inner.drains.begin(&drain.host);
+        tokio::spawn(drain.run(cluster.clone(), user));
+    }
+    Ok(events)
+}
+
+/// Waits for hosts that may come back after the coordinator was restarted.
+async fn wait_for_hosts(cluster: &Cluster, request: &DrainRequest) {
+    let are_there = |inner: &Inner| {
+        let drain = Drain::new(inner, request);
+        drain.is_ok_and(|drain| inner.nodes.contains_key(&drain.host) || drain.left(inner).is_empty())
+    };
+    while cluster.now() < GATHERING && !are_there(&cluster.lock()) {
+        sleep(LOOK).await;
+    }
+}
+
+/// Lets instances be started on a host again. A drain that is under way ends: its moves that are not committed are rolled back.
+pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
+    let mut inner = cluster.lock();
+    let host = known_host(&inner, name)?;
+    if !inner.drains.contains(&host) {
+        return Err(failure::not_drained(&host));
+    }
+    inner.check_whole()?;
+    set_drained(cluster, &mut inner, &host, false)?;
+    let progress = inner.drains.hosts.remove(&host).unwrap_or_default();
+    for id in progress.moves {
+        // What is committed or over is not rolled back.
+        let _ = moving::cancel_for(cluster, &mut inner, id, wire::reason(failure::CANCELLED, ""));
+    }
+    Ok(Event::Done)
+}
+
+fn set_drained(
+    cluster: &Cluster,
+    inner: &mut Inner,
+    host: &HostName,
+    is_drained: bool,
+) -> Result<(), Failure> {
+    let written = inner.store.set_drained(host.as_str(), is_drained);
+    written.map_err(|error| cluster.not_written(inner, error))
+}
+
+/// A host that was ever heard of.
+fn known_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
+    let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
+    let is_known = inner.drains.contains(&host)
+        || inner.hosts.contains_key(&host)
+        || instances::instances_on(inner, &host) > 0;
+    if is_known { Ok(host) } else { Err(failure::no_host(name)) }
+}
+
+/// A drain as it was asked for.
+struct Drain {
+    host: HostName,
+    /// Where instances may go; anywhere, if it is empty.
+    targets: BTreeSet<HostName>,
+    parallel: usize,
+    number: u64,
+}
+
+/// What was tried with instances that have not moved.
+#[derive(Default)]
+struct Tried {
+    hosts: HashMap<Vid, BTreeSet<HostName>>,
+    failures: HashMap<Vid, Failure>,
+}
+
+impl Drain {
+    /// The drain that is asked for, of which nothing is done yet.
+    fn new(inner: &Inner, request: &DrainRequest) -> Result<Self, Failure> {
+        let host = known_host(inner, &request.host)?;
+        let mut targets = BTreeSet::new();
+        for target in &request.to {
+            let target = instances::usable_host(inner, target)?;
+            if target == host {
+                return Err(failure::drained_to_itself(&host));
+            }
+            targets.insert(target);
+        }
+        if !(1..=MAX_PARALLEL).contains(&request.parallel) {
+            return Err(failure::wrong_parallel(request.parallel, MAX_PARALLEL));
+        }
+        let drain = Self { host, targets, parallel: request.parallel.into(), number: 0 };
+        if !drain.left(inner).is_empty() && drain.destinations(inner, &HashMap::new()).is_empty() {
+            return Err(failure::nowhere_to_go(&drain.host));
+        }
+        Ok(drain)
+    }
+
+    /// Makes moves until nothing is left to move.
+    async fn run(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
+        let (mut tried, mut moved, mut under_way) = (Tried::default(), 0, JoinSet::new());
+        // Who has gone away is told nothing.
+        let tell = |event| drop(user.send(event));
+        tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
+        loop {
+            let changes = [&cluster.move_over, &cluster.started, &cluster.ended];
+            let mut changes = changes.map(|change| Box::pin(change.notified()));
+            for change in &mut changes {
+                change.as_mut().enable();
+            }
+            for (vid, id, events) in self.begin_moves(&cluster, &mut tried, under_way.len()) {
+                let user = user.clone();
+                under_way.spawn(async move { (vid, id, last_of(events, &user).await) });
+            }
+            if under_way.is_empty() && !self.is_awaited(&cluster.lock()) {
+                break;
+            }
+            let [move_over, started, ended] = &mut changes;
+            tokio::select! {
+                Some(Ok((vid, id, last))) = under_way.join_next() => {
+                    cluster.lock().drains.forget(&self.host, id);
+                    let Some(Event::Moved(report)) = last else { continue };
+                    match failure_of(&report) {
+                        Some(failure) => drop(tried.failures.insert(vid, failure)),
+                        None => moved += 1,
+                    }
+                    tell(Event::MoveOver(report));
+                }
+                () = move_over => {}
+                () = started => {}
+                () = ended => {}
+            }
+        }
+        tell(self.outcome(&cluster.lock(), moved, tried));
+    }
+
+    /// Begins as many moves as may be made beside those that are `under_way`.
+    fn begin_moves(
+        &self,
+        cluster: &Cluster,
+        tried: &mut Tried,
+        under_way: usize,
+    ) -> Vec<(Vid, MoveId, Events)> {
+        let mut inner = cluster.lock();
+        let mut begun = Vec::new();
+        while under_way + begun.len() < self.parallel
+            && let Some((vid, name, to)) = self.next(&inner, tried)
+        {
+            let request = MoveRequest { name, host: to.to_string(), dry_run: false };
+            tried.hosts.entry(vid).or_default().insert(to);
+            match moving::begin(&mut inner, cluster, &request) {
+                Ok((id, events)) => {
+                    inner.drains.note(&self.host, id);
+                    begun.push((vid, id, events));
+                }
+                Err(failure) => drop(tried.failures.insert(vid, failure)),
+            }
+        }
+        begun
+    }
+
+    /// An instance that can be moved now, and a host where that was not tried yet.
+    fn next(&self, inner: &Inner, tried: &Tried) -> Option<(Vid, String, HostName)> {
+        if !inner.drains.is_under_way(&self.host, self.number) {
+            return None;
+        }
+        let destinations = self.destinations(inner, &HashMap::new());
+        self.left(inner).into_iter().filter(|(vid, _)| is_free(inner, *vid)).find_map(|(vid, name)| {
+            let was_cancelled = tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
+            let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
+            let to = destinations.iter().find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
+            Some((vid, name, to.clone()))
+        })
+    }
+
+    /// Whether there will be more to do when something is over that this drain does not do itself.
+    fn is_awaited(&self, inner: &Inner) -> bool {
+        let is_coming = |record: &MoveRecord| record.destination == self.host && !record.dry_run;
+        inner.drains.is_under_way(&self.host, self.number)
+            && (self.left(inner).iter().any(|(vid, _)| !is_free(inner, *vid))
+                || inner.machine.moves().any(|view| view.is_under_way && is_coming(view.record)))
+    }
+
+    /// How it has ended, after so many instances have `moved`.
+    fn outcome(&self, inner: &Inner, moved: u32, mut tried: Tried) -> Event {
+        if !inner.drains.is_under_way(&self.host, self.number) {
+            return Event::Failed(failure::drain_ended(&self.host, moved));
+        }
+        let nowhere = || failure::nowhere_to_go(&self.host);
+        let mut stayed = Vec::new();
+        for (vid, name) in self.left(inner) {
+            stayed.push(Stayed { name, why: tried.failures.remove(&vid).unwrap_or_else(nowhere) });
+        }
+        Event::Drained(DrainReport { host: self.host.to_string(), moved, stayed })
+    }
+
+    /// Says for each instance where it would go, or what stands in the way everywhere.
+    async fn plan(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
+        let (mut planned, mut plan) = (HashMap::new(), Vec::new());
+        let left = self.left(&cluster.lock());
+        for (_, name) in left {
+            moving::wait_for_start(&cluster, &name).await;
+            let (mut to, mut obstacles) = (None, Vec::new());
+            let destinations = self.destinations(&cluster.lock(), &planned);
+            for host in destinations {
+                let found = check(&cluster, &name, &host, &user).await;
+                if found.is_empty() {
+                    *planned.entry(host.clone()).or_default() += 1;
+                    (to, obstacles) = (Some(host.to_string()), Vec::new());
+                    break;
+                }
+                let of_host = |found: Failure| Failure::new(format!("{host}: {}", found.message), found.help);
+                obstacles.extend(found.into_iter().map(of_host));
+            }
+            plan.push(PlannedMove { name, to, obstacles });
+        }
+        // Who has gone away is told nothing.
+        let _ = user.send(Event::DrainPlan(plan));
+    }
+
+    /// The instances on the host, in the order of names.
+    fn left(&self, inner: &Inner) -> Vec<(Vid, String)> {
+        let here = inner.machine.image().instances.iter().filter(|(_, instance)| instance.host == self.host);
+        let mut left: Vec<_> = here.map(|(vid, instance)| (*vid, instance.name.clone())).collect();
+        left.sort_by(|(_, one), (_, other)| one.cmp(other));
+        left
+    }
+
+    /// Where instances can go, the emptiest host first, if so many more were there as are `planned`.
+    fn destinations(&self, inner: &Inner, planned: &HashMap<HostName, u32>) -> Vec<HostName> {
+        let is_allowed = |host: &HostName| {
+            *host != self.host
+                && !inner.drains.contains(host)
+                && (self.targets.is_empty() || self.targets.contains(host))
+        };
+        let usable = inner.nodes.iter().filter(|(host, node)| node.runs_instances && is_allowed(host));
+        let mut hosts: Vec<_> = usable.map(|(host, _)| host.clone()).collect();
+        let coming = |host: &HostName| {
+            let coming = inner.machine.moves().filter(|view| view.is_under_way && !view.record.dry_run);
+            coming.filter(|view| view.record.destination == *host).count() as u32
+        };
+        let planned = |host: &HostName| planned.get(host).copied().unwrap_or_default();
+        let load = |host: &HostName| instances::instances_on(inner, host) + coming(host) + planned(host);
+        hosts.sort_by_cached_key(|host| (load(host), host.clone()));
+        hosts
+    }
+}
+
+/// Whether nothing is done with an instance that keeps it from being moved.
+fn is_free(inner: &Inner, vid: Vid) -> bool {
+    !inner.starting.contains(&vid)
+        && !inner.endings.contains_key(&vid)
+        && moving::under_way(inner, vid).is_none()
+}
+
+/// What stands in the way of a move.
+async fn check(cluster: &Cluster, name: &str, to: &HostName, user: &UnboundedSender<Event>) -> Vec<Failure> {
+    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true };
+    let begun = moving::begin(&mut cluster.lock(), cluster, &request);
+    match begun {
+        Ok((_, events)) => match last_of(events, user).await {
+            Some(Event::Checked { obstacles }) => obstacles,
+            _ => vec![failure::host_silent(to)],
+        },
+        Err(failure) => vec![failure],
+    }
+}
+
+/// How a move ends. For which host it waits is told meanwhile.
+async fn last_of(mut events: Events, user: &UnboundedSender<Event>) -> Option<Event> {
+    while let Some(event) = events.recv().await {
+        if event.is_last() {
+            return Some(event);
+        }
+        if matches!(event, Event::Waiting { .. }) {
+            // Who has gone away is told nothing.
+            let _ = user.send(event);
+        }
+    }
+    None
+}
+
+fn failure_of(report: &MoveReport) -> Option<Failure> {
+    match &report.outcome {
+        Outcome::Moved => None,
+        Outcome::RolledBack(why) | Outcome::Ended(why) => Some(why.clone()),
+    }
+}

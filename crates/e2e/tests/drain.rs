@@ -1,0 +1,176 @@
+//! Hosts are drained under load, with faults meanwhile, and take instances again.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Host, Instance, MoveReport, Outcome, PlannedMove, Stayed};
+use e2e::program::{Ended, Program};
+use e2e::signal::Signal;
+use e2e::testlab::TestLab;
+use lab::Place;
+use serde::Deserialize;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What `drain --json` writes.
+#[derive(Debug, Deserialize)]
+struct Report {
+    host: String,
+    moved: u32,
+    stayed: Vec<Stayed>,
+    moves: Vec<MoveReport>,
+}
+
+fn report(ended: &Ended) -> Result<Report> {
+    serde_json::from_str(&ended.lines.concat()).with_context(|| format!("{ended:?}"))
+}
+
+fn instances(lab: &TestLab) -> Result<Vec<Instance>> {
+    Ok(serde_json::from_str(&lab.transhume(&["ps", "--json"])?.success()?.lines.concat())?)
+}
+
+/// How many instances each host has, and whether it is drained.
+fn hosts(lab: &TestLab) -> Result<Vec<(u32, bool)>> {
+    let listed: Vec<Host> =
+        serde_json::from_str(&lab.transhume(&["hosts", "--json"])?.success()?.lines.concat())?;
+    Ok(listed.iter().map(|host| (host.instances, host.drained)).collect())
+}
+
+/// Starts instances on h1 that do nothing.
+fn sleepers(lab: &TestLab, count: usize) -> Result<()> {
+    (1..=count).try_for_each(|number| {
+        let name = format!("s{number}");
+        let run = ["run", "--name", &name, "--host", "h1", "--detach", "--", "sleep", "1000"];
+        lab.transhume(&run)?.success().map(drop)
+    })
+}
+
+#[test]
+fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
+    sleepers(&lab, 3)?;
+    check.progress()?;
+    let planned = lab.transhume(&["drain", "h1", "--dry-run", "--json"])?.success()?;
+    let planned: Vec<PlannedMove> = serde_json::from_str(&planned.lines.concat())?;
+    let plan: Vec<_> = planned.iter().map(|planned| (planned.name.as_str(), planned.to.as_deref())).collect();
+    let expected = [("client", "h2"), ("s1", "h3"), ("s2", "h2"), ("s3", "h3"), ("server", "h2")];
+    ensure!(plan == expected.map(|(name, to)| (name, Some(to))), "{planned:?}");
+    ensure!(hosts(&lab)? == [(5, false), (0, false), (0, false)], "a dry run changes nothing");
+
+    let drained = report(&lab.transhume(&["drain", "h1", "--json"])?.success()?)?;
+    ensure!((drained.host.as_str(), drained.moved, drained.moves.len()) == ("h1", 5, 5), "{drained:?}");
+    ensure!(drained.stayed.is_empty(), "{drained:?}");
+    ensure!(drained.moves.iter().all(|moved| moved.outcome == Outcome::Moved), "{drained:?}");
+    ensure!(hosts(&lab)? == [(0, true), (3, false), (2, false)], "{:?}", hosts(&lab)?);
+    check.progress()?;
+    for refused in
+        [&["run", "--host", "h1", "--", "true"][..], &["move", "s1", "h1"], &["drain", "h2", "--to", "h1"]]
+    {
+        let refused = lab.transhume(refused)?;
+        ensure!(!refused.status.success() && refused.errors.contains("h1 is drained"), "{refused:?}");
+    }
+
+    let text = lab.transhume(&["drain", "h2", "--to", "h3", "--parallel", "3"])?.success()?;
+    ensure!(text.lines.last().is_some_and(|line| line == "h2 is drained: 3 instances moved"), "{text:?}");
+    ensure!(hosts(&lab)? == [(0, true), (0, true), (5, false)], "{:?}", hosts(&lab)?);
+    let nowhere = lab.transhume(&["drain", "h3"])?;
+    ensure!(!nowhere.status.success() && nowhere.errors.contains("undrain"), "{nowhere:?}");
+    ensure!(hosts(&lab)?[2] == (5, false), "what cannot be done is not begun");
+    check.progress()?;
+
+    lab.lab.kill(Place::Coordinator)?;
+    lab.lab.start(Place::Coordinator)?;
+    let elsewhere = lab.transhume(&["run", "--host", "h1", "--", "true"])?;
+    ensure!(elsewhere.errors.contains("h1 is drained"), "it was forgotten: {elsewhere:?}");
+    lab.transhume(&["undrain", "h1"])?.success()?;
+    let again = lab.transhume(&["undrain", "h1"])?;
+    ensure!(!again.status.success() && again.errors.contains("h1 is not drained"), "{again:?}");
+    lab.transhume(&["run", "--host", "h1", "--", "true"])?.success()?;
+    check.progress()?;
+    lab.end_check(check)?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_move_stays_and_it_is_said_why() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    sleepers(&lab, 2)?;
+    let lock = Signal::new("lock");
+    let path = lock.path().to_str().context("a path")?;
+    let run = ["run", "--name", "pinned", "--host", "h1", "--detach", "--", "flock", path, "sleep", "1000"];
+    lab.transhume(&run)?.success()?;
+    lab.eventually("the instance is pinned", || {
+        Ok(!lab.transhume(&["move", "pinned", "h2", "--dry-run"])?.status.success())
+    })?;
+    let planned = lab.transhume(&["drain", "h1", "--dry-run"])?;
+    ensure!(
+        !planned.status.success() && planned.errors.contains("pinned cannot be moved to h2"),
+        "{planned:?}"
+    );
+    let ended = lab.transhume(&["drain", "h1", "--json"])?;
+    ensure!(ended.status.code() == Some(1), "{ended:?}");
+    let drained = report(&ended)?;
+    let [Stayed { name, why }] = &drained.stayed[..] else { anyhow::bail!("{drained:?}") };
+    ensure!(name == "pinned" && !why.message.is_empty() && drained.moved == 2, "{drained:?}");
+    let tried: Vec<_> = drained.moves.iter().filter(|of| of.name == "pinned").map(|of| &of.to).collect();
+    ensure!(tried.len() == 2, "both other hosts are tried, once: {tried:?}");
+    ensure!(lab.settled("pinned")?.host == "h1", "it runs on");
+    ensure!(hosts(&lab)?[0] == (1, true), "{:?}", hosts(&lab)?);
+    lab.transhume(&["kill", "pinned"])?.success()?;
+    report(&lab.transhume(&["drain", "h1", "--json"])?.success()?)?;
+    Ok(())
+}
+
+#[test]
+fn a_drain_survives_the_death_of_the_coordinator_and_of_a_destination() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let mut check = lab.check("h1", "h1", &["--qps", "2"])?;
+    sleepers(&lab, 4)?;
+    for (victim, delay) in [("coordinator", 300), ("h3", 300), ("coordinator", 1000)] {
+        check.progress()?;
+        let victim: Place = victim.parse()?;
+        let drains = Program::start(&mut lab.command(&["drain", "h1", "--json"]))?;
+        sleep(Duration::from_millis(delay));
+        lab.lab.kill(victim)?;
+        lab.lab.start(victim)?;
+        if victim == Place::Coordinator {
+            lab.read_again(&mut check)?;
+        }
+        let drained = report(&drains.end(LIMIT)?.success().with_context(|| lab.logs())?)?;
+        ensure!(drained.stayed.is_empty(), "{drained:?}\n{}", lab.logs());
+        lab.transhume(&["undrain", "h1"])?.success()?;
+        for instance in instances(&lab)? {
+            ensure!(instance.host != "h1", "{instance:?}");
+            lab.settled(&instance.name)?;
+            lab.move_to(&instance.name, "h1")?;
+        }
+    }
+    check.progress()?;
+    lab.end_check(check)?;
+    Ok(())
+}
+
+#[test]
+fn a_drain_that_is_ended_leaves_every_instance_in_one_place() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    sleepers(&lab, 5)?;
+    let drains = Program::start(&mut lab.command(&["drain", "h1"]))?;
+    lab.eventually("one has moved", || Ok(hosts(&lab)?[1].0 > 0))?;
+    lab.transhume(&["undrain", "h1"])?.success()?;
+    let ended = drains.end(LIMIT)?;
+    ensure!(!ended.status.success() && ended.errors.contains("the drain of h1 was ended"), "{ended:?}");
+    for number in 1..=5 {
+        lab.settled(&format!("s{number}"))?;
+    }
+    let [(here, false), (there, false)] = hosts(&lab)?[..] else { anyhow::bail!("still drained") };
+    ensure!(here > 0 && there > 0 && here + there == 5, "{here} and {there}");
+    lab.transhume(&["drain", "h1"])?.success()?;
+    ensure!(hosts(&lab)? == [(0, true), (5, false)], "{:?}", hosts(&lab)?);
+    Ok(())
+}

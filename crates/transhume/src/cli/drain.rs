@@ -1,0 +1,188 @@
+//! `transhume drain`, `transhume undrain`
+
+use std::io;
+use std::process::ExitCode;
+
+use api::{
+    Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, Outcome, PlannedMove, Request,
+};
+use clap::Args;
+
+use super::lasting;
+use super::target::{Target, tell, unexpected};
+use super::transfer::{LEAVE, milliseconds};
+use crate::failure::{Failure, Result};
+use crate::{interrupt, output, table};
+
+/// Moves all instances away from a host
+///
+/// Nothing is started on the host from then on, and nothing moves there, until `transhume undrain`. Each instance goes to the
+/// host that has the fewest; where that cannot take it, to the next. What cannot be moved stays, and runs on. Ctrl-C ends the drain:
+/// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once, and the drain
+/// goes on without this command. If the coordinator goes away, this waits for it and drains what is left.
+///
+/// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
+/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  transhume drain h1\n  transhume drain h1 --to h2,h3 --parallel 4\n  \
+                        transhume drain h1 --dry-run\n  transhume drain h1 --json | jq '.moves[].blackout_us'")]
+pub struct Drain {
+    /// The host
+    host: String,
+    /// Where the instances may go [default: any host that is up]
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    to: Vec<String>,
+    /// How many moves are made at a time, at most
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    parallel: u16,
+    /// Only says where each instance would go, and what stands in the way
+    #[arg(long)]
+    dry_run: bool,
+    /// Writes the report as JSON, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lets instances be started on a host again
+///
+/// A drain of it that is under way ends: its moves that are not committed are rolled back. What has moved away stays where it is.
+#[derive(Args)]
+#[command(after_help = "Example:\n  transhume undrain h1")]
+pub struct Undrain {
+    /// The host
+    host: String,
+}
+
+impl Drain {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let json = self.json;
+        self.make(target).map_err(|failure| if json { failure.in_json() } else { failure })
+    }
+
+    fn make(self, target: &Target) -> Result<ExitCode> {
+        let request = Request::Drain(DrainRequest {
+            host: self.host.clone(),
+            to: self.to.clone(),
+            parallel: self.parallel,
+            dry_run: self.dry_run,
+        });
+        let mut events = target.send(&request)?;
+        if !self.dry_run {
+            undrain_on_interrupt(target, self.host.clone())?;
+        }
+        let mut moves = Vec::new();
+        loop {
+            match events.next_event() {
+                Ok(Event::Draining { instances }) => self.say_begin(instances)?,
+                Ok(Event::MoveOver(report)) => {
+                    self.say_move(&report)?;
+                    moves.push(*report);
+                }
+                Ok(Event::Drained(report)) => return self.drained(report, moves),
+                Ok(Event::DrainPlan(plan)) => return self.planned(&plan),
+                Ok(Event::Failed(failure)) => return Err(self.suggest(target, failure)),
+                Ok(event) if event.is_last() => return Err(unexpected(&event)),
+                Ok(event) => tell(&event),
+                Err(error) if error.is_loss() => {
+                    let errand = format!("to drain {}", self.host);
+                    events = lasting::send_again(&target.socket(), &request, &errand)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The failure, with the host that was perhaps meant.
+    fn suggest(&self, target: &Target, failure: Obstacle) -> Failure {
+        let names = std::iter::once(&self.host).chain(&self.to);
+        names.fold(failure.into(), |failure, name| target.suggest_host(failure, name))
+    }
+
+    fn say_begin(&self, instances: u32) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        output::line(&format!("draining {}, which has {}", self.host, counted(instances)))
+    }
+
+    fn say_move(&self, report: &MoveReport) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        let MoveReport { name, from, to, outcome, total_us, blackout_us, .. } = report;
+        let outcome = match outcome {
+            Outcome::Moved => {
+                format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
+            }
+            Outcome::RolledBack(why) => format!("not moved, and runs on: {why}"),
+            Outcome::Ended(why) => format!("not moved: {why}"),
+        };
+        output::line(&format!("{name} {from} → {to}: {outcome}"))
+    }
+
+    fn drained(&self, report: DrainReport, moves: Vec<MoveReport>) -> Result<ExitCode> {
+        let DrainReport { host, moved, stayed } = report;
+        if self.json {
+            let code = if stayed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            let report =
+                serde_json::json!({ "host": host, "moved": moved, "stayed": stayed, "moves": moves });
+            return output::json(&report).map(|()| code);
+        }
+        if stayed.is_empty() {
+            output::line(&format!("{host} is drained: {} moved", counted(moved)))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for left in &stayed {
+            let message = format!("{} stays on {host}, and runs on: {}", left.name, left.why);
+            eprintln!("{}", Failure::from(Obstacle::new(message, &left.why.help)));
+        }
+        let message = format!("{} moved, {} of {host} did not", counted(moved), stayed.len());
+        let help = format!("mend that and drain {host} again, or `transhume undrain {host}`");
+        Err(Failure::new(message, help))
+    }
+
+    fn planned(&self, plan: &[PlannedMove]) -> Result<ExitCode> {
+        let is_possible = plan.iter().all(|planned| planned.to.is_some());
+        let code = if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        if self.json {
+            return output::json(&plan).map(|()| code);
+        }
+        let row = |planned: &PlannedMove| {
+            [planned.name.clone(), planned.to.clone().unwrap_or_else(|| "stays".into())]
+        };
+        output::write(table::render(["INSTANCE", "TO"], &plan.iter().map(row).collect::<Vec<_>>()))?;
+        for PlannedMove { name, obstacles, .. } in plan {
+            for obstacle in obstacles {
+                let message = format!("{name} cannot be moved to {}", obstacle.message);
+                eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.help)));
+            }
+        }
+        Ok(code)
+    }
+}
+
+impl Undrain {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let request = Request::Undrain { host: self.host.clone() };
+        match target.ask(&request).map_err(|failure| target.suggest_host(failure, &self.host))? {
+            Event::Done => Ok(ExitCode::SUCCESS),
+            event => Err(unexpected(&event)),
+        }
+    }
+}
+
+fn counted(instances: u32) -> String {
+    if instances == 1 { "1 instance".into() } else { format!("{instances} instances") }
+}
+
+fn undrain_on_interrupt(target: &Target, host: String) -> io::Result<()> {
+    let (socket, undrain) = (target.socket(), Request::Undrain { host: host.clone() });
+    interrupt::on_first(move || {
+        let answer = Client::send(&socket, &undrain).and_then(|mut client| client.next_event());
+        match answer {
+            Ok(Event::Failed(failure)) => eprintln!("{}\n{LEAVE}", Failure::from(failure)),
+            Ok(_) => eprintln!("the drain is ended: {host} takes instances again\n{LEAVE}"),
+            Err(error) => eprintln!("{}\n{LEAVE}", Failure::from(error)),
+        }
+    })
+}
