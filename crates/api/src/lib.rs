@@ -32,9 +32,10 @@ pub use network::{
 };
 pub use output::{Bytes, Position};
 pub use report::{
-    DrainReport, EnginePart, MoveReport, NetworkPart, Outcome, Phase, PhaseTime, PlannedMove, Stayed,
+    DrainReport, EnginePart, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime, PlannedMove,
+    Stayed,
 };
-pub use request::{DrainRequest, Host, Instance, MoveRequest, Request, RunRequest, State};
+pub use request::{DrainRequest, Host, Instance, MoveGroupRequest, MoveRequest, Request, RunRequest, State};
 
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
@@ -130,12 +131,17 @@ pub enum Event {
         /// How many instances there are on the host.
         instances: u32,
     },
-    /// One of a drain's moves was made, or was not. Then another host may be tried.
+    /// One of the moves of a drain, or of a group, was made, or was not. A drain then tries another host.
     MoveOver(Box<MoveReport>),
     /// Nothing is left that could be moved: the last answer to [`Request::Drain`].
     Drained(DrainReport),
-    /// What would be done, in the order of names: the last answer to a dry run of a drain.
-    DrainPlan(Vec<PlannedMove>),
+    /// What would be done, in the order of names: the last answer to a dry run of a drain, or of a group's move.
+    Plan(Vec<PlannedMove>),
+    /// Moves have begun that are made together: the first answer to [`Request::MoveGroup`].
+    GroupBegun {
+        /// In the order of their numbers; none, if there is nothing to move.
+        moves: Vec<GroupMove>,
+    },
     /// The move is being rolled back: the first answer to [`Request::Cancel`].
     Cancelling,
     /// Output of the instance's command.
@@ -155,7 +161,7 @@ pub enum Event {
         pieces: Option<u64>,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
-    /// [`Request::Kill`] when it has ended, to [`Request::Undrain`], and to [`Request::ChangeNetwork`] when it is done.
+    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], and to [`Request::ChangeNetwork`] when it is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -189,6 +195,7 @@ impl Event {
             | Self::NetFlows { .. }
             | Self::Cancelling
             | Self::Draining { .. }
+            | Self::GroupBegun { .. }
             | Self::MoveOver(_)
             | Self::Output { .. }
             | Self::Dropped { .. } => false,
@@ -199,7 +206,7 @@ impl Event {
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::Drained(_)
-            | Self::DrainPlan(_)
+            | Self::Plan(_)
             | Self::NetMoved { .. }
             | Self::NetForgotten
             | Self::Done

@@ -87,14 +87,25 @@ pub struct Stayed {
     pub why: Failure,
 }
 
-/// A move that a drain would make.
+/// A move of a member of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMove {
+    /// The instance.
+    pub name: String,
+    /// The move's number, for [`Request::FollowMove`](crate::Request::FollowMove).
+    pub id: u64,
+    /// Where it goes.
+    pub to: String,
+}
+
+/// A move that a drain, or a group, would make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMove {
     /// The instance.
     pub name: String,
-    /// Where it would go; nowhere, if there are obstacles on all hosts.
+    /// Where it would go; nowhere, if there are obstacles.
     pub to: Option<String>,
-    /// These, each with its host.
+    /// These; those of a drain each with its host.
     pub obstacles: Vec<Failure>,
 }
 

@@ -22,6 +22,8 @@ pub enum Request {
         /// The move's number, from [`Event::Begun`](crate::Event::Begun).
         id: u64,
     },
+    /// Moves the instances of a group, together, and follows the moves.
+    MoveGroup(MoveGroupRequest),
     /// Moves all instances away from a host, on which nothing is started from then on, and follows the moves.
     Drain(DrainRequest),
     /// Lets instances be started on a host again. A drain of it that is under way ends.
@@ -80,6 +82,9 @@ pub struct RunRequest {
     pub name: Option<String>,
     /// Where to start it; any host that is up if there is none.
     pub host: Option<String>,
+    /// The group to which it belongs, if it does to any.
+    #[serde(default)]
+    pub group: Option<String>,
     /// Its fabric.
     pub fabric: FabricId,
     /// The program, found by `PATH`, and its arguments.
@@ -100,6 +105,17 @@ pub struct MoveRequest {
     pub name: String,
     /// Where it should go.
     pub host: String,
+    /// Only finds out what stands in the way.
+    pub dry_run: bool,
+}
+
+/// A group to be moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveGroupRequest {
+    /// The group.
+    pub group: String,
+    /// Where its instances are to be: those that are elsewhere are spread over these hosts.
+    pub hosts: Vec<String>,
     /// Only finds out what stands in the way.
     pub dry_run: bool,
 }
@@ -128,6 +144,8 @@ pub struct Instance {
     pub fabric: FabricId,
     /// Where it is.
     pub host: String,
+    /// The group with which it can be moved.
+    pub group: Option<String>,
     /// How often it has moved.
     pub epoch: Epoch,
     /// Its address on the hosts' network, in dotted form.

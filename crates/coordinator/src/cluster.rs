@@ -249,7 +249,7 @@ impl Cluster {
                 self.is_started(inner, *vid);
                 inner.ends(*vid);
             }
-            Record::MoveCommitted { id } => inner.committed(*id, began.elapsed()),
+            Record::MovesCommitted { ids } => ids.iter().for_each(|id| inner.committed(*id, began.elapsed())),
             _ => {}
         }
     }

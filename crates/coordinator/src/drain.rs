@@ -307,7 +307,7 @@ impl Drain {
             let (mut to, mut obstacles) = (None, Vec::new());
             let destinations = self.destinations(&cluster.lock(), &planned);
             for host in destinations {
-                let found = check(&cluster, &name, &host, &user).await;
+                let found = moving::check(&cluster, &name, &host).await;
                 if found.is_empty() {
                     *planned.entry(host.clone()).or_default() += 1;
                     (to, obstacles) = (Some(host.to_string()), Vec::new());
@@ -319,7 +319,7 @@ impl Drain {
             plan.push(PlannedMove { name, to, obstacles });
         }
         // Who has gone away is told nothing.
-        let _ = user.send(Event::DrainPlan(plan));
+        let _ = user.send(Event::Plan(plan));
     }
 
     /// The instances on the host, in the order of names.
@@ -355,19 +355,6 @@ fn is_free(inner: &Inner, vid: Vid) -> bool {
     !inner.starting.contains(&vid)
         && !inner.endings.contains_key(&vid)
         && moving::under_way(inner, vid).is_none()
-}
-
-/// What stands in the way of a move.
-async fn check(cluster: &Cluster, name: &str, to: &HostName, user: &UnboundedSender<Event>) -> Vec<Failure> {
-    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true };
-    let begun = moving::begin(&mut cluster.lock(), cluster, &request);
-    match begun {
-        Ok((_, events)) => match last_of(events, user).await {
-            Some(Event::Checked { obstacles }) => obstacles,
-            _ => vec![failure::host_silent(to)],
-        },
-        Err(failure) => vec![failure],
-    }
 }
 
 /// How a move ends. For which host it waits is told meanwhile.

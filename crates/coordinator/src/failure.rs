@@ -99,6 +99,17 @@ pub fn nowhere_to_go(host: &HostName) -> Failure {
     )
 }
 
+pub fn no_group(group: &str) -> Failure {
+    Failure::new(
+        format!("no instance is in a group `{group}`"),
+        "`transhume ps` lists the instances with their groups; `transhume run --group` starts one in a group",
+    )
+}
+
+pub fn no_destination() -> Failure {
+    Failure::new("no host is named to which the group is to go", "name one, or several: `h2,h3`")
+}
+
 pub fn drain_ended(host: &HostName, moved: u32) -> Failure {
     Failure::new(
         format!("the drain of {host} was ended after {moved} moves"),

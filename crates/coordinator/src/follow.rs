@@ -328,6 +328,7 @@ mod tests {
         let instance = Instance {
             name: "a".into(),
             fabric: FabricId(1),
+            group: None,
             host: HostName::new("h2").unwrap(),
             epoch: Epoch(3),
             spec: Vec::new(),

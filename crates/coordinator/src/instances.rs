@@ -51,13 +51,20 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let vid = inner.store.allocate_vid().map_err(|error| failure::of_store(&error))?;
     let fabric = request.fabric;
+    let group = group(request.group.clone())?;
     let spec = spec(request, vid, user)?;
     let name = spec.name.as_str().to_owned();
     let blueprint = frame::encode(&Blueprint { fabric, spec }).map_err(|error| {
         Failure::new(format!("the instance's description cannot be written: {error}"), "pass less in it")
     })?;
-    let instance =
-        Instance { name, fabric, host: host.clone(), epoch: Epoch::default(), spec: blueprint.clone() };
+    let instance = Instance {
+        name,
+        fabric,
+        group,
+        host: host.clone(),
+        epoch: Epoch::default(),
+        spec: blueprint.clone(),
+    };
     let added = inner.machine.add_instance(vid, instance);
     let outputs = added.map_err(|error| failure::of_add_error(&error))?;
     inner.starting.insert(vid);
@@ -121,6 +128,17 @@ fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failu
     })
 }
 
+/// The group that is asked for, which is called as instances are.
+fn group(wanted: Option<String>) -> Result<Option<String>, Failure> {
+    match wanted {
+        Some(name) if InstanceName::new(&name).is_none() => Err(Failure::new(
+            format!("`{name}` is no name for a group"),
+            "use 1 to 63 lower-case letters, digits and hyphens, a letter first",
+        )),
+        wanted => Ok(wanted),
+    }
+}
+
 fn network(vid: Vid) -> Network {
     let [high, low] = vid.lid().to_be_bytes();
     Network {
@@ -169,6 +187,7 @@ fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
         vid,
         fabric: instance.fabric,
         host: instance.host.to_string(),
+        group: instance.group.clone(),
         epoch: instance.epoch,
         address: address(vid).to_string(),
         state,

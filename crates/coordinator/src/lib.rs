@@ -8,7 +8,7 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`drain`], [`ending`], [`output`]: what it can
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`ending`], [`output`]: what it can
 //!   ask for.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
@@ -24,6 +24,7 @@ mod drain;
 mod ending;
 mod failure;
 mod follow;
+mod group;
 mod instances;
 mod moving;
 mod network;

@@ -102,12 +102,7 @@ pub fn begin(
     if source != destination {
         instances::usable_host(inner, &request.host)?;
     }
-    if inner.endings.contains_key(&vid) {
-        return Err(failure::being_ended(name));
-    }
-    if starting(inner, name).is_some() {
-        return Err(failure::still_starting(name, &source));
-    }
+    check_free(inner, vid, name, &source)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let wish = Wish { vid, destination, dry_run: request.dry_run };
     let begun = inner.machine.begin(wish, cluster.now());
@@ -118,6 +113,36 @@ pub fn begin(
     inner.follows.insert(id, follow);
     cluster.perform(inner, outputs);
     Ok((id, events))
+}
+
+/// Checks that nothing else is done with the instance `name`, which is on `host`.
+///
+/// # Errors
+/// If it is being started, or ended.
+pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Result<(), Failure> {
+    if inner.endings.contains_key(&vid) {
+        return Err(failure::being_ended(name));
+    }
+    if inner.starting.contains(&vid) {
+        return Err(failure::still_starting(name, host));
+    }
+    Ok(())
+}
+
+/// What stands in the way of a move.
+pub async fn check(cluster: &Cluster, name: &str, to: &HostName) -> Vec<Failure> {
+    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true };
+    let begun = begin(&mut cluster.lock(), cluster, &request);
+    let mut events = match begun {
+        Ok((_, events)) => events,
+        Err(failure) => return vec![failure],
+    };
+    while let Some(event) = events.recv().await {
+        if let Event::Checked { obstacles } = event {
+            return obstacles;
+        }
+    }
+    vec![failure::host_silent(to)]
 }
 
 enum Found {

@@ -10,7 +10,7 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{drain, ending, failure, instances, moving, network, output};
+use crate::{drain, ending, failure, group, instances, moving, network, output};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -33,6 +33,7 @@ pub async fn fulfil(
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
+        Request::MoveGroup(request) => return group::make(cluster, &request, client).await,
         Request::Drain(request) => return drain::make(cluster, request, client).await,
         Request::Undrain { host } => drain::undo(cluster, &host),
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,

@@ -225,8 +225,26 @@ impl TestLab {
     /// # Errors
     /// If it cannot be started.
     pub fn check(&self, server: &str, client: &str, options: &[&str]) -> Result<Check> {
+        self.check_in(None, server, client, options)
+    }
+
+    /// The same, with both ends in a group.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn check_in(
+        &self,
+        group: Option<&str>,
+        server: &str,
+        client: &str,
+        options: &[&str],
+    ) -> Result<Check> {
+        let group = group.map(|group| ["--group", group]);
         let start = |name: &'static str, host: &str, program: &str| {
-            self.command(&["run", "--name", name, "--host", host, "--", program])
+            let run = ["run", "--name", name, "--host", host];
+            self.command(
+                &[&run[..], group.as_ref().map_or(&[], |group| &group[..]), &["--", program]].concat(),
+            )
         };
         Check::start(
             |program| Ok(start(SERVER, server, program)),

@@ -1,6 +1,6 @@
 //! What the coordinator must remember: every instance's location, and the moves that are not over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ pub struct Instance {
     pub name: String,
     /// The fabric to which it belongs.
     pub fabric: FabricId,
+    /// The group with which it can be moved.
+    pub group: Option<String>,
     /// Where it is.
     pub host: HostName,
     /// Its moves so far.
@@ -93,10 +95,11 @@ pub enum Record {
         /// In [`Stage::Began`].
         record: MoveRecord,
     },
-    /// The commit point: the instance's host and epoch change with the move's stage.
-    MoveCommitted {
-        /// Which move.
-        id: MoveId,
+    /// The commit point of moves that are made together, of one at least: the instances' hosts and epochs change with the
+    /// moves' stages.
+    MovesCommitted {
+        /// Which moves.
+        ids: BTreeSet<MoveId>,
     },
     /// The destination's copy runs.
     MoveConfirmed {
@@ -142,7 +145,7 @@ impl Image {
                 self.last_move = self.last_move.max(*id);
                 self.moves.insert(*id, record.clone());
             }
-            Record::MoveCommitted { id } => self.commit(*id),
+            Record::MovesCommitted { ids } => ids.iter().for_each(|id| self.commit(*id)),
             Record::MoveConfirmed { id } => self.set_stage(*id, Stage::Confirmed),
             Record::MoveRolledBack { id, reasons } => {
                 self.set_stage(*id, Stage::RolledBack { reasons: reasons.clone() });

@@ -47,7 +47,7 @@ fn vid() -> Vid {
 
 fn instance(name: &str) -> Instance {
     let spec = b"spec".to_vec();
-    Instance { name: name.into(), fabric: FabricId(1), host: host(1), epoch: Epoch(0), spec }
+    Instance { name: name.into(), fabric: FabricId(1), group: None, host: host(1), epoch: Epoch(0), spec }
 }
 
 fn to(number: u8) -> MoveRequest {
@@ -206,7 +206,7 @@ fn a_move_goes_as_in_the_diagram() {
         "h1 ▶ Suspended",
         "h1 ▶ Sent",
         "h2 ▶ Ready",
-        "● MoveCommitted",
+        "● MovesCommitted",
         "h2 ◀ Resume",
         "h2 ▶ Running",
         "● MoveConfirmed",
@@ -298,7 +298,7 @@ fn a_move_is_under_way_until_another_may_begin() {
 fn a_cancel_after_the_commit_is_too_late() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
-    cluster.run(Some("● MoveCommitted"));
+    cluster.run(Some("● MovesCommitted"));
     assert_eq!(cluster.coordinator.cancel(id, "cancelled".into(), cluster.now), Err(TooLate::Committed(id)));
     cluster.run(None);
     assert_eq!(cluster.outcome(), &progress::Outcome::Moved);

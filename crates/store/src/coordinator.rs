@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::file::{File, NUMBERS, decode, put, take};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;
@@ -272,13 +272,15 @@ impl Store {
 fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     let mut instances = write.open_table(INSTANCES)?;
     let mut moves = write.open_table(MOVES)?;
-    let id = move_of(record);
-    let known: Option<MoveRecord> = id.map(|id| take(&moves, id.0)).transpose()?.flatten();
-    let vid = vid_of(record).or(known.as_ref().map(|known| known.vid));
+    let ids = moves_of(record);
     let mut image = Image::default();
-    image.moves.extend(id.zip(known.clone()));
-    if let Some(vid) = vid {
-        image.instances.extend(take(&instances, vid.lid())?.map(|instance| (vid, instance)));
+    for id in &ids {
+        image.moves.extend(take(&moves, id.0)?.map(|known| (*id, known)));
+    }
+    let known: Vec<(MoveId, MoveRecord)> = image.moves.clone().into_iter().collect();
+    let vids: Vec<Vid> = vid_of(record).into_iter().chain(known.iter().map(|(_, known)| known.vid)).collect();
+    for vid in &vids {
+        image.instances.extend(take(&instances, vid.lid())?.map(|instance| (*vid, instance)));
     }
     if let Record::InstanceEnded { vid, exit } = record
         && *exit != Exit::NotStarted
@@ -290,15 +292,15 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
         )?;
     }
     image.apply(record);
-    if let Some(vid) = vid {
+    for vid in vids {
         put(&mut instances, vid.lid(), image.instances.get(&vid))?;
     }
-    if let Some(id) = id {
+    for id in ids {
         put(&mut moves, id.0, image.moves.get(&id))?;
     }
-    match (record, id, known) {
-        (Record::MoveBegan { .. }, Some(id), _) => note_last_move(write, id),
-        (Record::MoveEnded { .. }, Some(id), Some(known)) => keep_ended_move(write, id, &known),
+    match (record, &known[..]) {
+        (Record::MoveBegan { id, .. }, _) => note_last_move(write, *id),
+        (Record::MoveEnded { .. }, [(id, known)]) => keep_ended_move(write, *id, known),
         _ => Ok(()),
     }
 }
@@ -329,14 +331,14 @@ fn keep_ended_instance(write: &WriteTransaction, instance: &EndedInstance) -> Re
     Ok(())
 }
 
-fn move_of(record: &Record) -> Option<MoveId> {
+fn moves_of(record: &Record) -> Vec<MoveId> {
     match record {
-        Record::InstanceAdded { .. } | Record::InstanceEnded { .. } => None,
+        Record::InstanceAdded { .. } | Record::InstanceEnded { .. } => Vec::new(),
+        Record::MovesCommitted { ids } => ids.iter().copied().collect(),
         Record::MoveBegan { id, .. }
-        | Record::MoveCommitted { id }
         | Record::MoveConfirmed { id }
         | Record::MoveRolledBack { id, .. }
-        | Record::MoveEnded { id } => Some(*id),
+        | Record::MoveEnded { id } => vec![*id],
     }
 }
 

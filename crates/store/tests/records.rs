@@ -34,6 +34,7 @@ fn record(number: u64) -> Record {
     let instance = Instance {
         name: format!("i{round}"),
         fabric: FabricId(1),
+        group: None,
         host: host(1),
         epoch: Epoch(0),
         spec: vec![step as u8; 300],
@@ -49,7 +50,7 @@ fn record(number: u64) -> Record {
     match step {
         0 => Record::InstanceAdded { vid, instance },
         1 => Record::MoveBegan { id, record: began },
-        2 => Record::MoveCommitted { id },
+        2 => Record::MovesCommitted { ids: [id].into() },
         3 => Record::MoveConfirmed { id },
         4 => Record::MoveEnded { id },
         5 => Record::MoveBegan { id, record: began },

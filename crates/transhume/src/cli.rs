@@ -6,6 +6,7 @@ mod coordinator;
 mod demo;
 mod drain;
 mod echo;
+mod group;
 mod hosts;
 mod init;
 mod kill;

@@ -1,15 +1,22 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::HostName;
 use crate::due::Due;
 use crate::journal::{MoveRecord, Stage};
 use crate::progress::Phase;
 use crate::protocol::Directive;
+use crate::{HostName, MoveId};
 
 /// What the coordinator knows of a move until it restarts.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Live {
     pub(super) phase: Phase,
+    /// The moves that are decided as one, this one among them; after a restart nobody, as what was not decided is rolled back.
+    pub(super) together: BTreeSet<MoveId>,
+    /// The destination has made room.
+    pub(super) is_prepared: bool,
+    /// The destination holds the restored copy.
+    pub(super) is_ready: bool,
     /// When each phase began, the present one last.
     pub(super) marks: Vec<(Phase, Due)>,
     /// When the move began, or the coordinator restarted.
@@ -36,6 +43,9 @@ impl Live {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             phase: Phase::Prepare,
+            together: BTreeSet::new(),
+            is_prepared: false,
+            is_ready: false,
             marks: Vec::new(),
             began: Due(now),
             facts: None,
@@ -80,10 +90,13 @@ impl Live {
         record: &'a MoveRecord,
     ) -> impl Iterator<Item = (&'a HostName, Due)> + use<'a> {
         let (source, destination) = match (&record.stage, self.phase) {
-            (Stage::Began, Phase::Prepare) => (self.facts.is_none(), self.facts.is_some()),
+            (Stage::Began, Phase::Prepare) => {
+                (self.facts.is_none(), self.facts.is_some() && !self.is_prepared)
+            }
             (Stage::Began, Phase::Suspend) => (true, false),
             (Stage::Began, Phase::Transfer) => (true, true),
-            (Stage::Began, _) | (Stage::Committed, _) => (false, true),
+            (Stage::Began, _) => (false, !self.is_ready),
+            (Stage::Committed, _) => (false, true),
             (Stage::Confirmed, _) => (false, false),
             (Stage::RolledBack { .. }, _) => (!self.source_done, false),
         };

@@ -17,6 +17,7 @@
 //! is repeated when that host comes back. A move of the instance to that host begins, but its
 //! destination is not told before the debt is settled, or the phase's time is over.
 
+mod group;
 mod live;
 mod reports;
 mod silence;
@@ -228,13 +229,10 @@ impl Coordinator {
     /// # Errors
     /// If it cannot even begin.
     pub fn begin(&mut self, request: MoveRequest, now: Duration) -> Result<(MoveId, Vec<Output>), Refusal> {
-        let record = self.admit(request)?;
-        let id = MoveId(self.image.last_move.0 + 1);
+        let record = self.admit(request, 0)?;
         let mut out = Vec::new();
-        self.record(Record::MoveBegan { id, record }, &mut out);
-        self.lives.insert(id, Live::new(now));
-        self.enter(id, Phase::Prepare, now, &mut out);
-        Ok((id, out))
+        self.start(vec![record], now, &mut out);
+        Ok((self.image.last_move, out))
     }
 
     /// Rolls a move back for `reason`, in words, if it is not committed.
@@ -297,7 +295,8 @@ impl Coordinator {
         Some(Location { host: instance.host.clone(), epoch: instance.epoch, moving: self.is_moving(vid) })
     }
 
-    fn admit(&self, request: MoveRequest) -> Result<MoveRecord, Refusal> {
+    /// The record of a move that is to begin, behind so many `others`.
+    fn admit(&self, request: MoveRequest, others: usize) -> Result<MoveRecord, Refusal> {
         let MoveRequest { vid, destination, dry_run } = request;
         let instance = self.image.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
         let source = instance.host.clone();
@@ -307,7 +306,7 @@ impl Coordinator {
         if let Some((id, _)) = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record)) {
             return Err(Refusal::InProgress(id));
         }
-        if self.image.moves.len() >= self.config.max_moves {
+        if self.image.moves.len() + others >= self.config.max_moves {
             return Err(Refusal::TooMany(self.image.moves.len()));
         }
         if let Some(host) = [&source, &destination].into_iter().find(|host| !self.linked.contains(host)) {

@@ -139,9 +139,9 @@ impl Coordinator {
                 self.end_dry_run(id, Outcome::Feasible, now, out);
             }
             (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
-                self.enter(id, Phase::Suspend, now, out);
+                self.prepared(id, now, out);
             }
-            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.commit(id, now, out),
+            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.ready(id, now, out),
             (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);

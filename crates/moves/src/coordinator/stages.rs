@@ -1,5 +1,6 @@
 //! From phase to phase, and the decisions.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fabric::Vid;
@@ -50,8 +51,24 @@ impl Coordinator {
         out.extend(self.directives(id));
     }
 
-    /// Gives a move up that is not committed.
+    /// Gives a move up that is not committed, and those that are made together with it.
     pub(super) fn give_up(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
+        let together = self.together(id);
+        let of_others: Vec<_> = reasons.iter().map(|reason| self.reason_of_others(id, reason)).collect();
+        self.give_up_alone(id, reasons, now, out);
+        for other in together.into_iter().filter(|other| *other != id) {
+            self.give_up_alone(other, of_others.clone(), now, out);
+        }
+    }
+
+    /// Why those are given up that are made together with `id`, which is given up for `reason`.
+    fn reason_of_others(&self, id: MoveId, reason: &str) -> String {
+        let vid = self.image.moves.get(&id).map(|record| record.vid);
+        let name = vid.and_then(|vid| self.image.instances.get(&vid)).map(|instance| &instance.name);
+        format!("{}, which moves with it, was not moved: {reason}", name.map_or("another", String::as_str))
+    }
+
+    fn give_up_alone(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
         let Some(record) = self.image.moves.get(&id) else { return };
         if record.stage != Stage::Began {
             return;
@@ -68,10 +85,10 @@ impl Coordinator {
         self.end(id, out);
     }
 
-    /// The commit point. From the record on, the instance's place is the destination.
-    pub(super) fn commit(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        self.record(Record::MoveCommitted { id }, out);
-        self.enter(id, Phase::Resume, now, out);
+    /// The commit point. From the record on, the instances' places are their destinations.
+    pub(super) fn commit(&mut self, ids: BTreeSet<MoveId>, now: Duration, out: &mut Vec<Output>) {
+        self.record(Record::MovesCommitted { ids: ids.clone() }, out);
+        ids.into_iter().for_each(|id| self.enter(id, Phase::Resume, now, out));
     }
 
     /// The destination's copy runs, or ran: the source's can go.

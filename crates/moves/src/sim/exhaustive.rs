@@ -58,8 +58,24 @@ pub fn explore(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
     let mut world = World::new(2, 1, sabotage);
     let (vid, destination) = (world.vids[0], world.nodes[1].name.clone());
     world.perform(&Action::Begin(MoveRequest { vid, destination, dry_run: false }));
+    search(&world, faults)
+}
+
+/// Lets two instances change places, together, in every order of events.
+///
+/// # Errors
+/// As [`explore`].
+pub fn explore_together(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
+    let mut world = World::new(2, 2, sabotage);
+    let others = world.nodes.iter().rev().map(|node| node.name.clone());
+    let destinations = world.vids.iter().copied().zip(others).collect();
+    world.perform(&Action::BeginTogether(destinations));
+    search(&world, faults)
+}
+
+fn search(world: &World, faults: Faults) -> Result<Explored, String> {
     let mut search = Search { seen: HashSet::default(), path: Vec::new(), explored: Explored::default() };
-    search.visit(&world, faults).map_err(|what| {
+    search.visit(world, faults).map_err(|what| {
         let path: Vec<String> = search.path.iter().map(|action| format!("{action:?}")).collect();
         format!("{what}, after\n{}", path.join("\n"))
     })?;

@@ -29,14 +29,23 @@ impl World {
 
     fn store_record(&mut self, record: &Record) {
         match record {
-            Record::MoveCommitted { .. } => self.tally.committed += 1,
+            Record::MovesCommitted { ids } => {
+                self.tally.committed += ids.len() as u64;
+                if ids.len() > 1 {
+                    self.tally.groups += 1;
+                }
+            }
             Record::MoveRolledBack { .. } => self.tally.rolled_back += 1,
             _ => {}
         }
-        if !(self.sabotage == Sabotage::CommitIsNotDurable && matches!(record, Record::MoveCommitted { .. }))
-        {
-            self.store.apply(record);
+        match (self.sabotage, record) {
+            (Sabotage::CommitIsNotDurable, Record::MovesCommitted { .. }) => {}
+            (Sabotage::GroupIsCommittedInParts, Record::MovesCommitted { ids }) => {
+                self.store.apply(&Record::MovesCommitted { ids: ids.first().copied().into_iter().collect() });
+            }
+            _ => self.store.apply(record),
         }
+        self.check_groups(record);
     }
 
     fn send_to_node(&mut self, to: &HostName, message: ToNode) {

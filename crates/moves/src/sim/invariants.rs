@@ -1,12 +1,14 @@
 //! What must hold: after every action, and at the end of a run.
 
+use std::collections::BTreeMap;
+
 use fabric::Vid;
 
 use super::Sabotage;
 use super::engine::CopyState;
 use super::world::{Node, World};
 use crate::entry::Role;
-use crate::journal::Stage;
+use crate::journal::{Record, Stage};
 use crate::node::Operation;
 use crate::{HostName, MoveId};
 
@@ -65,9 +67,41 @@ impl World {
         }
     }
 
+    /// Of moves that are made together all are committed, or none is: what is durable is what counts.
+    pub(super) fn check_groups(&mut self, record: &Record) {
+        let (ids, is_committed) = match record {
+            Record::MovesCommitted { ids } => (ids.clone(), true),
+            Record::MoveRolledBack { id, .. } => ([*id].into(), false),
+            _ => return,
+        };
+        let decided: Vec<_> = ids
+            .into_iter()
+            .filter(|id| {
+                self.store.moves.get(id).is_some_and(|record| match record.stage {
+                    Stage::Committed => is_committed,
+                    Stage::RolledBack { .. } => !is_committed,
+                    _ => false,
+                })
+            })
+            .collect();
+        for group in &mut self.groups {
+            for id in &decided {
+                group.entry(*id).and_modify(|decision| *decision = Some(is_committed));
+            }
+        }
+        let is_split = |group: &BTreeMap<MoveId, Option<bool>>| {
+            let made = |how| group.values().any(|decision| *decision == Some(how));
+            made(true) && made(false)
+        };
+        if self.groups.iter().any(is_split) {
+            self.violated("of moves that are made together one is committed, and another is rolled back");
+        }
+    }
+
     /// What is durable is what the coordinator works with.
     pub(super) fn check_coordinator_replays(&mut self) {
-        let sabotaged = self.sabotage == Sabotage::CommitIsNotDurable;
+        let sabotaged =
+            matches!(self.sabotage, Sabotage::CommitIsNotDurable | Sabotage::GroupIsCommittedInParts);
         if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.image() != self.store) {
             self.violated("the coordinator's journal does not replay to its state");
         }

@@ -36,6 +36,8 @@ pub enum Sabotage {
     ReleaseIsNotDurable,
     /// Nobody tells the waiting peers where the instance is.
     PeersAreForgotten,
+    /// Of moves that are made together only the first is written down as committed.
+    GroupIsCommittedInParts,
     /// A node does not write down which move its instance was last in.
     LastMoveIsNotDurable,
 }
@@ -49,6 +51,8 @@ pub struct Tally {
     pub begun: u64,
     /// Moves that were committed.
     pub committed: u64,
+    /// Several moves that were committed as one.
+    pub groups: u64,
     /// Moves that were rolled back.
     pub rolled_back: u64,
     /// Crashes of a node, the coordinator or an engine.
@@ -69,6 +73,7 @@ impl std::ops::AddAssign for Tally {
         self.steps += other.steps;
         self.begun += other.begun;
         self.committed += other.committed;
+        self.groups += other.groups;
         self.rolled_back += other.rolled_back;
         self.crashes += other.crashes;
         self.lost += other.lost;

@@ -1,5 +1,6 @@
 //! Runs that a seed determines: a while with faults, then none, and all must come to rest.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use fabric::Vid;
 use super::random::Random;
 use super::world::{Action, Envelope, World};
 use super::{Sabotage, Tally};
+use crate::HostName;
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
@@ -77,7 +79,7 @@ struct Run {
 /// If an invariant is violated.
 pub fn run_seed(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Failure> {
     let mut random = Random::new(seed);
-    let (hosts, instances) = (2 + random.below(3), 1 + random.below(2));
+    let (hosts, instances) = (2 + random.below(3), 1 + random.below(3));
     let rates = Rates::draw(&mut random);
     let world = World::new(hosts, instances, sabotage);
     let mut run = Run { world, random, rates, trace: traced.then(Vec::new) };
@@ -142,6 +144,9 @@ impl Run {
         let vid = self.world.vids[self.random.below(self.world.vids.len())];
         let node = self.random.below(self.world.nodes.len());
         if self.random.chance(self.rates.begin) {
+            if self.random.chance(300) {
+                return Some(Action::BeginTogether(self.destinations()));
+            }
             let destination = self.world.nodes[node].name.clone();
             let dry_run = self.random.chance(100);
             return Some(Action::Begin(MoveRequest { vid, destination, dry_run }));
@@ -156,6 +161,14 @@ impl Run {
             return Some(Action::Exit { node, vid });
         }
         None
+    }
+
+    /// A host for each of some instances.
+    fn destinations(&mut self) -> BTreeMap<Vid, HostName> {
+        let count = 2 + self.random.below(self.world.vids.len());
+        let vids = self.world.vids.clone().into_iter().take(count);
+        vids.map(|vid| (vid, self.world.nodes[self.random.below(self.world.nodes.len())].name.clone()))
+            .collect()
     }
 
     fn fault(&mut self) -> Option<Action> {

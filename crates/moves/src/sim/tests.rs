@@ -1,6 +1,6 @@
 use std::env;
 
-use super::exhaustive::{Explored, Faults, explore};
+use super::exhaustive::{Explored, Faults, explore, explore_together};
 use super::{Sabotage, Tally, run_seed};
 
 const SEEDS: u64 = 10_000;
@@ -32,6 +32,7 @@ fn ten_thousand_seeds_keep_every_invariant() {
     }
     let total = run_all(0..SEEDS);
     println!("{total:?}");
+    assert!(total.groups > SEEDS / 20, "too few were made together: {total:?}");
     assert!(total.committed > SEEDS && total.rolled_back > SEEDS, "too little happened: {total:?}");
     assert!(
         total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
@@ -58,6 +59,7 @@ fn a_broken_rule_is_noticed() {
         Sabotage::ReleaseIsNotDurable,
         Sabotage::PeersAreForgotten,
         Sabotage::LastMoveIsNotDurable,
+        Sabotage::GroupIsCommittedInParts,
     ] {
         let failure = (0..SEEDS).find_map(|seed| run_seed(seed, sabotage, false).err());
         let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} is not noticed"));
@@ -106,6 +108,15 @@ fn every_order_of_messages_with_a_second_move() {
 fn every_order_of_messages_with_a_waiting_peer() {
     check(Faults { peers: 1, crashes: 1, ..Faults::default() });
     check(Faults { peers: 1, failures: 1, losses: 1, ..Faults::default() });
+}
+
+#[test]
+fn every_order_of_messages_of_two_moves_that_are_made_together() {
+    for faults in [Faults { failures: 1, ..Faults::default() }, Faults { cancels: 1, ..Faults::default() }] {
+        let explored = explore_together(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
+        println!("{faults:?}: {explored:?}");
+        assert!(explored.tally.groups > 0 && explored.tally.rolled_back > 0, "{explored:?}");
+    }
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) vids: Vec<Vid>,
     /// Instances whose program has ended by itself.
     pub(super) ended: BTreeSet<Vid>,
+    /// Moves that are made together, and how each was decided, as far as it is: true if it was committed.
+    pub(super) groups: Vec<BTreeMap<MoveId, Option<bool>>>,
     pub(super) violation: Option<String>,
     /// The next party that acts crashes after this many of its outputs.
     pub(super) crash_after: Option<usize>,
@@ -92,6 +94,7 @@ pub(super) enum Action {
         vid: Vid,
     },
     Begin(MoveRequest),
+    BeginTogether(BTreeMap<Vid, HostName>),
     Cancel(MoveId),
 }
 
@@ -122,6 +125,7 @@ impl World {
             network: BTreeSet::new(),
             vids: vids.clone(),
             ended: BTreeSet::new(),
+            groups: Vec::new(),
             violation: None,
             crash_after: None,
             tally: Tally::default(),
@@ -138,7 +142,8 @@ impl World {
     fn start_instance(&mut self, vid: Vid, node: usize) {
         let host = self.nodes[node].name.clone();
         let name = format!("i{vid}");
-        let instance = Instance { name, fabric: FabricId(1), host, epoch: Epoch(0), spec: Vec::new() };
+        let instance =
+            Instance { name, fabric: FabricId(1), group: None, host, epoch: Epoch(0), spec: Vec::new() };
         let added = self.coordinator.as_mut().map(|coordinator| coordinator.add_instance(vid, instance));
         self.coordinator_does(added.and_then(Result::ok).unwrap_or_default());
         let agent = self.nodes[node].agent.as_mut();
@@ -174,6 +179,7 @@ impl World {
             Action::Exit { node, vid } => self.exit(*node, *vid),
             Action::Locate { node, vid } => self.locate(*node, *vid),
             Action::Begin(request) => self.begin(request),
+            Action::BeginTogether(destinations) => self.begin_together(destinations),
             Action::Cancel(id) => {
                 let cancelled = self
                     .coordinator
@@ -388,6 +394,18 @@ impl World {
         if let Some((_, out)) = begun {
             self.tally.begun += 1;
             self.coordinator_does(out);
+        }
+    }
+
+    fn begin_together(&mut self, destinations: &BTreeMap<Vid, HostName>) {
+        let now = self.now.0;
+        let begun = self.coordinator.as_mut().map(|c| c.begin_together(destinations.clone(), now));
+        if let Some(Ok((ids, out))) = begun {
+            self.tally.begun += ids.len() as u64;
+            self.coordinator_does(out);
+            // Who dies before it has written a number down gives it out again.
+            let durable = ids.into_iter().filter(|id| self.store.moves.contains_key(id));
+            self.groups.push(durable.map(|id| (id, None)).collect());
         }
     }
 

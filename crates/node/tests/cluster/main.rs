@@ -136,6 +136,7 @@ impl Cluster {
 
     fn request_run(&self, name: &str, host: &str) -> Event {
         let request = RunRequest {
+            group: None,
             name: Some(name.into()),
             host: Some(host.into()),
             fabric: FabricId(1),

@@ -3,16 +3,15 @@
 use std::io;
 use std::process::ExitCode;
 
-use api::{
-    Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, Outcome, PlannedMove, Request,
-};
+use api::{Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, PlannedMove, Request};
 use clap::Args;
 
+use super::group::{in_words, say_plan, tell_in};
 use super::lasting;
-use super::target::{Target, tell, unexpected};
-use super::transfer::{LEAVE, milliseconds};
+use super::target::{Target, unexpected};
+use super::transfer::LEAVE;
 use crate::failure::{Failure, Result};
-use crate::{interrupt, output, table};
+use crate::{interrupt, output};
 
 /// Moves all instances away from a host
 ///
@@ -79,10 +78,10 @@ impl Drain {
                     moves.push(*report);
                 }
                 Ok(Event::Drained(report)) => return self.drained(report, moves),
-                Ok(Event::DrainPlan(plan)) => return self.planned(&plan),
+                Ok(Event::Plan(plan)) => return self.planned(&plan),
                 Ok(Event::Failed(failure)) => return Err(self.suggest(target, failure)),
                 Ok(event) if event.is_last() => return Err(unexpected(&event)),
-                Ok(event) => tell(&event),
+                Ok(event) => tell_in(self.json, &event),
                 Err(error) if error.is_loss() => {
                     let errand = format!("to drain {}", self.host);
                     events = lasting::send_again(&target.socket(), &request, &errand)?;
@@ -109,15 +108,7 @@ impl Drain {
         if self.json {
             return Ok(());
         }
-        let MoveReport { name, from, to, outcome, total_us, blackout_us, .. } = report;
-        let outcome = match outcome {
-            Outcome::Moved => {
-                format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
-            }
-            Outcome::RolledBack(why) => format!("not moved, and runs on: {why}"),
-            Outcome::Ended(why) => format!("not moved: {why}"),
-        };
-        output::line(&format!("{name} {from} → {to}: {outcome}"))
+        output::line(&in_words(report))
     }
 
     fn drained(&self, report: DrainReport, moves: Vec<MoveReport>) -> Result<ExitCode> {
@@ -147,17 +138,7 @@ impl Drain {
         if self.json {
             return output::json(&plan).map(|()| code);
         }
-        let row = |planned: &PlannedMove| {
-            [planned.name.clone(), planned.to.clone().unwrap_or_else(|| "stays".into())]
-        };
-        output::write(table::render(["INSTANCE", "TO"], &plan.iter().map(row).collect::<Vec<_>>()))?;
-        for PlannedMove { name, obstacles, .. } in plan {
-            for obstacle in obstacles {
-                let message = format!("{name} cannot be moved to {}", obstacle.message);
-                eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.help)));
-            }
-        }
-        Ok(code)
+        say_plan(plan).map(|()| code)
     }
 }
 

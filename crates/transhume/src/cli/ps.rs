@@ -33,16 +33,17 @@ impl Arguments {
             output::json(&instances)?;
         } else {
             let rows: Vec<_> = instances.iter().map(row).collect();
-            let titles = ["NAME", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"];
+            let titles = ["NAME", "GROUP", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"];
             output::write(table::render(titles, &rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn row(instance: &Instance) -> [String; 7] {
+fn row(instance: &Instance) -> [String; 8] {
     [
         instance.name.clone(),
+        instance.group.clone().unwrap_or_else(|| "-".into()),
         instance.host.clone(),
         table::shorten(&describe(&instance.state), STATE_WIDTH),
         instance.vid.to_string(),

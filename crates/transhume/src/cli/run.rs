@@ -39,6 +39,9 @@ pub struct Arguments {
     /// The instance's name [default: made up]
     #[arg(long, value_name = "N")]
     name: Option<String>,
+    /// The group to which it belongs: its instances can be moved together
+    #[arg(long, value_name = "G")]
+    group: Option<String>,
     /// The RDMA address space; instances reach those of their own fabric only
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     fabric: u32,
@@ -82,6 +85,7 @@ impl Arguments {
         Ok(RunRequest {
             name: self.name,
             host: self.host,
+            group: self.group,
             fabric: FabricId(self.fabric),
             command: self.command,
             environment: library::add_to(environment()?)?,

@@ -9,12 +9,13 @@ use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, 
 use clap::Args;
 use serde::Serialize;
 
+use super::group::GroupTransfer;
 use super::lasting;
 use super::target::{Target, unexpected};
 use crate::failure::{Failure, Result};
-use crate::{interrupt, output, table};
+use crate::{WRONG_USAGE, interrupt, output, table};
 
-/// Moves an instance to another host
+/// Moves an instance, or all of a group, to other hosts
 ///
 /// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
 /// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
@@ -22,18 +23,30 @@ use crate::{interrupt, output, table};
 /// coordinator goes away, this waits for it and says how the move ended: a coordinator that comes back
 /// rolls back what was not yet committed.
 ///
+/// The instances of a group (`transhume run --group`) move together: none is suspended before all can be, and all arrive or
+/// all run on where they were. Several hosts are named with commas; instances that are on one of them stay, the others are spread over them.
+///
 /// With --json all that goes to standard error is JSON as well, one object a line: `waiting` with `host`, `why` and `outlook`
 /// (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
-/// report; the latter two with `message` and `help`.
+/// report; the latter two with `message` and `help`. Of a group there is a list of reports.
 #[derive(Args)]
-#[command(name = "move")]
+#[command(name = "move", allow_missing_positional = true)]
+#[command(
+    override_usage = "transhume move [OPTIONS] <NAME> <HOST>\n       transhume move [OPTIONS] --group <G> <HOST>[,<HOST>…]"
+)]
 #[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
+                        transhume move --group job h3,h4\n  \
                         transhume move job1 h3 --json | jq .blackout_us")]
 pub struct Arguments {
     /// The instance's name
-    name: String,
-    /// The host to which it goes
+    #[arg(conflicts_with = "group")]
+    name: Option<String>,
+    /// The host to which it goes; for a group, all hosts where it is to be
+    #[arg(required = true)]
     host: String,
+    /// Moves all instances of this group, together
+    #[arg(long, value_name = "G")]
+    group: Option<String>,
     /// Only says what stands in the way
     #[arg(long)]
     dry_run: bool,
@@ -44,10 +57,32 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let json = self.json;
-        self.make(target).map_err(|failure| if json { failure.in_json() } else { failure })
+        let Self { name, host, group, dry_run, json } = self;
+        let made = match (name, group) {
+            (Some(name), _) => Transfer { name, host, dry_run, json }.make(target),
+            (None, Some(group)) => {
+                let hosts = host.split(',').map(str::to_owned).collect();
+                GroupTransfer { group, hosts, dry_run, json }.make(target)
+            }
+            (None, None) => Err(Failure::new(
+                format!("it is not said what is to be moved to {host}"),
+                "name an instance before the host, or a group with `--group`",
+            )
+            .with_code(WRONG_USAGE)),
+        };
+        made.map_err(|failure| if json { failure.in_json() } else { failure })
     }
+}
 
+/// A move of one instance.
+struct Transfer {
+    name: String,
+    host: String,
+    dry_run: bool,
+    json: bool,
+}
+
+impl Transfer {
     fn make(self, target: &Target) -> Result<ExitCode> {
         let request = MoveRequest { name: self.name.clone(), host: self.host.clone(), dry_run: self.dry_run };
         let events = target.send(&Request::Move(request))?;
@@ -136,7 +171,8 @@ impl Arguments {
 pub const LEAVE: &str =
     "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
 
-fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Result<()> {
+/// Lets a Ctrl-C cancel the move of the instance `name`.
+pub fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
     let ask = move || Client::send(&socket, &cancel)?.next_event();
     interrupt::on_first(move || {
@@ -173,7 +209,7 @@ impl fmt::Display for Interrupted {
 }
 
 /// Writes a line of JSON to standard error.
-fn tell(what: &impl Serialize) {
+pub fn tell(what: &impl Serialize) {
     if let Ok(line) = serde_json::to_string(what) {
         eprintln!("{line}");
     }

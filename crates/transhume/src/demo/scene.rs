@@ -124,6 +124,7 @@ const WRITE: &str = "--run_infinitely -D 1";
 /// Starts an instance that runs `script`, and returns its address.
 fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String> {
     let request = RunRequest {
+        group: None,
         name: Some(name.into()),
         host: Some(host.into()),
         fabric: FabricId(1),

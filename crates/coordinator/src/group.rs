@@ -1,0 +1,147 @@
+//! Instances that move together: all of them arrive, or none.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
+use fabric::Vid;
+use moves::{HostName, MoveId};
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::{Events, Follow};
+use crate::server::Client;
+use crate::{failure, instances, moving};
+
+/// Where a member of a group is, and where it goes.
+struct Member {
+    vid: Vid,
+    name: String,
+    from: HostName,
+    to: HostName,
+}
+
+/// Moves the members of a group to some hosts, and tells the client how that goes on.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Client) -> io::Result<()> {
+    let names = names(&cluster.lock(), &request.group);
+    for name in names {
+        tokio::select! {
+            () = moving::wait_for_start(cluster, &name) => {}
+            () = client.gone() => return Ok(()),
+        }
+    }
+    if request.dry_run {
+        let plan = check(cluster, request).await;
+        return client.say(&plan.map_or_else(Event::Failed, Event::Plan)).await;
+    }
+    let begun = begin(&mut cluster.lock(), cluster, request);
+    match begun {
+        Ok(moves) => follow(moves, client).await,
+        Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io::Result<()> {
+    let (moves, events): (Vec<_>, Vec<_>) = moves.into_iter().unzip();
+    client.say(&Event::GroupBegun { moves }).await?;
+    for mut events in events {
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::Moved(report) => client.say(&Event::MoveOver(report)).await?,
+                Event::Waiting { .. } => client.say(&event).await?,
+                _ => {}
+            }
+        }
+    }
+    client.say(&Event::Done).await
+}
+
+fn begin(
+    inner: &mut Inner,
+    cluster: &Cluster,
+    request: &MoveGroupRequest,
+) -> Result<Vec<(GroupMove, Events)>, Failure> {
+    let members = movers(inner, request)?;
+    for member in &members {
+        moving::check_free(inner, member.vid, &member.name, &member.from)?;
+    }
+    if members.is_empty() {
+        return Ok(Vec::new());
+    }
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    let destinations: BTreeMap<_, _> = members.iter().map(|member| (member.vid, member.to.clone())).collect();
+    let (ids, outputs) =
+        inner.machine.begin_together(destinations, cluster.now()).map_err(|(vid, refusal)| {
+            let name = members.iter().find(|member| member.vid == vid).map(|member| member.name.as_str());
+            failure::of_refusal(&refusal, name.unwrap_or_default())
+        })?;
+    let begun = ids.into_iter().filter_map(|id| listen(inner, id)).collect();
+    cluster.perform(inner, outputs);
+    Ok(begun)
+}
+
+/// What happens in a move that has just begun.
+fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
+    let image = inner.machine.image();
+    let record = image.moves.get(&id)?;
+    let name = image.instances.get(&record.vid)?.name.clone();
+    let mut follow = Follow::new(&name, record);
+    let events = follow.listen();
+    let begun = GroupMove { name, id: id.0, to: record.destination.to_string() };
+    inner.follows.insert(id, follow);
+    Some((begun, events))
+}
+
+/// What stands in the way of each.
+async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<PlannedMove>, Failure> {
+    let members = movers(&cluster.lock(), request)?;
+    let mut plan = Vec::new();
+    for Member { name, to, .. } in members {
+        let obstacles = moving::check(cluster, &name, &to).await;
+        let to = obstacles.is_empty().then(|| to.to_string());
+        plan.push(PlannedMove { name, to, obstacles });
+    }
+    Ok(plan)
+}
+
+fn names(inner: &Inner, group: &str) -> Vec<String> {
+    members(inner, group).into_iter().map(|(_, name, _)| name).collect()
+}
+
+/// The instances of `group` and their hosts, in the order of names.
+fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
+    let all = inner.machine.image().instances.iter();
+    let of_group = all.filter(|(_, instance)| instance.group.as_deref() == Some(group));
+    let mut members: Vec<_> =
+        of_group.map(|(vid, instance)| (*vid, instance.name.clone(), instance.host.clone())).collect();
+    members.sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
+    members
+}
+
+/// Those who are not on one of the hosts, each with that where the fewest of the group will be.
+fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
+    let members = members(inner, &request.group);
+    if members.is_empty() {
+        return Err(failure::no_group(&request.group));
+    }
+    let mut room = HashMap::new();
+    for host in &request.hosts {
+        let host = instances::usable_host(inner, host)?;
+        let here = members.iter().filter(|(.., from)| *from == host).count();
+        let load = instances::instances_on(inner, &host);
+        room.insert(host, (here, load));
+    }
+    let mut movers = Vec::new();
+    for (vid, name, from) in members {
+        if room.contains_key(&from) {
+            continue;
+        }
+        let emptiest = room.iter_mut().min_by_key(|(host, room)| (**room, (*host).clone()));
+        let (to, (here, load)) = emptiest.ok_or_else(failure::no_destination)?;
+        (*here, *load) = (*here + 1, *load + 1);
+        movers.push(Member { vid, name, from, to: to.clone() });
+    }
+    Ok(movers)
+}

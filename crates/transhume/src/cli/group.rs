@@ -1,0 +1,168 @@
+//! `transhume move --group`
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use api::{
+    Client, Event, Failure as Obstacle, GroupMove, MoveGroupRequest, MoveReport, Outcome, PlannedMove,
+    Request,
+};
+
+use super::lasting;
+use super::target::{Target, tell, unexpected};
+use super::transfer::{self, cancel_on_interrupt, milliseconds};
+use crate::failure::{Failure, Result};
+use crate::{output, table};
+
+/// Moves the instances of a group together: all arrive, or none.
+pub struct GroupTransfer {
+    /// The group.
+    pub group: String,
+    /// Where they are to be.
+    pub hosts: Vec<String>,
+    /// Only says what stands in the way.
+    pub dry_run: bool,
+    /// Writes reports as JSON.
+    pub json: bool,
+}
+
+impl GroupTransfer {
+    pub fn make(&self, target: &Target) -> Result<ExitCode> {
+        let (group, hosts) = (self.group.clone(), self.hosts.clone());
+        let request = Request::MoveGroup(MoveGroupRequest { group, hosts, dry_run: self.dry_run });
+        let mut events = target.send(&request)?;
+        match self.next(&mut events)? {
+            Event::GroupBegun { moves } => self.follow(target, events, moves),
+            Event::Plan(plan) => self.planned(&plan),
+            Event::Failed(failure) => Err(self.suggest(target, failure)),
+            event => Err(unexpected(&event)),
+        }
+    }
+
+    /// The next event that says more than for whom is waited.
+    fn next(&self, events: &mut Client) -> Result<Event> {
+        loop {
+            match events.next_event() {
+                Ok(waiting @ Event::Waiting { .. }) => tell_in(self.json, &waiting),
+                Ok(event) => return Ok(event),
+                Err(error) if error.is_loss() => return Err(self.not_begun()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn not_begun(&self) -> Failure {
+        Failure::new(
+            format!(
+                "the coordinator went away before it said anything of the moves of group `{}`",
+                self.group
+            ),
+            "`transhume ps` shows where they are when the coordinator is back; then try again",
+        )
+    }
+
+    fn suggest(&self, target: &Target, failure: Obstacle) -> Failure {
+        self.hosts.iter().fold(failure.into(), |failure, host| target.suggest_host(failure, host))
+    }
+
+    fn follow(&self, target: &Target, mut events: Client, moves: Vec<GroupMove>) -> Result<ExitCode> {
+        if let Some(first) = moves.first() {
+            // What is rolled back of one is of all.
+            cancel_on_interrupt(target, first.name.clone(), self.json)?;
+        }
+        let mut reports = Vec::new();
+        loop {
+            match events.next_event() {
+                Ok(Event::MoveOver(report)) => {
+                    self.say(&report)?;
+                    reports.push(*report);
+                }
+                Ok(Event::Done) => return self.over(&reports),
+                Ok(Event::Failed(failure)) => return Err(failure.into()),
+                Ok(event) if event.is_last() => return Err(unexpected(&event)),
+                Ok(event) => tell_in(self.json, &event),
+                Err(error) if error.is_loss() => {
+                    for left in &moves[reports.len()..] {
+                        let report = self.again(&target.socket(), left)?;
+                        self.say(&report)?;
+                        reports.push(report);
+                    }
+                    return self.over(&reports);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// How a move has ended of which a coordinator told that went away.
+    fn again(&self, socket: &Path, left: &GroupMove) -> Result<MoveReport> {
+        let request = Request::FollowMove { name: left.name.clone(), id: left.id };
+        let errand = format!("to hear how the move of `{}` ends", left.name);
+        match lasting::ask(socket, &request, &errand)? {
+            Event::Moved(report) => Ok(*report),
+            Event::Failed(failure) => Err(failure.into()),
+            event => Err(unexpected(&event)),
+        }
+    }
+
+    fn say(&self, report: &MoveReport) -> Result<()> {
+        if self.json { Ok(()) } else { output::line(&in_words(report)) }
+    }
+
+    fn over(&self, reports: &[MoveReport]) -> Result<ExitCode> {
+        let all_moved = reports.iter().all(|report| report.outcome == Outcome::Moved);
+        let code = if all_moved { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        if self.json {
+            return output::json(&reports).map(|()| code);
+        }
+        if !all_moved {
+            let message = format!("group {} was not moved, and runs on where it was", self.group);
+            return Err(Failure::new(message, "mend what is said above, and move it again"));
+        }
+        output::line(&match reports.len() {
+            0 => format!("all of group {} is there already", self.group),
+            1 => format!("group {}: 1 instance moved", self.group),
+            count => format!("group {}: {count} instances moved", self.group),
+        })?;
+        Ok(code)
+    }
+
+    fn planned(&self, plan: &[PlannedMove]) -> Result<ExitCode> {
+        let is_possible = plan.iter().all(|planned| planned.to.is_some());
+        let code = if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        if self.json { output::json(&plan).map(|()| code) } else { say_plan(plan).map(|()| code) }
+    }
+}
+
+/// Tells the user for which host something waits, as JSON or in words.
+pub fn tell_in(json: bool, event: &Event) {
+    if json { transfer::tell(event) } else { tell(event) }
+}
+
+/// A move that is over, on one line.
+pub fn in_words(report: &MoveReport) -> String {
+    let MoveReport { name, from, to, outcome, total_us, blackout_us, .. } = report;
+    let outcome = match outcome {
+        Outcome::Moved if report.restarted => "moved; the coordinator went away meanwhile".into(),
+        Outcome::Moved => {
+            format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
+        }
+        Outcome::RolledBack(why) => format!("not moved, and runs on: {why}"),
+        Outcome::Ended(why) => format!("not moved: {why}"),
+    };
+    format!("{name} {from} → {to}: {outcome}")
+}
+
+/// Writes where instances would go, and to standard error what stands in the way.
+pub fn say_plan(plan: &[PlannedMove]) -> Result<()> {
+    let row =
+        |planned: &PlannedMove| [planned.name.clone(), planned.to.clone().unwrap_or_else(|| "stays".into())];
+    output::write(table::render(["INSTANCE", "TO"], &plan.iter().map(row).collect::<Vec<_>>()))?;
+    for PlannedMove { name, obstacles, .. } in plan {
+        for obstacle in obstacles {
+            let message = format!("{name} cannot be moved: {}", obstacle.message);
+            eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.help)));
+        }
+    }
+    Ok(())
+}
