@@ -308,7 +308,7 @@ fn a_move_is_followed_to_its_end_by_the_next_coordinator() {
 fn an_unknown_host_to_run_on_is_suggested_too() {
     let stage = Stage::new("host");
     let refusal = "{\"failed\":{\"message\":\"there is no host `nod1`\",\"help\":\"look\"}}\n";
-    let hosts = "{\"hosts\":[{\"name\":\"node1\",\"address\":\"x\",\"up\":true,\"instances\":0}]}\n";
+    let hosts = "{\"hosts\":[{\"name\":\"node1\",\"address\":\"x\",\"up\":true,\"drained\":false,\"instances\":0}]}\n";
     let _requests = stage.coordinator(&[refusal, hosts]);
     let errors = text(&stage.run(&["run", "--host", "nod1", "--", "true"]).stderr);
     assert_eq!(errors, "transhume: there is no host `nod1`\n  did you mean `node1`? look\n");
