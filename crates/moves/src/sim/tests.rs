@@ -112,11 +112,10 @@ fn every_order_of_messages_with_a_waiting_peer() {
 
 #[test]
 fn every_order_of_messages_of_two_moves_that_are_made_together() {
-    for faults in [Faults { failures: 1, ..Faults::default() }, Faults { cancels: 1, ..Faults::default() }] {
-        let explored = explore_together(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
-        println!("{faults:?}: {explored:?}");
-        assert!(explored.tally.groups > 0 && explored.tally.rolled_back > 0, "{explored:?}");
-    }
+    let faults = Faults { failures: 1, ..Faults::default() };
+    let explored = explore_together(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
+    println!("{faults:?}: {explored:?}");
+    assert!(explored.tally.groups > 0 && explored.tally.rolled_back > 0, "{explored:?}");
 }
 
 #[test]
