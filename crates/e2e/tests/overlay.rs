@@ -250,6 +250,10 @@ fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
     for tunnel in known {
         ensure!(tunnel.round_trip_us.is_some_and(|time| time > 0) && tunnel.sent > 0, "{tunnel:?}");
     }
+    let links: serde_json::Value = serde_json::from_str(&net(&lab, &["links", "--json"])?.join("\n"))?;
+    let directions = links[0]["directions"].as_array().context("directions")?;
+    ensure!(directions.iter().map(|direction| &direction["from"]).eq(["h1", "h2"]), "{links}");
+    ensure!(directions.iter().all(|direction| direction["tunnel"]["sent"].as_u64() > Some(0)), "{links}");
     Ok(())
 }
 

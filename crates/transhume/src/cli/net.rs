@@ -3,6 +3,7 @@
 mod device;
 mod layout;
 mod link;
+mod links;
 mod matrix;
 mod relocate;
 mod show;
@@ -41,7 +42,7 @@ enum Command {
     Move(relocate::Arguments),
     Status(show::Status),
     Devices(show::Devices),
-    Links(show::Links),
+    Links(links::Arguments),
     Macs(show::Macs),
     Matrix(matrix::Arguments),
 }

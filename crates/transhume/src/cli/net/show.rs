@@ -1,8 +1,8 @@
-//! `transhume net status`, `devices`, `links` and `macs`
+//! `transhume net status`, `devices` and `macs`
 
 use std::process::ExitCode;
 
-use api::{Carrier, Event, NetDevice, NetHost, NetLink, NetMac, NetStatus, NetTunnel, Request};
+use api::{Carrier, Event, NetDevice, NetHost, NetMac, NetStatus, NetTunnel, Request};
 use clap::Args;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::{output, table};
 
 /// What stands in a cell that has nothing to say.
-const NOTHING: &str = "-";
+pub const NOTHING: &str = "-";
 
 /// Shows how the overlay is: its topology, and each host's part of it
 #[derive(Args)]
@@ -30,17 +30,6 @@ pub struct Status {
     after_help = "Examples:\n  transhume net devices\n  transhume net devices --json | jq -r '.[].name'"
 )]
 pub struct Devices {
-    /// Writes JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Lists the links between hosts
-#[derive(Args)]
-#[command(
-    after_help = "Examples:\n  transhume net links\n  transhume net links --json | jq '.[] | select(.up | not)'"
-)]
-pub struct Links {
     /// Writes JSON
     #[arg(long)]
     json: bool,
@@ -73,7 +62,8 @@ struct KnownMac {
     mac: NetMac,
 }
 
-fn state(target: &Target) -> Result<NetStatus> {
+/// How the overlay is.
+pub fn state(target: &Target) -> Result<NetStatus> {
     let mut client = target.send(&Request::Network)?;
     let mut status = NetStatus::default();
     loop {
@@ -128,33 +118,6 @@ impl Devices {
         } else {
             let rows: Vec<_> = devices.iter().map(device).collect();
             output::write(table::render(["HOST", "DEVICE", "MAC", "STATE", "LOOPS"], &rows))?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-impl Links {
-    pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let status = state(target)?;
-        if self.json {
-            output::json(&status.links)?;
-        } else {
-            let rows: Vec<_> = status.links.iter().map(|link| self::link(&status.hosts, link)).collect();
-            output::write(table::render(
-                [
-                    "HOST",
-                    "HOST",
-                    "COST",
-                    "STATE",
-                    "SEALED",
-                    "VIA",
-                    "DATAGRAM",
-                    "ROUND TRIP",
-                    "LOST",
-                    "CARRIES",
-                ],
-                &rows,
-            ))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -225,34 +188,6 @@ fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
         (None, true, seconds) => format!("blocked {seconds} s"),
     };
     [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
-}
-
-fn link(hosts: &[NetHost], link: &NetLink) -> [String; 10] {
-    let [a, b] = &link.ends;
-    let from = hosts.iter().find(|host| host.name == *a).and_then(|host| host.state.as_ref());
-    let tunnel = from.and_then(|state| state.tunnels.iter().find(|tunnel| tunnel.host == *b));
-    let tunnel = tunnel.filter(|tunnel| tunnel.datagram_bytes > 0);
-    let cell = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
-    [
-        a.clone(),
-        b.clone(),
-        link.cost.to_string(),
-        if link.up { "up" } else { "down" }.into(),
-        if link.plain { "no" } else { "yes" }.into(),
-        cell(link.carrier.map(|carrier| carrier.name().to_owned())),
-        cell(tunnel.map(|tunnel| tunnel.datagram_bytes.to_string())),
-        cell(tunnel.and_then(|tunnel| tunnel.round_trip_us).map(|us| format!("{:.2} ms", us as f64 / 1e3))),
-        cell(
-            tunnel
-                .filter(|tunnel| tunnel.sent > 0)
-                .map(|tunnel| format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0)),
-        ),
-        cell(
-            tunnel
-                .and_then(|tunnel| tunnel.carries_bits_per_second)
-                .map(|bits| format!("{:.0} Mbit/s", bits as f64 / 1e6)),
-        ),
-    ]
 }
 
 fn place(known: &KnownMac) -> [String; 6] {
