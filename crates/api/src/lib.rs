@@ -27,8 +27,8 @@ pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
-    Carrier, NetChange, NetDevice, NetFlow, NetHost, NetHostState, NetLink, NetMac, NetStatus, NetTunnel,
-    Network, Purpose, Shape,
+    Carrier, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLink, NetMac, NetStatus,
+    NetTunnel, Network, Purpose, Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{
@@ -75,6 +75,12 @@ pub enum Event {
         host: String,
         /// From whom to whom, and how much.
         flows: Vec<NetFlow>,
+    },
+    /// Hosts that have not answered, if there are any: what they know is missing; for [`Request::Macs`] and [`Request::Matrix`],
+    /// after all others.
+    NetUnanswered {
+        /// The hosts, in the order of names.
+        hosts: Vec<String>,
     },
     /// A station's device has moved: the last answer to [`NetChange::Move`].
     NetMoved {
@@ -193,6 +199,7 @@ impl Event {
             | Self::NetLinks(_)
             | Self::NetMacs { .. }
             | Self::NetFlows { .. }
+            | Self::NetUnanswered { .. }
             | Self::Cancelling
             | Self::Draining { .. }
             | Self::GroupBegun { .. }

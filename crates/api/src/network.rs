@@ -114,8 +114,12 @@ pub struct NetStatus {
 pub struct NetHost {
     /// Its name.
     pub name: String,
+    /// Whether its node is connected to the coordinator. One that is may all the same not answer in time.
+    pub connected: bool,
     /// How it is, unless it did not answer.
     pub state: Option<NetHostState>,
+    /// What is to be plugged in, as the coordinator has noted it, if the host did not answer.
+    pub noted: Vec<NetDevice>,
     /// Why it has not installed the topology, if it could not.
     pub failure: Option<String>,
 }
@@ -180,6 +184,14 @@ pub struct NetDevice {
     pub name: String,
     /// Its MAC.
     pub mac: String,
+    /// What it is for.
+    pub kind: NetDeviceKind,
+    /// The bridge of the LAN: a proxy's.
+    pub bridge: Option<String>,
+    /// Its address with its prefix, if it was plugged in with one.
+    pub address: Option<String>,
+    /// Its MTU, in bytes. That of a proxy is its bridge's, and known when it is made.
+    pub mtu_bytes: Option<u32>,
     /// Why it cannot be made at present, if that is so; it is tried again.
     pub failure: Option<String>,
     /// Whether it carries frames: not while its station moves.
@@ -188,6 +200,27 @@ pub struct NetDevice {
     pub blocked_s: u64,
     /// How many loops were found there.
     pub loops: u64,
+}
+
+/// What a network device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetDeviceKind {
+    /// A station: the host itself, or what uses the device there.
+    Station,
+    /// The overlay on the LAN of a bridge.
+    Proxy,
+}
+
+impl NetDeviceKind {
+    /// How it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Station => "station",
+            Self::Proxy => "proxy",
+        }
+    }
 }
 
 /// A host to which another one sends directly.

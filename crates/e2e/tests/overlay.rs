@@ -232,9 +232,9 @@ fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
     // What the present slot holds is seen with the next one.
     lab.eventually("the stream is in the matrix", || {
         let flows = net(&lab, &["matrix", "--window", "15", "--json"])?.join("\n");
-        let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
+        let matrix: serde_json::Value = serde_json::from_str(&flows)?;
         // Until both hosts have told what they saw, acknowledgements may be all there is.
-        let Some(most) = flows.first().filter(|most| most["host"] == "h1") else { return Ok(false) };
+        let Some(most) = matrix["flows"].get(0).filter(|most| most["host"] == "h1") else { return Ok(false) };
         Ok(most["bytes"].as_u64() > Some(4 << 20) && most["frames"].as_u64() > Some(1000))
     })?;
     stream.end()?;
@@ -276,5 +276,33 @@ fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
         let used = |host: &NetHost| host.state.as_ref().and_then(|state| state.version);
         Ok(network.awaited.is_empty() && hosts.iter().all(|host| used(host) == Some(network.version)))
     })?;
+    Ok(())
+}
+
+#[test]
+fn what_a_host_has_that_is_away_is_listed_and_it_is_said_that_it_does_not_answer() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(2)?;
+    lab.lab.kill("h2".parse()?)?;
+    lab.eventually("the device of h2 is listed as away", || {
+        let devices: serde_json::Value =
+            serde_json::from_str(&net(&lab, &["devices", "--json"])?.join("\n"))?;
+        let is_away = |device: &serde_json::Value| device["host"] == "h2" && device["state"] == "away";
+        Ok(devices.as_array().context("devices")?.iter().any(is_away))
+    })?;
+    let listed = net(&lab, &["devices"])?;
+    let row = listed.iter().find(|line| line.starts_with("h2 ")).context("a row")?;
+    ensure!(
+        ["tap1", "station", "10.88.0.2/24", "1400", "away"].iter().all(|cell| row.contains(cell)),
+        "{row}"
+    );
+    for what in ["links", "macs", "matrix"] {
+        let ended = lab.transhume(&["net", what])?.success()?;
+        ensure!(ended.errors.contains("no answer from h2"), "{what}: {ended:?}");
+    }
+    for what in ["macs", "matrix"] {
+        let known: serde_json::Value = serde_json::from_str(&net(&lab, &[what, "--json"])?.join("\n"))?;
+        ensure!(known["unanswered"] == serde_json::json!(["h2"]), "{what}: {known}");
+    }
     Ok(())
 }

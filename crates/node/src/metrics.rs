@@ -191,6 +191,8 @@ fn counters(registry: &mut Registry, name: &str, help: &str, of: impl IntoIterat
 
 #[cfg(test)]
 mod tests {
+    use api::NetDeviceKind;
+
     use super::*;
 
     #[test]
@@ -212,6 +214,10 @@ mod tests {
         let device = NetDevice {
             name: "tap1".into(),
             mac: "02:00:00:00:00:01".into(),
+            kind: NetDeviceKind::Station,
+            bridge: None,
+            address: None,
+            mtu_bytes: None,
             failure: Some("no room".into()),
             open: true,
             blocked_s: 0,

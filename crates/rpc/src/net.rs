@@ -10,6 +10,7 @@
 //!  │◀─────────── Own{device} ───│
 //! ```
 
+use api::{NetDevice, NetDeviceKind};
 use fabric::Epoch;
 use moves::HostName;
 use overlay::Mac;
@@ -78,6 +79,29 @@ pub struct Device {
     pub mac: Mac,
     /// What it is for.
     pub kind: DeviceKind,
+}
+
+impl Device {
+    /// The same for people, as long as nothing is known of how it is.
+    #[must_use]
+    pub fn describe(&self) -> NetDevice {
+        let (kind, bridge, address, mtu_bytes) = match self.kind.clone() {
+            DeviceKind::Station { address, mtu } => (NetDeviceKind::Station, None, address, Some(mtu)),
+            DeviceKind::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
+        };
+        NetDevice {
+            name: self.name.clone(),
+            mac: self.mac.to_string(),
+            kind,
+            bridge,
+            address,
+            mtu_bytes,
+            failure: None,
+            open: false,
+            blocked_s: 0,
+            loops: 0,
+        }
+    }
 }
 
 /// What a device is for.

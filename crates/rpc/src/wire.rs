@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::net;
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]

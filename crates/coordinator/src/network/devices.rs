@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use api::{Failure, Purpose};
+use api::{Failure, NetDevice, Purpose};
 use fabric::Epoch;
 use moves::HostName;
 use overlay::Mac;
@@ -106,6 +106,16 @@ impl Devices {
     /// How many `host` has.
     pub fn count(&self, host: &HostName) -> usize {
         self.of(host).count()
+    }
+
+    /// The hosts that have devices, in the order of names.
+    pub fn hosts(&self) -> BTreeSet<HostName> {
+        self.devices.keys().filter_map(|(host, _)| HostName::new(host).ok()).collect()
+    }
+
+    /// What is noted of those of `host`.
+    pub fn noted(&self, host: &HostName) -> Vec<NetDevice> {
+        self.of(host).map(|((_, name), device)| device.for_node(name).describe()).collect()
     }
 
     fn of(&self, host: &HostName) -> impl Iterator<Item = (&DeviceKey, &Device)> {

@@ -28,12 +28,10 @@ const AT_ONCE: usize = 1000;
 pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (network, plan) = overview(cluster);
     client.say(&Event::Network(network)).await?;
-    let failed = cluster.lock().network.failed().clone();
     let states = states(ask_all(cluster, &plan, &Question::State).await);
     let links = links(&plan, &states);
-    for (host, state) in states {
-        let failure = failed.get(&host).map(|reason| split_reason(reason).0.to_owned());
-        client.say(&Event::NetHost(Box::new(NetHost { name: host.to_string(), state, failure }))).await?;
+    for host in hosts(cluster, states) {
+        client.say(&Event::NetHost(Box::new(host))).await?;
     }
     for links in links.chunks(AT_ONCE) {
         client.say(&Event::NetLinks(links.to_vec())).await?;
@@ -47,11 +45,15 @@ pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()
 /// If the client cannot be told.
 pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (_, plan) = overview(cluster);
+    let mut unanswered = Vec::new();
     for host in plan.members() {
         let mut first = 0;
         loop {
             let answer = cluster.ask_net(host, Question::Macs { first }, LIMIT).await;
-            let Ok(Answer::Macs(macs)) = answer else { break };
+            let Ok(Answer::Macs(macs)) = answer else {
+                unanswered.push(host.to_string());
+                break;
+            };
             for macs in macs.chunks(AT_ONCE) {
                 client.say(&Event::NetMacs { host: host.to_string(), macs: macs.to_vec() }).await?;
             }
@@ -61,7 +63,7 @@ pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()>
             }
         }
     }
-    client.say(&Event::Done).await
+    end_without(unanswered, client).await
 }
 
 /// Tells who has sent how much to whom.
@@ -70,11 +72,23 @@ pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()>
 /// If the client cannot be told.
 pub async fn matrix(cluster: &Arc<Cluster>, window_s: u64, client: &mut Client) -> io::Result<()> {
     let (_, plan) = overview(cluster);
+    let mut unanswered = Vec::new();
     for (host, answer) in ask_all(cluster, &plan, &Question::Matrix { window_s }).await {
-        let Some(Answer::Flows(flows)) = answer else { continue };
+        let Some(Answer::Flows(flows)) = answer else {
+            unanswered.push(host.to_string());
+            continue;
+        };
         for flows in flows.chunks(AT_ONCE) {
             client.say(&Event::NetFlows { host: host.to_string(), flows: flows.to_vec() }).await?;
         }
+    }
+    end_without(unanswered, client).await
+}
+
+/// Tells that nothing more comes, and who has not answered.
+async fn end_without(hosts: Vec<String>, client: &mut Client) -> io::Result<()> {
+    if !hosts.is_empty() {
+        client.say(&Event::NetUnanswered { hosts }).await?;
     }
     client.say(&Event::Done).await
 }
@@ -99,6 +113,23 @@ fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
         _ => None,
     };
     answers.into_iter().map(|(host, answer)| (host, state(answer))).collect()
+}
+
+/// The hosts that have said how it is or have not, and those that have devices although the overlay does not join them: they were
+/// away when it was laid anew.
+fn hosts(cluster: &Cluster, mut states: States) -> Vec<NetHost> {
+    let inner = cluster.lock();
+    for host in inner.devices.hosts() {
+        states.entry(host).or_default();
+    }
+    let describe = |(host, state): (HostName, Option<NetHostState>)| NetHost {
+        name: host.to_string(),
+        connected: inner.nodes.contains_key(&host),
+        noted: if state.is_none() { inner.devices.noted(&host) } else { Vec::new() },
+        failure: inner.network.failed().get(&host).map(|reason| split_reason(reason).0.to_owned()),
+        state,
+    };
+    states.into_iter().map(describe).collect()
 }
 
 fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
@@ -129,4 +160,37 @@ async fn ask_all(
         });
     }
     asking.join_all().await.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::NetDeviceKind;
+
+    use super::super::played::World;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_plugged_in_on_a_host_that_is_away_is_known_from_the_store() {
+        let world = World::new().await;
+        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+        world.lay(&mut [&mut h1, &mut h2]).await;
+        world.attach("h2", "tap1", &mut h2).await;
+        let silent = |names: &[&str]| names.iter().map(|name| (HostName::new(name).unwrap(), None)).collect();
+        let found = hosts(&world.cluster, silent(&["h1", "h2"]));
+        assert!(found.iter().all(|host| host.connected && host.state.is_none()), "{found:?}");
+        world.lose("h2", h2).await;
+        // Nor does the overlay join it any more.
+        world.lay(&mut [&mut h1]).await;
+        let answered = [(HostName::new("h1").unwrap(), Some(NetHostState::default()))].into();
+        let found = hosts(&world.cluster, answered);
+        let names: Vec<_> = found.iter().map(|host| (host.name.as_str(), host.connected)).collect();
+        assert_eq!(names, [("h1", true), ("h2", false)]);
+        assert!(found[0].noted.is_empty());
+        let [tap1] = &found[1].noted[..] else { panic!("{found:?}") };
+        assert_eq!(
+            (tap1.name.as_str(), tap1.kind, tap1.mtu_bytes),
+            ("tap1", NetDeviceKind::Station, Some(1400))
+        );
+        assert_eq!(tap1.address.as_deref(), Some("10.88.0.1/24"));
+    }
 }

@@ -14,7 +14,7 @@ use overlay_io::tap::Offloads;
 use rpc::net::{Device, DeviceKind};
 use rpc::wire::reason;
 
-use super::interface;
+use super::interface::{self, Interface};
 
 /// The most devices of a host.
 const MOST: usize = 1024;
@@ -28,11 +28,13 @@ pub struct Devices {
 }
 
 /// A device that is wanted.
-struct Present {
-    device: Device,
-    port: PortId,
+pub struct Present {
+    pub device: Device,
+    pub port: PortId,
     /// Why it could not be made, if that is so.
-    failure: Option<String>,
+    pub failure: Option<String>,
+    /// Its MTU in bytes when it was made last.
+    pub mtu: Option<u32>,
 }
 
 impl Devices {
@@ -111,7 +113,7 @@ impl Devices {
             self.plane.unplug(port);
             return Err(refused.to_string());
         }
-        self.present.insert(name.clone(), Present { device, port, failure: None });
+        self.present.insert(name.clone(), Present { device, port, failure: None, mtu: None });
         self.try_to_make(&name).await;
         Ok(())
     }
@@ -128,8 +130,10 @@ impl Devices {
         // What is left of one that has gone.
         self.plane.release(present.port);
         let made = interface::make(&present.device, self.offloads).await;
-        let served =
-            made.and_then(|tap| self.plane.serve(present.port, tap).map_err(|error| error.to_string()));
+        let served = made.and_then(|Interface { tap, mtu }| {
+            present.mtu = Some(mtu);
+            self.plane.serve(present.port, tap).map_err(|error| error.to_string())
+        });
         let failure = served.err();
         if let Some(reason) = &failure
             && present.failure != failure
@@ -149,7 +153,7 @@ impl Devices {
 
     /// All stations that are here run, but those that are `moving`: their moves are over.
     pub fn end_moves(&self, moving: &HashSet<Mac>) {
-        for (device, ..) in self.iter().filter(|(device, ..)| !moving.contains(&device.mac)) {
+        for Present { device, .. } in self.iter().filter(|present| !moving.contains(&present.device.mac)) {
             self.plane.command(|switch, _, parcels| {
                 // Of one that does not move, and of a LAN, there is nothing to end.
                 let _ = switch.resume(device.mac, parcels);
@@ -180,18 +184,18 @@ impl Devices {
         Ok(())
     }
 
-    /// Devices with their ports, and why they could not be made.
-    pub fn iter(&self) -> impl Iterator<Item = (&Device, PortId, Option<&String>)> {
-        self.present.values().map(|present| (&present.device, present.port, present.failure.as_ref()))
+    /// All that is wanted, in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = &Present> {
+        self.present.values()
     }
 
     fn port_of(&self, mac: Mac) -> Option<PortId> {
-        self.iter().find(|(device, ..)| device.mac == mac).map(|(_, port, _)| port)
+        self.iter().find(|present| present.device.mac == mac).map(|present| present.port)
     }
 
     /// The device at `port`.
     pub fn name_of(&self, port: PortId) -> Option<String> {
-        self.iter().find(|(_, at, _)| *at == port).map(|(device, ..)| device.name.clone())
+        self.iter().find(|present| present.port == port).map(|present| present.device.name.clone())
     }
 
     fn free_port(&self) -> Result<PortId, String> {

@@ -12,30 +12,39 @@ use tokio::time::timeout;
 /// How long `ip` may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Makes `device`, with `offloads`, which the kernel does right. It is gone when the TAP is dropped.
+/// A network device that was made.
+pub struct Interface {
+    /// It is gone when this is dropped.
+    pub tap: Tap,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+}
+
+/// Makes `device`, with `offloads`, which the kernel does right.
 ///
 /// # Errors
 /// As [`reason`] makes them.
-pub async fn make(device: &Device, offloads: Offloads) -> Result<Tap, String> {
+pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, String> {
     let Device { name, mac, kind } = device;
     let mac = mac.to_string();
     let tap = open(name, offloads)?;
-    match kind {
+    let mtu = match kind {
         DeviceKind::Station { address, mtu } => {
-            let mtu = mtu.to_string();
-            ip(&["link", "set", "dev", name, "address", &mac, "mtu", &mtu, "up"]).await?;
+            ip(&["link", "set", "dev", name, "address", &mac, "mtu", &mtu.to_string(), "up"]).await?;
             if let Some(address) = address {
                 ip(&["address", "add", address, "dev", name]).await?;
             }
+            *mtu
         }
         DeviceKind::Proxy { bridge } => {
             // The LAN and the device have to share the MTU.
-            let mtu = mtu_of_bridge(bridge).await?.to_string();
-            let to = ["address", &mac, "mtu", &mtu, "master", bridge, "up"];
+            let mtu = mtu_of_bridge(bridge).await?;
+            let to = ["address", &mac, "mtu", &mtu.to_string(), "master", bridge, "up"];
             ip(&[&["link", "set", "dev", name], &to[..]].concat()).await?;
+            mtu
         }
-    }
-    Ok(tap)
+    };
+    Ok(Interface { tap, mtu })
 }
 
 fn open(name: &str, offloads: Offloads) -> Result<Tap, String> {

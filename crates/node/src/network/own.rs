@@ -6,6 +6,7 @@ use rpc::net::{DeviceKind, FromNode};
 use rpc::wire;
 use tokio::sync::watch;
 
+use super::devices::Present;
 use crate::node::Node;
 use crate::{Device, Progress};
 
@@ -62,10 +63,10 @@ impl Node {
         let kind = DeviceKind::Station { address: wanted.address.clone(), mtu: wanted.mtu };
         let joined = self.network.lock().await;
         let mut present = joined.iter().flat_map(|joined| joined.devices.iter());
-        match present.find(|(device, ..)| device.name == wanted.name && device.kind == kind) {
+        match present.find(|present| present.device.name == wanted.name && present.device.kind == kind) {
             None => {}
-            Some((_, _, Some(failure))) => own.fail(failure),
-            Some((.., None)) => {
+            Some(Present { failure: Some(failure), .. }) => own.fail(failure),
+            Some(Present { failure: None, .. }) => {
                 own.plugged.store(true, Ordering::Relaxed);
                 (self.progress)(Progress::Plugged);
             }

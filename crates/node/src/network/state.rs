@@ -5,15 +5,16 @@ use std::time::Duration;
 use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
 use moves::HostName;
 use overlay::matrix::Traffic;
-use overlay::switch::{Gate, MacState, Origin, PortId, State};
+use overlay::switch::{Gate, MacState, Origin, State};
 use overlay::topology::NodeId;
 use overlay::tunnel::header::Protection;
 use overlay_io::counters::Counter;
 use overlay_io::fallback;
-use rpc::net::{Device, Question};
+use rpc::net::Question;
 use rpc::wire::split_reason;
 
 use super::Joined;
+use super::devices::Present;
 
 /// See the module.
 pub fn of(joined: &Joined) -> NetHostState {
@@ -52,15 +53,16 @@ fn microseconds(time: Duration) -> u64 {
 }
 
 fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {
-    let device = |(device, port, failure): (&Device, PortId, Option<&String>)| {
-        let state = switch.ports.iter().find(|state| state.port == port)?;
+    let device = |present: &Present| {
+        let state = switch.ports.iter().find(|state| state.port == present.port)?;
+        let described = present.device.describe();
         Some(NetDevice {
-            name: device.name.clone(),
-            mac: device.mac.to_string(),
-            failure: failure.map(|reason| split_reason(reason).0.to_owned()),
+            mtu_bytes: present.mtu.or(described.mtu_bytes),
+            failure: present.failure.as_ref().map(|reason| split_reason(reason).0.to_owned()),
             open: state.gate == Gate::Open,
             blocked_s: state.blocked.as_secs(),
             loops: state.loops,
+            ..described
         })
     };
     joined.devices.iter().filter_map(device).collect()

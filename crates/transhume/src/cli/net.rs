@@ -1,6 +1,7 @@
 //! `transhume net`
 
 mod device;
+mod devices;
 mod layout;
 mod link;
 mod links;
@@ -41,7 +42,7 @@ enum Command {
     Detach(device::Detach),
     Move(relocate::Arguments),
     Status(show::Status),
-    Devices(show::Devices),
+    Devices(devices::Arguments),
     Links(links::Arguments),
     Macs(show::Macs),
     Matrix(matrix::Arguments),

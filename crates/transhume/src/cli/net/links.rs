@@ -1,12 +1,13 @@
 //! `transhume net links`
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use api::{NetHost, NetLink, NetStatus, NetTunnel};
 use clap::Args;
 use serde::Serialize;
 
-use super::show::{NOTHING, state};
+use super::show::{NOTHING, state, tell_unanswered};
 use crate::cli::target::Target;
 use crate::failure::Result;
 use crate::{output, table};
@@ -14,7 +15,7 @@ use crate::{output, table};
 /// Lists the links between hosts
 ///
 /// The table shows what the first host of each link knows of it. With --json each link has `directions`: what each of its two hosts
-/// knows of what it sends to the other one, and of what comes from there, in `tunnel`.
+/// knows of what it sends to the other one, and of what comes from there, in `tunnel`; that is null where it does not answer.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net links\n  \
                         transhume net links --json | jq '.[] | select(.up | not)'\n  \
@@ -64,6 +65,7 @@ impl Arguments {
                 "CARRIES",
             ];
             output::write(table::render(titles, &rows))?;
+            tell_unanswered(unanswered(&links));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -72,6 +74,12 @@ impl Arguments {
 fn described(status: &NetStatus) -> Vec<Described<'_>> {
     let describe = |link| Described { link, directions: directions(&status.hosts, link) };
     status.links.iter().map(describe).collect()
+}
+
+/// The hosts that do not answer, in the order of names.
+fn unanswered<'a>(links: &[Described<'a>]) -> BTreeSet<&'a str> {
+    let directions = links.iter().flat_map(|link| link.directions);
+    directions.filter(|direction| !direction.answers).map(|direction| direction.from).collect()
 }
 
 fn directions<'a>(hosts: &'a [NetHost], link: &'a NetLink) -> [Direction<'a>; 2] {
@@ -134,7 +142,7 @@ mod tests {
             lost: 3,
         };
         let state = NetHostState { tunnels: vec![tunnel], ..NetHostState::default() };
-        NetHost { name: name.into(), state: Some(state), failure: None }
+        NetHost { name: name.into(), connected: true, state: Some(state), noted: vec![], failure: None }
     }
 
     fn status(hosts: Vec<NetHost>) -> NetStatus {
@@ -182,5 +190,6 @@ mod tests {
             json!({"from": "h1", "to": "h2", "answers": false, "tunnel": null})
         );
         assert_eq!(written[0]["directions"][1]["answers"], json!(true));
+        assert!(unanswered(&links).into_iter().eq(["h1"]));
     }
 }

@@ -7,6 +7,7 @@ use api::{Event, NetFlow, Request};
 use clap::Args;
 use serde::Serialize;
 
+use super::show::tell_unanswered;
 use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::{output, table};
@@ -14,10 +15,10 @@ use crate::{output, table};
 /// Shows who has sent how much to whom, by MACs
 ///
 /// Each frame is counted once, on the host where it came in, in slots of five seconds: what the present one holds comes
-/// in the next.
+/// in the next. With --json they are in `flows`, and the names of hosts that do not answer in `unanswered`.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  transhume net matrix\n  transhume net matrix --window 5 --json | jq '.[0]'"
+    after_help = "Examples:\n  transhume net matrix\n  transhume net matrix --window 5 --json | jq '.flows[0]'"
 )]
 pub struct Arguments {
     /// How far back, in seconds
@@ -26,6 +27,13 @@ pub struct Arguments {
     /// Writes JSON
     #[arg(long)]
     json: bool,
+}
+
+/// All that was counted, and the hosts that have not said it.
+#[derive(Default, Serialize)]
+struct Matrix {
+    flows: Vec<Counted>,
+    unanswered: Vec<String>,
 }
 
 /// A flow, and the host where it came in.
@@ -38,30 +46,32 @@ struct Counted {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let mut counted = counted(target, self.window)?;
-        counted.sort_by_key(|counted| Reverse(counted.flow.bytes));
+        let mut matrix = counted(target, self.window)?;
+        matrix.flows.sort_by_key(|counted| Reverse(counted.flow.bytes));
         if self.json {
-            output::json(&counted)?;
+            output::json(&matrix)?;
         } else {
-            let rows: Vec<_> = counted.iter().map(row).collect();
+            let rows: Vec<_> = matrix.flows.iter().map(row).collect();
             output::write(table::render(
                 ["FROM", "TO", "HOST", "BYTES", "FRAMES", "MBIT/S", "FRAMES/S"],
                 &rows,
             ))?;
+            tell_unanswered(matrix.unanswered.iter().map(String::as_str));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn counted(target: &Target, window_s: u64) -> Result<Vec<Counted>> {
+fn counted(target: &Target, window_s: u64) -> Result<Matrix> {
     let mut client = target.send(&Request::Matrix { window_s })?;
-    let mut counted = Vec::new();
+    let mut matrix = Matrix::default();
     loop {
         match client.next_event()? {
             Event::NetFlows { host, flows } => {
-                counted.extend(flows.into_iter().map(|flow| Counted { host: host.clone(), flow }));
+                matrix.flows.extend(flows.into_iter().map(|flow| Counted { host: host.clone(), flow }));
             }
-            Event::Done => return Ok(counted),
+            Event::NetUnanswered { hosts } => matrix.unanswered = hosts,
+            Event::Done => return Ok(matrix),
             Event::Failed(failure) => return Err(failure.into()),
             event => return Err(unexpected(&event)),
         }

@@ -1,8 +1,8 @@
-//! `transhume net status`, `devices` and `macs`
+//! `transhume net status` and `macs`
 
 use std::process::ExitCode;
 
-use api::{Carrier, Event, NetDevice, NetHost, NetMac, NetStatus, NetTunnel, Request};
+use api::{Carrier, Event, NetHost, NetMac, NetStatus, NetTunnel, Request};
 use clap::Args;
 use serde::Serialize;
 
@@ -24,21 +24,12 @@ pub struct Status {
     json: bool,
 }
 
-/// Lists the network devices that are plugged in
-#[derive(Args)]
-#[command(
-    after_help = "Examples:\n  transhume net devices\n  transhume net devices --json | jq -r '.[].name'"
-)]
-pub struct Devices {
-    /// Writes JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// Lists where MACs are, as each host knows it
+///
+/// With --json they are in `macs`, and the names of hosts that do not answer in `unanswered`.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  transhume net macs\n  transhume net macs --json | jq -r '.[] | select(.known_by == \"h1\") | .mac'"
+    after_help = "Examples:\n  transhume net macs\n  transhume net macs --json | jq -r '.macs[] | select(.known_by == \"h1\") | .mac'"
 )]
 pub struct Macs {
     /// Writes JSON
@@ -46,12 +37,11 @@ pub struct Macs {
     json: bool,
 }
 
-/// Something of a host's.
-#[derive(Serialize)]
-struct Of<'a, T> {
-    host: &'a str,
-    #[serde(flatten)]
-    what: &'a T,
+/// All MACs that are known, and the hosts that have not said which they know.
+#[derive(Default, Serialize)]
+struct KnownMacs {
+    macs: Vec<KnownMac>,
+    unanswered: Vec<String>,
 }
 
 /// A MAC, and the host that knows it.
@@ -78,14 +68,23 @@ pub fn state(target: &Target) -> Result<NetStatus> {
     }
 }
 
-fn known_macs(target: &Target) -> Result<Vec<KnownMac>> {
+/// Tells the user, for whom tables are, which hosts are missing in one.
+pub fn tell_unanswered<'a>(hosts: impl IntoIterator<Item = &'a str>) {
+    let hosts: Vec<_> = hosts.into_iter().collect();
+    if !hosts.is_empty() {
+        eprintln!("transhume: no answer from {}: what is known there is missing", hosts.join(", "));
+    }
+}
+
+fn known_macs(target: &Target) -> Result<KnownMacs> {
     let mut client = target.send(&Request::Macs)?;
-    let mut known = Vec::new();
+    let mut known = KnownMacs::default();
     loop {
         match client.next_event()? {
             Event::NetMacs { host, macs } => {
-                known.extend(macs.into_iter().map(|mac| KnownMac { known_by: host.clone(), mac }));
+                known.macs.extend(macs.into_iter().map(|mac| KnownMac { known_by: host.clone(), mac }));
             }
+            Event::NetUnanswered { hosts } => known.unanswered = hosts,
             Event::Done => return Ok(known),
             Event::Failed(failure) => return Err(failure.into()),
             event => return Err(unexpected(&event)),
@@ -105,35 +104,23 @@ impl Status {
     }
 }
 
-impl Devices {
+impl Macs {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let status = state(target)?;
-        let devices = status.hosts.iter().flat_map(|host| {
-            let devices = host.state.iter().flat_map(|state| &state.devices);
-            devices.map(|what| Of { host: &host.name, what })
-        });
-        let devices: Vec<_> = devices.collect();
+        let known = known_macs(target)?;
         if self.json {
-            output::json(&devices)?;
+            output::json(&known)?;
         } else {
-            let rows: Vec<_> = devices.iter().map(device).collect();
-            output::write(table::render(["HOST", "DEVICE", "MAC", "STATE", "LOOPS"], &rows))?;
+            let rows: Vec<_> = known.macs.iter().map(place).collect();
+            output::write(table::render(["MAC", "VLAN", "HOST", "DEVICE", "ORIGIN", "KNOWN BY"], &rows))?;
+            tell_unanswered(known.unanswered.iter().map(String::as_str));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Macs {
-    pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let macs = known_macs(target)?;
-        if self.json {
-            output::json(&macs)?;
-        } else {
-            let rows: Vec<_> = macs.iter().map(place).collect();
-            output::write(table::render(["MAC", "VLAN", "HOST", "DEVICE", "ORIGIN", "KNOWN BY"], &rows))?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
+/// What is said instead of how a host is that does not answer.
+pub fn absence(host: &NetHost) -> &'static str {
+    if host.connected { "silent" } else { "away" }
 }
 
 fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
@@ -159,7 +146,8 @@ fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
 fn host(host: &NetHost) -> [String; 7] {
     let Some(state) = &host.state else {
         let nothing = || NOTHING.to_owned();
-        return [host.name.clone(), "down".into(), nothing(), nothing(), nothing(), nothing(), nothing()];
+        let node = if host.connected { absence(host) } else { "down" };
+        return [host.name.clone(), node.into(), nothing(), nothing(), nothing(), nothing(), nothing()];
     };
     let up = state.tunnels.iter().filter(|tunnel| tunnel.connected).count();
     let is_over_tls = |tunnel: &&NetTunnel| tunnel.connected && tunnel.carrier == Some(Carrier::Tls);
@@ -177,17 +165,6 @@ fn host(host: &NetHost) -> [String; 7] {
         state.macs.to_string(),
         dropped.to_string(),
     ]
-}
-
-fn device(of: &Of<'_, NetDevice>) -> [String; 5] {
-    let Of { host, what: NetDevice { name, mac, failure, open, blocked_s, loops } } = of;
-    let state = match (failure, open, blocked_s) {
-        (Some(failure), ..) => format!("failed: {failure}"),
-        (None, false, _) => "moving".into(),
-        (None, true, 0) => "up".into(),
-        (None, true, seconds) => format!("blocked {seconds} s"),
-    };
-    [(*host).to_owned(), name.clone(), mac.clone(), state, loops.to_string()]
 }
 
 fn place(known: &KnownMac) -> [String; 6] {
