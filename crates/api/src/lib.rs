@@ -27,8 +27,8 @@ pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
-    Carrier, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLink, NetMac, NetStatus,
-    NetTunnel, Network, Purpose, Shape,
+    Carrier, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid, NetLink, NetMac,
+    NetStatus, NetTunnel, Network, Purpose, Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{
@@ -81,6 +81,13 @@ pub enum Event {
     NetUnanswered {
         /// The hosts, in the order of names.
         hosts: Vec<String>,
+    },
+    /// Links are laid: the last answer to [`NetChange::Lay`], [`NetChange::AddLink`] and [`NetChange::RemoveLink`].
+    NetLaid(NetLaid),
+    /// A device is plugged in: the last answer to [`NetChange::Attach`].
+    NetAttached {
+        /// Its MAC.
+        mac: String,
     },
     /// A station's device has moved: the last answer to [`NetChange::Move`].
     NetMoved {
@@ -167,7 +174,8 @@ pub enum Event {
         pieces: Option<u64>,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
-    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], and to [`Request::ChangeNetwork`] when it is done.
+    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], and to [`NetChange::Detach`] when it
+    /// is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
     Exited {
@@ -214,6 +222,8 @@ impl Event {
             | Self::Moved(_)
             | Self::Drained(_)
             | Self::Plan(_)
+            | Self::NetLaid(_)
+            | Self::NetAttached { .. }
             | Self::NetMoved { .. }
             | Self::NetForgotten
             | Self::Done

@@ -97,6 +97,25 @@ pub struct Network {
     pub center: Option<String>,
 }
 
+/// What a change of the layout has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetLaid {
+    /// Which topology it has made.
+    pub version: u32,
+    /// The host to which others are linked that come later.
+    pub center: Option<String>,
+    /// Hosts that are joined by it.
+    pub hosts: usize,
+    /// Links in it.
+    pub links: usize,
+    /// Those of them that were not there before.
+    pub links_added: usize,
+    /// Those that were there before with another cost, or sealed if they are not now, or the other way round.
+    pub links_changed: usize,
+    /// Links that are no more.
+    pub links_removed: usize,
+}
+
 /// The overlay with all hosts and links, as `transhume net status --json` writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetStatus {

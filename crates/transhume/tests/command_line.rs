@@ -632,3 +632,56 @@ fn wait_for_handler(pid: u32) {
     }
     panic!("the process does not catch SIGINT");
 }
+
+#[test]
+fn changes_of_the_overlay_say_in_json_what_was_changed() {
+    const LAID: &str = concat!(
+        r#"{"net_laid":{"version":7,"center":"h1","hosts":3,"links":2,"links_added":1,"links_changed":0,"links_removed":4}}"#,
+        "\n"
+    );
+    const ATTACHED: &str = "{\"net_attached\":{\"mac\":\"02:00:00:00:00:01\"}}\n";
+    let laid = r#""version":7,"center":"h1","hosts":3,"links":2,"links_added":1,"links_changed":0,"links_removed":4}"#;
+    let cases = [
+        ("layout star", LAID, format!(r#"{{"shape":"star","plain":false,{laid}"#)),
+        ("link add h1 h2 --cost 5", LAID, format!(r#"{{"ends":["h1","h2"],"cost":5,"plain":false,{laid}"#)),
+        ("link rm h1 h2", LAID, format!(r#"{{"ends":["h1","h2"],{laid}"#)),
+        (
+            "attach h1 tap1 --address 10.88.0.1/24",
+            ATTACHED,
+            r#"{"host":"h1","device":"tap1","kind":"station","mac":"02:00:00:00:00:01","bridge":null,"address":"10.88.0.1/24","mtu_bytes":1400}"#.into(),
+        ),
+        (
+            "proxy h1 --bridge br0",
+            ATTACHED,
+            r#"{"host":"h1","device":"transhume0","kind":"proxy","mac":"02:00:00:00:00:01","bridge":"br0","address":null,"mtu_bytes":null}"#.into(),
+        ),
+        ("detach h1 tap1", "\"done\"\n", r#"{"host":"h1","device":"tap1","away":false}"#.into()),
+        ("detach h1 tap1", "\"net_forgotten\"\n", r#"{"host":"h1","device":"tap1","away":true}"#.into()),
+        (
+            "move h1 tap1 --to h2",
+            "{\"net_moved\":{\"pause_us\":900}}\n",
+            r#"{"device":"tap1","from":"h1","to":"h2","pause_us":900}"#.into(),
+        ),
+    ];
+    let stage = Stage::new("changes");
+    let _requests = stage.coordinator(&cases.each_ref().map(|(_, answer, _)| *answer));
+    for (line, _, expected) in &cases {
+        let arguments: Vec<_> = ["net"].into_iter().chain(line.split(' ')).chain(["--json"]).collect();
+        let ended = stage.run(&arguments);
+        assert_eq!((text(&ended.stdout), text(&ended.stderr)), (format!("{expected}\n"), String::new()));
+    }
+}
+
+#[test]
+fn changes_of_the_overlay_that_fail_say_so_in_json() {
+    const FAILED: &str = "{\"failed\":{\"message\":\"no host `h9`\",\"help\":\"name another\"}}\n";
+    let lines = ["layout mesh", "link rm h1 h9", "attach h9 tap1", "detach h9 tap1", "move h1 tap1 --to h9"];
+    let stage = Stage::new("refused");
+    let _requests = stage.coordinator(&[FAILED; 5]);
+    for line in lines {
+        let arguments: Vec<_> = ["net"].into_iter().chain(line.split(' ')).chain(["--json"]).collect();
+        let ended = stage.run(&arguments);
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+        assert_eq!((text(&ended.stdout), text(&ended.stderr)), (String::new(), FAILED.into()), "{line}");
+    }
+}

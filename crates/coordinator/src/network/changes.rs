@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::moves::HostName;
-use api::{Event, Failure, NetChange, Purpose, Shape};
+use api::{Event, Failure, NetChange, NetLaid, Purpose, Shape};
+use overlay::Mac;
 use rpc::net::{Question, ToNode};
 use store::DeviceKey;
 
@@ -19,14 +20,17 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 /// Makes a change, and waits until it is in use.
 pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, Failure> {
     match wanted {
-        NetChange::Lay { shape, center, plain } => lay(cluster, shape, center.as_deref(), plain).await?,
+        NetChange::Lay { shape, center, plain } => {
+            lay(cluster, shape, center.as_deref(), plain).await.map(Event::NetLaid)
+        }
         NetChange::AddLink { ends: [a, b], cost, plain } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
-            change(cluster, |inner| inner.network.plan().add_link(&a, &b, Terms { cost, plain })).await?;
+            let linked = |inner: &Inner| inner.network.plan().add_link(&a, &b, Terms { cost, plain });
+            change(cluster, linked).await.map(Event::NetLaid)
         }
         NetChange::RemoveLink { ends: [a, b] } => {
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
-            change(cluster, |inner| inner.network.plan().remove_link(&a, &b)).await?;
+            change(cluster, |inner| inner.network.plan().remove_link(&a, &b)).await.map(Event::NetLaid)
         }
         NetChange::Attach { host, device, purpose } => {
             if matches!(purpose, Purpose::Proxy { .. }) {
@@ -34,21 +38,21 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             }
             let host = member(cluster, &host).await?;
             let attached = attach(cluster.clone(), host, device, purpose);
-            whole(async { attached.await.map_err(not_attached) }).await?;
+            let mac = whole(async { attached.await.map_err(not_attached) }).await?.to_string();
+            Ok(Event::NetAttached { mac })
         }
         NetChange::Detach { host, device } => {
             let name = HostName::new(&host).map_err(|_| failure::no_host(&host))?;
             if cluster.lock().devices.count(&name) == 0 {
                 member(cluster, &host).await?;
             }
-            return detach(cluster, &name, &device);
+            detach(cluster, &name, &device)
         }
         NetChange::Move { host, device, to } => {
             let (host, to) = (member(cluster, &host).await?, member(cluster, &to).await?);
-            return whole(moves::make(cluster.clone(), host, device, to)).await;
+            whole(moves::make(cluster.clone(), host, device, to)).await
         }
     }
-    Ok(Event::Done)
 }
 
 /// The host called `name`, which the overlay need not join yet.
@@ -68,7 +72,12 @@ async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
 }
 
 /// Joins the hosts that are connected.
-async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>, plain: bool) -> Result<(), Failure> {
+async fn lay(
+    cluster: &Arc<Cluster>,
+    shape: Shape,
+    center: Option<&str>,
+    plain: bool,
+) -> Result<NetLaid, Failure> {
     let center = center.map(|name| known(cluster, name)).transpose()?;
     change(cluster, |inner| {
         let connected = inner.nodes.keys().cloned().collect();
@@ -87,15 +96,17 @@ async fn lay(cluster: &Arc<Cluster>, shape: Shape, center: Option<&str>, plain: 
 async fn change(
     cluster: &Arc<Cluster>,
     change: impl FnOnce(&Inner) -> Result<Plan, Failure>,
-) -> Result<(), Failure> {
-    {
+) -> Result<NetLaid, Failure> {
+    let laid = {
         let mut inner = cluster.lock();
         let plan = change(&inner)?;
+        let laid = plan.changed_since(inner.network.plan());
         use_plan(cluster, &mut inner, plan)?;
-    }
+        laid
+    };
     in_use(cluster).await;
     match cluster.lock().network.failed().iter().next() {
-        None => Ok(()),
+        None => Ok(laid),
         Some((host, reason)) => {
             let failure = failure::from_reason(reason);
             Err(Failure::new(format!("{host} is left out: {}", failure.message), failure.help))
@@ -144,13 +155,13 @@ fn not_attached(error: AskError) -> Failure {
     }
 }
 
-/// Notes a device, and has the node of `host` make it. One of which that does not say whether it has stays noted: it may be in use.
+/// Notes a device, and has the node of `host` make it. Returns its MAC. One of which that does not say whether it has stays noted: it may be in use.
 pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
     name: String,
     purpose: Purpose,
-) -> Result<(), AskError> {
+) -> Result<Mac, AskError> {
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
@@ -172,7 +183,7 @@ pub(super) async fn attach(
     } else if let Err(failure) = take_away(&cluster, inner, &host, &key) {
         tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
     }
-    asked.map(drop)
+    asked.map(|_| device.mac)
 }
 
 /// Whatever became of the host, the device is not the overlay's any more: its node hears of it when it is back.
@@ -200,8 +211,6 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
     use std::path::Path;
-
-    use overlay::Mac;
 
     use super::super::played::{Played, World, attach};
     use super::*;

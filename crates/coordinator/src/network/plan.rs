@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{Failure, Shape};
+use api::{Failure, NetLaid, Shape};
 use moves::HostName;
 use overlay::topology::{Link, MAX_NODES, NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
@@ -195,6 +195,26 @@ impl Plan {
         Ok(plan)
     }
 
+    /// How it differs from the one `before`.
+    pub fn changed_since(&self, before: &Self) -> NetLaid {
+        let (mut added, mut changed) = (0, 0);
+        for (ends, terms) in &self.links {
+            match before.links.get(ends) {
+                None => added += 1,
+                Some(other) => changed += usize::from(other != terms),
+            }
+        }
+        NetLaid {
+            version: self.version,
+            center: self.center.as_ref().map(HostName::to_string),
+            hosts: self.members.len(),
+            links: self.links.len(),
+            links_added: added,
+            links_changed: changed,
+            links_removed: before.links.keys().filter(|ends| !self.links.contains_key(*ends)).count(),
+        }
+    }
+
     fn next(&self) -> Self {
         Self { version: self.version + 1, ..self.clone() }
     }
@@ -373,6 +393,23 @@ mod tests {
         let plan = plan.remove_link(&c, &a).unwrap();
         assert_eq!(links(&plan), ["a-b:1", "b-c:3"]);
         assert!(plan.remove_link(&a, &c).unwrap_err().message.contains("not linked"));
+    }
+
+    #[test]
+    fn what_a_change_has_changed_is_counted() {
+        let before = star(&["a", "b", "c"]);
+        let plan = before.lay(Shape::Mesh, Some(&host("b")), &hosts(&["a", "b", "d"]), false).unwrap();
+        let plan = plan.add_link(&host("a"), &host("b"), costs(3)).unwrap();
+        let expected = NetLaid {
+            version: 3,
+            center: Some("b".into()),
+            hosts: 3,
+            links: 3,
+            links_added: 2,
+            links_changed: 1,
+            links_removed: 1,
+        };
+        assert_eq!(plan.changed_since(&before), expected);
     }
 
     #[test]

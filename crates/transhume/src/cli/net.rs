@@ -13,11 +13,13 @@ mod up;
 
 use std::process::ExitCode;
 
-use api::{Event, NetChange, Request};
+use api::{Event, NetChange, NetLaid, Request};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::target::{Target, unexpected};
 use crate::failure::Result;
+use crate::output;
 
 /// The overlay: an encrypted layer-2 network that joins all hosts
 #[derive(Args)]
@@ -73,10 +75,27 @@ impl Arguments {
     }
 }
 
-/// Lets the coordinator change something.
-fn change(target: &Target, request: NetChange) -> Result<ExitCode> {
-    match target.ask(&Request::ChangeNetwork(request))? {
-        Event::Done => Ok(ExitCode::SUCCESS),
-        event => Err(unexpected(&event)),
+/// Lets the coordinator change something. If the user wants `json`, failures are JSON as well.
+fn change(target: &Target, request: NetChange, json: bool) -> Result<Event> {
+    let changed = target.ask(&Request::ChangeNetwork(request));
+    changed.map_err(|failure| if json { failure.in_json() } else { failure })
+}
+
+/// What was changed of the layout, as `--json` writes it.
+#[derive(Serialize)]
+struct Laid<T> {
+    #[serde(flatten)]
+    wanted: T,
+    #[serde(flatten)]
+    laid: NetLaid,
+}
+
+/// Lets the coordinator change the layout. If the user wants `json`, writes what is changed, after what was `wanted`.
+fn lay(target: &Target, request: NetChange, wanted: impl Serialize, json: bool) -> Result<ExitCode> {
+    match change(target, request, json)? {
+        Event::NetLaid(laid) if json => output::json(&Laid { wanted, laid })?,
+        Event::NetLaid(_) => {}
+        event => return Err(unexpected(&event)),
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use api::{Event, NetChange, Purpose, Request};
+use api::{Event, NetChange, NetDeviceKind, Purpose};
 use clap::Args;
+use serde::Serialize;
 
 use super::change;
 use crate::cli::target::{Target, unexpected};
@@ -17,7 +18,8 @@ use crate::output;
 /// restarted.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900"
+    after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
+                  transhume net attach h3 tap1 --json | jq -r .mac"
 )]
 pub struct Attach {
     /// The host
@@ -30,6 +32,9 @@ pub struct Attach {
     /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower
     #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(68..=65521))]
     mtu: u32,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Puts the overlay on a LAN: a host of it becomes the proxy of all
@@ -47,6 +52,9 @@ pub struct Proxy {
     /// The name of the device that is put into the bridge
     #[arg(long, default_value = "transhume0")]
     device: String,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Takes a network device away that was plugged into the overlay
@@ -59,34 +67,76 @@ pub struct Detach {
     host: String,
     /// The device's name
     device: String,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A device that was plugged in, as `--json` writes it.
+#[derive(Serialize)]
+struct Attached {
+    host: String,
+    device: String,
+    kind: NetDeviceKind,
+    mac: String,
+    bridge: Option<String>,
+    address: Option<String>,
+    mtu_bytes: Option<u32>,
+}
+
+/// A device that was taken away, as `--json` writes it.
+#[derive(Serialize)]
+struct Detached {
+    host: String,
+    device: String,
+    /// The host takes it away when it is back.
+    away: bool,
 }
 
 impl Attach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { host, device, address, mtu } = self;
-        change(target, NetChange::Attach { host, device, purpose: Purpose::Station { address, mtu } })
+        let Self { host, device, address, mtu, json } = self;
+        attach(target, host, device, Purpose::Station { address, mtu }, json)
     }
 }
 
 impl Proxy {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { host, bridge, device } = self;
-        change(target, NetChange::Attach { host, device, purpose: Purpose::Proxy { bridge } })
+        let Self { host, bridge, device, json } = self;
+        attach(target, host, device, Purpose::Proxy { bridge }, json)
     }
+}
+
+fn attach(target: &Target, host: String, device: String, purpose: Purpose, json: bool) -> Result<ExitCode> {
+    let request = NetChange::Attach { host: host.clone(), device: device.clone(), purpose: purpose.clone() };
+    let mac = match change(target, request, json)? {
+        Event::NetAttached { mac } => mac,
+        event => return Err(unexpected(&event)),
+    };
+    if json {
+        let (kind, bridge, address, mtu_bytes) = match purpose {
+            Purpose::Station { address, mtu } => (NetDeviceKind::Station, None, address, Some(mtu)),
+            Purpose::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
+        };
+        output::json(&Attached { host, device, kind, mac, bridge, address, mtu_bytes })?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Detach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { host, device } = self;
-        let detach = NetChange::Detach { host: host.clone(), device: device.clone() };
-        match target.ask(&Request::ChangeNetwork(detach))? {
-            Event::Done => {}
-            Event::NetForgotten => {
-                output::write(format!(
-                    "{device} is forgotten; {host} is away, and takes it away when it is back\n"
-                ))?;
-            }
+        let Self { host, device, json } = self;
+        let request = NetChange::Detach { host: host.clone(), device: device.clone() };
+        let away = match change(target, request, json)? {
+            Event::Done => false,
+            Event::NetForgotten => true,
             event => return Err(unexpected(&event)),
+        };
+        if json {
+            output::json(&Detached { host, device, away })?;
+        } else if away {
+            let told = format!("{device} is forgotten; {host} is away, and takes it away when it is back");
+            output::line(&told)?;
         }
         Ok(ExitCode::SUCCESS)
     }

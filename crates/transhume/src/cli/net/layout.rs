@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use api::{NetChange, Shape};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
-use super::change;
+use super::lay;
 use crate::cli::target::Target;
 use crate::failure::Result;
 
@@ -14,7 +15,8 @@ use crate::failure::Result;
 /// Traffic goes on meanwhile: the new links are used when all hosts have them. Hosts that come later are
 /// linked to the center.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume net layout star --center h1\n  transhume net layout mesh")]
+#[command(after_help = "Examples:\n  transhume net layout star --center h1\n  transhume net layout mesh\n  \
+                        transhume net layout hypercube --json | jq .links_added")]
 pub struct Arguments {
     /// How
     shape: Choice,
@@ -23,6 +25,16 @@ pub struct Arguments {
     center: Option<String>,
     /// Does not seal datagrams: for ways between hosts that nobody else has access to. Who has can read and write all
     #[arg(long)]
+    plain: bool,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was to be laid.
+#[derive(Serialize)]
+struct Wanted {
+    shape: Shape,
     plain: bool,
 }
 
@@ -49,7 +61,8 @@ impl From<Choice> for Shape {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { shape, center, plain } = self;
-        change(target, NetChange::Lay { shape: shape.into(), center, plain })
+        let Self { shape, center, plain, json } = self;
+        let shape = shape.into();
+        lay(target, NetChange::Lay { shape, center, plain }, Wanted { shape, plain }, json)
     }
 }

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use api::NetChange;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
-use super::change;
+use super::lay;
 use crate::cli::target::Target;
 use crate::failure::Result;
 
@@ -25,7 +26,10 @@ enum Command {
 
 /// Lets two hosts send to each other directly
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume net link add h2 h3\n  transhume net link add h2 h3 --cost 5")]
+#[command(
+    after_help = "Examples:\n  transhume net link add h2 h3\n  transhume net link add h2 h3 --cost 5\n  \
+                        transhume net link add h2 h3 --json | jq .version"
+)]
 struct Add {
     /// One host
     a: String,
@@ -37,6 +41,9 @@ struct Add {
     /// Does not seal datagrams: for a way that nobody else has access to. Who has can read and write all
     #[arg(long)]
     plain: bool,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Takes the link between two hosts away, unless it is the only way to some host
@@ -47,15 +54,39 @@ struct Rm {
     a: String,
     /// The other
     b: String,
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was to be done with a link.
+#[derive(Serialize)]
+struct Wanted {
+    ends: [String; 2],
+    #[serde(flatten)]
+    terms: Option<Terms>,
+}
+
+/// How a link is to be.
+#[derive(Serialize)]
+struct Terms {
+    cost: u32,
+    plain: bool,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         match self.command {
-            Command::Add(Add { a, b, cost, plain }) => {
-                change(target, NetChange::AddLink { ends: [a, b], cost, plain })
+            Command::Add(Add { a, b, cost, plain, json }) => {
+                let ends = [a, b];
+                let wanted = Wanted { ends: ends.clone(), terms: Some(Terms { cost, plain }) };
+                lay(target, NetChange::AddLink { ends, cost, plain }, wanted, json)
             }
-            Command::Rm(Rm { a, b }) => change(target, NetChange::RemoveLink { ends: [a, b] }),
+            Command::Rm(Rm { a, b, json }) => {
+                let ends = [a, b];
+                let wanted = Wanted { ends: ends.clone(), terms: None };
+                lay(target, NetChange::RemoveLink { ends }, wanted, json)
+            }
         }
     }
 }

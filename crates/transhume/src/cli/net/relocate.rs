@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{Event, NetChange, Request};
+use api::{Event, NetChange};
 use clap::Args;
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// The host where it is to be
     #[arg(long, value_name = "HOST")]
     to: String,
-    /// Writes JSON
+    /// Writes what was changed as JSON; failures go to standard error, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -42,7 +42,7 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let Self { host, device, to, json } = self;
         let change = NetChange::Move { host: host.clone(), device: device.clone(), to: to.clone() };
-        let pause_us = match target.ask(&Request::ChangeNetwork(change))? {
+        let pause_us = match super::change(target, change, json)? {
             Event::NetMoved { pause_us } => pause_us,
             event => return Err(unexpected(&event)),
         };
