@@ -37,6 +37,9 @@ pub enum NetChange {
         device: String,
         /// What it is for.
         purpose: Purpose,
+        /// Its MAC; one is made up if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mac: Option<String>,
     },
     /// Takes such a device away.
     Detach {

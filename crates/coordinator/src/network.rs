@@ -170,7 +170,7 @@ mod tests {
         let number = |inner: &Inner, host| inner.network.plan().number(host);
         let had = number(inner, &h1).unwrap();
         let purpose = Purpose::Station { address: None, mtu: 1400 };
-        let device = inner.devices.add(&inner.store, &devices::key(&h1, "tap1"), purpose).unwrap();
+        let device = inner.devices.add(&inner.store, &devices::key(&h1, "tap1"), purpose, None).unwrap();
         for round in 0..4 {
             let others =
                 (0..MOST_NUMBERS / 3).map(|other| HostName::new(&format!("n{round}-{other}")).unwrap());

@@ -286,7 +286,7 @@ impl Node {
         let Some(joined) = &mut *joined else {
             return match question {
                 Question::State => Ok(Answer::Net(Box::default())),
-                Question::Macs { .. } => Ok(Answer::Macs(Vec::new())),
+                Question::Macs { .. } | Question::Find { .. } => Ok(Answer::Macs(Vec::new())),
                 Question::Matrix { .. } => Ok(Answer::Flows(Vec::new())),
                 _ => Err(not_joined()),
             };
@@ -294,6 +294,7 @@ impl Node {
         let done = match question {
             Question::State => return Ok(Answer::Net(Box::new(state::of(joined)))),
             Question::Macs { first } => return Ok(Answer::Macs(state::macs(joined, first))),
+            Question::Find { mac } => return Ok(Answer::Macs(state::find(joined, mac))),
             Question::Matrix { window_s } => return Ok(Answer::Flows(state::flows(joined, window_s))),
             Question::Attach(device) => joined.devices.attach(device).await,
             Question::Prepare { device, epoch } => joined.devices.prepare(device, epoch).await,

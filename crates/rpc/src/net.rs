@@ -159,6 +159,11 @@ pub enum Question {
         /// The number of the first that is to be said.
         first: usize,
     },
+    /// Where is this MAC? It is said as an answer to [`Self::Macs`], once for each VLAN.
+    Find {
+        /// Which.
+        mac: Mac,
+    },
     /// Who has sent how much to whom? At most [`MOST_FLOWS`](Self::MOST_FLOWS) are said, and the rest as one.
     Matrix {
         /// In how many seconds.
@@ -197,7 +202,7 @@ impl Question {
     /// Whether it asks how things are, and no more.
     #[must_use]
     pub fn is_about_the_present(&self) -> bool {
-        matches!(self, Self::State | Self::Macs { .. } | Self::Matrix { .. })
+        matches!(self, Self::State | Self::Macs { .. } | Self::Find { .. } | Self::Matrix { .. })
     }
 }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 use ::moves::HostName;
 use api::{Event, Failure, NetChange, NetLaid, Purpose, Shape};
 use overlay::Mac;
+use overlay::mac::InvalidMac;
 use rpc::net::{Question, ToNode};
+use rpc::wire::Answer;
 use store::DeviceKey;
 
 use super::plan::{self, Plan, Terms};
-use super::{devices, moves, use_plan};
+use super::{devices, moves, show, use_plan};
 use crate::cluster::{AskError, Cluster, Inner};
 use crate::failure;
 
@@ -32,12 +34,16 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             let (a, b) = (known(cluster, &a)?, known(cluster, &b)?);
             change(cluster, |inner| inner.network.plan().remove_link(&a, &b)).await.map(Event::NetLaid)
         }
-        NetChange::Attach { host, device, purpose } => {
+        NetChange::Attach { host, device, purpose, mac } => {
+            let mac = mac.map(|mac| own_mac(&mac)).transpose()?;
             if matches!(purpose, Purpose::Proxy { .. }) {
                 lay_first(cluster, &host).await?;
             }
             let host = member(cluster, &host).await?;
-            let attached = attach(cluster.clone(), host, device, purpose);
+            if let Some(mac) = mac {
+                check_unseen(cluster, mac).await?;
+            }
+            let attached = attach(cluster.clone(), host, device, purpose, mac);
             let mac = whole(async { attached.await.map_err(not_attached) }).await?.to_string();
             Ok(Event::NetAttached { mac })
         }
@@ -144,6 +150,30 @@ async fn whole<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
 }
 
+/// The MAC that a device is to have.
+fn own_mac(text: &str) -> Result<Mac, Failure> {
+    let mac: Mac = text.parse().map_err(|error: InvalidMac| Failure::new(error.to_string(), ""))?;
+    if mac.is_station() {
+        return Ok(mac);
+    }
+    let what = format!("no device can have the MAC {mac}: it is a group's, or nobody's");
+    Err(Failure::new(what, "take one whose second digit is even, as 02:74:72:00:00:01"))
+}
+
+/// Checks that `mac` is at no host's device, and was not heard lately, as behind a proxy.
+async fn check_unseen(cluster: &Arc<Cluster>, mac: Mac) -> Result<(), Failure> {
+    cluster.lock().devices.check_mac(mac)?;
+    let plan = cluster.lock().network.plan().clone();
+    for (_, answer) in show::ask_all(cluster, &plan, &Question::Find { mac }).await {
+        let Some(Answer::Macs(places)) = answer else { continue };
+        if let Some(place) = places.first() {
+            let device = place.device.as_ref().map_or_else(String::new, |device| format!("{device} of "));
+            return Err(devices::mac_is_taken(mac, &format!("it was heard at {device}{}", place.host)));
+        }
+    }
+    Ok(())
+}
+
 fn not_attached(error: AskError) -> Failure {
     match error {
         AskError::Silent(host) => {
@@ -161,15 +191,17 @@ pub(super) async fn attach(
     host: HostName,
     name: String,
     purpose: Purpose,
+    mac: Option<Mac>,
 ) -> Result<Mac, AskError> {
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
         inner.check_whole()?;
         inner.store.ready().map_err(|error| failure::of_store(&error))?;
+        mac.map_or(Ok(()), |mac| inner.devices.check_mac(mac))?;
         inner.devices.begin(&key)?;
         inner.devices.check_free(&key).inspect_err(|_| inner.devices.end(&key))?;
-        let added = inner.devices.add(&inner.store, &key, purpose);
+        let added = inner.devices.add(&inner.store, &key, purpose, mac);
         added.map_err(|error| cluster.not_written(inner, error))?
     };
     let asked = cluster.ask_net(&host, Question::Attach(device.for_node(&name)), DEVICE_LIMIT).await;
@@ -211,6 +243,8 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
     use std::path::Path;
+
+    use api::NetMac;
 
     use super::super::played::{Played, World, attach};
     use super::*;
@@ -254,6 +288,59 @@ mod tests {
         Played::use_topology(&mut [&mut h1, &mut h2]).await;
         world.attach("h2", "tap1", &mut h2).await;
         assert_eq!(world.change(detach("h2", "tap1")).await, Ok(Event::Done));
+    }
+
+    /// The wish for tap2 at h2 with this MAC.
+    fn with_mac(text: &str) -> NetChange {
+        let purpose = Purpose::Station { address: None, mtu: 1400 };
+        let mac = Some(text.to_owned());
+        NetChange::Attach { host: "h2".into(), device: "tap2".into(), purpose, mac }
+    }
+
+    /// Answers at a node where a MAC is.
+    async fn say_where(node: &mut Played, place: Option<NetMac>) {
+        let (number, question) = node.hear_question().await;
+        assert!(matches!(question, Question::Find { .. }), "{question:?}");
+        node.answer(number, Ok(Answer::Macs(place.into_iter().collect())));
+    }
+
+    #[tokio::test]
+    async fn a_device_gets_the_mac_that_is_wanted_unless_somebody_has_it() {
+        let world = World::new().await;
+        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+        world.lay(&mut [&mut h1, &mut h2]).await;
+        world.attach("h1", "tap1", &mut h1).await;
+        let tap1 = devices::key(&HostName::new("h1").unwrap(), "tap1");
+        let taken = world.cluster.lock().devices.get(&tap1).unwrap().mac.to_string();
+        for (mac, expected) in [
+            (taken.as_str(), "it is that of tap1 on h1"),
+            ("01:00:5e:00:00:01", "it is a group's"),
+            ("00:00:00:00:00:00", "or nobody's"),
+            ("52:54:00:12:34", "is no MAC address"),
+        ] {
+            let failure = world.change(with_mac(mac)).await.unwrap_err();
+            assert!(failure.message.contains(expected), "{failure:?}");
+        }
+        let mac = "52:54:00:12:34:56";
+        let place = NetMac {
+            mac: mac.into(),
+            host: "h1".into(),
+            device: Some("lan0".into()),
+            managed: false,
+            vlan: 0,
+        };
+        let heard = async { tokio::join!(say_where(&mut h1, Some(place)), say_where(&mut h2, None)) };
+        let (refused, _) = tokio::join!(world.change(with_mac(mac)), heard);
+        let failure = refused.unwrap_err();
+        assert!(failure.message.contains("it was heard at lan0 of h1"), "{failure:?}");
+        let free = async {
+            tokio::join!(say_where(&mut h1, None), say_where(&mut h2, None));
+            h2.grant().await
+        };
+        let (attached, asked) = tokio::join!(world.change(with_mac(mac)), free);
+        assert_eq!(attached, Ok(Event::NetAttached { mac: mac.into() }));
+        let Question::Attach(device) = asked else { panic!("{asked:?}") };
+        assert_eq!(device.mac.to_string(), mac);
     }
 
     /// Writes a file until there is no room.

@@ -34,6 +34,12 @@ pub struct Devices {
     moving: BTreeSet<Mac>,
 }
 
+/// The failure for a MAC that somebody has: `who` says that.
+pub fn mac_is_taken(mac: Mac, who: &str) -> Failure {
+    let way_out = "take another MAC, or leave `--mac` out: then one is made up that is free";
+    Failure::new(format!("the MAC {mac} is on the overlay already: {who}"), way_out)
+}
+
 /// The device `name` of `host`.
 pub fn key(host: &HostName, name: &str) -> DeviceKey {
     (host.to_string(), name.to_owned())
@@ -64,13 +70,19 @@ impl Devices {
         self.busy.remove(key);
     }
 
-    /// Notes a new device, where none is.
+    /// Notes a new device, where none is, with a MAC that is free, if it is to have a certain one.
     ///
     /// # Errors
     /// Those of the store. Whether it is noted is then known when the store is opened anew.
-    pub fn add(&mut self, store: &Store, key: &DeviceKey, purpose: Purpose) -> Result<Device, StoreError> {
+    pub fn add(
+        &mut self,
+        store: &Store,
+        key: &DeviceKey,
+        purpose: Purpose,
+        mac: Option<Mac>,
+    ) -> Result<Device, StoreError> {
         let epoch = Epoch(self.last.0 + 1);
-        let device = Device { mac: self.free_mac(key, &purpose), epoch, purpose };
+        let device = Device { mac: mac.unwrap_or_else(|| self.free_mac(key, &purpose)), epoch, purpose };
         store.change_devices(None, Some((key, &device)), epoch)?;
         self.last = epoch;
         self.put(key.clone(), device.clone());
@@ -134,6 +146,17 @@ impl Devices {
             return Err(Failure::new(format!("{name} is plugged in already on {host}"), way_out));
         }
         Ok(())
+    }
+
+    /// Checks that no device has `mac`.
+    ///
+    /// # Errors
+    /// If one has.
+    pub fn check_mac(&self, mac: Mac) -> Result<(), Failure> {
+        match self.macs.get(&mac) {
+            None => Ok(()),
+            Some((host, name)) => Err(mac_is_taken(mac, &format!("it is that of {name} on {host}"))),
+        }
     }
 
     /// The station of `device` begins to move. Returns what it is to be afterwards.
@@ -285,7 +308,7 @@ mod tests {
         let (world, h1) = (World::new(), host("h1"));
         let key = key(&h1, "tap1");
         let (store, mut devices) = world.open();
-        let first = devices.add(&store, &key, station()).unwrap();
+        let first = devices.add(&store, &key, station(), None).unwrap();
         assert!(devices.check_free(&key).unwrap_err().message.contains("plugged in already"));
         drop((store, devices));
 
@@ -298,7 +321,7 @@ mod tests {
         drop((store, devices));
 
         let (store, mut devices) = world.open();
-        let again = devices.add(&store, &key, station()).unwrap();
+        let again = devices.add(&store, &key, station(), None).unwrap();
         assert!(again.epoch > epoch && again.mac == first.mac);
     }
 
@@ -307,14 +330,14 @@ mod tests {
         let (world, from) = (World::new(), key(&host("h1"), "tap1"));
         let to = key(&host("h2"), "tap1");
         let (store, mut devices) = world.open();
-        let before = devices.add(&store, &from, station()).unwrap();
+        let before = devices.add(&store, &from, station(), None).unwrap();
         let moving = devices.begin_move(before.clone());
         assert!(moving.epoch > before.epoch && moving.mac == before.mac);
         assert_eq!(names(&devices, "h1"), ["tap1"]);
         devices.commit_move(&store, &from, &to, moving.clone()).unwrap();
         devices.end_move(moving.mac);
         assert!(names(&devices, "h1").is_empty() && names(&devices, "h2") == ["tap1"]);
-        let another = devices.add(&store, &from, station()).unwrap();
+        let another = devices.add(&store, &from, station(), None).unwrap();
         assert_ne!(another.mac, before.mac);
         drop((store, devices));
 
@@ -324,6 +347,22 @@ mod tests {
         assert_eq!(places, [(NodeId(1), another.mac), (NodeId(2), before.mac)]);
         assert_eq!(until, Some(another.epoch));
         assert_eq!(entries[0].addresses, [IpAddr::from([10, 88, 0, 1])]);
+    }
+
+    #[test]
+    fn a_mac_is_given_to_one_device() {
+        let (world, of_h1, of_h2) = (World::new(), key(&host("h1"), "tap1"), key(&host("h2"), "tap2"));
+        let (store, mut devices) = world.open();
+        let made_up = devices.add(&store, &of_h1, station(), None).unwrap().mac;
+        let given = Mac([0x52, 0x54, 0, 0, 0, 1]);
+        devices.check_mac(given).unwrap();
+        assert_eq!(devices.add(&store, &of_h2, station(), Some(given)).unwrap().mac, given);
+        drop((store, devices));
+        let (_store, devices) = world.open();
+        for (mac, place) in [(given, "tap2 on h2"), (made_up, "tap1 on h1")] {
+            let taken = devices.check_mac(mac).unwrap_err().message;
+            assert!(taken.contains(&mac.to_string()) && taken.contains(place), "{taken}");
+        }
     }
 
     #[test]
@@ -340,10 +379,10 @@ mod tests {
         let world = World::new();
         let (store, mut devices) = world.open();
         for (of, name) in [("h1", "a"), ("h11", "b"), ("h2", "c")] {
-            devices.add(&store, &key(&host(of), name), station()).unwrap();
+            devices.add(&store, &key(&host(of), name), station(), None).unwrap();
         }
         let proxy = Purpose::Proxy { bridge: "br0".into() };
-        let lan = devices.add(&store, &key(&host("h1"), "lan"), proxy).unwrap();
+        let lan = devices.add(&store, &key(&host("h1"), "lan"), proxy, None).unwrap();
         assert!(lan.mac.0[0] == 0xfe && lan.entry(NodeId(1)).is_none());
         assert_eq!(names(&devices, "h1"), ["a", "lan"]);
         assert_eq!(entries(&devices).0.len(), 3);

@@ -114,7 +114,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         return Err(Failure::new(what, "take some away first: `transhume net detach`").into());
     }
     let host = changes::member(cluster, host.as_str()).await?;
-    changes::attach(cluster.clone(), host, device, purpose).await.map(drop)
+    changes::attach(cluster.clone(), host, device, purpose, None).await.map(drop)
 }
 
 /// Waits until nothing is being done with the device called `name`.

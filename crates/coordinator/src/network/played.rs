@@ -135,7 +135,7 @@ impl World {
 /// A wish for a station's device.
 pub fn attach(host: &str, device: &str) -> NetChange {
     let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 };
-    NetChange::Attach { host: host.into(), device: device.into(), purpose }
+    NetChange::Attach { host: host.into(), device: device.into(), purpose, mac: None }
 }
 
 impl Played {

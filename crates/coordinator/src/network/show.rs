@@ -146,7 +146,7 @@ fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
 }
 
 /// What each host of the plan answers, if it does.
-async fn ask_all(
+pub(super) async fn ask_all(
     cluster: &Arc<Cluster>,
     plan: &Plan,
     question: &Question,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
 use moves::HostName;
+use overlay::Mac;
 use overlay::matrix::Traffic;
 use overlay::switch::{Gate, MacState, Origin, State};
 use overlay::topology::NodeId;
@@ -34,6 +35,12 @@ pub fn macs(joined: &Joined, first: usize) -> Vec<NetMac> {
     let mut macs = joined.plane.command(|switch, now, _| switch.macs(now));
     macs.sort_by_key(MacState::place_in_order);
     macs.iter().skip(first).take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
+}
+
+/// Where `mac` is.
+pub fn find(joined: &Joined, mac: Mac) -> Vec<NetMac> {
+    let macs = joined.plane.command(|switch, now, _| switch.macs(now));
+    macs.iter().filter(|known| known.mac == mac).map(|known| place(joined, known)).collect()
 }
 
 /// Who has sent how much to whom, the most first.

@@ -19,6 +19,7 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
+                  transhume net attach h2 vm1 --mac 52:54:00:12:34:56\n  \
                   transhume net attach h3 tap1 --json | jq -r .mac"
 )]
 pub struct Attach {
@@ -29,6 +30,9 @@ pub struct Attach {
     /// The device's address with its prefix
     #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = address)]
     address: Option<String>,
+    /// The device's MAC, which nobody else on the overlay may have [default: one is made up]
+    #[arg(long, value_name = "MAC")]
+    mac: Option<String>,
     /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower
     #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(68..=65521))]
     mtu: u32,
@@ -95,20 +99,28 @@ struct Detached {
 
 impl Attach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { host, device, address, mtu, json } = self;
-        attach(target, host, device, Purpose::Station { address, mtu }, json)
+        let Self { host, device, address, mac, mtu, json } = self;
+        attach(target, host, device, Purpose::Station { address, mtu }, mac, json)
     }
 }
 
 impl Proxy {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let Self { host, bridge, device, json } = self;
-        attach(target, host, device, Purpose::Proxy { bridge }, json)
+        attach(target, host, device, Purpose::Proxy { bridge }, None, json)
     }
 }
 
-fn attach(target: &Target, host: String, device: String, purpose: Purpose, json: bool) -> Result<ExitCode> {
-    let request = NetChange::Attach { host: host.clone(), device: device.clone(), purpose: purpose.clone() };
+fn attach(
+    target: &Target,
+    host: String,
+    device: String,
+    purpose: Purpose,
+    mac: Option<String>,
+    json: bool,
+) -> Result<ExitCode> {
+    let request =
+        NetChange::Attach { host: host.clone(), device: device.clone(), purpose: purpose.clone(), mac };
     let mac = match change(target, request, json)? {
         Event::NetAttached { mac } => mac,
         event => return Err(unexpected(&event)),
