@@ -69,6 +69,9 @@ pub enum Purpose {
         address: Option<String>,
         /// Its MTU, in bytes.
         mtu: u32,
+        /// The network namespace of the host, by its name, in which the device is to be; else it is in the node's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        netns: Option<String>,
     },
     /// It puts the overlay on the LAN of a bridge.
     Proxy {
@@ -210,6 +213,8 @@ pub struct NetDevice {
     pub kind: NetDeviceKind,
     /// The bridge of the LAN: a proxy's.
     pub bridge: Option<String>,
+    /// The network namespace of the host in which it is, by its name, if that is not the node's own.
+    pub netns: Option<String>,
     /// Its address with its prefix, if it was plugged in with one.
     pub address: Option<String>,
     /// Its MTU, in bytes. That of a proxy is its bridge's, and known when it is made.

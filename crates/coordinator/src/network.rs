@@ -19,10 +19,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::moves::HostName;
-use api::{Failure, Purpose};
+use api::Failure;
 use overlay::topology::Version;
 use rpc::Encoded;
-use rpc::net::{FromNode, ToNode};
+use rpc::net::{DeviceKind, FromNode, ToNode};
 use rpc::wire::FromCoordinator;
 use store::StoreError;
 
@@ -77,7 +77,7 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
         FromNode::Installed { version } => inner.network.installed(host, version),
         FromNode::NotInstalled { version, reason } => inner.network.not_installed(host, version, reason),
         FromNode::Own { device, address, mtu, former } => {
-            let wanted = own::Wanted { device, purpose: Purpose::Station { address, mtu }, former };
+            let wanted = own::Wanted { device, kind: DeviceKind::Station { address, mtu }, former };
             return own::wish(cluster, &mut inner, host, wanted);
         }
     };
@@ -169,8 +169,8 @@ mod tests {
         lay(inner, [h1.clone(), h2.clone()].into());
         let number = |inner: &Inner, host| inner.network.plan().number(host);
         let had = number(inner, &h1).unwrap();
-        let purpose = Purpose::Station { address: None, mtu: 1400 };
-        let device = inner.devices.add(&inner.store, &devices::key(&h1, "tap1"), purpose, None).unwrap();
+        let kind = DeviceKind::Station { address: None, mtu: 1400 };
+        let device = inner.devices.add(&inner.store, &devices::key(&h1, "tap1"), kind, None).unwrap();
         for round in 0..4 {
             let others =
                 (0..MOST_NUMBERS / 3).map(|other| HostName::new(&format!("n{round}-{other}")).unwrap());

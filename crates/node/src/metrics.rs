@@ -216,6 +216,7 @@ mod tests {
             mac: "02:00:00:00:00:01".into(),
             kind: NetDeviceKind::Station,
             bridge: None,
+            netns: None,
             address: None,
             mtu_bytes: None,
             failure: Some("no room".into()),

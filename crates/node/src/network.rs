@@ -2,7 +2,7 @@
 //!
 //! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
 //! * [`fallback`]: datagrams over these connections.
-//! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made.
+//! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made; [`namespace`]: where they may be.
 //! * [`orders`]: what the coordinator says, in its order.
 //! * [`own`]: the device that the node itself is to have.
 //!
@@ -11,6 +11,7 @@
 mod devices;
 mod fallback;
 mod interface;
+mod namespace;
 mod orders;
 mod own;
 mod state;

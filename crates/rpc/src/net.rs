@@ -86,7 +86,9 @@ impl Device {
     #[must_use]
     pub fn describe(&self) -> NetDevice {
         let (kind, bridge, address, mtu_bytes) = match self.kind.clone() {
-            DeviceKind::Station { address, mtu } => (NetDeviceKind::Station, None, address, Some(mtu)),
+            DeviceKind::Station { address, mtu } | DeviceKind::Contained { address, mtu, .. } => {
+                (NetDeviceKind::Station, None, address, Some(mtu))
+            }
             DeviceKind::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
         };
         NetDevice {
@@ -94,6 +96,7 @@ impl Device {
             mac: self.mac.to_string(),
             kind,
             bridge,
+            netns: self.kind.netns().map(str::to_owned),
             address,
             mtu_bytes,
             failure: None,
@@ -104,7 +107,8 @@ impl Device {
     }
 }
 
-/// What a device is for.
+/// What a device is for. The coordinator notes it so in its store, in which what was noted before has to stay readable: what is
+/// new comes last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceKind {
     /// A station's: its MAC is one.
@@ -119,6 +123,26 @@ pub enum DeviceKind {
         /// The bridge.
         bridge: String,
     },
+    /// A station's, in a network namespace of the host.
+    Contained {
+        /// The namespace's name, as `ip netns` knows it.
+        netns: String,
+        /// Its address with its prefix.
+        address: Option<String>,
+        /// Its MTU, in bytes.
+        mtu: u32,
+    },
+}
+
+impl DeviceKind {
+    /// The name of the network namespace in which the device is, if that is not the node's own.
+    #[must_use]
+    pub fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Contained { netns, .. } => Some(netns),
+            Self::Station { .. } | Self::Proxy { .. } => None,
+        }
+    }
 }
 
 /// From a node to the coordinator.

@@ -648,12 +648,12 @@ fn changes_of_the_overlay_say_in_json_what_was_changed() {
         (
             "attach h1 tap1 --address 10.88.0.1/24",
             ATTACHED,
-            r#"{"host":"h1","device":"tap1","kind":"station","mac":"02:00:00:00:00:01","bridge":null,"address":"10.88.0.1/24","mtu_bytes":1400}"#.into(),
+            r#"{"host":"h1","device":"tap1","kind":"station","mac":"02:00:00:00:00:01","bridge":null,"netns":null,"address":"10.88.0.1/24","mtu_bytes":1400}"#.into(),
         ),
         (
             "proxy h1 --bridge br0",
             ATTACHED,
-            r#"{"host":"h1","device":"transhume0","kind":"proxy","mac":"02:00:00:00:00:01","bridge":"br0","address":null,"mtu_bytes":null}"#.into(),
+            r#"{"host":"h1","device":"transhume0","kind":"proxy","mac":"02:00:00:00:00:01","bridge":"br0","netns":null,"address":null,"mtu_bytes":null}"#.into(),
         ),
         ("detach h1 tap1", "\"done\"\n", r#"{"host":"h1","device":"tap1","away":false}"#.into()),
         ("detach h1 tap1", "\"net_forgotten\"\n", r#"{"host":"h1","device":"tap1","away":true}"#.into()),

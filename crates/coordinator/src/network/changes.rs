@@ -7,7 +7,7 @@ use ::moves::HostName;
 use api::{Event, Failure, NetChange, NetLaid, Purpose, Shape};
 use overlay::Mac;
 use overlay::mac::InvalidMac;
-use rpc::net::{Question, ToNode};
+use rpc::net::{DeviceKind, Question, ToNode};
 use rpc::wire::Answer;
 use store::DeviceKey;
 
@@ -36,14 +36,15 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
         }
         NetChange::Attach { host, device, purpose, mac } => {
             let mac = mac.map(|mac| own_mac(&mac)).transpose()?;
-            if matches!(purpose, Purpose::Proxy { .. }) {
+            let kind = kind_for(purpose)?;
+            if matches!(kind, DeviceKind::Proxy { .. }) {
                 lay_first(cluster, &host).await?;
             }
             let host = member(cluster, &host).await?;
             if let Some(mac) = mac {
                 check_unseen(cluster, mac).await?;
             }
-            let attached = attach(cluster.clone(), host, device, purpose, mac);
+            let attached = attach(cluster.clone(), host, device, kind, mac);
             let mac = whole(async { attached.await.map_err(not_attached) }).await?.to_string();
             Ok(Event::NetAttached { mac })
         }
@@ -150,6 +151,29 @@ async fn whole<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
 }
 
+/// What a device is that is for `purpose`.
+fn kind_for(purpose: Purpose) -> Result<DeviceKind, Failure> {
+    Ok(match purpose {
+        Purpose::Station { address, mtu, netns: None } => DeviceKind::Station { address, mtu },
+        Purpose::Station { address, mtu, netns: Some(netns) } => {
+            check_netns(&netns)?;
+            DeviceKind::Contained { netns, address, mtu }
+        }
+        Purpose::Proxy { bridge } => DeviceKind::Proxy { bridge },
+    })
+}
+
+/// Checks that a network namespace can have this name: it is a file's in one folder, and an argument of `ip`.
+fn check_netns(name: &str) -> Result<(), Failure> {
+    const LONGEST: usize = 255;
+    let fits = !name.is_empty() && name.len() <= LONGEST && !name.starts_with(['.', '-']);
+    if fits && !name.contains(|letter: char| letter == '/' || letter.is_control()) {
+        return Ok(());
+    }
+    let what = format!("no network namespace can be called {name:?}");
+    Err(Failure::new(what, "give its name as `ip netns` lists it, not a path"))
+}
+
 /// The MAC that a device is to have.
 fn own_mac(text: &str) -> Result<Mac, Failure> {
     let mac: Mac = text.parse().map_err(|error: InvalidMac| Failure::new(error.to_string(), ""))?;
@@ -190,7 +214,7 @@ pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
     name: String,
-    purpose: Purpose,
+    kind: DeviceKind,
     mac: Option<Mac>,
 ) -> Result<Mac, AskError> {
     let key = devices::key(&host, &name);
@@ -201,7 +225,7 @@ pub(super) async fn attach(
         mac.map_or(Ok(()), |mac| inner.devices.check_mac(mac))?;
         inner.devices.begin(&key)?;
         inner.devices.check_free(&key).inspect_err(|_| inner.devices.end(&key))?;
-        let added = inner.devices.add(&inner.store, &key, purpose, mac);
+        let added = inner.devices.add(&inner.store, &key, kind, mac);
         added.map_err(|error| cluster.not_written(inner, error))?
     };
     let asked = cluster.ask_net(&host, Question::Attach(device.for_node(&name)), DEVICE_LIMIT).await;
@@ -292,9 +316,24 @@ mod tests {
 
     /// The wish for tap2 at h2 with this MAC.
     fn with_mac(text: &str) -> NetChange {
-        let purpose = Purpose::Station { address: None, mtu: 1400 };
+        let purpose = Purpose::Station { address: None, mtu: 1400, netns: None };
         let mac = Some(text.to_owned());
         NetChange::Attach { host: "h2".into(), device: "tap2".into(), purpose, mac }
+    }
+
+    #[test]
+    fn a_namespace_is_named_as_ip_names_it() {
+        let kind = |netns: &str| {
+            kind_for(Purpose::Station { address: None, mtu: 1400, netns: Some(netns.to_owned()) })
+        };
+        let contained = DeviceKind::Contained { netns: "web-1.x".into(), address: None, mtu: 1400 };
+        assert_eq!(kind("web-1.x"), Ok(contained));
+        for bad in
+            ["", ".", "..", "../../proc/1/ns/net", "/run/netns/web", "-batch", "a\nb", &"x".repeat(256)]
+        {
+            let failure = kind(bad).unwrap_err();
+            assert!(failure.message.contains("no network namespace can be called"), "{failure:?}");
+        }
     }
 
     /// Answers at a node where a MAC is.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use api::{Failure, NetDevice, Purpose};
+use api::{Failure, NetDevice};
 use fabric::Epoch;
 use moves::HostName;
 use overlay::Mac;
@@ -19,7 +19,7 @@ pub struct Device {
     pub mac: Mac,
     /// The number of the last change that it was part of.
     pub epoch: Epoch,
-    purpose: Purpose,
+    kind: DeviceKind,
 }
 
 /// All devices of the overlay.
@@ -78,11 +78,11 @@ impl Devices {
         &mut self,
         store: &Store,
         key: &DeviceKey,
-        purpose: Purpose,
+        kind: DeviceKind,
         mac: Option<Mac>,
     ) -> Result<Device, StoreError> {
         let epoch = Epoch(self.last.0 + 1);
-        let device = Device { mac: mac.unwrap_or_else(|| self.free_mac(key, &purpose)), epoch, purpose };
+        let device = Device { mac: mac.unwrap_or_else(|| self.free_mac(key, &kind)), epoch, kind };
         store.change_devices(None, Some((key, &device)), epoch)?;
         self.last = epoch;
         self.put(key.clone(), device.clone());
@@ -216,12 +216,12 @@ impl Devices {
     }
 
     /// A MAC that no device has: the same for the same name, if that is free.
-    fn free_mac(&self, (host, name): &DeviceKey, purpose: &Purpose) -> Mac {
-        let first = match purpose {
+    fn free_mac(&self, (host, name): &DeviceKey, kind: &DeviceKind) -> Mac {
+        let first = match kind {
             // A station's, and nobody's from a factory.
-            Purpose::Station { .. } => 0x02,
+            DeviceKind::Station { .. } | DeviceKind::Contained { .. } => 0x02,
             // A bridge takes over the lowest MAC that is in it unless it has one of its own: not ours.
-            Purpose::Proxy { .. } => 0xfe,
+            DeviceKind::Proxy { .. } => 0xfe,
         };
         let mut attempts = (0_u32..).map(|attempt| {
             let hash = blake3::hash(format!("{host}\0{name}\0{attempt}").as_bytes());
@@ -233,23 +233,22 @@ impl Devices {
 }
 
 impl Device {
-    /// Whether it is what `purpose` says.
-    pub fn is_for(&self, purpose: &Purpose) -> bool {
-        self.purpose == *purpose
+    /// Whether it is of this kind.
+    pub fn is(&self, kind: &DeviceKind) -> bool {
+        self.kind == *kind
     }
 
     /// As a node makes it.
     pub fn for_node(&self, name: &str) -> net::Device {
-        let kind = match self.purpose.clone() {
-            Purpose::Station { address, mtu } => DeviceKind::Station { address, mtu },
-            Purpose::Proxy { bridge } => DeviceKind::Proxy { bridge },
-        };
-        net::Device { name: name.to_owned(), mac: self.mac, kind }
+        net::Device { name: name.to_owned(), mac: self.mac, kind: self.kind.clone() }
     }
 
     /// Where it is, if it is a station: behind `node`.
     pub fn entry(&self, node: NodeId) -> Option<Entry> {
-        let Purpose::Station { address, .. } = &self.purpose else { return None };
+        let address = match &self.kind {
+            DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => address,
+            DeviceKind::Proxy { .. } => return None,
+        };
         let address = address.as_ref().and_then(|address| address.split('/').next()?.parse::<IpAddr>().ok());
         let addresses = address.into_iter().collect();
         Some(Entry { mac: self.mac, node, port: None, epoch: self.epoch, addresses })
@@ -283,8 +282,8 @@ mod tests {
         HostName::new(name).unwrap()
     }
 
-    fn station() -> Purpose {
-        Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 }
+    fn station() -> DeviceKind {
+        DeviceKind::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 }
     }
 
     fn entries(devices: &Devices) -> (Vec<Entry>, Option<Epoch>) {
@@ -349,6 +348,34 @@ mod tests {
         assert_eq!(entries[0].addresses, [IpAddr::from([10, 88, 0, 1])]);
     }
 
+    /// What was noted of a device before there were others than these.
+    #[derive(Serialize)]
+    struct NotedBefore(Mac, Epoch, KindBefore);
+
+    #[derive(Serialize)]
+    enum KindBefore {
+        Station { address: Option<String>, mtu: u32 },
+        Proxy { bridge: String },
+    }
+
+    #[test]
+    fn what_was_noted_before_is_understood() {
+        let (world, mac, epoch) = (World::new(), Mac([2, 0, 0, 0, 0, 1]), Epoch(1));
+        let keys = ["lan", "tap1"].map(|name| key(&host("h1"), name));
+        let kinds = [
+            KindBefore::Proxy { bridge: "br0".into() },
+            KindBefore::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 },
+        ];
+        for (key, kind) in keys.iter().zip(kinds) {
+            let store = Store::open(&world.path).unwrap();
+            store.change_devices(None, Some((key, &NotedBefore(mac, epoch, kind))), epoch).unwrap();
+        }
+        let (_store, devices) = world.open();
+        let device = |kind| Device { mac, epoch, kind };
+        assert_eq!(devices.get(&keys[0]).unwrap(), &device(DeviceKind::Proxy { bridge: "br0".into() }));
+        assert_eq!(devices.get(&keys[1]).unwrap(), &device(station()));
+    }
+
     #[test]
     fn a_mac_is_given_to_one_device() {
         let (world, of_h1, of_h2) = (World::new(), key(&host("h1"), "tap1"), key(&host("h2"), "tap2"));
@@ -381,7 +408,7 @@ mod tests {
         for (of, name) in [("h1", "a"), ("h11", "b"), ("h2", "c")] {
             devices.add(&store, &key(&host(of), name), station(), None).unwrap();
         }
-        let proxy = Purpose::Proxy { bridge: "br0".into() };
+        let proxy = DeviceKind::Proxy { bridge: "br0".into() };
         let lan = devices.add(&store, &key(&host("h1"), "lan"), proxy, None).unwrap();
         assert!(lan.mac.0[0] == 0xfe && lan.entry(NodeId(1)).is_none());
         assert_eq!(names(&devices, "h1"), ["a", "lan"]);

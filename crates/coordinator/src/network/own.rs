@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::moves::HostName;
-use api::{Failure, Purpose};
-use rpc::net::ToNode;
+use api::Failure;
+use rpc::net::{DeviceKind, ToNode};
 use rpc::wire::reason;
 use tokio::time::{Instant, sleep};
 
@@ -33,7 +33,7 @@ const MOST: usize = 1024;
 /// What a node wants.
 pub struct Wanted {
     pub device: String,
-    pub purpose: Purpose,
+    pub kind: DeviceKind,
     /// What the device was called before.
     pub former: Option<String>,
 }
@@ -87,12 +87,12 @@ async fn plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) {
 }
 
 async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) -> Result<(), AskError> {
-    let Wanted { device, purpose, former } = wanted;
-    let fits = |purpose: &Purpose| match purpose {
-        Purpose::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
-        Purpose::Proxy { .. } => false,
+    let Wanted { device, kind, former } = wanted;
+    let fits = |kind: &DeviceKind| match kind {
+        DeviceKind::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
+        DeviceKind::Proxy { .. } | DeviceKind::Contained { .. } => false,
     };
-    if device.len() > LONGEST_NAME || !fits(&purpose) {
+    if device.len() > LONGEST_NAME || !fits(&kind) {
         return Err(Failure::new("such a device cannot be made", "choose a shorter name").into());
     }
     for name in former.iter().chain([&device]) {
@@ -101,7 +101,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         let is_as_wanted = {
             let inner = cluster.lock();
             let found = inner.devices.get(&devices::key(host, name));
-            found.ok().map(|found| !is_former && found.is_for(&purpose))
+            found.ok().map(|found| !is_former && found.is(&kind))
         };
         match is_as_wanted {
             Some(true) => return Ok(()),
@@ -114,7 +114,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         return Err(Failure::new(what, "take some away first: `transhume net detach`").into());
     }
     let host = changes::member(cluster, host.as_str()).await?;
-    changes::attach(cluster.clone(), host, device, purpose, None).await.map(drop)
+    changes::attach(cluster.clone(), host, device, kind, None).await.map(drop)
 }
 
 /// Waits until nothing is being done with the device called `name`.
@@ -226,8 +226,8 @@ mod tests {
         let cluster = Cluster::open(&directory.path().join("store")).unwrap();
         let host = HostName::new("b").unwrap();
         let ask = async |device: &str, address: &str| {
-            let purpose = Purpose::Station { address: Some(address.into()), mtu: 1400 };
-            let wanted = Wanted { device: device.into(), purpose, former: Some("tap1".into()) };
+            let kind = DeviceKind::Station { address: Some(address.into()), mtu: 1400 };
+            let wanted = Wanted { device: device.into(), kind, former: Some("tap1".into()) };
             Failure::from(try_to_plug(&cluster, &host, wanted).await.unwrap_err()).message
         };
         assert!(ask(&"x".repeat(LONGEST_NAME + 1), "10.88.0.2/24").await.contains("cannot be made"));

@@ -134,7 +134,7 @@ impl World {
 
 /// A wish for a station's device.
 pub fn attach(host: &str, device: &str) -> NetChange {
-    let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400 };
+    let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400, netns: None };
     NetChange::Attach { host: host.into(), device: device.into(), purpose, mac: None }
 }
 

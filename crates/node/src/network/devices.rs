@@ -15,6 +15,7 @@ use rpc::net::{Device, DeviceKind};
 use rpc::wire::reason;
 
 use super::interface::{self, Interface};
+use super::namespace::Identity;
 
 /// The most devices of a host.
 const MOST: usize = 1024;
@@ -35,6 +36,16 @@ pub struct Present {
     pub failure: Option<String>,
     /// Its MTU in bytes when it was made last.
     pub mtu: Option<u32>,
+    /// The network namespace in which it was made last, if that has a name.
+    namespace: Option<Identity>,
+}
+
+impl Present {
+    /// Whether the network namespace in which it was made is no more, or has its name no more.
+    fn is_left_behind(&self) -> bool {
+        let netns = self.device.kind.netns().zip(self.namespace);
+        netns.is_some_and(|(name, identity)| !identity.is_called(name))
+    }
 }
 
 impl Devices {
@@ -102,7 +113,7 @@ impl Devices {
         }
         let port = self.free_port()?;
         let kind = match device.kind {
-            DeviceKind::Station { .. } => PortKind::Instance,
+            DeviceKind::Station { .. } | DeviceKind::Contained { .. } => PortKind::Instance,
             DeviceKind::Proxy { .. } => PortKind::Lan,
         };
         let attached = self.plane.command(|switch, _, _| {
@@ -113,14 +124,16 @@ impl Devices {
             self.plane.unplug(port);
             return Err(refused.to_string());
         }
-        self.present.insert(name.clone(), Present { device, port, failure: None, mtu: None });
+        self.present
+            .insert(name.clone(), Present { device, port, failure: None, mtu: None, namespace: None });
         self.try_to_make(&name).await;
         Ok(())
     }
 
-    /// Makes what could not be made, or has gone.
+    /// Makes what could not be made, or has gone; with it goes a namespace that was deleted.
     pub async fn mend(&mut self) {
-        for name in self.names(|present| !self.plane.is_served(present.port)) {
+        let is_due = |present: &Present| !self.plane.is_served(present.port) || present.is_left_behind();
+        for name in self.names(is_due) {
             self.try_to_make(&name).await;
         }
     }
@@ -129,9 +142,10 @@ impl Devices {
         let Some(present) = self.present.get_mut(name) else { return };
         // What is left of one that has gone.
         self.plane.release(present.port);
+        (present.mtu, present.namespace) = (None, None);
         let made = interface::make(&present.device, self.offloads).await;
-        let served = made.and_then(|Interface { tap, mtu }| {
-            present.mtu = Some(mtu);
+        let served = made.and_then(|Interface { tap, mtu, namespace }| {
+            (present.mtu, present.namespace) = (Some(mtu), namespace);
             self.plane.serve(present.port, tap).map_err(|error| error.to_string())
         });
         let failure = served.err();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::namespace::{Identity, Namespace};
 use overlay_io::tap::{Offloads, OpenError, Tap};
 use rpc::net::{Device, DeviceKind};
 use rpc::wire::reason;
@@ -18,6 +19,8 @@ pub struct Interface {
     pub tap: Tap,
     /// Its MTU, in bytes.
     pub mtu: u32,
+    /// The network namespace in which it is, if it was to be in one with a name.
+    pub namespace: Option<Identity>,
 }
 
 /// Makes `device`, with `offloads`, which the kernel does right.
@@ -27,9 +30,12 @@ pub struct Interface {
 pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, String> {
     let Device { name, mac, kind } = device;
     let mac = mac.to_string();
-    let tap = open(name, offloads)?;
+    let namespace = kind.netns().map(Namespace::open).transpose()?;
+    let make = || open(name, offloads);
+    let tap = namespace.as_ref().map_or_else(|| Ok(make()), |namespace| namespace.enter(make))??;
+    let ip = async |arguments: &[&str]| ip_in(kind.netns(), arguments).await;
     let mtu = match kind {
-        DeviceKind::Station { address, mtu } => {
+        DeviceKind::Station { address, mtu } | DeviceKind::Contained { address, mtu, .. } => {
             ip(&["link", "set", "dev", name, "address", &mac, "mtu", &mtu.to_string(), "up"]).await?;
             if let Some(address) = address {
                 ip(&["address", "add", address, "dev", name]).await?;
@@ -44,7 +50,8 @@ pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, Stri
             mtu
         }
     };
-    Ok(Interface { tap, mtu })
+    let namespace = namespace.map(|namespace| namespace.identity()).transpose()?;
+    Ok(Interface { tap, mtu, namespace })
 }
 
 fn open(name: &str, offloads: Offloads) -> Result<Tap, String> {
@@ -83,6 +90,14 @@ fn mtu_in(about: &[u8]) -> Option<u32> {
     }
     let links: Vec<Link> = serde_json::from_slice(about).ok()?;
     links.first()?.mtu
+}
+
+/// Runs `ip` in the network namespace of this name, or in the node's own, and returns what it says.
+async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    match netns {
+        Some(netns) => ip(&[&["-netns", netns], arguments].concat()).await,
+        None => ip(arguments).await,
+    }
 }
 
 /// Runs `ip`, and returns what it says.

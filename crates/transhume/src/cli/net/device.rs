@@ -19,6 +19,7 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
+                  transhume net attach h2 web0 --netns web --address 10.88.0.2/24\n  \
                   transhume net attach h2 vm1 --mac 52:54:00:12:34:56\n  \
                   transhume net attach h3 tap1 --json | jq -r .mac"
 )]
@@ -33,6 +34,9 @@ pub struct Attach {
     /// The device's MAC, which nobody else on the overlay may have [default: one is made up]
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
+    /// The network namespace of the host in which the device is to be, as `ip netns` lists it [default: the node's own]
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
     /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower
     #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(68..=65521))]
     mtu: u32,
@@ -84,6 +88,7 @@ struct Attached {
     kind: NetDeviceKind,
     mac: String,
     bridge: Option<String>,
+    netns: Option<String>,
     address: Option<String>,
     mtu_bytes: Option<u32>,
 }
@@ -99,8 +104,8 @@ struct Detached {
 
 impl Attach {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { host, device, address, mac, mtu, json } = self;
-        attach(target, host, device, Purpose::Station { address, mtu }, mac, json)
+        let Self { host, device, address, mac, netns, mtu, json } = self;
+        attach(target, host, device, Purpose::Station { address, mtu, netns }, mac, json)
     }
 }
 
@@ -126,11 +131,13 @@ fn attach(
         event => return Err(unexpected(&event)),
     };
     if json {
-        let (kind, bridge, address, mtu_bytes) = match purpose {
-            Purpose::Station { address, mtu } => (NetDeviceKind::Station, None, address, Some(mtu)),
-            Purpose::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
+        let (kind, bridge, netns, address, mtu_bytes) = match purpose {
+            Purpose::Station { address, mtu, netns } => {
+                (NetDeviceKind::Station, None, netns, address, Some(mtu))
+            }
+            Purpose::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None, None),
         };
-        output::json(&Attached { host, device, kind, mac, bridge, address, mtu_bytes })?;
+        output::json(&Attached { host, device, kind, mac, bridge, netns, address, mtu_bytes })?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,7 +42,8 @@ impl Arguments {
             output::json(&devices)?;
         } else {
             let rows: Vec<_> = devices.iter().map(row).collect();
-            let titles = ["HOST", "DEVICE", "KIND", "BRIDGE", "ADDRESS", "MTU", "MAC", "STATE", "LOOPS"];
+            let titles =
+                ["HOST", "DEVICE", "KIND", "BRIDGE", "NETNS", "ADDRESS", "MTU", "MAC", "STATE", "LOOPS"];
             output::write(table::render(titles, &rows))?;
         }
         Ok(ExitCode::SUCCESS)
@@ -68,13 +69,14 @@ fn state_of(device: &NetDevice) -> &'static str {
     }
 }
 
-fn row(Listed { host, state, device }: &Listed<'_>) -> [String; 9] {
+fn row(Listed { host, state, device }: &Listed<'_>) -> [String; 10] {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| NOTHING.into());
     [
         (*host).to_owned(),
         device.name.clone(),
         device.kind.name().into(),
         text(&device.bridge),
+        text(&device.netns),
         text(&device.address),
         text(&device.mtu_bytes.map(|mtu| mtu.to_string())),
         device.mac.clone(),
@@ -100,6 +102,7 @@ mod tests {
             mac: "02:00:00:00:00:01".into(),
             kind: NetDeviceKind::Station,
             bridge: None,
+            netns: Some("web".into()),
             address: Some("10.88.0.1/24".into()),
             mtu_bytes: Some(1400),
             failure: None,
@@ -120,6 +123,7 @@ mod tests {
         let proxy = NetDevice {
             kind: NetDeviceKind::Proxy,
             bridge: Some("br0".into()),
+            netns: None,
             address: None,
             blocked_s: 4,
             loops: 2,
@@ -130,17 +134,17 @@ mod tests {
         let devices = listed(&hosts);
         let (mac, address) = ("02:00:00:00:00:01", "10.88.0.1/24");
         let expected = [
-            ["h1", "tap1", "station", NOTHING, address, "1400", mac, "up", "0"],
-            ["h1", "tap1", "proxy", "br0", NOTHING, "1400", mac, "blocked 4 s", "2"],
-            ["h1", "tap1", "station", NOTHING, address, NOTHING, mac, "failed: no room", "0"],
-            ["h1", "tap1", "station", NOTHING, address, "1400", mac, "moving", "0"],
+            ["h1", "tap1", "station", NOTHING, "web", address, "1400", mac, "up", "0"],
+            ["h1", "tap1", "proxy", "br0", NOTHING, NOTHING, "1400", mac, "blocked 4 s", "2"],
+            ["h1", "tap1", "station", NOTHING, "web", address, NOTHING, mac, "failed: no room", "0"],
+            ["h1", "tap1", "station", NOTHING, "web", address, "1400", mac, "moving", "0"],
         ];
         assert_eq!(devices.iter().map(row).collect::<Vec<_>>(), expected);
         assert_eq!(
             serde_json::to_value(&devices[1]).unwrap(),
             json!({
                 "host": "h1", "state": "blocked", "name": "tap1", "mac": mac, "kind": "proxy", "bridge": "br0",
-                "address": null, "mtu_bytes": 1400, "failure": null, "open": true, "blocked_s": 4, "loops": 2,
+                "netns": null, "address": null, "mtu_bytes": 1400, "failure": null, "open": true, "blocked_s": 4, "loops": 2,
             })
         );
     }
@@ -152,7 +156,7 @@ mod tests {
         let hosts = [silent(false), silent(true)];
         let devices = listed(&hosts);
         assert_eq!(
-            devices.iter().map(|device| row(device)[7].clone()).collect::<Vec<_>>(),
+            devices.iter().map(|device| row(device)[8].clone()).collect::<Vec<_>>(),
             ["away", "silent"]
         );
         assert_eq!(serde_json::to_value(&devices[0]).unwrap()["state"], json!("away"));

@@ -1,0 +1,114 @@
+//! What can be plugged into the overlay of a lab: devices in network namespaces that have names.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::overlay::{Stream, net};
+use e2e::program::run;
+use e2e::testlab::TestLab;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A network namespace with a name that no other test has. It goes with this.
+struct Named(String);
+
+impl Named {
+    fn new(name: &str) -> Result<Self> {
+        let name = format!("t{}{name}", std::process::id());
+        ip(&["netns", "add", &name])?;
+        Ok(Self(name))
+    }
+
+    /// Another one of the same name takes its place.
+    fn replace(&self) -> Result<()> {
+        ip(&["netns", "del", &self.0])?;
+        ip(&["netns", "add", &self.0]).map(drop)
+    }
+
+    /// What is said of a device in it; an error if there is none.
+    fn device(&self, name: &str) -> Result<String> {
+        ip(&["-netns", &self.0, "address", "show", "dev", name])
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = ip(&["netns", "del", &self.0]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<String> {
+    Ok(run(Command::new("ip").args(arguments), LIMIT)?.success()?.lines.join("\n"))
+}
+
+/// Runs `ip` on a host.
+fn ip_on(lab: &TestLab, host: &str, line: &str) -> Result<String> {
+    let line: Vec<_> = ["lab", "exec", host, "--", "ip"].into_iter().chain(line.split(' ')).collect();
+    Ok(run(&mut lab.command(&line), LIMIT)?.success()?.lines.join("\n"))
+}
+
+/// Two hosts, of which the first has a device with an address.
+fn two_hosts() -> Result<TestLab> {
+    let lab = TestLab::up(2)?;
+    net(&lab, &["layout", "star"])?;
+    net(&lab, &["attach", "h1", "tap1", "--address", "10.88.0.1/24"])?;
+    Ok(lab)
+}
+
+/// What `transhume net` writes as JSON.
+fn json(lab: &TestLab, arguments: &[&str]) -> Result<Value> {
+    Ok(serde_json::from_str(&net(lab, &[arguments, &["--json"]].concat())?.concat())?)
+}
+
+/// The device of this name as it is listed.
+fn listed(lab: &TestLab, name: &str) -> Result<Value> {
+    let Value::Array(devices) = json(lab, &["devices"])? else { anyhow::bail!("no list") };
+    devices.into_iter().find(|device| device["name"] == name).with_context(|| format!("no {name}"))
+}
+
+/// Why `transhume net` fails.
+fn refused(lab: &TestLab, arguments: &[&str]) -> Result<String> {
+    let ended = lab.transhume(&[&["net"], arguments].concat())?;
+    ensure!(!ended.status.success(), "{arguments:?} succeeded");
+    Ok(ended.errors)
+}
+
+#[test]
+fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
+    const MAC: &str = "52:54:00:12:34:56";
+    let _alone = e2e::alone();
+    let web = Named::new("web")?;
+    let lab = two_hosts()?;
+    let attach = ["attach", "h2", "web0", "--netns", &web.0, "--address", "10.88.0.2/24", "--mac", MAC];
+    let attached = json(&lab, &attach)?;
+    ensure!(attached["mac"] == MAC && attached["netns"] == web.0.as_str(), "{attached}");
+    ensure!(ip_on(&lab, "h2", "link show dev web0").is_err(), "the host has it itself");
+    ensure!(web.device("web0")?.contains(MAC) && listed(&lab, "web0")?["netns"] == web.0.as_str());
+    let mut stream =
+        Stream::start(&lab, &["h1", "--"], &["h2", "--", "ip", "netns", "exec", &web.0], "10.88.0.2")?;
+    stream.goes_on()?;
+    for place in ["h2", "coordinator"] {
+        lab.lab.kill(place.parse()?)?;
+        lab.lab.start(place.parse()?)?;
+        stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
+    }
+    stream.end()?;
+    // The node keeps no namespace alive that has no name any more.
+    web.replace()?;
+    lab.eventually("the device is in the new namespace", || Ok(web.device("web0").is_ok()))?;
+    ip(&["netns", "del", &web.0])?;
+    lab.eventually("it is said that there is no such namespace", || {
+        let device = listed(&lab, "web0")?;
+        let failure = device["failure"].as_str().unwrap_or_default();
+        Ok(device["state"] == "failed" && failure.contains("there is no network namespace"))
+    })?;
+    net(&lab, &["detach", "h2", "web0"])?;
+    let failure = refused(&lab, &attach)?;
+    ensure!(failure.contains(&format!("there is no network namespace `{}`", web.0)), "{failure}");
+    ensure!(failure.contains("`ip netns add"), "{failure}");
+    ensure!(json(&lab, &["devices"])?.as_array().is_some_and(|devices| devices.len() == 1));
+    Ok(())
+}
