@@ -88,6 +88,10 @@ pub enum Event {
     NetAttached {
         /// Its MAC.
         mac: String,
+        /// Its MTU in bytes, but for a proxy's.
+        mtu_bytes: Option<u32>,
+        /// Whether it was there before.
+        adopted: bool,
     },
     /// A station's device has moved: the last answer to [`NetChange::Move`].
     NetMoved {

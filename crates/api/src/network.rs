@@ -67,8 +67,8 @@ pub enum Purpose {
     Station {
         /// Its address with its prefix, as `10.88.0.1/24`.
         address: Option<String>,
-        /// Its MTU, in bytes.
-        mtu: u32,
+        /// Its MTU, in bytes: 1400 unless it is said, or the device was there before.
+        mtu: Option<u32>,
         /// The network namespace of the host, by its name, in which the device is to be; else it is in the node's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         netns: Option<String>,
@@ -215,6 +215,8 @@ pub struct NetDevice {
     pub bridge: Option<String>,
     /// The network namespace of the host in which it is, by its name, if that is not the node's own.
     pub netns: Option<String>,
+    /// Whether it is a TAP that was there before, and stays when it is plugged out.
+    pub adopted: bool,
     /// Its address with its prefix, if it was plugged in with one.
     pub address: Option<String>,
     /// Its MTU, in bytes. That of a proxy is its bridge's, and known when it is made.

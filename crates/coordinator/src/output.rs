@@ -156,9 +156,12 @@ async fn ask(
     let limit = if follower.is_some() { ANSWER_LIMIT + Question::OUTPUT_PATIENCE } else { ANSWER_LIMIT };
     match cluster.ask(host, question, limit).await? {
         Answer::Output { chunks, next, exit } => Ok(Read { chunks, next, exit }),
-        Answer::Done | Answer::NotStarted(_) | Answer::Net(_) | Answer::Macs(_) | Answer::Flows(_) => {
-            Err(failure::host_silent(host))
-        }
+        Answer::Done
+        | Answer::NotStarted(_)
+        | Answer::Net(_)
+        | Answer::Macs(_)
+        | Answer::Flows(_)
+        | Answer::Tap(_) => Err(failure::host_silent(host)),
     }
 }
 

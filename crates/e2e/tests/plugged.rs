@@ -1,4 +1,4 @@
-//! What can be plugged into the overlay of a lab: devices in network namespaces that have names.
+//! What can be plugged into the overlay of a lab: devices in network namespaces that have names, and TAPs that were there before.
 
 use std::process::Command;
 use std::time::Duration;
@@ -110,5 +110,72 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
     ensure!(failure.contains(&format!("there is no network namespace `{}`", web.0)), "{failure}");
     ensure!(failure.contains("`ip netns add"), "{failure}");
     ensure!(json(&lab, &["devices"])?.as_array().is_some_and(|devices| devices.len() == 1));
+    Ok(())
+}
+
+#[test]
+fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
+    const MAC: &str = "52:54:00:12:34:57";
+    let _alone = e2e::alone();
+    let lab = two_hosts()?;
+    for line in [
+        "tuntap add dev vm0 mode tap",
+        "link set dev vm0 address 52:54:00:12:34:57 mtu 1300 up",
+        "address add 10.88.0.2/24 dev vm0",
+    ] {
+        ip_on(&lab, "h2", line)?;
+    }
+    let as_before = || -> Result<()> {
+        let about = ip_on(&lab, "h2", "address show dev vm0")?;
+        ensure!([MAC, "mtu 1300", "10.88.0.2/24"].iter().all(|word| about.contains(word)), "{about}");
+        Ok(())
+    };
+    let failure = refused(&lab, &["attach", "h2", "vm0", "--address", "10.88.0.3/24"])?;
+    ensure!(
+        failure.contains("vm0 is there already") && failure.contains("leave out `--address`"),
+        "{failure}"
+    );
+    let attached = json(&lab, &["attach", "h2", "vm0"])?;
+    ensure!(
+        attached["adopted"] == true && attached["mac"] == MAC && attached["mtu_bytes"] == 1300,
+        "{attached}"
+    );
+    ensure!(net(&lab, &["devices"])?.iter().any(|line| line.contains("station, adopted")), "it is shown");
+    let failure = refused(&lab, &["attach", "h1", "tap2", "--mac", MAC])?;
+    ensure!(failure.contains("on the overlay already: it is that of vm0 on h2"), "{failure}");
+    let failure = refused(&lab, &["move", "h2", "vm0", "--to", "h1"])?;
+    ensure!(failure.contains("stays there"), "{failure}");
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
+    stream.goes_on()?;
+    lab.lab.kill("h2".parse()?)?;
+    as_before()?;
+    lab.lab.start("h2".parse()?)?;
+    stream.goes_on().with_context(|| format!("after h2 was killed\n{}", lab.logs()))?;
+    stream.end()?;
+    // Somebody takes it away, and makes another one.
+    let await_failure = |words: &str| {
+        lab.eventually(words, || {
+            Ok(listed(&lab, "vm0")?["failure"].as_str().is_some_and(|failure| failure.contains(words)))
+        })
+    };
+    ip_on(&lab, "h2", "link del vm0")?;
+    await_failure("there is no persistent TAP vm0 any more")?;
+    ip_on(&lab, "h2", "tuntap add dev vm0 mode tap")?;
+    await_failure("not 52:54:00:12:34:57 as when it was plugged in")?;
+    for line in ["link set dev vm0 address 52:54:00:12:34:57 mtu 1300", "address add 10.88.0.2/24 dev vm0"] {
+        ip_on(&lab, "h2", line)?;
+    }
+    lab.eventually("it is plugged in again", || Ok(listed(&lab, "vm0")?["state"] == "up"))?;
+    net(&lab, &["detach", "h2", "vm0"])?;
+    ensure!(json(&lab, &["devices"])?.as_array().is_some_and(|devices| devices.len() == 1));
+    as_before()?;
+    ip_on(&lab, "h2", "link del vm0")?;
+    // One with several queues, and a name that something else has.
+    ip_on(&lab, "h2", "tuntap add dev vm0 mode tap multi_queue")?;
+    let failure = refused(&lab, &["attach", "h2", "vm0"])?;
+    ensure!(failure.contains("several queues"), "{failure}");
+    ip_on(&lab, "h2", "link add br7 type bridge")?;
+    let failure = refused(&lab, &["attach", "h2", "br7"])?;
+    ensure!(failure.contains("take another name"), "{failure}");
     Ok(())
 }

@@ -217,6 +217,7 @@ mod tests {
             kind: NetDeviceKind::Station,
             bridge: None,
             netns: None,
+            adopted: false,
             address: None,
             mtu_bytes: None,
             failure: Some("no room".into()),

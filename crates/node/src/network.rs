@@ -297,6 +297,9 @@ impl Node {
             Question::Macs { first } => return Ok(Answer::Macs(state::macs(joined, first))),
             Question::Find { mac } => return Ok(Answer::Macs(state::find(joined, mac))),
             Question::Matrix { window_s } => return Ok(Answer::Flows(state::flows(joined, window_s))),
+            Question::Look { device, netns } => {
+                return interface::look(&device, netns.as_deref()).await.map(Answer::Tap);
+            }
             Question::Attach(device) => joined.devices.attach(device).await,
             Question::Prepare { device, epoch } => joined.devices.prepare(device, epoch).await,
             Question::Pause { mac } => joined.devices.pause(mac),

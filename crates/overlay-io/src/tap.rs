@@ -51,6 +51,12 @@ pub enum OpenError {
     /// The kernel has no TUN/TAP.
     #[error("/dev/net/tun cannot be opened: load the kernel module `tun`, and run this as root")]
     NoDriver(#[source] io::Error),
+    /// There is no such TAP that stays without a program.
+    #[error("there is no persistent TAP `{0}`")]
+    Absent(String),
+    /// Another program has the TAP.
+    #[error("the TAP `{0}` is in use by another program")]
+    InUse(String),
     /// Somebody has such a device, or may not make it.
     #[error("the network device `{name}` cannot be made")]
     Refused {
@@ -61,10 +67,12 @@ pub enum OpenError {
     },
 }
 
-/// A TAP that this process has made. It is gone when this is dropped.
+/// A TAP that this process reads and writes.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
+    /// It was there before, and stays when this is dropped. One that this process has made is gone then.
+    is_adopted: bool,
     offloads: Offloads,
     /// Segments that the kernel has refused since it took one.
     refused_tcp: AtomicU8,
@@ -77,15 +85,38 @@ impl Tap {
     /// # Errors
     /// If the name cannot be, or the kernel refuses.
     pub fn new(name: &str) -> Result<Self, OpenError> {
-        let wanted = request(name).ok_or_else(|| OpenError::Name(name.to_owned()))?;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty());
-        let file = file.map_err(|error| OpenError::NoDriver(error.into()))?;
-        // SAFETY: the request is live, and as long as the call reads.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
-        check(result).map_err(|source| OpenError::Refused { name: name.to_owned(), source })?;
-        let offloads = Offloads::NONE;
-        Ok(Self { file, offloads, refused_tcp: AtomicU8::new(0), refused_udp: AtomicU8::new(0) })
+        let (file, plugged) = open(name, libc::IFF_TUN_EXCL)?;
+        plugged.map_err(|source| OpenError::Refused { name: name.to_owned(), source })?;
+        Ok(Self::new_of(file))
+    }
+
+    /// Takes the device `name` in the network namespace of the calling thread, which was made to stay without a program
+    /// (`ip tuntap add NAME mode tap`). It has no offloads.
+    ///
+    /// # Errors
+    /// If there is none, or another program has it.
+    pub fn adopt(name: &str) -> Result<Self, OpenError> {
+        let (file, plugged) = open(name, 0)?;
+        plugged.map_err(|source| match source.raw_os_error() {
+            Some(libc::EBUSY) => OpenError::InUse(name.to_owned()),
+            // It is no TAP, or one with several queues.
+            Some(libc::EINVAL) => OpenError::Absent(name.to_owned()),
+            _ => OpenError::Refused { name: name.to_owned(), source },
+        })?;
+        let refused = |source| OpenError::Refused { name: name.to_owned(), source };
+        let mut tap = Self::new_of(file);
+        // One that the call has made goes again.
+        if !tap.is_persistent().map_err(refused)? {
+            return Err(OpenError::Absent(name.to_owned()));
+        }
+        tap.is_adopted = true;
+        tap.forget_former_program().map_err(refused)?;
+        Ok(tap)
+    }
+
+    fn new_of(file: OwnedFd) -> Self {
+        let (refused_tcp, refused_udp) = (AtomicU8::new(0), AtomicU8::new(0));
+        Self { file, is_adopted: false, offloads: Offloads::NONE, refused_tcp, refused_udp }
     }
 
     /// Says which offloads are used from now on.
@@ -105,14 +136,37 @@ impl Tap {
     /// # Errors
     /// If it is gone.
     pub fn name(&self) -> io::Result<String> {
+        let answer = self.about()?;
+        let bytes = answer.ifr_name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+    }
+
+    fn about(&self) -> io::Result<libc::ifreq> {
         // SAFETY: zeroes are a value of the structure.
         let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
         // SAFETY: the answer is live, and as long as the call writes.
         check(unsafe {
             libc::ioctl(self.file.as_raw_fd(), libc::TUNGETIFF as libc::Ioctl, &raw mut answer)
         })?;
-        let bytes = answer.ifr_name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
-        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+        Ok(answer)
+    }
+
+    /// Whether it stays without a program.
+    fn is_persistent(&self) -> io::Result<bool> {
+        let answer = self.about()?;
+        // SAFETY: the call has written this one.
+        let flags = unsafe { answer.ifr_ifru.ifru_flags };
+        Ok(libc::c_int::from(flags) & libc::IFF_PERSIST != 0)
+    }
+
+    /// Sets what the kernel keeps of the program that had it before: how long headers are, and what is left to it.
+    fn forget_former_program(&mut self) -> io::Result<()> {
+        /// Bytes of a `virtio_net_hdr`, as in a new TAP. Virtual machines take longer ones.
+        const HEADER: libc::c_int = 10;
+        let header = HEADER;
+        // SAFETY: the number is live, and as long as the call reads.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const header) })?;
+        self.set_offloads(Offloads::NONE)
     }
 
     /// Whether it takes segments longer than a frame, of UDP or of TCP.
@@ -155,18 +209,32 @@ impl Tap {
     }
 }
 
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if self.is_adopted {
+            // Whoever has it next may not take segments. Nothing can be done about one that is gone.
+            let _ = self.set_offloads(Offloads::NONE);
+        }
+    }
+}
+
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// Asks for a device `name`, of which nobody else has one; `None` if none can be called that.
-fn request(name: &str) -> Option<libc::ifreq> {
-    let mut request = named(name)?;
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    Some(request)
+/// Asks for a TAP `name`, with further flags: what it is read by, and whether that is one.
+fn open(name: &str, flags: libc::c_int) -> Result<(OwnedFd, io::Result<()>), OpenError> {
+    let mut wanted = named(name).ok_or_else(|| OpenError::Name(name.to_owned()))?;
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
+    wanted.ifr_ifru.ifru_flags = flags as libc::c_short;
+    let how = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open("/dev/net/tun", how, Mode::empty());
+    let file = file.map_err(|error| OpenError::NoDriver(error.into()))?;
+    // SAFETY: the request is live, and as long as the call reads.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
+    Ok((file, check(result)))
 }
 
 /// A request about the device `name`; `None` if none can be called that.

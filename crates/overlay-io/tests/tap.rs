@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -119,5 +119,96 @@ fn a_kernel_that_refuses_segments_gets_none_any_more() {
         refuse(1);
         tap.note_segment(true, true);
         assert!(!tap.takes_segments(true) && tap.takes_segments(false));
+    });
+}
+
+/// What the kernel says of the device `t0`.
+fn about() -> String {
+    let said = Command::new("ip").args(["-details", "address", "show", "dev", "t0"]).output().unwrap();
+    String::from_utf8(said.stdout).unwrap()
+}
+
+#[test]
+fn a_tap_that_was_there_before_is_taken_as_it_is_and_stays() {
+    isolated(|| {
+        ip("tuntap add dev t0 mode tap");
+        ip("link set t0 address 52:54:00:00:00:01 mtu 1300 up");
+        ip("addr add 10.9.0.1/24 dev t0");
+        ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev t0");
+        for _ in 0..2 {
+            let mut tap = Tap::adopt("t0").unwrap();
+            tap.set_offloads(Offloads::ALL).unwrap();
+            let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+            socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
+            let read = next_to(&tap, 7000);
+            assert_eq!(read.len(), 10 + 14 + 20 + 8 + 5);
+            assert_eq!(&read[10 + 6..10 + 12], [0x52, 0x54, 0, 0, 0, 1]);
+            assert!(matches!(Tap::adopt("t0"), Err(OpenError::InUse(_))));
+            drop(tap);
+            let about = about();
+            let kept = ["52:54:00:00:00:01", "mtu 1300", "10.9.0.1/24"];
+            assert!(kept.iter().all(|kept| about.contains(kept)), "{about}");
+        }
+    });
+}
+
+/// Whether the kernel sends segments of TCP to `t0` that are longer than a frame.
+fn takes_segments() -> bool {
+    /// `ETHTOOL_GTSO` (`linux/ethtool.h`).
+    const QUESTION: u32 = 0x1e;
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let mut answer = [QUESTION, 0];
+    // SAFETY: zeroes are a value of the structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[..2].copy_from_slice(&[b't', b'0'].map(u8::cast_signed));
+    request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
+    // SAFETY: the request and what it points to are live, and as long as the call reads and writes.
+    let asked =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
+    assert_eq!(asked, 0, "{}", io::Error::last_os_error());
+    answer[1] != 0
+}
+
+#[test]
+fn what_a_virtual_machine_has_set_is_set_anew_and_left_as_in_a_new_tap() {
+    /// Longer than what a TAP has at first.
+    const HEADER: libc::c_int = 12;
+    isolated(|| {
+        let header = HEADER;
+        ip("tuntap add dev t0 mode tap vnet_hdr");
+        let before = Tap::adopt("t0").unwrap();
+        // SAFETY: the number is live, and as long as the call reads.
+        let set =
+            unsafe { libc::ioctl(before.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const header) };
+        assert_eq!(set, 0);
+        drop(before);
+        let mut tap = Tap::adopt("t0").unwrap();
+        let mut header = 0;
+        // SAFETY: the number is live, and as long as the call writes.
+        let read = unsafe { libc::ioctl(tap.as_fd().as_raw_fd(), libc::TUNGETVNETHDRSZ, &raw mut header) };
+        assert_eq!((read, header), (0, 10));
+        tap.set_offloads(Offloads::ALL).unwrap();
+        assert!(takes_segments());
+        drop(tap);
+        assert!(!takes_segments());
+    });
+}
+
+#[test]
+fn what_is_no_persistent_tap_is_not_taken() {
+    isolated(|| {
+        assert!(matches!(Tap::adopt("t0"), Err(OpenError::Absent(_))));
+        assert!(about().is_empty(), "none was made");
+        for made in [
+            "link add t0 type bridge",
+            "tuntap add dev t0 mode tun",
+            "tuntap add dev t0 mode tap multi_queue",
+        ] {
+            ip(made);
+            assert!(matches!(Tap::adopt("t0"), Err(OpenError::Absent(_))), "{made}");
+            ip("link del t0");
+        }
+        let _own = Tap::new("t0").unwrap();
+        assert!(matches!(Tap::adopt("t0"), Err(OpenError::InUse(_))));
     });
 }

@@ -90,6 +90,7 @@ impl Device {
                 (NetDeviceKind::Station, None, address, Some(mtu))
             }
             DeviceKind::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
+            DeviceKind::Adopted { mtu, .. } => (NetDeviceKind::Station, None, None, Some(mtu)),
         };
         NetDevice {
             name: self.name.clone(),
@@ -97,6 +98,7 @@ impl Device {
             kind,
             bridge,
             netns: self.kind.netns().map(str::to_owned),
+            adopted: matches!(self.kind, DeviceKind::Adopted { .. }),
             address,
             mtu_bytes,
             failure: None,
@@ -132,6 +134,22 @@ pub enum DeviceKind {
         /// Its MTU, in bytes.
         mtu: u32,
     },
+    /// A station's: a persistent TAP of the host, which has its MAC already, and keeps what else it has.
+    Adopted {
+        /// The network namespace in which it is, as [`Self::Contained`] has it.
+        netns: Option<String>,
+        /// The MTU, in bytes, that it had when it was plugged in.
+        mtu: u32,
+    },
+}
+
+/// A persistent TAP of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundTap {
+    /// Its MAC.
+    pub mac: Mac,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
 }
 
 impl DeviceKind {
@@ -140,6 +158,7 @@ impl DeviceKind {
     pub fn netns(&self) -> Option<&str> {
         match self {
             Self::Contained { netns, .. } => Some(netns),
+            Self::Adopted { netns, .. } => netns.as_deref(),
             Self::Station { .. } | Self::Proxy { .. } => None,
         }
     }
@@ -192,6 +211,13 @@ pub enum Question {
     Matrix {
         /// In how many seconds.
         window_s: u64,
+    },
+    /// Is there a persistent TAP already?
+    Look {
+        /// By this name.
+        device: String,
+        /// In the network namespace of this name, or in the node's own.
+        netns: Option<String>,
     },
     /// Make this device, and plug it in.
     Attach(Device),

@@ -216,6 +216,8 @@ pub enum Answer {
     Net(Box<api::NetHostState>),
     /// Where MACs are.
     Macs(Vec<api::NetMac>),
+    /// The TAP that is there.
+    Tap(Option<net::FoundTap>),
     /// Who has sent how much to whom.
     Flows(Vec<api::NetFlow>),
     /// The instance's command could not be started, and nothing of the instance is left.

@@ -639,7 +639,10 @@ fn changes_of_the_overlay_say_in_json_what_was_changed() {
         r#"{"net_laid":{"version":7,"center":"h1","hosts":3,"links":2,"links_added":1,"links_changed":0,"links_removed":4}}"#,
         "\n"
     );
-    const ATTACHED: &str = "{\"net_attached\":{\"mac\":\"02:00:00:00:00:01\"}}\n";
+    const ATTACHED: &str =
+        "{\"net_attached\":{\"mac\":\"02:00:00:00:00:01\",\"mtu_bytes\":1300,\"adopted\":true}}\n";
+    const PROXY: &str =
+        "{\"net_attached\":{\"mac\":\"02:00:00:00:00:01\",\"mtu_bytes\":null,\"adopted\":false}}\n";
     let laid = r#""version":7,"center":"h1","hosts":3,"links":2,"links_added":1,"links_changed":0,"links_removed":4}"#;
     let cases = [
         ("layout star", LAID, format!(r#"{{"shape":"star","plain":false,{laid}"#)),
@@ -648,12 +651,12 @@ fn changes_of_the_overlay_say_in_json_what_was_changed() {
         (
             "attach h1 tap1 --address 10.88.0.1/24",
             ATTACHED,
-            r#"{"host":"h1","device":"tap1","kind":"station","mac":"02:00:00:00:00:01","bridge":null,"netns":null,"address":"10.88.0.1/24","mtu_bytes":1400}"#.into(),
+            r#"{"host":"h1","device":"tap1","kind":"station","mac":"02:00:00:00:00:01","bridge":null,"netns":null,"adopted":true,"address":"10.88.0.1/24","mtu_bytes":1300}"#.into(),
         ),
         (
             "proxy h1 --bridge br0",
-            ATTACHED,
-            r#"{"host":"h1","device":"transhume0","kind":"proxy","mac":"02:00:00:00:00:01","bridge":"br0","netns":null,"address":null,"mtu_bytes":null}"#.into(),
+            PROXY,
+            r#"{"host":"h1","device":"transhume0","kind":"proxy","mac":"02:00:00:00:00:01","bridge":"br0","netns":null,"adopted":false,"address":null,"mtu_bytes":null}"#.into(),
         ),
         ("detach h1 tap1", "\"done\"\n", r#"{"host":"h1","device":"tap1","away":false}"#.into()),
         ("detach h1 tap1", "\"net_forgotten\"\n", r#"{"host":"h1","device":"tap1","away":true}"#.into()),

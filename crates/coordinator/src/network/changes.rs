@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::moves::HostName;
-use api::{Event, Failure, NetChange, NetLaid, Purpose, Shape};
+use api::{Event, Failure, NetChange, NetDevice, NetLaid, Purpose, Shape};
 use overlay::Mac;
 use overlay::mac::InvalidMac;
-use rpc::net::{DeviceKind, Question, ToNode};
+use rpc::net::{self, DeviceKind, FoundTap, Question, ToNode};
 use rpc::wire::Answer;
 use store::DeviceKey;
 
@@ -18,6 +18,9 @@ use crate::failure;
 
 /// How long a node may take to make a device.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The MTU of a device in bytes if nothing else is said: what a datagram carries on most paths.
+const MTU: u32 = 1400;
 
 /// Makes a change, and waits until it is in use.
 pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, Failure> {
@@ -35,18 +38,19 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             change(cluster, |inner| inner.network.plan().remove_link(&a, &b)).await.map(Event::NetLaid)
         }
         NetChange::Attach { host, device, purpose, mac } => {
-            let mac = mac.map(|mac| own_mac(&mac)).transpose()?;
-            let kind = kind_for(purpose)?;
-            if matches!(kind, DeviceKind::Proxy { .. }) {
+            let wanted = Wanted { purpose, mac: mac.map(|mac| own_mac(&mac)).transpose()? };
+            if let Purpose::Station { netns: Some(netns), .. } = &wanted.purpose {
+                check_netns(netns)?;
+            }
+            if matches!(wanted.purpose, Purpose::Proxy { .. }) {
                 lay_first(cluster, &host).await?;
             }
             let host = member(cluster, &host).await?;
-            if let Some(mac) = mac {
-                check_unseen(cluster, mac).await?;
-            }
+            let (kind, mac) = decide(cluster, &host, &device, wanted).await?;
             let attached = attach(cluster.clone(), host, device, kind, mac);
-            let mac = whole(async { attached.await.map_err(not_attached) }).await?.to_string();
-            Ok(Event::NetAttached { mac })
+            let NetDevice { mac, mtu_bytes, adopted, .. } =
+                whole(async { attached.await.map_err(not_attached) }).await?.describe();
+            Ok(Event::NetAttached { mac, mtu_bytes, adopted })
         }
         NetChange::Detach { host, device } => {
             let name = HostName::new(&host).map_err(|_| failure::no_host(&host))?;
@@ -151,16 +155,67 @@ async fn whole<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
 }
 
-/// What a device is that is for `purpose`.
-fn kind_for(purpose: Purpose) -> Result<DeviceKind, Failure> {
-    Ok(match purpose {
-        Purpose::Station { address, mtu, netns: None } => DeviceKind::Station { address, mtu },
-        Purpose::Station { address, mtu, netns: Some(netns) } => {
-            check_netns(&netns)?;
-            DeviceKind::Contained { netns, address, mtu }
-        }
-        Purpose::Proxy { bridge } => DeviceKind::Proxy { bridge },
-    })
+/// A device that somebody wants.
+struct Wanted {
+    purpose: Purpose,
+    mac: Option<Mac>,
+}
+
+/// What becomes of a device that is wanted on `host`, and the MAC that it is to have: a TAP that is there already is plugged in as it
+/// is.
+async fn decide(
+    cluster: &Arc<Cluster>,
+    host: &HostName,
+    name: &str,
+    wanted: Wanted,
+) -> Result<(DeviceKind, Option<Mac>), Failure> {
+    let Wanted { purpose, mac } = wanted;
+    cluster.lock().check_new(&devices::key(host, name), mac)?;
+    let (address, mtu, netns) = match purpose {
+        Purpose::Proxy { bridge } => return Ok((DeviceKind::Proxy { bridge }, mac)),
+        Purpose::Station { address, mtu, netns } => (address, mtu, netns),
+    };
+    let look = Question::Look { device: name.to_owned(), netns: netns.clone() };
+    let found = match cluster.ask_net(host, look, DEVICE_LIMIT).await? {
+        Answer::Tap(found) => found,
+        _ => None,
+    };
+    if let Some(found) = found {
+        check_kept(name, found, address.as_deref(), mtu, mac)?;
+    }
+    let mac = found.map(|found| found.mac).or(mac);
+    if let Some(mac) = mac {
+        check_unseen(cluster, mac).await?;
+    }
+    let new = mtu.unwrap_or(MTU);
+    let kind = match (found, netns) {
+        (Some(FoundTap { mtu, .. }), netns) => DeviceKind::Adopted { netns, mtu },
+        (None, Some(netns)) => DeviceKind::Contained { netns, address, mtu: new },
+        (None, None) => DeviceKind::Station { address, mtu: new },
+    };
+    Ok((kind, mac))
+}
+
+/// Checks that nothing else is wanted of a TAP that is there than what it has: it may be in use.
+fn check_kept(
+    name: &str,
+    found: FoundTap,
+    address: Option<&str>,
+    mtu: Option<u32>,
+    mac: Option<Mac>,
+) -> Result<(), Failure> {
+    let other = if address.is_some() {
+        "keeps the addresses that it has: leave out `--address`"
+    } else if mac.is_some_and(|mac| mac != found.mac) {
+        "keeps its MAC: leave out `--mac`"
+    } else if mtu.is_some_and(|mtu| mtu != found.mtu) {
+        "keeps its MTU: leave out `--mtu`"
+    } else {
+        return Ok(());
+    };
+    let FoundTap { mac, mtu } = found;
+    let what = format!("the TAP {name} is there already, with the MAC {mac} and an MTU of {mtu}");
+    Err(Failure::new(what, format!("it {other}; or take another name")))
 }
 
 /// Checks that a network namespace can have this name: it is a file's in one folder, and an argument of `ip`.
@@ -209,22 +264,19 @@ fn not_attached(error: AskError) -> Failure {
     }
 }
 
-/// Notes a device, and has the node of `host` make it. Returns its MAC. One of which that does not say whether it has stays noted: it may be in use.
+/// Notes a device, and has the node of `host` make it. Returns what was made. One of which that does not say whether it has stays noted: it may be in use.
 pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
     name: String,
     kind: DeviceKind,
     mac: Option<Mac>,
-) -> Result<Mac, AskError> {
+) -> Result<net::Device, AskError> {
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
-        inner.check_whole()?;
-        inner.store.ready().map_err(|error| failure::of_store(&error))?;
-        mac.map_or(Ok(()), |mac| inner.devices.check_mac(mac))?;
+        inner.check_new(&key, mac)?;
         inner.devices.begin(&key)?;
-        inner.devices.check_free(&key).inspect_err(|_| inner.devices.end(&key))?;
         let added = inner.devices.add(&inner.store, &key, kind, mac);
         added.map_err(|error| cluster.not_written(inner, error))?
     };
@@ -239,7 +291,17 @@ pub(super) async fn attach(
     } else if let Err(failure) = take_away(&cluster, inner, &host, &key) {
         tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
     }
-    asked.map(|_| device.mac)
+    asked.map(|_| device.for_node(&name))
+}
+
+impl Inner {
+    /// Checks that a device can be noted at `key`, where none is, with a MAC that none has, if it is to have a certain one.
+    fn check_new(&self, key: &DeviceKey, mac: Option<Mac>) -> Result<(), Failure> {
+        self.check_whole()?;
+        self.store.ready().map_err(|error| failure::of_store(&error))?;
+        mac.map_or(Ok(()), |mac| self.devices.check_mac(mac))?;
+        self.devices.check_free(key)
+    }
 }
 
 /// Whatever became of the host, the device is not the overlay's any more: its node hears of it when it is back.
@@ -270,7 +332,7 @@ mod tests {
 
     use api::NetMac;
 
-    use super::super::played::{Played, World, attach};
+    use super::super::played::{Played, Said, World, attach};
     use super::*;
 
     fn detach(host: &str, device: &str) -> NetChange {
@@ -316,24 +378,72 @@ mod tests {
 
     /// The wish for tap2 at h2 with this MAC.
     fn with_mac(text: &str) -> NetChange {
-        let purpose = Purpose::Station { address: None, mtu: 1400, netns: None };
+        let purpose = Purpose::Station { address: None, mtu: None, netns: None };
         let mac = Some(text.to_owned());
         NetChange::Attach { host: "h2".into(), device: "tap2".into(), purpose, mac }
     }
 
     #[test]
     fn a_namespace_is_named_as_ip_names_it() {
-        let kind = |netns: &str| {
-            kind_for(Purpose::Station { address: None, mtu: 1400, netns: Some(netns.to_owned()) })
-        };
-        let contained = DeviceKind::Contained { netns: "web-1.x".into(), address: None, mtu: 1400 };
-        assert_eq!(kind("web-1.x"), Ok(contained));
+        assert_eq!(check_netns("web-1.x"), Ok(()));
         for bad in
             ["", ".", "..", "../../proc/1/ns/net", "/run/netns/web", "-batch", "a\nb", &"x".repeat(256)]
         {
-            let failure = kind(bad).unwrap_err();
+            let failure = check_netns(bad).unwrap_err();
             assert!(failure.message.contains("no network namespace can be called"), "{failure:?}");
         }
+    }
+
+    /// Answers at a node that it has `found` a TAP.
+    async fn say_found(node: &mut Played, found: FoundTap) {
+        loop {
+            if let Said::Question(number, Question::Look { .. }) = node.hear().await {
+                return node.answer(number, Ok(Answer::Tap(Some(found))));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tap_that_is_there_is_plugged_in_as_it_is_and_does_not_move() {
+        let world = World::new().await;
+        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+        world.lay(&mut [&mut h1, &mut h2]).await;
+        let found = FoundTap { mac: Mac([0x52, 0x54, 0, 0, 0, 1]), mtu: 1300 };
+        let wanted = |address: Option<&str>, mtu, mac: Option<&str>| {
+            let address = address.map(str::to_owned);
+            let purpose = Purpose::Station { address, mtu, netns: Some("web".into()) };
+            NetChange::Attach {
+                host: "h2".into(),
+                device: "vm1".into(),
+                purpose,
+                mac: mac.map(str::to_owned),
+            }
+        };
+        for (other, option) in [
+            (wanted(Some("10.88.0.1/24"), None, None), "`--address`"),
+            (wanted(None, Some(1400), None), "`--mtu`"),
+            (wanted(None, None, Some("52:54:00:00:00:02")), "`--mac`"),
+        ] {
+            let (refused, ()) = tokio::join!(world.change(other), say_found(&mut h2, found));
+            let failure = refused.unwrap_err();
+            assert!(
+                failure.message.contains("is there already") && failure.help.contains(option),
+                "{failure:?}"
+            );
+        }
+        let told = async {
+            say_found(&mut h2, found).await;
+            tokio::join!(say_where(&mut h1, None), say_where(&mut h2, None));
+            h2.grant().await
+        };
+        let (attached, asked) = tokio::join!(world.change(wanted(None, Some(1300), None)), told);
+        let mac = found.mac.to_string();
+        assert_eq!(attached, Ok(Event::NetAttached { mac, mtu_bytes: Some(1300), adopted: true }));
+        let kind = DeviceKind::Adopted { netns: Some("web".into()), mtu: 1300 };
+        assert_eq!(asked, Question::Attach(net::Device { name: "vm1".into(), mac: found.mac, kind }));
+        let away = NetChange::Move { host: "h2".into(), device: "vm1".into(), to: "h1".into() };
+        let failure = world.change(away).await.unwrap_err();
+        assert!(failure.message.contains("stays there"), "{failure:?}");
     }
 
     /// Answers at a node where a MAC is.
@@ -377,7 +487,10 @@ mod tests {
             h2.grant().await
         };
         let (attached, asked) = tokio::join!(world.change(with_mac(mac)), free);
-        assert_eq!(attached, Ok(Event::NetAttached { mac: mac.into() }));
+        assert_eq!(
+            attached,
+            Ok(Event::NetAttached { mac: mac.into(), mtu_bytes: Some(1400), adopted: false })
+        );
         let Question::Attach(device) = asked else { panic!("{asked:?}") };
         assert_eq!(device.mac.to_string(), mac);
     }
@@ -413,12 +526,18 @@ mod tests {
 
     /// Lets a change fail because it cannot be written, though there seemed to be room.
     async fn break_with(wanted: NetChange) {
-        let (world, _h1) = full().await;
+        let (world, mut h1) = full().await;
         let elsewhere = tempfile::NamedTempFile::new().unwrap();
         std::fs::remove_file(world.path("store.reserve")).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), world.path("store.reserve")).unwrap();
         fill(&world.path("more"));
-        let failure = world.change(wanted).await.unwrap_err();
+        let changed = async {
+            tokio::select! {
+                changed = world.change(wanted) => changed,
+                (_, question) = h1.hear_question() => panic!("{question:?}"),
+            }
+        };
+        let failure = changed.await.unwrap_err();
         assert!(failure.message.contains("store"), "{failure:?}");
         let broken = tokio::time::timeout(DEVICE_LIMIT, world.cluster.broken()).await.unwrap();
         assert!(broken.to_string().contains("No space left on device"), "{broken}");

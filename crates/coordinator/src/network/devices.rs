@@ -219,7 +219,7 @@ impl Devices {
     fn free_mac(&self, (host, name): &DeviceKey, kind: &DeviceKind) -> Mac {
         let first = match kind {
             // A station's, and nobody's from a factory.
-            DeviceKind::Station { .. } | DeviceKind::Contained { .. } => 0x02,
+            DeviceKind::Station { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => 0x02,
             // A bridge takes over the lowest MAC that is in it unless it has one of its own: not ours.
             DeviceKind::Proxy { .. } => 0xfe,
         };
@@ -233,6 +233,11 @@ impl Devices {
 }
 
 impl Device {
+    /// Whether it is a TAP that its host has had before.
+    pub fn is_adopted(&self) -> bool {
+        matches!(self.kind, DeviceKind::Adopted { .. })
+    }
+
     /// Whether it is of this kind.
     pub fn is(&self, kind: &DeviceKind) -> bool {
         self.kind == *kind
@@ -246,10 +251,11 @@ impl Device {
     /// Where it is, if it is a station: behind `node`.
     pub fn entry(&self, node: NodeId) -> Option<Entry> {
         let address = match &self.kind {
-            DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => address,
+            DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => address.as_ref(),
+            DeviceKind::Adopted { .. } => None,
             DeviceKind::Proxy { .. } => return None,
         };
-        let address = address.as_ref().and_then(|address| address.split('/').next()?.parse::<IpAddr>().ok());
+        let address = address.and_then(|address| address.split('/').next()?.parse::<IpAddr>().ok());
         let addresses = address.into_iter().collect();
         Some(Entry { mac: self.mac, node, port: None, epoch: self.epoch, addresses })
     }

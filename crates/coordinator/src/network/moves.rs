@@ -84,6 +84,13 @@ impl Move {
             Failure::new(format!("{name} is a proxy, whose LAN does not move"), way_out)
         };
         device.entry(number).ok_or_else(no_station)?;
+        if device.is_adopted() {
+            let what = format!("{name} was there before it was plugged in on {from}, and stays there");
+            return Err(Failure::new(
+                what,
+                "plug in one of the overlay's own, which can move: `transhume net attach`",
+            ));
+        }
         inner.devices.check_free(&new_key)?;
         inner.devices.begin(&old_key)?;
         inner.devices.begin(&new_key).inspect_err(|_| inner.devices.end(&old_key))?;

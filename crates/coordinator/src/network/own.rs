@@ -90,7 +90,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
     let Wanted { device, kind, former } = wanted;
     let fits = |kind: &DeviceKind| match kind {
         DeviceKind::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
-        DeviceKind::Proxy { .. } | DeviceKind::Contained { .. } => false,
+        DeviceKind::Proxy { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => false,
     };
     if device.len() > LONGEST_NAME || !fits(&kind) {
         return Err(Failure::new("such a device cannot be made", "choose a shorter name").into());

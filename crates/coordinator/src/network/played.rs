@@ -134,7 +134,7 @@ impl World {
 
 /// A wish for a station's device.
 pub fn attach(host: &str, device: &str) -> NetChange {
-    let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: 1400, netns: None };
+    let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: None, netns: None };
     NetChange::Attach { host: host.into(), device: device.into(), purpose, mac: None }
 }
 
@@ -178,11 +178,13 @@ impl Played {
         }
     }
 
-    /// The next question, and its number.
+    /// The next question, and its number, but for one whether there is a TAP: there is none.
     pub async fn hear_question(&mut self) -> (u64, Question) {
         loop {
-            if let Said::Question(number, question) = self.hear().await {
-                return (number, question);
+            match self.hear().await {
+                Said::Question(number, Question::Look { .. }) => self.answer(number, Ok(Answer::Tap(None))),
+                Said::Question(number, question) => return (number, question),
+                Said::Order(_) => {}
             }
         }
     }

@@ -113,7 +113,9 @@ impl Devices {
         }
         let port = self.free_port()?;
         let kind = match device.kind {
-            DeviceKind::Station { .. } | DeviceKind::Contained { .. } => PortKind::Instance,
+            DeviceKind::Station { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => {
+                PortKind::Instance
+            }
             DeviceKind::Proxy { .. } => PortKind::Lan,
         };
         let attached = self.plane.command(|switch, _, _| {

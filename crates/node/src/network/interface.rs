@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::namespace::{Identity, Namespace};
+use overlay::Mac;
 use overlay_io::tap::{Offloads, OpenError, Tap};
-use rpc::net::{Device, DeviceKind};
+use rpc::net::{Device, DeviceKind, FoundTap};
 use rpc::wire::reason;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -23,46 +24,109 @@ pub struct Interface {
     pub namespace: Option<Identity>,
 }
 
+/// The persistent TAP `name` in the network namespace of this name, or in the node's own, if there is one.
+///
+/// # Errors
+/// As [`reason`] makes them, if it cannot be looked, or the TAP is none that can be plugged in.
+pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, String> {
+    netns.map(Namespace::open).transpose()?;
+    // It fails where there is no such device.
+    let Ok(about) = ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await else {
+        return Ok(None);
+    };
+    let Some(link) = link_in(&about) else { return Ok(None) };
+    let tap = link.linkinfo.and_then(|info| serde_json::from_value::<TapInfo>(info.info_data?).ok());
+    let Some(tap) = tap.filter(|tap| tap.kind == "tap" && tap.persist) else { return Ok(None) };
+    if tap.multi_queue {
+        let what = format!("{name} is a TAP with several queues, which cannot be plugged in");
+        let way_out = format!("make it with one: `ip tuntap add dev {name} mode tap`");
+        return Err(reason(&what, &way_out));
+    }
+    Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu }))
+}
+
+/// Takes a persistent TAP, which is to have `mac`. Returns it with its MTU in bytes.
+async fn adopt(
+    name: &str,
+    mac: Mac,
+    namespace: Option<&Namespace>,
+    offloads: Offloads,
+) -> Result<(Tap, u32), String> {
+    let netns = namespace.map(Namespace::name);
+    let found = look(name, netns).await?.ok_or_else(|| absent(name))?;
+    if found.mac != mac {
+        let what = format!("{name} has the MAC {} now, not {mac} as when it was plugged in", found.mac);
+        let way_out = format!(
+            "give it that (`ip link set dev {name} address {mac}`), or plug it in anew: `transhume net detach`, \
+             `transhume net attach`"
+        );
+        return Err(reason(&what, &way_out));
+    }
+    let tap = open(namespace, offloads, || Tap::adopt(name))?;
+    ip_in(netns, &["link", "set", "dev", name, "up"]).await?;
+    Ok((tap, found.mtu))
+}
+
+fn absent(name: &str) -> String {
+    let way_out =
+        format!("make it: `ip tuntap add dev {name} mode tap`; or take it away: `transhume net detach`");
+    reason(&format!("there is no persistent TAP {name} any more"), &way_out)
+}
+
 /// Makes `device`, with `offloads`, which the kernel does right.
 ///
 /// # Errors
 /// As [`reason`] makes them.
 pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, String> {
     let Device { name, mac, kind } = device;
-    let mac = mac.to_string();
     let namespace = kind.netns().map(Namespace::open).transpose()?;
-    let make = || open(name, offloads);
-    let tap = namespace.as_ref().map_or_else(|| Ok(make()), |namespace| namespace.enter(make))??;
+    let new = || open(namespace.as_ref(), offloads, || Tap::new(name));
     let ip = async |arguments: &[&str]| ip_in(kind.netns(), arguments).await;
-    let mtu = match kind {
+    let mac_text = mac.to_string();
+    let (tap, mtu) = match kind {
         DeviceKind::Station { address, mtu } | DeviceKind::Contained { address, mtu, .. } => {
-            ip(&["link", "set", "dev", name, "address", &mac, "mtu", &mtu.to_string(), "up"]).await?;
+            let tap = new()?;
+            ip(&["link", "set", "dev", name, "address", &mac_text, "mtu", &mtu.to_string(), "up"]).await?;
             if let Some(address) = address {
                 ip(&["address", "add", address, "dev", name]).await?;
             }
-            *mtu
+            (tap, *mtu)
         }
         DeviceKind::Proxy { bridge } => {
+            let tap = new()?;
             // The LAN and the device have to share the MTU.
             let mtu = mtu_of_bridge(bridge).await?;
-            let to = ["address", &mac, "mtu", &mtu.to_string(), "master", bridge, "up"];
+            let to = ["address", &mac_text, "mtu", &mtu.to_string(), "master", bridge, "up"];
             ip(&[&["link", "set", "dev", name], &to[..]].concat()).await?;
-            mtu
+            (tap, mtu)
         }
+        DeviceKind::Adopted { .. } => adopt(name, *mac, namespace.as_ref(), offloads).await?,
     };
     let namespace = namespace.map(|namespace| namespace.identity()).transpose()?;
     Ok(Interface { tap, mtu, namespace })
 }
 
-fn open(name: &str, offloads: Offloads) -> Result<Tap, String> {
-    let mut tap = Tap::new(name).map_err(|error| {
+/// Opens a TAP in a network namespace, or in the node's own.
+fn open(
+    namespace: Option<&Namespace>,
+    offloads: Offloads,
+    open: impl FnOnce() -> Result<Tap, OpenError> + Send,
+) -> Result<Tap, String> {
+    let opened = match namespace {
+        Some(namespace) => namespace.enter(open)?,
+        None => open(),
+    };
+    let mut tap = opened.map_err(|error| {
         let way_out = match &error {
             OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
-            OpenError::Name(_) | OpenError::NoDriver(_) => "",
+            OpenError::InUse(_) => {
+                "plug in another device, and put both into a bridge; or end that program first, as a virtual machine"
+            }
+            OpenError::Name(_) | OpenError::NoDriver(_) | OpenError::Absent(_) => "",
         };
         reason(&with_source(&error), way_out)
     })?;
-    tap.set_offloads(offloads).map_err(|error| format!("{name}: {error}"))?;
+    tap.set_offloads(offloads).map_err(|error| error.to_string())?;
     Ok(tap)
 }
 
@@ -79,17 +143,36 @@ async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
     // Not from /sys, which may show another network namespace.
     let about =
         ip(&["-json", "link", "show", "dev", bridge, "type", "bridge"]).await.map_err(|_| no_bridge())?;
-    mtu_in(&about).ok_or_else(no_bridge)
+    link_in(&about).map(|link| link.mtu).ok_or_else(no_bridge)
 }
 
-/// The MTU of the first link in what `ip -json link` says.
-fn mtu_in(about: &[u8]) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Link {
-        mtu: Option<u32>,
-    }
-    let links: Vec<Link> = serde_json::from_slice(about).ok()?;
-    links.first()?.mtu
+/// What `ip -json -details link` says of a link.
+#[derive(Deserialize)]
+struct Link {
+    address: String,
+    mtu: u32,
+    linkinfo: Option<LinkInfo>,
+}
+
+/// Said with `-details`, of links that are no hardware's.
+#[derive(Deserialize)]
+struct LinkInfo {
+    /// Other fields for each kind of link.
+    info_data: Option<serde_json::Value>,
+}
+
+/// What is said of a TUN or TAP.
+#[derive(Deserialize)]
+struct TapInfo {
+    #[serde(rename = "type")]
+    kind: String,
+    persist: bool,
+    multi_queue: bool,
+}
+
+/// The first link of which `ip` has said something.
+fn link_in(about: &[u8]) -> Option<Link> {
+    serde_json::from_slice::<Vec<Link>>(about).ok()?.into_iter().next()
 }
 
 /// Runs `ip` in the network namespace of this name, or in the node's own, and returns what it says.

@@ -45,6 +45,11 @@ impl Namespace {
         }
     }
 
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Calls `inside` in it.
     ///
     /// # Errors

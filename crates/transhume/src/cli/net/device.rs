@@ -16,6 +16,9 @@ use crate::output;
 ///
 /// The device is a TAP: the host itself uses it, or a bridge, a container or a VM. It is there again when the host's node is
 /// restarted.
+///
+/// A TAP of that name that is there already, as `ip tuntap add` makes them, is plugged in as it is: it keeps its MAC, MTU, addresses and
+/// bridge, and stays when it is detached. No other program may have it open, as a running virtual machine has.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
@@ -37,9 +40,9 @@ pub struct Attach {
     /// The network namespace of the host in which the device is to be, as `ip netns` lists it [default: the node's own]
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
-    /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower
-    #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(68..=65521))]
-    mtu: u32,
+    /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower [default: 1400]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65521))]
+    mtu: Option<u32>,
     /// Writes what was changed as JSON; failures go to standard error, as JSON
     #[arg(long)]
     json: bool,
@@ -89,6 +92,7 @@ struct Attached {
     mac: String,
     bridge: Option<String>,
     netns: Option<String>,
+    adopted: bool,
     address: Option<String>,
     mtu_bytes: Option<u32>,
 }
@@ -126,18 +130,16 @@ fn attach(
 ) -> Result<ExitCode> {
     let request =
         NetChange::Attach { host: host.clone(), device: device.clone(), purpose: purpose.clone(), mac };
-    let mac = match change(target, request, json)? {
-        Event::NetAttached { mac } => mac,
+    let (mac, mtu_bytes, adopted) = match change(target, request, json)? {
+        Event::NetAttached { mac, mtu_bytes, adopted } => (mac, mtu_bytes, adopted),
         event => return Err(unexpected(&event)),
     };
     if json {
-        let (kind, bridge, netns, address, mtu_bytes) = match purpose {
-            Purpose::Station { address, mtu, netns } => {
-                (NetDeviceKind::Station, None, netns, address, Some(mtu))
-            }
-            Purpose::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None, None),
+        let (kind, bridge, netns, address) = match purpose {
+            Purpose::Station { address, netns, .. } => (NetDeviceKind::Station, None, netns, address),
+            Purpose::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
         };
-        output::json(&Attached { host, device, kind, mac, bridge, netns, address, mtu_bytes })?;
+        output::json(&Attached { host, device, kind, mac, bridge, netns, adopted, address, mtu_bytes })?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -74,7 +74,10 @@ fn row(Listed { host, state, device }: &Listed<'_>) -> [String; 10] {
     [
         (*host).to_owned(),
         device.name.clone(),
-        device.kind.name().into(),
+        match (device.kind, device.adopted) {
+            (kind, false) => kind.name().into(),
+            (kind, true) => format!("{}, adopted", kind.name()),
+        },
         text(&device.bridge),
         text(&device.netns),
         text(&device.address),
@@ -103,6 +106,7 @@ mod tests {
             kind: NetDeviceKind::Station,
             bridge: None,
             netns: Some("web".into()),
+            adopted: false,
             address: Some("10.88.0.1/24".into()),
             mtu_bytes: Some(1400),
             failure: None,
@@ -130,21 +134,26 @@ mod tests {
             ..station()
         };
         let failed = NetDevice { failure: Some("no room".into()), mtu_bytes: None, ..station() };
-        let hosts = [answering(vec![station(), proxy, failed, NetDevice { open: false, ..station() }])];
+        let hosts = [answering(vec![
+            station(),
+            proxy,
+            failed,
+            NetDevice { open: false, adopted: true, ..station() },
+        ])];
         let devices = listed(&hosts);
         let (mac, address) = ("02:00:00:00:00:01", "10.88.0.1/24");
         let expected = [
             ["h1", "tap1", "station", NOTHING, "web", address, "1400", mac, "up", "0"],
             ["h1", "tap1", "proxy", "br0", NOTHING, NOTHING, "1400", mac, "blocked 4 s", "2"],
             ["h1", "tap1", "station", NOTHING, "web", address, NOTHING, mac, "failed: no room", "0"],
-            ["h1", "tap1", "station", NOTHING, "web", address, "1400", mac, "moving", "0"],
+            ["h1", "tap1", "station, adopted", NOTHING, "web", address, "1400", mac, "moving", "0"],
         ];
         assert_eq!(devices.iter().map(row).collect::<Vec<_>>(), expected);
         assert_eq!(
             serde_json::to_value(&devices[1]).unwrap(),
             json!({
                 "host": "h1", "state": "blocked", "name": "tap1", "mac": mac, "kind": "proxy", "bridge": "br0",
-                "netns": null, "address": null, "mtu_bytes": 1400, "failure": null, "open": true, "blocked_s": 4, "loops": 2,
+                "netns": null, "adopted": false, "address": null, "mtu_bytes": 1400, "failure": null, "open": true, "blocked_s": 4, "loops": 2,
             })
         );
     }
