@@ -27,8 +27,8 @@ pub use client::{Client, ClientError};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
-    Carrier, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid, NetLink, NetMac,
-    NetStatus, NetTunnel, Network, Purpose, Shape,
+    Carrier, DEFAULT_MTU, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid,
+    NetLink, NetMac, NetStatus, NetTunnel, Network, Purpose, Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{

@@ -59,6 +59,9 @@ pub enum NetChange {
     },
 }
 
+/// A station's MTU in bytes, if nothing else is said: what a datagram carries on most paths.
+pub const DEFAULT_MTU: u32 = 1400;
+
 /// What a network device is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,7 +70,7 @@ pub enum Purpose {
     Station {
         /// Its address with its prefix, as `10.88.0.1/24`.
         address: Option<String>,
-        /// Its MTU, in bytes: 1400 unless it is said, or the device was there before.
+        /// Its MTU, in bytes; else it is [`DEFAULT_MTU`], or that of a device that was there before.
         mtu: Option<u32>,
         /// The network namespace of the host, by its name, in which the device is to be; else it is in the node's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]

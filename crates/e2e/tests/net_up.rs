@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, NetLink};
+use api::{Host, NetLink, NetStatus};
 use e2e::artifacts;
 use e2e::program::{Ended, Program};
 use e2e::signal::Signal;
@@ -307,6 +307,53 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     first.wait_for(LIMIT, |line| line.contains("--join").then_some(()))?;
     first.signal(libc::SIGINT)?;
     first.end(LIMIT)?.success().map(drop)
+}
+
+/// What a machine's metrics are at this address; an error if they cannot be read.
+fn metrics(machine: &Machine, address: &str) -> Result<String> {
+    const READ: &str =
+        "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", READ, &format!("http://{address}/metrics")]);
+    Ok(machine.network.start(&mut command)?.end(LIMIT)?.success()?.lines.join("\n"))
+}
+
+#[test]
+fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said() -> Result<()> {
+    const METRICS: &str = "192.0.2.2:9464";
+    let _alone = e2e::alone();
+    let world = World::new(2)?;
+    let (_first, join) = world.first()?;
+    let offloads = || -> Result<Vec<String>> {
+        let status = world.ask(&["net", "status", "--json"])?.success()?.lines.concat();
+        let status: NetStatus = serde_json::from_str(&status)?;
+        let found = status.hosts.into_iter().find(|host| host.name == "b").and_then(|host| host.state);
+        Ok(found.context("b does not answer")?.offloads)
+    };
+    let has_mtu = |mtu: u32| -> Result<()> {
+        let mut command = Command::new("ip");
+        command.args(["link", "show", "dev", "transhume0"]);
+        let about = world.machines[1].network.start(&mut command)?.end(LIMIT)?.success()?.lines.concat();
+        ensure!(about.contains(&format!(" mtu {mtu} ")), "{about}");
+        Ok(())
+    };
+    let options = ["--mtu", "1300", "--without", "udp-gro,udp-segment", "--metrics", METRICS];
+    let second = world.up(1, &[&words(&join)[..], &options].concat())?;
+    let mut running = second;
+    for _ in 0..2 {
+        has_mtu(1300)?;
+        let left = offloads()?;
+        ensure!(!left.iter().any(|name| name.starts_with("udp-g") || name == "udp-segment"), "{left:?}");
+        ensure!(metrics(&world.machines[1], METRICS)?.contains("transhume_overlay_device_up"));
+        kill(running)?;
+        running = world.up(1, &[])?;
+    }
+    kill(running)?;
+    let _running = world.up(1, &["--mtu", "1350", "--without", "none", "--metrics", "none"])?;
+    has_mtu(1350)?;
+    ensure!(offloads()?.iter().any(|name| name == "udp-segment"), "{:?}", offloads()?);
+    ensure!(metrics(&world.machines[1], METRICS).is_err());
+    Ok(())
 }
 
 #[test]

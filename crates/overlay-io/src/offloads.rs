@@ -55,6 +55,12 @@ impl Offload {
             Self::Kernel => "kernel",
         }
     }
+
+    /// The one that is called `name`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::EACH.into_iter().find(|offload| offload.name() == name)
+    }
 }
 
 impl Offloads {

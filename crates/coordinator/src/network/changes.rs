@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::moves::HostName;
-use api::{Event, Failure, NetChange, NetDevice, NetLaid, Purpose, Shape};
+use api::{DEFAULT_MTU, Event, Failure, NetChange, NetDevice, NetLaid, Purpose, Shape};
 use overlay::Mac;
 use overlay::mac::InvalidMac;
 use rpc::net::{self, DeviceKind, FoundTap, Question, ToNode};
@@ -18,9 +18,6 @@ use crate::failure;
 
 /// How long a node may take to make a device.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
-
-/// The MTU of a device in bytes if nothing else is said: what a datagram carries on most paths.
-const MTU: u32 = 1400;
 
 /// Makes a change, and waits until it is in use.
 pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, Failure> {
@@ -187,7 +184,7 @@ async fn decide(
     if let Some(mac) = mac {
         check_unseen(cluster, mac).await?;
     }
-    let new = mtu.unwrap_or(MTU);
+    let new = mtu.unwrap_or(DEFAULT_MTU);
     let kind = match (found, netns) {
         (Some(FoundTap { mtu, .. }), netns) => DeviceKind::Adopted { netns, mtu },
         (None, Some(netns)) => DeviceKind::Contained { netns, address, mtu: new },

@@ -98,10 +98,7 @@ impl Arguments {
 /// Reads the name of an offload.
 fn offload() -> impl TypedValueParser<Value = Offload> {
     let names = Offload::EACH.map(Offload::name);
-    PossibleValuesParser::new(names).try_map(|name| {
-        let found = Offload::EACH.into_iter().find(|offload| offload.name() == name);
-        found.ok_or("it is no offload")
-    })
+    PossibleValuesParser::new(names).try_map(|name| Offload::named(&name).ok_or("it is no offload"))
 }
 
 /// How long a host that is very busy may take to start a command.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use api::{Event, NetChange, NetDeviceKind, Purpose};
 use clap::Args;
+use clap::builder::RangedI64ValueParser;
 use serde::Serialize;
 
 use super::change;
@@ -41,7 +42,7 @@ pub struct Attach {
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower [default: 1400]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65521))]
+    #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u32>,
     /// Writes what was changed as JSON; failures go to standard error, as JSON
     #[arg(long)]
@@ -161,6 +162,11 @@ impl Detach {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// An MTU that a TAP can have, in bytes.
+pub fn mtu() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(68..=65521)
 }
 
 /// An address with its prefix, as `ip` takes it.

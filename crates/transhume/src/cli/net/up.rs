@@ -11,11 +11,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use api::DEFAULT_MTU;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use coordinator::{CoordinatorOptions, Enrolment};
 use moves::HostName;
 use node::{Device, NodeOptions, Progress};
-use overlay_io::offloads::Offloads;
+use overlay_io::offloads::{Offload, Offloads};
 use rpc::COORDINATOR;
 use rpc::token::JoinToken;
 use tokio::runtime::Runtime;
@@ -30,8 +32,8 @@ use crate::precedence;
 use state::{Folder, Role, Settings};
 use told::{Told, join_command};
 
-/// The device's MTU: what a datagram carries on most paths.
-const MTU: u32 = 1400;
+/// What takes back what was given to an option before.
+const NONE: &str = "none";
 
 /// Joins machines by an overlay, with two commands and no other set-up
 ///
@@ -45,7 +47,8 @@ const MTU: u32 = 1400;
 #[command(
     mut_arg("levels", |levels| levels.default_value("warn")),
     after_help = "Examples:\n  transhume net up --listen 192.0.2.1:7700 --address 10.88.0.1/24\n  \
-                  transhume net up --join TOKEN --address 10.88.0.2/24\n  transhume net up"
+                  transhume net up --join TOKEN --address 10.88.0.2/24\n  transhume net up\n  \
+                  transhume net up --mtu 8900 --without kernel,udp-gro --metrics 127.0.0.1:9464"
 )]
 pub struct Arguments {
     /// The token with which this machine joins
@@ -60,6 +63,15 @@ pub struct Arguments {
     /// The network device's name [default: transhume0]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// The network device's MTU. What does not fit into a datagram between machines travels in parts, which is slower [default: 1400]
+    #[arg(long, value_name = "BYTES", value_parser = device::mtu())]
+    mtu: Option<u32>,
+    /// What the overlay does not leave to the kernel, which all else is tried for at first; `none` ends that again
+    #[arg(long, value_name = "OFFLOAD", value_delimiter = ',', value_parser = PossibleValuesParser::new(offloads()))]
+    without: Vec<String>,
+    /// Where Prometheus reads metrics, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them; `none` ends that again
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = metrics)]
+    metrics: Option<Metrics>,
     /// What this machine is called in the network [default: its host name]
     #[arg(long)]
     name: Option<String>,
@@ -71,6 +83,22 @@ pub struct Arguments {
     json: bool,
     #[command(flatten)]
     logging: Logging,
+}
+
+/// Where metrics are read, if anywhere.
+#[derive(Clone, Copy)]
+struct Metrics(Option<SocketAddr>);
+
+fn metrics(text: &str) -> std::result::Result<Metrics, String> {
+    match text.parse() {
+        Ok(address) => Ok(Metrics(Some(address))),
+        Err(_) if text == NONE => Ok(Metrics(None)),
+        Err(_) => Err(format!("an address with a port is needed, as 127.0.0.1:9464, or `{NONE}`")),
+    }
+}
+
+fn offloads() -> impl Iterator<Item = &'static str> {
+    Offload::EACH.map(Offload::name).into_iter().chain([NONE])
 }
 
 fn join_token(text: &str) -> std::result::Result<JoinToken, String> {
@@ -129,8 +157,18 @@ impl Arguments {
         };
         check_name(&name)?;
         let device = self.device.clone().unwrap_or_else(|| "transhume0".into());
-        let address = self.address.clone();
-        let settings = Settings { name, role, listen, device, former_device: None, address };
+        let settings = Settings {
+            name,
+            role,
+            listen,
+            device,
+            former_device: None,
+            address: None,
+            mtu: None,
+            without: Vec::new(),
+            metrics: None,
+        };
+        let settings = self.amend(settings);
         match &self.join {
             Some(token) => folder.join(&settings, token).await?,
             None => folder.found(&settings)?,
@@ -158,7 +196,7 @@ impl Arguments {
         if let Some(listen) = self.listen {
             settings.listen = if settings.role == Role::First { reachable(listen)? } else { listen };
         }
-        settings.address = self.address.clone().or(settings.address);
+        settings = self.amend(settings);
         if let Some(device) = self.device.as_ref().filter(|device| **device != before.device) {
             let former = std::mem::replace(&mut settings.device, device.clone());
             // One that was never there need not be taken away.
@@ -168,6 +206,19 @@ impl Arguments {
             folder.note(&settings)?;
         }
         Ok(settings)
+    }
+
+    /// The settings with what is said now of those that may change at any time.
+    fn amend(&self, mut settings: Settings) -> Settings {
+        settings.address = self.address.clone().or(settings.address);
+        settings.mtu = self.mtu.or(settings.mtu);
+        if !self.without.is_empty() {
+            settings.without = self.without.iter().filter(|name| *name != NONE).cloned().collect();
+        }
+        if let Some(Metrics(address)) = self.metrics {
+            settings.metrics = address;
+        }
+        settings
     }
 
     fn forgetting(&self) -> String {
@@ -275,9 +326,10 @@ fn node_options(
     let device = Device {
         name: settings.device.clone(),
         address: settings.address.clone(),
-        mtu: MTU,
+        mtu: settings.mtu.unwrap_or(DEFAULT_MTU),
         former: settings.former_device.clone(),
     };
+    let without: Vec<_> = settings.without.iter().filter_map(|name| Offload::named(name)).collect();
     Ok(NodeOptions {
         name: settings.name.clone(),
         listen,
@@ -287,8 +339,8 @@ fn node_options(
         engine: None,
         start_patience: Duration::ZERO,
         device: Some(device),
-        offloads: Offloads::ALL,
-        metrics: None,
+        offloads: Offloads::ALL.without(&without),
+        metrics: settings.metrics,
         progress,
     })
 }

@@ -36,6 +36,15 @@ pub struct Settings {
     pub former_device: Option<String>,
     /// The device's address with its prefix.
     pub address: Option<String>,
+    /// The device's MTU in bytes, if it is not the usual one.
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// The names of what is not left to the kernel.
+    #[serde(default)]
+    pub without: Vec<String>,
+    /// Where metrics are read, if anywhere.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The part of a machine.
@@ -234,7 +243,21 @@ mod tests {
             device: "transhume0".into(),
             former_device: None,
             address: Some("10.88.0.1/24".into()),
+            mtu: Some(1300),
+            without: vec!["kernel".into()],
+            metrics: Some("127.0.0.1:9464".parse().unwrap()),
         }
+    }
+
+    #[test]
+    fn what_was_noted_before_there_were_more_settings_is_understood() {
+        let (_directory, folder) = folder();
+        folder.found(&settings()).unwrap();
+        let noted = r#"{"name":"a","role":"first","listen":"192.0.2.1:7700","device":"transhume0","former_device":null,
+            "address":"10.88.0.1/24"}"#;
+        fs::write(folder.settings_file(), noted).unwrap();
+        let expected = Settings { mtu: None, without: vec![], metrics: None, ..settings() };
+        assert_eq!(folder.settings().unwrap(), Some(expected));
     }
 
     fn folder() -> (tempfile::TempDir, Folder) {
