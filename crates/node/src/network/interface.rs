@@ -30,9 +30,13 @@ pub struct Interface {
 /// As [`reason`] makes them, if it cannot be looked, or the TAP is none that can be plugged in.
 pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, String> {
     netns.map(Namespace::open).transpose()?;
-    // It fails where there is no such device.
-    let Ok(about) = ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await else {
-        return Ok(None);
+    let about = match ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await {
+        Ok(about) => about,
+        // There is no such device, or cannot be.
+        Err(said) if ["does not exist", "not a valid ifname"].iter().any(|words| said.contains(words)) => {
+            return Ok(None);
+        }
+        Err(said) => return Err(said),
     };
     let Some(link) = link_in(&about) else { return Ok(None) };
     let tap = link.linkinfo.and_then(|info| serde_json::from_value::<TapInfo>(info.info_data?).ok());
