@@ -5,20 +5,25 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::Epoch;
 use overlay::Mac;
 use overlay::switch::{Entry, PortId, PortKind};
 use overlay_io::plane::Plane;
-use overlay_io::tap::Offloads;
+use overlay_io::tap::{Offloads, Tap};
 use rpc::net::{Device, DeviceKind};
 use rpc::wire::reason;
+use tokio::time::sleep;
 
 use super::interface::{self, Interface};
 use super::namespace::Identity;
 
 /// The most devices of a host.
 const MOST: usize = 1024;
+
+/// How often it is looked whether a device is gone.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// See the module.
 pub struct Devices {
@@ -59,7 +64,7 @@ impl Devices {
     pub async fn set(&mut self, wanted: Vec<Device>, moving: &HashSet<Mac>) {
         let stays = |device: &Device| moving.contains(&device.mac) || wanted.contains(device);
         for name in self.names(|present| !stays(&present.device)) {
-            self.take_away(&name);
+            self.take_away(&name).await;
         }
         for device in wanted {
             if moving.contains(&device.mac) {
@@ -98,7 +103,7 @@ impl Devices {
         match self.present.get_mut(&name).and_then(|present| present.failure.take()) {
             None => Ok(()),
             Some(failure) => {
-                self.take_away(&name);
+                self.take_away(&name).await;
                 Err(failure)
             }
         }
@@ -143,7 +148,7 @@ impl Devices {
     async fn try_to_make(&mut self, name: &str) {
         let Some(present) = self.present.get_mut(name) else { return };
         // What is left of one that has gone.
-        self.plane.release(present.port);
+        release(&self.plane, present.port).await;
         (present.mtu, present.namespace) = (None, None);
         let made = interface::make(&present.device, self.offloads).await;
         let served = made.and_then(|Interface { tap, mtu, namespace }| {
@@ -159,10 +164,11 @@ impl Devices {
         present.failure = failure;
     }
 
-    fn take_away(&mut self, name: &str) {
+    async fn take_away(&mut self, name: &str) {
         if let Some(present) = self.present.remove(name) {
             // What was kept for a station that does not come goes back to where it is.
             let _ = self.plane.command(|switch, _, parcels| switch.abort(present.device.mac, parcels));
+            release(&self.plane, present.port).await;
             self.plane.unplug(present.port);
         }
     }
@@ -218,5 +224,45 @@ impl Devices {
         let is_free = |port: &u16| !self.present.values().any(|present| present.port.0 == *port);
         let free = (1..=MOST as u16).find(is_free).map(PortId);
         free.ok_or_else(|| reason(&format!("{MOST} devices are plugged in"), "take some away first"))
+    }
+}
+
+/// Takes the network device of `port` away, if there is one.
+async fn release(plane: &Plane, port: PortId) {
+    if let Some(tap) = plane.release(port) {
+        destroy(tap).await;
+    }
+}
+
+/// Ends when the device of `tap` is gone, and its name free: a thread of the plane may be about to do something with it.
+async fn destroy(mut tap: Arc<Tap>) {
+    while let Err(shared) = Arc::try_unwrap(tap) {
+        tap = shared;
+        sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_still_looked_at_is_waited_for() {
+        const NAME: &str = "st0";
+        let namespace = fabric::netns::create().expect("a network namespace: these tests run as root");
+        let inside = || {
+            let tap = Arc::new(Tap::new(NAME).unwrap());
+            let looked_at = tap.clone();
+            let looking = std::thread::spawn(move || {
+                std::thread::sleep(10 * LOOK);
+                drop(looked_at);
+            });
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(destroy(tap));
+            let again = Tap::new(NAME);
+            looking.join().unwrap();
+            again.map(drop).unwrap();
+        };
+        fabric::netns::enter(std::os::fd::AsFd::as_fd(&namespace), inside).unwrap();
     }
 }
