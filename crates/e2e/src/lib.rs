@@ -11,6 +11,7 @@
 //! * [`ucx`]: UCX's benchmark as it is installed.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
+//! * [`namespace`]: network namespaces of a test's own.
 //! * [`interrupt`]: what becomes of labs when their maker is interrupted.
 //! * [`travel`]: programs whose instances take turns in moving.
 //! * [`fault`]: what goes wrong in a lab, and how it is mended.
@@ -20,6 +21,7 @@ pub mod check;
 pub mod fault;
 pub mod interrupt;
 pub mod mpi;
+pub mod namespace;
 pub mod overlay;
 pub mod pair;
 pub mod perftest;

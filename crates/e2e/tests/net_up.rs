@@ -1,7 +1,6 @@
 //! `transhume net up` on machines that have nothing but an address: network namespaces, plugged to one switch.
 
 use std::fs;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use api::{Host, NetLink, NetStatus};
 use e2e::artifacts;
+use e2e::namespace::Namespace;
 use e2e::program::{Ended, Program};
 use e2e::signal::Signal;
 
@@ -20,23 +20,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const FIRST: &str = "192.0.2.1:7700";
 const COORDINATOR_PORT: &str = "7700";
 const NODE_PORT: &str = "7701";
-
-/// A network namespace, gone with its last process and this.
-struct Namespace(OwnedFd);
-
-impl Namespace {
-    fn new() -> Result<Self> {
-        Ok(Self(fabric::netns::create()?))
-    }
-
-    fn start(&self, command: &mut Command) -> Result<Program> {
-        fabric::netns::enter(self.0.as_fd(), || Program::start(command))?
-    }
-
-    fn ip(&self, line: &str) -> Result<()> {
-        self.start(Command::new("ip").args(line.split(' ')))?.end(LIMIT)?.success().map(drop)
-    }
-}
 
 /// A machine, by its name.
 struct Machine {
@@ -57,7 +40,7 @@ impl World {
         let switch = Namespace::new()?;
         switch.ip("link add name br0 type bridge forward_delay 0")?;
         switch.ip("link set dev br0 up")?;
-        let there = format!("/proc/{}/fd/{}", std::process::id(), switch.0.as_raw_fd());
+        let there = switch.path();
         let plug = |(number, name): (usize, &'static str)| {
             let network = Namespace::new()?;
             network.ip("link set dev lo up")?;
@@ -299,7 +282,7 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     network.ip("link add name transhume0 type bridge")?;
     says(&["--listen", FIRST], &["transhume0", "take another name"])?;
     // The port is another program's.
-    let listener = fabric::netns::enter(network.0.as_fd(), || std::net::TcpListener::bind(FIRST))??;
+    let listener = network.enter(|| std::net::TcpListener::bind(FIRST))??;
     says(&["--device", "up0"], &[FIRST, "take another port"])?;
     drop(listener);
     // Others have not heard of it yet, so there is a token although it is not the first attempt.
