@@ -37,7 +37,7 @@ bench-verbs: setup build ## Compare the user-space device with UCX and libfabric
 bench-move: setup build ## Measure the blackout of moves against plain CRIU
 	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
 
-bench-net: build ## Compare the overlay with wireguard-go, VXLAN, OpenVPN, tinc, n2n and socat (some 6 minutes)
+bench-net: build ## Compare the overlay with wireguard-go, VXLAN, OpenVPN, tinc, n2n and socat, and move a station (some 9 minutes)
 	@scripts/setup.sh bench-net
 	@$(SUDO) target/release/bench-net $(BENCH_FLAGS)
 

@@ -6,6 +6,7 @@
 //! * [`ping`]: round trips of small datagrams.
 //! * [`comparison`]: all of them in turn.
 //! * [`upkeep`]: what it costs while nothing is carried.
+//! * [`moved`]: stations that move.
 //! * [`table`]: what people see of it.
 
 use std::net::Ipv4Addr;
@@ -13,6 +14,7 @@ use std::net::Ipv4Addr;
 pub mod comparison;
 pub mod ground;
 pub mod measure;
+pub mod moved;
 pub mod peer;
 pub mod ping;
 pub mod table;
@@ -24,7 +26,10 @@ pub const SENDER: &str = "h1";
 /// The host that receives.
 pub const RECEIVER: &str = "h2";
 
-/// The overlay's way on which datagrams are not sealed.
+/// The overlay's way on which datagrams are sealed.
+pub const SEALED: &str = "overlay";
+
+/// The one on which they are not.
 pub const PLAIN: &str = "overlay, plain";
 
 /// A way from the sender to the receiver.

@@ -83,6 +83,15 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The least value that so much of all, of 0 to 1, is not above; 0 of none.
+#[must_use]
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).or(sorted.last()).copied().unwrap_or(0.0)
+}
+
 /// Digits beyond the thousandth are noise.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
@@ -97,6 +106,15 @@ mod tests {
         assert!((median(&[3.0, 1.0, 100.0]) - 3.0).abs() < f64::EPSILON);
         assert!((median(&[4.0, 1.0, 2.0, 100.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_quantile_is_one_of_the_values() {
+        let values: Vec<_> = (1..=200).rev().map(f64::from).collect();
+        for (share, expected) in [(0.0, 1.0), (0.5, 100.0), (0.99, 198.0), (1.0, 200.0)] {
+            assert!((quantile(&values, share) - expected).abs() < f64::EPSILON, "{share}");
+        }
+        assert!(quantile(&[], 0.5).abs() < f64::EPSILON);
     }
 
     #[test]

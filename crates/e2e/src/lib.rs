@@ -11,12 +11,14 @@
 //! * [`ucx`]: UCX's benchmark as it is installed.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
+//! * [`asked`]: a station that is asked all the time, while it moves.
 //! * [`namespace`]: network namespaces of a test's own.
 //! * [`interrupt`]: what becomes of labs when their maker is interrupted.
 //! * [`travel`]: programs whose instances take turns in moving.
 //! * [`fault`]: what goes wrong in a lab, and how it is mended.
 
 pub mod artifacts;
+pub mod asked;
 pub mod check;
 pub mod fault;
 pub mod interrupt;

@@ -1,4 +1,4 @@
-//! `make bench-net`: the overlay between two hosts against other overlays, on the same path.
+//! `make bench-net`: the overlay between two hosts against other overlays, on the same path, and stations that move.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use bench::net::Missing;
 use bench::net::comparison::Comparison;
 use bench::net::ground::Ground;
 use bench::net::measure::{self, QUANTITIES};
+use bench::net::moved;
 use bench::net::peer::{Peer, Running};
 use bench::net::table::Table;
 use bench::net::upkeep;
@@ -25,6 +26,9 @@ struct Options {
     /// Who is compared with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Peer::value_variants().to_vec())]
     peers: Vec<Peer>,
+    /// How often a station is moved on each kind of link
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
+    moves: u16,
     /// Only what has this in its name, as `latency`
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
@@ -33,11 +37,43 @@ struct Options {
 /// How long the overlay may take until something comes through.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+}
+
 fn main() -> Result<()> {
     let options = Options::parse();
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    let is_complete = compare(&options, &mut rows, &mut missing)?;
+    if options.wants(moved::NAME) {
+        add(&mut rows, moved::rows(options.moves)?);
+    }
+    missing.iter().for_each(|missing| println!("{}", missing.in_words()));
+    report::print_with_missing("net", &rows, &missing)?;
+    ensure!(is_complete, "not all of the overlay could be measured");
+    Ok(())
+}
+
+/// Shows rows, and keeps them.
+fn add(rows: &mut Vec<Row>, more: impl IntoIterator<Item = Row>) {
+    for row in more {
+        println!("{}", row.in_words());
+        rows.push(row);
+    }
+}
+
+/// What is measured between two hosts. Returns whether all of the overlay could be.
+fn compare(options: &Options, rows: &mut Vec<Row>, missing: &mut Vec<Missing>) -> Result<bool> {
+    let quantities: Vec<_> =
+        QUANTITIES.into_iter().filter(|quantity| options.wants(&quantity.name())).collect();
+    let wants_upkeep = upkeep::NAMES.into_iter().any(|name| options.wants(name));
+    if quantities.is_empty() && !wants_upkeep {
+        return Ok(true);
+    }
     let ground = Ground::new()?;
-    let mut missing = Vec::new();
-    let peers = start(&ground, &options.peers, &mut missing);
+    let peers = start(&ground, &options.peers, missing);
     let (bare, [ours, plain]) = (ground.bare()?, ground.overlay()?);
     measure::wait(&ground, &ours, READY_LIMIT).context("the overlay carries nothing")?;
     let names = options.peers.iter().map(|peer| peer.name());
@@ -45,23 +81,18 @@ fn main() -> Result<()> {
     let paths = [bare, ours, plain].into_iter().chain(peers.iter().map(|peer| peer.path.clone())).collect();
     let comparison = Comparison { ground: &ground, paths, runs: options.runs, seconds: options.seconds };
     println!("{}", table.heading());
-    let mut rows: Vec<Row> = Vec::new();
-    let mut complete = true;
-    for quantity in QUANTITIES.into_iter().filter(|quantity| quantity.name().contains(&options.only)) {
-        let figures = comparison.measure(quantity, &mut missing)?;
+    let mut is_complete = true;
+    for quantity in quantities {
+        let figures = comparison.measure(quantity, missing)?;
         println!("{}", table.line(&figures));
-        complete &= figures.ours().is_some();
+        is_complete &= figures.ours().is_some();
         rows.extend(figures.rows());
     }
-    ground.prepare(&comparison.paths[1])?;
-    for row in upkeep::rows(&ground)? {
-        println!("{}", row.in_words());
-        rows.push(row);
+    if wants_upkeep {
+        ground.prepare(&comparison.paths[1])?;
+        add(rows, upkeep::rows(&ground)?);
     }
-    missing.iter().for_each(|missing| println!("{}", missing.in_words()));
-    report::print_with_missing("net", &rows, &missing)?;
-    ensure!(complete, "not all of the overlay could be measured");
-    Ok(())
+    Ok(is_complete)
 }
 
 /// Starts those that can be started.

@@ -18,7 +18,7 @@ use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
 use lab::layout;
 
-use super::{PLAIN, Path, RECEIVER, SENDER};
+use super::{PLAIN, Path, RECEIVER, SEALED, SENDER};
 
 /// How long a tool may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ impl Ground {
     pub fn overlay(&self) -> Result<[Path; 2]> {
         let address = address_in(0, RECEIVER)?;
         let path = |name, sealed| Path { name, address, sealed: Some(sealed) };
-        Ok([path("overlay", true), path(PLAIN, false)])
+        Ok([path(SEALED, true), path(PLAIN, false)])
     }
 
     /// Makes ready what `path` needs.

@@ -14,6 +14,9 @@ use super::ground::{Ground, TAP};
 use super::{RECEIVER, SENDER};
 use crate::report::Row;
 
+/// What the rows are called.
+pub const NAMES: [&str; 2] = ["an idle node of the overlay", "memory of 10000 learned MACs"];
+
 /// For how long nothing is carried.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -55,8 +58,8 @@ pub fn rows(ground: &Ground) -> Result<[Row; 2]> {
     }
     let grown = memory(node)?.saturating_sub(empty) as f64 * f64::from(SHOWN) / f64::from(STATIONS);
     Ok([
-        Row::alone("an idle node of the overlay".into(), &[share * 100.0], "% CPU"),
-        Row::alone(format!("memory of {SHOWN} learned MACs"), &[grown / 1024.0], "KiB"),
+        Row::alone(NAMES[0].into(), &[share * 100.0], "% CPU"),
+        Row::alone(NAMES[1].into(), &[grown / 1024.0], "KiB"),
     ])
 }
 
