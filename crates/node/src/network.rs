@@ -65,8 +65,8 @@ pub struct Network {
     orders: mpsc::UnboundedSender<Order>,
     own: OwnDevice,
     traffic: Traffic,
-    /// Told when a tunnel stands.
-    connected: Notify,
+    /// Told when a tunnel's connection stands, or is lost.
+    changed: Notify,
     /// Told when the coordinator is to say all anew, as it does to who connects.
     pub renewal: Notify,
 }
@@ -152,9 +152,9 @@ impl Network {
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
-        let (joined, connected, renewal) = (Mutex::default(), Notify::new(), Notify::new());
+        let (joined, changed, renewal) = (Mutex::default(), Notify::new(), Notify::new());
         let (own, traffic) = (OwnDevice::new(own), Traffic::new()?);
-        let network = Self { address, offloads, joined, sessions, orders, own, traffic, connected, renewal };
+        let network = Self { address, offloads, joined, sessions, orders, own, traffic, changed, renewal };
         Ok((network, Orders(given)))
     }
 
@@ -210,14 +210,14 @@ impl Node {
     async fn report_installed(self: Arc<Self>, version: Version, neighbours: HashMap<HostName, Neighbour>) {
         let standing = async {
             loop {
-                let mut connected = std::pin::pin!(self.network.connected.notified());
-                connected.as_mut().enable();
+                let mut changed = std::pin::pin!(self.network.changed.notified());
+                changed.as_mut().enable();
                 let joined = self.network.lock().await;
-                if joined.as_ref().is_none_or(|joined| joined.tunnels.stand(&neighbours)) {
+                if joined.as_ref().is_none_or(|joined| joined.tunnels.all_stand(&neighbours)) {
                     return;
                 }
                 drop(joined);
-                connected.await;
+                changed.await;
             }
         };
         if timeout(PATIENCE, standing).await.is_err() {

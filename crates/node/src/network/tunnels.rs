@@ -1,7 +1,8 @@
 //! Connections to the hosts to which this one sends directly.
 //!
-//! The host with the higher number dials: it came later, and may be one that can only dial out. The connection is there to agree
-//! on datagrams' keys, to carry them where UDP is blocked, and to notice that the other node is another one.
+//! The host with the higher number dials: it came later, and may be one that can only dial out. The other one dials, too, when it has
+//! waited in vain: it may be that one. Of two connections that of the higher number stays. A connection is there to agree on
+//! datagrams' keys, to carry them where UDP is blocked, and to notice that the other node is another one.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ use rpc::wire::Opening;
 use rpc::{Stream, frame};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::fallback::{OverTls, take_in};
 use crate::node::Node;
@@ -32,6 +33,9 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
 /// Before a host is dialled again: at first, and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// For how long there is no connection until the host with the lower number dials, too: less than a topology waits for it.
+const TURN: Duration = Duration::from_secs(1);
 
 /// What a datagram may be where the kernel does not say it: what every path carries.
 const SAFE: usize = 1200;
@@ -53,21 +57,33 @@ struct Entry {
     neighbour: Neighbour,
     /// The connection that stands.
     connection: Option<Connection>,
-    /// What dials, if this host does.
-    dialling: Option<AbortHandle>,
+    /// What dials when there is none.
+    dialling: AbortHandle,
 }
 
 /// A connection on which keys were agreed. When this is dropped it is closed, so that the other end notices.
 struct Connection {
     session: u32,
+    /// The host with the higher number has dialled.
+    is_first: bool,
     _closes: oneshot::Sender<()>,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        if let Some(dialling) = &self.dialling {
-            dialling.abort();
+        self.dialling.abort();
+    }
+}
+
+impl Entry {
+    /// Notes `connection`, in the place of one that there is. False if it gives way to that: both hosts have dialled.
+    fn note(&mut self, connection: Connection) -> bool {
+        let is_first = |connection: &Connection| connection.is_first;
+        let gives_way = !connection.is_first && self.connection.as_ref().is_some_and(is_first);
+        if !gives_way {
+            self.connection = Some(connection);
         }
+        !gives_way
     }
 }
 
@@ -85,9 +101,8 @@ impl Tunnels {
             if self.0.get(host).is_some_and(|entry| entry.neighbour == *neighbour) {
                 continue;
             }
-            let dials = me > neighbour.node;
-            let dialling =
-                dials.then(|| tokio::spawn(own.clone().keep_dialling(host.clone())).abort_handle());
+            let patience = if me > neighbour.node { Duration::ZERO } else { TURN };
+            let dialling = tokio::spawn(own.clone().keep_dialling(host.clone(), patience)).abort_handle();
             let entry = Entry { neighbour: *neighbour, connection: None, dialling };
             let before = self.0.insert(host.clone(), entry).map(|entry| entry.neighbour.node);
             // With the same node it goes on as was agreed on until there is another agreement.
@@ -108,17 +123,23 @@ impl Tunnels {
     }
 
     /// Whether the connections to all `neighbours` stand.
-    pub fn stand(&self, neighbours: &HashMap<HostName, Neighbour>) -> bool {
-        let stands = |host| self.0.get(host).is_some_and(|entry| entry.connection.is_some());
-        neighbours.keys().all(stands)
+    pub fn all_stand(&self, neighbours: &HashMap<HostName, Neighbour>) -> bool {
+        neighbours.keys().all(|host| self.stands(host))
+    }
+
+    /// Whether that to `host` does.
+    pub fn stands(&self, host: &HostName) -> bool {
+        self.0.get(host).is_some_and(|entry| entry.connection.is_some())
     }
 }
 
 impl Node {
-    async fn keep_dialling(self: Arc<Self>, host: HostName) {
+    /// Dials `host` whenever there has been no connection for as long as `patience` says.
+    async fn keep_dialling(self: Arc<Self>, host: HostName, patience: Duration) {
         let mut back_off = BACK_OFF.0;
         let mut complaint = None;
         loop {
+            self.await_turn_to_dial(&host, patience).await;
             match self.dial(&host).await {
                 // It stood.
                 Ok(()) => (back_off, complaint) = (BACK_OFF.0, None),
@@ -133,6 +154,24 @@ impl Node {
                 }
             }
             sleep(back_off).await;
+        }
+    }
+
+    /// Returns when there has been no connection to `host` for so long.
+    async fn await_turn_to_dial(&self, host: &HostName, patience: Duration) {
+        let mut missing_since = None;
+        loop {
+            let mut changed = std::pin::pin!(self.network.changed.notified());
+            changed.as_mut().enable();
+            if self.network.lock().await.as_ref().is_some_and(|joined| joined.tunnels.stands(host)) {
+                missing_since = None;
+                changed.await;
+            } else {
+                let since = *missing_since.get_or_insert_with(Instant::now);
+                if timeout_at(since + patience, changed).await.is_err() {
+                    return;
+                }
+            }
         }
     }
 
@@ -213,14 +252,17 @@ impl Node {
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
         let (closes, closing) = oneshot::channel();
-        entry.connection = Some(Connection { session, _closes: closes });
+        let is_first = (direction == Direction::FromDialer) == (joined.me > entry.neighbour.node);
+        if !entry.note(Connection { session, is_first, _closes: closes }) {
+            return Err(io::Error::other(format!("there is a connection to {host} already")));
+        }
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
         let node = entry.neighbour.node;
         match direction {
             Direction::FromDialer => joined.plane.connect(node, path, terms),
             Direction::FromListener => joined.plane.expect(node, path, terms),
         }
-        self.network.connected.notify_waiters();
+        self.network.changed.notify_waiters();
         Ok((closing, joined.plane.inlet(session)))
     }
 
@@ -230,5 +272,30 @@ impl Node {
         if let Some(entry) = entry {
             entry.connection.take_if(|connection| connection.session == session);
         }
+        self.network.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError::Closed;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn of_two_connections_that_stays_which_the_higher_host_has_dialled() {
+        let neighbour = Neighbour { node: NodeId(1), plain: false };
+        let dialling = tokio::spawn(async {}).abort_handle();
+        let mut entry = Entry { neighbour, connection: None, dialling };
+        let mut closings = HashMap::new();
+        let mut note = |session, is_first| {
+            let (closes, closing) = oneshot::channel();
+            closings.insert(session, closing);
+            entry.note(Connection { session, is_first, _closes: closes })
+        };
+        let noted = [(1, false), (2, false), (3, true), (4, false), (5, true)];
+        assert_eq!(noted.map(|(session, is_first)| note(session, is_first)), [true, true, true, false, true]);
+        let closed = |session: u32| closings.get_mut(&session).unwrap().try_recv() == Err(Closed);
+        assert_eq!([1, 2, 3, 4, 5].map(closed), [true, true, true, true, false]);
     }
 }
