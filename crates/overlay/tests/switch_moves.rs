@@ -77,6 +77,12 @@ fn the_destination_is_muted_until_it_resumes() {
     let early = link(LEFT, LEFT, Destination::Forwarded(ME));
     assert_eq!(forward(&mut switch, early, &to_one(1)).0, Verdict::Held, "others know already");
     assert_eq!(forward(&mut switch, From::Port(ONE), &to_one(0)).0, Verdict::Dropped(Reason::Muted));
+    let asked = forward(&mut switch, From::Port(ONE), &question(9));
+    assert!(
+        matches!(asked, (Verdict::Answered(_), ways) if ways.is_empty()),
+        "or it would wait for a second"
+    );
+    assert_eq!(forward(&mut switch, From::Port(ONE), &question(7)).0, Verdict::Dropped(Reason::Muted));
     let mut out = vec![];
     assert_eq!(switch.resume(mac(1), &mut out), Err(Refused::NotCommitted(mac(1))));
     push(&mut switch, &entry(1, ME, None, 2));

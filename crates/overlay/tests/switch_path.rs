@@ -234,25 +234,18 @@ fn arp_is_answered_for_instances_elsewhere_only() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
     push(&mut switch, &entry(9, LEFT, None, 1));
-    let request = |target: u8| {
-        let mut frame = frame(Mac::BROADCAST, mac(1))[..12].to_vec();
-        frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-        frame.extend(mac(1).0);
-        frame.extend([10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, target]);
-        frame
-    };
-    let (verdict, out) = forward(&mut switch, From::Port(ONE), &request(9));
+    let (verdict, out) = forward(&mut switch, From::Port(ONE), &question(9));
     let Verdict::Answered(answer) = verdict else { panic!("{verdict:?}") };
     assert_eq!((&answer[..6], &answer[6..12], out.len()), (&mac(1).0[..], &mac(9).0[..], 0));
-    assert_eq!(forward(&mut switch, From::Port(ONE), &request(7)).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &question(7)).0, Verdict::Flooded);
     push(&mut switch, &entry(2, ME, Some(ONE), 1));
     assert_eq!(
-        forward(&mut switch, From::Port(ONE), &request(2)).0,
+        forward(&mut switch, From::Port(ONE), &question(2)).0,
         Verdict::Flooded,
         "it is behind the same port"
     );
     assert!(switch.withdraw(mac(9), fabric::Epoch(2), NOW));
-    assert_eq!(forward(&mut switch, From::Port(ONE), &request(9)).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &question(9)).0, Verdict::Flooded);
     assert_eq!(switch.announcements(mac(1)).len(), 2);
     assert_eq!(switch.announcements(mac(9)).len(), 0);
 }

@@ -30,6 +30,9 @@ impl Switch {
             is_open?;
             return self.relay(port, &passing, out);
         }
+        if is_open == Err(Reason::Muted) {
+            return self.answer(port, &passing).map(Verdict::Answered).ok_or(Reason::Muted);
+        }
         is_open?;
         if is_notice(&front, frame.bytes) {
             return Err(Reason::Spoofed);
@@ -92,7 +95,8 @@ impl Switch {
         Err(Reason::Loop)
     }
 
-    /// The answer to a question for the MAC of an instance that is not behind the same port.
+    /// The answer to a question for the MAC of an instance that is not behind the same port. One that has yet to arrive gets it, too: who
+    /// is not answered asks again a second later only, and is silent as long.
     fn answer(&self, port: PortId, passing: &Passing<'_>) -> Option<Vec<u8>> {
         let question = Question::of(&passing.front, passing.frame.bytes)?;
         let (owner, managed) = self.managed.owner(question.target())?;

@@ -58,6 +58,15 @@ pub fn entry(number: u8, node: NodeId, port: Option<PortId>, epoch: u64) -> Entr
     Entry { mac: mac(number), node, port, epoch: Epoch(epoch), addresses }
 }
 
+/// Station 1 asks all by ARP for the MAC of station `target`.
+pub fn question(target: u8) -> Vec<u8> {
+    let mut frame = frame(Mac::BROADCAST, mac(1))[..12].to_vec();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(mac(1).0);
+    frame.extend([10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, target]);
+    frame
+}
+
 /// A switch that is told where a MAC is, and has nothing kept for it.
 pub fn push(switch: &mut Switch, entry: &Entry) {
     let mut out = vec![];
