@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// So many moves take half a minute on a machine that is busy.
-const MOVES: usize = 300;
+/// So many moves take some ten seconds on a machine that is busy.
+const MOVES: usize = 100;
 
 /// A device as `net devices --json` lists it.
 #[derive(Deserialize)]
