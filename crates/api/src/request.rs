@@ -188,7 +188,7 @@ pub enum State {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// Where its node listens, as `address:port`.
+    /// Where its node listens, as `address:port`; empty, if it was not connected since the coordinator began.
     pub address: String,
     /// Whether its node is connected to the coordinator.
     pub up: bool,

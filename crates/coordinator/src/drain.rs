@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use api::{DrainReport, DrainRequest, Event, Failure, MoveReport, MoveRequest, Outcome, PlannedMove, Stayed};
 use fabric::Vid;
-use moves::journal::MoveRecord;
+use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
 use rpc::wire;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
@@ -57,6 +57,11 @@ impl Drains {
     /// Whether nothing is to be started on `host`.
     pub fn contains(&self, host: &HostName) -> bool {
         self.hosts.contains_key(host)
+    }
+
+    /// All of them.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        self.hosts.keys()
     }
 
     fn begin(&mut self, host: &HostName) -> u64 {
@@ -110,6 +115,8 @@ fn begin(cluster: &Arc<Cluster>, request: &DrainRequest) -> Result<Events, Failu
             set_drained(cluster, &mut inner, &drain.host, true)?;
         }
         drain.number = inner.drains.begin(&drain.host);
+        // One that was under way ends.
+        cluster.move_over.notify_waiters();
         tokio::spawn(drain.run(cluster.clone(), user));
     }
     Ok(events)
@@ -140,6 +147,7 @@ pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
         // What is committed or over is not rolled back.
         let _ = moving::cancel_for(cluster, &mut inner, id, wire::reason(failure::CANCELLED, ""));
     }
+    cluster.move_over.notify_waiters();
     Ok(Event::Done)
 }
 
@@ -174,6 +182,8 @@ struct Drain {
 /// What was tried with instances that have not moved.
 #[derive(Default)]
 struct Tried {
+    /// Those of whose moves it is not known yet how they have ended.
+    under_way: BTreeSet<Vid>,
     hosts: HashMap<Vid, BTreeSet<HostName>>,
     failures: HashMap<Vid, Failure>,
 }
@@ -203,6 +213,7 @@ impl Drain {
     /// Makes moves until nothing is left to move.
     async fn run(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
         let (mut tried, mut moved, mut under_way) = (Tried::default(), 0, JoinSet::new());
+        let mut heard = Instant::now();
         // Who has gone away is told nothing.
         let tell = |event| drop(user.send(event));
         tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
@@ -212,16 +223,23 @@ impl Drain {
             for change in &mut changes {
                 change.as_mut().enable();
             }
-            for (vid, id, events) in self.begin_moves(&cluster, &mut tried, under_way.len()) {
+            for (vid, id, events) in self.begin_moves(&cluster, &mut tried) {
                 let user = user.clone();
-                under_way.spawn(async move { (vid, id, last_of(events, &user).await) });
+                under_way.spawn(async move { (vid, id, moving::last_of(events, &user).await) });
             }
-            if under_way.is_empty() && !self.is_awaited(&cluster.lock()) {
+            let is_there = cluster.lock().nodes.contains_key(&self.host);
+            if is_there {
+                heard = Instant::now();
+            }
+            // A host whose node was restarted is back in a moment.
+            let is_over = !self.is_awaited(&cluster.lock()) || heard.elapsed() > GATHERING;
+            if under_way.is_empty() && is_over {
                 break;
             }
             let [move_over, started, ended] = &mut changes;
             tokio::select! {
                 Some(Ok((vid, id, last))) = under_way.join_next() => {
+                    tried.under_way.remove(&vid);
                     cluster.lock().drains.forget(&self.host, id);
                     let Some(Event::Moved(report)) = last else { continue };
                     match failure_of(&report) {
@@ -233,21 +251,17 @@ impl Drain {
                 () = move_over => {}
                 () = started => {}
                 () = ended => {}
+                () = sleep(LOOK), if !is_there => {}
             }
         }
         tell(self.outcome(&cluster.lock(), moved, tried));
     }
 
-    /// Begins as many moves as may be made beside those that are `under_way`.
-    fn begin_moves(
-        &self,
-        cluster: &Cluster,
-        tried: &mut Tried,
-        under_way: usize,
-    ) -> Vec<(Vid, MoveId, Events)> {
+    /// Begins as many moves as may be made beside those that are under way.
+    fn begin_moves(&self, cluster: &Cluster, tried: &mut Tried) -> Vec<(Vid, MoveId, Events)> {
         let mut inner = cluster.lock();
         let mut begun = Vec::new();
-        while under_way + begun.len() < self.parallel
+        while tried.under_way.len() < self.parallel
             && let Some((vid, name, to)) = self.next(&inner, tried)
         {
             let request = MoveRequest { name, host: to.to_string(), dry_run: false };
@@ -255,6 +269,7 @@ impl Drain {
             match moving::begin(&mut inner, cluster, &request) {
                 Ok((id, events)) => {
                     inner.drains.note(&self.host, id);
+                    tried.under_way.insert(vid);
                     begun.push((vid, id, events));
                 }
                 Err(failure) => drop(tried.failures.insert(vid, failure)),
@@ -265,11 +280,12 @@ impl Drain {
 
     /// An instance that can be moved now, and a host where that was not tried yet.
     fn next(&self, inner: &Inner, tried: &Tried) -> Option<(Vid, String, HostName)> {
-        if !inner.drains.is_under_way(&self.host, self.number) {
+        if !inner.drains.is_under_way(&self.host, self.number) || !inner.nodes.contains_key(&self.host) {
             return None;
         }
         let destinations = self.destinations(inner, &HashMap::new());
-        self.left(inner).into_iter().filter(|(vid, _)| is_free(inner, *vid)).find_map(|(vid, name)| {
+        let is_free = |vid: Vid| is_free(inner, vid) && !tried.under_way.contains(&vid);
+        self.left(inner).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(|(vid, name)| {
             let was_cancelled = tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
             let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
             let to = destinations.iter().find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
@@ -279,10 +295,10 @@ impl Drain {
 
     /// Whether there will be more to do when something is over that this drain does not do itself.
     fn is_awaited(&self, inner: &Inner) -> bool {
-        let is_coming = |record: &MoveRecord| record.destination == self.host && !record.dry_run;
+        let is_away = || !inner.nodes.contains_key(&self.host);
         inner.drains.is_under_way(&self.host, self.number)
-            && (self.left(inner).iter().any(|(vid, _)| !is_free(inner, *vid))
-                || inner.machine.moves().any(|view| view.is_under_way && is_coming(view.record)))
+            && (self.left(inner).iter().any(|(vid, _)| !is_free(inner, *vid) || is_away())
+                || coming(inner, &self.host) > 0)
     }
 
     /// How it has ended, after so many instances have `moved`.
@@ -290,7 +306,10 @@ impl Drain {
         if !inner.drains.is_under_way(&self.host, self.number) {
             return Event::Failed(failure::drain_ended(&self.host, moved));
         }
-        let nowhere = || failure::nowhere_to_go(&self.host);
+        let nowhere = || match inner.nodes.contains_key(&self.host) {
+            true => failure::nowhere_to_go(&self.host),
+            false => failure::host_down(&self.host),
+        };
         let mut stayed = Vec::new();
         for (vid, name) in self.left(inner) {
             stayed.push(Stayed { name, why: tried.failures.remove(&vid).unwrap_or_else(nowhere) });
@@ -339,15 +358,19 @@ impl Drain {
         };
         let usable = inner.nodes.iter().filter(|(host, node)| node.runs_instances && is_allowed(host));
         let mut hosts: Vec<_> = usable.map(|(host, _)| host.clone()).collect();
-        let coming = |host: &HostName| {
-            let coming = inner.machine.moves().filter(|view| view.is_under_way && !view.record.dry_run);
-            coming.filter(|view| view.record.destination == *host).count() as u32
-        };
         let planned = |host: &HostName| planned.get(host).copied().unwrap_or_default();
-        let load = |host: &HostName| instances::instances_on(inner, host) + coming(host) + planned(host);
+        let load =
+            |host: &HostName| instances::instances_on(inner, host) + coming(inner, host) + planned(host);
         hosts.sort_by_cached_key(|host| (load(host), host.clone()));
         hosts
     }
+}
+
+/// How many instances are on their way to `host`. Those whose moves are committed are there.
+fn coming(inner: &Inner, host: &HostName) -> u32 {
+    let is_coming =
+        |record: &MoveRecord| record.destination == *host && record.stage == Stage::Began && !record.dry_run;
+    inner.machine.moves().filter(|view| is_coming(view.record)).count() as u32
 }
 
 /// Whether nothing is done with an instance that keeps it from being moved.
@@ -355,20 +378,6 @@ fn is_free(inner: &Inner, vid: Vid) -> bool {
     !inner.starting.contains(&vid)
         && !inner.endings.contains_key(&vid)
         && moving::under_way(inner, vid).is_none()
-}
-
-/// How a move ends. For which host it waits is told meanwhile.
-async fn last_of(mut events: Events, user: &UnboundedSender<Event>) -> Option<Event> {
-    while let Some(event) = events.recv().await {
-        if event.is_last() {
-            return Some(event);
-        }
-        if matches!(event, Event::Waiting { .. }) {
-            // Who has gone away is told nothing.
-            let _ = user.send(event);
-        }
-    }
-    None
 }
 
 fn failure_of(report: &MoveReport) -> Option<Failure> {

@@ -80,6 +80,8 @@ async fn end(
     }
     let outcome = end_here(&cluster, vid).await;
     cluster.lock().endings.remove(&vid);
+    // Also who waits for what could not be ended.
+    cluster.ended.notify_waiters();
     done.send_replace(Some(outcome));
 }
 

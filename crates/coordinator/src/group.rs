@@ -5,7 +5,9 @@ use std::io;
 
 use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
+use moves::coordinator::Refusal;
 use moves::{HostName, MoveId};
+use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::{Events, Follow};
@@ -46,13 +48,19 @@ pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Cl
 async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io::Result<()> {
     let (moves, events): (Vec<_>, Vec<_>) = moves.into_iter().unzip();
     client.say(&Event::GroupBegun { moves }).await?;
-    for mut events in events {
-        while let Some(event) = events.recv().await {
-            match event {
-                Event::Moved(report) => client.say(&Event::MoveOver(report)).await?,
-                Event::Waiting { .. } => client.say(&event).await?,
-                _ => {}
-            }
+    let (user, mut waiting) = mpsc::unbounded_channel();
+    let follow = |events| {
+        let user = user.clone();
+        tokio::spawn(async move { moving::last_of(events, &user).await })
+    };
+    let moves: Vec<_> = events.into_iter().map(follow).collect();
+    drop(user);
+    while let Some(event) = waiting.recv().await {
+        client.say(&event).await?;
+    }
+    for over in moves {
+        if let Ok(Some(Event::Moved(report))) = over.await {
+            client.say(&Event::MoveOver(report)).await?;
         }
     }
     client.say(&Event::Done).await
@@ -63,6 +71,11 @@ fn begin(
     cluster: &Cluster,
     request: &MoveGroupRequest,
 ) -> Result<Vec<(GroupMove, Events)>, Failure> {
+    for (vid, name, _) in members(inner, &request.group) {
+        if let Some(id) = moving::under_way(inner, vid) {
+            return Err(failure::of_refusal(&Refusal::InProgress(id), &name));
+        }
+    }
     let members = movers(inner, request)?;
     for member in &members {
         moving::check_free(inner, member.vid, &member.name, &member.from)?;

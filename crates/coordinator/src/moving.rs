@@ -9,7 +9,7 @@ use moves::coordinator::{MoveRequest as Wish, TooLate};
 use moves::journal::Stage;
 use moves::{HostName, MoveId};
 use rpc::wire;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
@@ -143,6 +143,20 @@ pub async fn check(cluster: &Cluster, name: &str, to: &HostName) -> Vec<Failure>
         }
     }
     vec![failure::host_silent(to)]
+}
+
+/// How a move ends. For which host it waits is told to `user` meanwhile.
+pub async fn last_of(mut events: Events, user: &UnboundedSender<Event>) -> Option<Event> {
+    while let Some(event) = events.recv().await {
+        if event.is_last() {
+            return Some(event);
+        }
+        if matches!(event, Event::Waiting { .. }) {
+            // Who has gone away is told nothing.
+            let _ = user.send(event);
+        }
+    }
+    None
 }
 
 enum Found {

@@ -70,7 +70,17 @@ fn hosts(inner: &Inner) -> Vec<Host> {
         drained: inner.drains.contains(name),
         instances: instances::instances_on(inner, name),
     };
-    inner.hosts.iter().map(describe).collect()
+    let mut hosts: Vec<Host> = inner.hosts.iter().map(describe).collect();
+    let away = inner.drains.hosts().filter(|name| !inner.hosts.contains_key(*name));
+    hosts.extend(away.map(|name| Host {
+        name: name.to_string(),
+        address: String::new(),
+        up: false,
+        drained: true,
+        instances: instances::instances_on(inner, name),
+    }));
+    hosts.sort_by(|one, other| one.name.cmp(&other.name));
+    hosts
 }
 
 async fn wait(cluster: &Cluster, name: &str, client: &mut Client) -> Result<Event, Failure> {

@@ -307,7 +307,7 @@ impl Coordinator {
             return Err(Refusal::InProgress(id));
         }
         if self.image.moves.len() + others >= self.config.max_moves {
-            return Err(Refusal::TooMany(self.image.moves.len()));
+            return Err(Refusal::TooMany(self.image.moves.len() + others));
         }
         if let Some(host) = [&source, &destination].into_iter().find(|host| !self.linked.contains(host)) {
             return Err(Refusal::NotConnected(host.clone()));

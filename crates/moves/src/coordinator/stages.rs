@@ -15,7 +15,7 @@ use crate::protocol::ToNode;
 impl Coordinator {
     /// Begins a phase: tells the user, sets its deadline, and directs the hosts.
     pub(super) fn enter(&mut self, id: MoveId, phase: Phase, now: Duration, out: &mut Vec<Output>) {
-        let limit = self.limit(phase);
+        let limit = self.limit(id, phase);
         let Some(live) = self.lives.get_mut(&id) else { return };
         live.phase = phase;
         live.marks.push((phase, Due(now)));
@@ -33,10 +33,11 @@ impl Coordinator {
         }
     }
 
-    fn limit(&self, phase: Phase) -> Option<Duration> {
+    fn limit(&self, id: MoveId, phase: Phase) -> Option<Duration> {
         match phase {
             Phase::Prepare => Some(self.config.prepare),
-            Phase::Suspend => Some(self.config.suspend),
+            // Those on one host may be dumped one after the other.
+            Phase::Suspend => Some(self.config.suspend * self.together(id).len() as u32),
             Phase::Transfer => Some(self.config.transfer),
             Phase::Restore => Some(self.config.restore),
             Phase::Resume | Phase::Destroy | Phase::RollBack => None,

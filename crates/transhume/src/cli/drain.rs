@@ -1,9 +1,14 @@
 //! `transhume drain`, `transhume undrain`
 
 use std::io;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use api::{Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, PlannedMove, Request};
+use api::{
+    Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, Outcome, PlannedMove, Request,
+};
 use clap::Args;
 
 use super::group::{in_words, say_plan, tell_in};
@@ -66,8 +71,9 @@ impl Drain {
             dry_run: self.dry_run,
         });
         let mut events = target.send(&request)?;
+        let is_ended = Arc::new(AtomicBool::new(false));
         if !self.dry_run {
-            undrain_on_interrupt(target, self.host.clone())?;
+            undrain_on_interrupt(target, self.host.clone(), is_ended.clone())?;
         }
         let mut moves = Vec::new();
         loop {
@@ -84,11 +90,24 @@ impl Drain {
                 Ok(event) => tell_in(self.json, &event),
                 Err(error) if error.is_loss() => {
                     let errand = format!("to drain {}", self.host);
-                    events = lasting::send_again(&target.socket(), &request, &errand)?;
+                    let outlook = format!("then what is left on {} moves away", self.host);
+                    let socket = target.socket();
+                    events = lasting::send_again_as(self.json, &socket, &request, &errand, &outlook)?;
+                    if is_ended.load(Ordering::Relaxed) {
+                        return Err(self.end_again(&socket));
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Ends the drain that the next coordinator has just been asked for, as the user did not want it any more.
+    fn end_again(&self, socket: &Path) -> Failure {
+        // One that has not begun does not begin without this command.
+        let _ = Client::send(socket, &undrain(&self.host)).and_then(|mut client| client.next_event());
+        let message = format!("the drain of {} was ended", self.host);
+        Failure::new(message, "`transhume hosts` shows whether it takes instances again")
     }
 
     /// The failure, with the host that was perhaps meant.
@@ -101,7 +120,7 @@ impl Drain {
         if self.json {
             return Ok(());
         }
-        output::line(&format!("draining {}, which has {}", self.host, counted(instances)))
+        output::line(&format!("draining {}, which has {}", self.host, counted(instances as usize)))
     }
 
     fn say_move(&self, report: &MoveReport) -> Result<()> {
@@ -112,7 +131,9 @@ impl Drain {
     }
 
     fn drained(&self, report: DrainReport, moves: Vec<MoveReport>) -> Result<ExitCode> {
-        let DrainReport { host, moved, stayed } = report;
+        // Those that a former coordinator has told of as well.
+        let moved = moves.iter().filter(|report| report.outcome == Outcome::Moved).count();
+        let DrainReport { host, stayed, .. } = report;
         if self.json {
             let code = if stayed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
             let report =
@@ -144,26 +165,35 @@ impl Drain {
 
 impl Undrain {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let request = Request::Undrain { host: self.host.clone() };
-        match target.ask(&request).map_err(|failure| target.suggest_host(failure, &self.host))? {
+        match target.ask(&undrain(&self.host)).map_err(|failure| target.suggest_host(failure, &self.host))? {
             Event::Done => Ok(ExitCode::SUCCESS),
             event => Err(unexpected(&event)),
         }
     }
 }
 
-fn counted(instances: u32) -> String {
+fn counted(instances: usize) -> String {
     if instances == 1 { "1 instance".into() } else { format!("{instances} instances") }
 }
 
-fn undrain_on_interrupt(target: &Target, host: String) -> io::Result<()> {
-    let (socket, undrain) = (target.socket(), Request::Undrain { host: host.clone() });
+fn undrain(host: &str) -> Request {
+    Request::Undrain { host: host.to_owned() }
+}
+
+/// Lets a Ctrl-C end the drain: `is_ended` says so to who asks the next coordinator for it.
+fn undrain_on_interrupt(target: &Target, host: String, is_ended: Arc<AtomicBool>) -> io::Result<()> {
+    let socket = target.socket();
     interrupt::on_first(move || {
-        let answer = Client::send(&socket, &undrain).and_then(|mut client| client.next_event());
+        is_ended.store(true, Ordering::Relaxed);
+        let answer = Client::send(&socket, &undrain(&host)).and_then(|mut client| client.next_event());
         match answer {
-            Ok(Event::Failed(failure)) => eprintln!("{}\n{LEAVE}", Failure::from(failure)),
+            Ok(Event::Failed(failure)) => {
+                // It has not begun, and does not without this command.
+                eprintln!("{}", Failure::from(failure));
+                process::exit(1);
+            }
             Ok(_) => eprintln!("the drain is ended: {host} takes instances again\n{LEAVE}"),
-            Err(error) => eprintln!("{}\n{LEAVE}", Failure::from(error)),
+            Err(error) => eprintln!("{}\nit is ended when the coordinator is back", Failure::from(error)),
         }
     })
 }

@@ -8,9 +8,8 @@ use api::{
     Request,
 };
 
-use super::lasting;
 use super::target::{Target, tell, unexpected};
-use super::transfer::{self, cancel_on_interrupt, milliseconds};
+use super::transfer::{self, cancel_on_interrupt, follow_again, milliseconds};
 use crate::failure::{Failure, Result};
 use crate::{output, table};
 
@@ -96,12 +95,17 @@ impl GroupTransfer {
 
     /// How a move has ended of which a coordinator told that went away.
     fn again(&self, socket: &Path, left: &GroupMove) -> Result<MoveReport> {
-        let request = Request::FollowMove { name: left.name.clone(), id: left.id };
-        let errand = format!("to hear how the move of `{}` ends", left.name);
-        match lasting::ask(socket, &request, &errand)? {
-            Event::Moved(report) => Ok(*report),
-            Event::Failed(failure) => Err(failure.into()),
-            event => Err(unexpected(&event)),
+        let again = || follow_again(self.json, socket, left.name.clone(), left.id);
+        let mut events = again()?;
+        loop {
+            match events.next_event() {
+                Ok(Event::Moved(report)) => return Ok(*report),
+                Ok(Event::Failed(failure)) => return Err(failure.into()),
+                Ok(event) if event.is_last() => return Err(unexpected(&event)),
+                Ok(event) => tell_in(self.json, &event),
+                Err(error) if error.is_loss() => events = again()?,
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -116,7 +120,7 @@ impl GroupTransfer {
             return output::json(&reports).map(|()| code);
         }
         if !all_moved {
-            let message = format!("group {} was not moved, and runs on where it was", self.group);
+            let message = format!("group {} was not moved", self.group);
             return Err(Failure::new(message, "mend what is said above, and move it again"));
         }
         output::line(&match reports.len() {

@@ -39,5 +39,6 @@ impl Arguments {
 fn row(host: &Host) -> [String; 4] {
     let node = if host.up { "up" } else { "down" };
     let node = if host.drained { format!("{node}, drained") } else { node.into() };
-    [host.name.clone(), host.address.clone(), node, host.instances.to_string()]
+    let address = if host.address.is_empty() { "-" } else { &host.address };
+    [host.name.clone(), address.into(), node, host.instances.to_string()]
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use api::{Client, Event, Request};
 
 use super::target::tell;
+use super::transfer;
 use crate::failure::{Failure, Result};
 
 /// Before the first attempt to reach the next coordinator; each later one waits twice as long.
@@ -30,6 +31,25 @@ pub fn send_again(socket: &Path, request: &Request, errand: &str) -> Result<Clie
     Ok(client)
 }
 
+/// As [`send_again`], and with `json` told as a line of JSON: `outlook` says what becomes of what was waited for.
+pub fn send_again_as(
+    json: bool,
+    socket: &Path,
+    request: &Request,
+    errand: &str,
+    outlook: &str,
+) -> Result<Client> {
+    if !json {
+        return send_again(socket, request, errand);
+    }
+    transfer::tell(&Event::Waiting {
+        host: "coordinator".into(),
+        why: "it is lost".into(),
+        outlook: outlook.into(),
+    });
+    reconnect(socket, request)
+}
+
 /// The last event that answers `request`, which `client` has sent to the first coordinator. For whom it waits is told.
 pub fn last_event_of(mut client: Client, socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     loop {
@@ -51,8 +71,7 @@ pub fn ask(socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     last_event_of(client, socket, request, errand)
 }
 
-/// As [`send_again`], and says nothing.
-pub fn reconnect(socket: &Path, request: &Request) -> Result<Client> {
+fn reconnect(socket: &Path, request: &Request) -> Result<Client> {
     let began = Instant::now();
     let mut delay = FIRST_DELAY;
     loop {

@@ -28,7 +28,8 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 ///
 /// With --json all that goes to standard error is JSON as well, one object a line: `waiting` with `host`, `why` and `outlook`
 /// (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
-/// report; the latter two with `message` and `help`. Of a group there is a list of reports.
+/// report; the latter two with `message` and `help`. Of a group there is a list of reports,
+/// and a dry run writes a list of objects with `name`, `to` and `obstacles`.
 #[derive(Args)]
 #[command(name = "move", allow_missing_positional = true)]
 #[command(
@@ -147,24 +148,20 @@ impl Transfer {
     fn again(&self, socket: &Path, begun: Option<u64>) -> Result<Client> {
         let name = self.name.clone();
         match begun.filter(|_| !self.dry_run) {
-            Some(id) if self.json => {
-                tell(&Event::Waiting {
-                    host: "coordinator".into(),
-                    why: "it is lost".into(),
-                    outlook: format!("how the move of {name} ends is said when it is back"),
-                });
-                lasting::reconnect(socket, &Request::FollowMove { name, id })
-            }
-            Some(id) => {
-                let errand = format!("to hear how the move of `{name}` ends");
-                lasting::send_again(socket, &Request::FollowMove { name, id }, &errand)
-            }
+            Some(id) => follow_again(self.json, socket, name, id),
             None => Err(Failure::new(
                 format!("the coordinator went away before it said anything of the move of `{name}`"),
                 "`transhume ps` shows where it is when the coordinator is back; then try again",
             )),
         }
     }
+}
+
+/// Follows the move of the instance `name` on, with the next coordinator.
+pub fn follow_again(json: bool, socket: &Path, name: String, id: u64) -> Result<Client> {
+    let errand = format!("to hear how the move of `{name}` ends");
+    let outlook = format!("how the move of {name} ends is said when it is back");
+    lasting::send_again_as(json, socket, &Request::FollowMove { name, id }, &errand, &outlook)
 }
 
 /// What the second Ctrl-C does.
