@@ -112,7 +112,7 @@ pub fn no_destination() -> Failure {
 
 pub fn drain_ended(host: &HostName, moved: u32) -> Failure {
     Failure::new(
-        format!("the drain of {host} was ended after {moved} moves"),
+        format!("the drain of {host} was ended; instances moved: {moved}"),
         "`transhume hosts` shows whether it takes instances again, or another drain of it goes on",
     )
 }

@@ -14,7 +14,6 @@ use clap::Args;
 use super::group::{in_words, say_plan, tell_in};
 use super::lasting;
 use super::target::{Target, unexpected};
-use super::transfer::LEAVE;
 use crate::failure::{Failure, Result};
 use crate::{interrupt, output};
 
@@ -22,21 +21,23 @@ use crate::{interrupt, output};
 ///
 /// Nothing is started on the host from then on, and nothing moves there, until `transhume undrain`. Each instance goes to the
 /// host that has the fewest; where that cannot take it, to the next. What cannot be moved stays, and runs on. Ctrl-C ends the drain:
-/// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once, and the drain
-/// goes on without this command. If the coordinator goes away, this waits for it and drains what is left.
+/// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once;
+/// while the coordinator is away, the host stays drained then. If the coordinator goes away, this waits for it and drains what is left.
+/// A second drain of the same host takes the place of the first, which fails.
 ///
 /// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
-/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`.
+/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`. Why there is no report is `failed`, and for which
+/// host it waits is `waiting`, on standard error.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume drain h1\n  transhume drain h1 --to h2,h3 --parallel 4\n  \
                         transhume drain h1 --dry-run\n  transhume drain h1 --json | jq '.moves[].blackout_us'")]
 pub struct Drain {
     /// The host
     host: String,
-    /// Where the instances may go [default: any host that is up]
+    /// Where the instances may go, several with commas [default: any host that is up]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     to: Vec<String>,
-    /// How many moves are made at a time, at most
+    /// How many moves are made at a time, at most: 1 to 32
     #[arg(long, value_name = "N", default_value_t = 1)]
     parallel: u16,
     /// Only says where each instance would go, and what stands in the way
@@ -176,6 +177,9 @@ fn counted(instances: usize) -> String {
     if instances == 1 { "1 instance".into() } else { format!("{instances} instances") }
 }
 
+/// What the second Ctrl-C does.
+const LEAVE: &str = "waiting for the outcome; Ctrl-C again leaves at once";
+
 fn undrain(host: &str) -> Request {
     Request::Undrain { host: host.to_owned() }
 }
@@ -193,7 +197,10 @@ fn undrain_on_interrupt(target: &Target, host: String, is_ended: Arc<AtomicBool>
                 process::exit(1);
             }
             Ok(_) => eprintln!("the drain is ended: {host} takes instances again\n{LEAVE}"),
-            Err(error) => eprintln!("{}\nit is ended when the coordinator is back", Failure::from(error)),
+            Err(error) => eprintln!(
+                "{}\nthe drain is ended when the coordinator is back; Ctrl-C again leaves at once, and {host} stays drained",
+                Failure::from(error)
+            ),
         }
     })
 }

@@ -165,7 +165,7 @@ pub fn follow_again(json: bool, socket: &Path, name: String, id: u64) -> Result<
 }
 
 /// What the second Ctrl-C does.
-pub const LEAVE: &str =
+const LEAVE: &str =
     "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
 
 /// Lets a Ctrl-C cancel the move of the instance `name`.
