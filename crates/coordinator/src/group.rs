@@ -10,7 +10,7 @@ use moves::{HostName, MoveId};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, Inner};
-use crate::follow::{Events, Follow};
+use crate::follow::Events;
 use crate::server::Client;
 use crate::{failure, instances, moving};
 
@@ -100,10 +100,8 @@ fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
     let image = inner.machine.image();
     let record = image.moves.get(&id)?;
     let name = image.instances.get(&record.vid)?.name.clone();
-    let mut follow = Follow::new(&name, record);
-    let events = follow.listen();
     let begun = GroupMove { name, id: id.0, to: record.destination.to_string() };
-    inner.follows.insert(id, follow);
+    let events = moving::follow_new(inner, &begun.name, id)?;
     Some((begun, events))
 }
 

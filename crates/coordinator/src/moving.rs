@@ -107,12 +107,17 @@ pub fn begin(
     let wish = Wish { vid, destination, dry_run: request.dry_run };
     let begun = inner.machine.begin(wish, cluster.now());
     let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
-    let record = inner.machine.image().moves.get(&id).ok_or_else(|| failure::unknown_move(name))?;
-    let mut follow = Follow::new(name, record);
-    let events = follow.listen();
-    inner.follows.insert(id, follow);
+    let events = follow_new(inner, name, id).ok_or_else(|| failure::unknown_move(name))?;
     cluster.perform(inner, outputs);
     Ok((id, events))
+}
+
+/// What happens in a move of the instance `name` that has just begun.
+pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId) -> Option<Events> {
+    let mut follow = Follow::new(name, inner.machine.image().moves.get(&id)?);
+    let events = follow.listen();
+    inner.follows.insert(id, follow);
+    Some(events)
 }
 
 /// Checks that nothing else is done with the instance `name`, which is on `host`.

@@ -87,14 +87,24 @@ impl TestLab {
         Layout::of(&self.name).socket()
     }
 
+    /// All instances, those that have ended as well.
+    ///
+    /// # Errors
+    /// If the coordinator does not answer.
+    pub fn instances(&self) -> Result<Vec<Instance>> {
+        let list = self.transhume(&["ps", "--json"])?.success()?.lines.join("\n");
+        Ok(serde_json::from_str(&list)?)
+    }
+
     /// The instance `name`.
     ///
     /// # Errors
     /// If there is none, or the coordinator does not answer.
     pub fn instance(&self, name: &str) -> Result<Instance> {
-        let list = self.transhume(&["ps", "--json"])?.success()?.lines.join("\n");
-        let instances: Vec<Instance> = serde_json::from_str(&list)?;
-        instances.into_iter().find(|instance| instance.name == name).with_context(|| format!("no {name}"))
+        self.instances()?
+            .into_iter()
+            .find(|instance| instance.name == name)
+            .with_context(|| format!("no {name}"))
     }
 
     /// Waits until the instance runs and no move of it is under way.

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, Instance, MoveReport, Outcome, PlannedMove, Stayed};
+use api::{Host, MoveReport, Outcome, PlannedMove, Stayed};
 use e2e::program::{Ended, Program};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -24,10 +24,6 @@ struct Report {
 
 fn report(ended: &Ended) -> Result<Report> {
     serde_json::from_str(&ended.lines.concat()).with_context(|| format!("{ended:?}"))
-}
-
-fn instances(lab: &TestLab) -> Result<Vec<Instance>> {
-    Ok(serde_json::from_str(&lab.transhume(&["ps", "--json"])?.success()?.lines.concat())?)
 }
 
 /// How many instances each host has, and whether it is drained.
@@ -144,7 +140,7 @@ fn a_drain_survives_the_death_of_the_coordinator_and_of_nodes() -> Result<()> {
         let drained = report(&drains.end(LIMIT)?.success().with_context(|| lab.logs())?)?;
         ensure!(drained.stayed.is_empty(), "{drained:?}\n{}", lab.logs());
         lab.transhume(&["undrain", "h1"])?.success()?;
-        for instance in instances(&lab)? {
+        for instance in lab.instances()? {
             ensure!(instance.host != "h1", "{instance:?}");
             lab.settled(&instance.name)?;
             lab.move_to(&instance.name, "h1")?;

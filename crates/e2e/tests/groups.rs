@@ -19,12 +19,10 @@ fn reports(ended: &Ended) -> Result<Vec<MoveReport>> {
 
 /// Where each instance of `group` is, once none is on its way.
 fn places(lab: &TestLab, group: &str) -> Result<BTreeMap<String, String>> {
-    let listed = lab.transhume(&["ps", "--json"])?.success()?.lines.concat();
-    let instances: Vec<Instance> = serde_json::from_str(&listed)?;
     let is_there = |instance: &Instance| {
         instance.group.as_deref() == Some(group) && !matches!(instance.state, State::Exited { .. })
     };
-    let of_group = instances.into_iter().filter(is_there);
+    let of_group = lab.instances()?.into_iter().filter(is_there);
     of_group.map(|instance| Ok((instance.name.clone(), lab.settled(&instance.name)?.host))).collect()
 }
 
@@ -157,7 +155,5 @@ fn a_cancelled_group_runs_on_where_it_was() -> Result<()> {
 }
 
 fn moving_or_moved(lab: &TestLab) -> Result<Vec<Instance>> {
-    let listed = lab.transhume(&["ps", "--json"])?.success()?.lines.concat();
-    let instances: Vec<Instance> = serde_json::from_str(&listed)?;
-    Ok(instances.into_iter().filter(|it| it.epoch.0 > 0 || it.state != State::Running).collect())
+    Ok(lab.instances()?.into_iter().filter(|it| it.epoch.0 > 0 || it.state != State::Running).collect())
 }
