@@ -495,9 +495,10 @@ fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
     let ends = a.connect(&b, 5000);
     let (probes, target) = (a.datagrams(6000), b.datagrams(6000));
     target.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let is_over = AtomicBool::new(false);
+    // Probes and the stream go on until the last silence has ended, or was too long.
+    let (has_moved, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
-        let (ends, is_over, b) = (&ends, &is_over, &b);
+        let (ends, has_moved, is_over, b) = (&ends, &has_moved, &is_over, &b);
         scope.spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 exchange(ends, 100_000);
@@ -512,14 +513,16 @@ fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
                 thread::sleep(Duration::from_micros(500));
             }
         });
-        let seen = scope.spawn(move || longest_silence(&target, is_over));
+        let seen = scope.spawn(move || longest_silence(&target, has_moved));
         for epoch in 2..2 + MOVES {
             let way = if epoch % 2 == 0 { (1, 2) } else { (2, 1) };
             move_station(&world, b, way, epoch);
             thread::sleep(PAUSE);
         }
+        has_moved.store(true, Ordering::Relaxed);
+        let silence = seen.join();
         is_over.store(true, Ordering::Relaxed);
-        let silence = seen.join().unwrap();
+        let silence = silence.unwrap();
         // Where processors are busy most of it is not the moves'; `make bench-net` tells these apart.
         println!("the longest silence in {MOVES} moves: {silence:?}");
         assert!(silence < Duration::from_secs(1), "{silence:?}");
@@ -527,16 +530,20 @@ fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
     assert_no_mistakes(&world);
 }
 
-/// The longest time without a probe, up to the end. None comes twice.
-fn longest_silence(target: &UdpSocket, is_over: &AtomicBool) -> Duration {
+/// The longest time without a probe, up to the first one after all moves. None comes twice.
+fn longest_silence(target: &UdpSocket, has_moved: &AtomicBool) -> Duration {
     let (mut seen, mut last, mut longest) = (BTreeSet::new(), Instant::now(), Duration::ZERO);
     let mut buffer = [0; 8];
-    while !is_over.load(Ordering::Relaxed) {
+    while last.elapsed() < LIMIT {
+        let is_last = has_moved.load(Ordering::Relaxed);
         let Ok(8) = target.recv(&mut buffer) else { continue };
         let number = u64::from_le_bytes(buffer);
         assert!(seen.insert(number), "{number} came twice");
         longest = longest.max(last.elapsed());
         last = Instant::now();
+        if is_last {
+            return longest;
+        }
     }
-    longest.max(last.elapsed())
+    last.elapsed()
 }
