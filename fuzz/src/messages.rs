@@ -239,6 +239,7 @@ fn spec() -> InstanceSpec {
         groups: Vec::new(),
         limits: Vec::new(),
         network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
+        container: None,
     }
 }
 

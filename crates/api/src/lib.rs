@@ -35,7 +35,9 @@ pub use report::{
     DrainReport, EnginePart, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime, PlannedMove,
     Stayed,
 };
-pub use request::{DrainRequest, Host, Instance, MoveGroupRequest, MoveRequest, Request, RunRequest, State};
+pub use request::{
+    Container, DrainRequest, Host, Instance, MoveGroupRequest, MoveRequest, Request, RunRequest, State,
+};
 
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};

@@ -96,6 +96,24 @@ pub struct RunRequest {
     /// Whether its output will be asked for at once, with `follow`: none is lost before that.
     #[serde(default)]
     pub followed: bool,
+    /// What it has of its own if it is a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+}
+
+/// A container to be made by an OCI runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// The root file system: an absolute path that exists on every host.
+    pub rootfs: String,
+    /// The runtime's configuration, `config.json` of the OCI runtime specification.
+    pub config: String,
+    /// As whom the command runs.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
 }
 
 /// A move to be made.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{Event, Failure, RunRequest, State};
-use engines::{InstanceName, InstanceSpec, Network};
+use engines::{Container, InstanceName, InstanceSpec, Network};
 use fabric::{Epoch, Vid};
 use moves::HostName;
 use moves::journal::{Exit, Instance};
@@ -115,16 +115,34 @@ fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failu
     if request.command.first().is_none_or(String::is_empty) {
         return Err(Failure::new("there is no command", "give one after `--`"));
     }
+    if request.container.is_some() && user.user != 0 {
+        return Err(Failure::new(
+            "a container is root on its host, and only root may run one",
+            "run this with sudo, or run the program without a container",
+        ));
+    }
+    let ids = match &request.container {
+        Some(container) => (container.user, container.group, container.groups.clone()),
+        None => (user.user, user.group, Vec::new()),
+    };
+    let (user, group, groups) = ids;
+    let container = request
+        .container
+        .map(|container| Container { rootfs: PathBuf::from(container.rootfs), config: container.config });
+    if let Some(Container { config, .. }) = &container {
+        engines::validate_container(config).map_err(|why| Failure::new(why.what, why.remedy))?;
+    }
     Ok(InstanceSpec {
         name,
         command: request.command,
         environment: request.environment,
         directory: PathBuf::from(request.directory),
-        user: user.user,
-        group: user.group,
-        groups: Vec::new(),
+        user,
+        group,
+        groups,
         limits: Vec::new(),
         network: network(vid),
+        container,
     })
 }
 

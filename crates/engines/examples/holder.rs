@@ -2,19 +2,22 @@
 
 use std::path::PathBuf;
 
-use engines::{Config, Engine, InstanceName, ProcessEngine, Watch};
+use engines::{Config, ContainerConfig, Engine, InstanceName, ProcessEngine, Watch};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut next = || arguments.next().expect("criu, state, images, bridge, instance");
+    let mut next = || arguments.next().expect("criu, state, images, bridge, instance, runtime, containers");
     let config = Config {
         criu: PathBuf::from(next()),
         state: PathBuf::from(next()),
         images: vec![PathBuf::from(next())],
         bridge: next(),
-        init: Vec::new(),
+        init: vec![std::env::current_exe().expect("this program").with_file_name("init").into()],
+        containers: None,
     };
     let name = InstanceName::new(&next()).expect("an instance's name");
+    let containers = Some(ContainerConfig { runtime: next().into(), folder: next().into(), libraries: None });
+    let config = Config { containers, ..config };
     let engine = ProcessEngine::new(config).expect("an engine");
     engine.recover().expect("what is prepared here");
     engine.restore(&name, &Watch::QUIET).expect("an instance that can be restored");

@@ -78,6 +78,20 @@ pub struct InstanceSpec {
     pub limits: Vec<ResourceLimit>,
     /// Its link.
     pub network: Network,
+    /// What it has beside processes, if it is a container.
+    #[serde(default)]
+    pub container: Option<Container>,
+}
+
+/// A root file system of an instance's own, and what else an OCI runtime gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// The root file system: a directory that is on each host, the same on all, and that nobody changes. What the instance
+    /// writes lies in a layer above it, which travels.
+    pub rootfs: PathBuf,
+    /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
+    /// are replaced.
+    pub config: String,
 }
 
 /// A resource limit, as `setrlimit` takes it.

@@ -19,8 +19,8 @@ mod stopwatch;
 
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
-pub use instance::{InstanceName, InstanceSpec, Network, ResourceLimit};
+pub use instance::{Container, InstanceName, InstanceSpec, Network, ResourceLimit};
 #[doc(hidden)]
 pub use process::foreign;
-pub use process::{Config, ProcessEngine};
+pub use process::{CONTAINER_LIBRARIES, Config, ContainerConfig, ProcessEngine, validate_container};
 pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

@@ -16,13 +16,16 @@
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`link`], [`netlink`]: its link to the host's bridge;
 //! * [`launch`]: its first process;
+//! * [`container`], [`oci`], [`support`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
 //! * [`task`], [`sockets`]: processes and their sockets.
 
 pub(crate) mod call;
+mod cgroup;
 mod check;
+mod container;
 mod criu;
 #[doc(hidden)]
 pub mod foreign;
@@ -33,6 +36,7 @@ mod launch;
 mod link;
 mod live;
 mod netlink;
+mod oci;
 mod orphans;
 mod own_files;
 pub(crate) mod pending;
@@ -43,6 +47,7 @@ mod rpc;
 mod scheduling;
 mod socket_options;
 mod sockets;
+mod support;
 pub(crate) mod task;
 mod timers;
 mod turn;
@@ -50,14 +55,17 @@ mod turn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{self, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::container::ContainerConfig;
+use self::container::Containers;
 use self::live::Live;
+pub use self::oci::validate as validate_container;
 use self::record::Records;
-use self::task::{Task, TaskId};
+pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
 use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
@@ -84,6 +92,23 @@ pub struct Config {
     /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
     /// It is an instance's first process, and the guard beside each CRIU that dumps.
     pub init: Vec<OsString>,
+    /// What runs containers, if there is anything.
+    pub containers: Option<ContainerConfig>,
+}
+
+/// What a host gives its instances.
+struct Site {
+    bridge: String,
+    containers: Option<Containers>,
+}
+
+impl Site {
+    fn containers(&self) -> Result<&Containers> {
+        let missing = || {
+            Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
+        };
+        self.containers.as_ref().ok_or_else(missing)
+    }
 }
 
 /// The engine. One for each state directory.
@@ -92,6 +117,7 @@ pub struct ProcessEngine {
     /// The limit of descriptors that instances start with: what this process had when the engine was made.
     descriptors: ResourceLimit,
     records: Records,
+    site: Site,
     host: OnceLock<Host>,
     instances: Mutex<HashMap<InstanceName, Arc<Mutex<Live>>>>,
 }
@@ -109,7 +135,10 @@ impl ProcessEngine {
         }
         let records = Records::open(config.state.clone())?;
         let descriptors = launch::descriptor_limit();
-        Ok(Self { config, descriptors, records, host: OnceLock::new(), instances: Mutex::default() })
+        let containers = config.containers.as_ref();
+        let containers = containers.map(|found| Containers::new(found, &config.init)).transpose()?;
+        let site = Site { bridge: config.bridge.clone(), containers };
+        Ok(Self { config, descriptors, records, site, host: OnceLock::new(), instances: Mutex::default() })
     }
 
     fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Live>>> {
@@ -143,7 +172,8 @@ impl Engine for ProcessEngine {
                 self.host.get_or_init(|| host).clone()
             }
         };
-        Ok(Host { memory_available: host::memory_available()?, image_room: self.room(), ..host })
+        let containers = self.site.containers.is_some();
+        Ok(Host { memory_available: host::memory_available()?, image_room: self.room(), containers, ..host })
     }
 
     fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
@@ -153,7 +183,13 @@ impl Engine for ProcessEngine {
             self.remove(name)?;
         }
         let images = images::make_room(&self.config.images, name, memory)?;
-        let mut live = Live::prepare(spec.clone(), &images, &self.config.bridge)?;
+        let mut live = match Live::prepare(spec.clone(), &images, &self.site) {
+            Ok(live) => live,
+            Err(error) => {
+                images::delete(&images)?;
+                return Err(error);
+            }
+        };
         if let Err(error) = self.records.save(&live.record) {
             live.remove()?;
             return Err(error);
@@ -178,11 +214,7 @@ impl Engine for ProcessEngine {
         let mut live = lock(&instance);
         live.must_be(State::Prepared)?;
         let mut clock = Stopwatch::start(&Watch::QUIET);
-        let limits = [&[self.descriptors], &live.record.spec.limits[..]].concat();
-        let pid = launch::start(&live.record.spec, &self.config.init, live.namespace.as_fd(), limits)
-            .doing(|| format!("starting `{name}` in {}", live.record.spec.directory.display()))?;
-        live.first = TaskId::of(pid).ok().and_then(Task::open);
-        live.record.first = live.first.as_ref().map(Task::id);
+        let pid = live.start(&self.config.init, self.descriptors)?;
         clock.lap("start");
         if let Err(error) = live.begin(&self.records) {
             live.drop_held();
@@ -197,15 +229,17 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Running)?;
-        let (mut blockers, files, memory) =
-            check::inspect(live.first()?.id().pid, &live.record.spec.network)?;
+        let (mut blockers, files, memory) = check::inspect(&live.subject()?)?;
         match live.place_images(&self.config.images, memory) {
             Err(error @ Error::NoRoom(_)) => {
                 blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
             }
             placed => placed?,
         }
-        Ok(Report { blockers, needs: Needs { files, memory, host } })
+        Ok(Report {
+            blockers,
+            needs: Needs { files, memory, container: live.record.spec.container.is_some(), host },
+        })
     }
 
     fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
@@ -282,7 +316,7 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Held)?;
-        let running = live.release(&self.config.bridge, &self.records, watch)?;
+        let running = live.release(&self.site, &self.records, watch)?;
         // It runs: images that cannot be deleted now are deleted with the instance.
         let _left = live.drop_images();
         Ok(running)
@@ -327,7 +361,7 @@ impl Engine for ProcessEngine {
     fn recover(&self) -> Result<Vec<Recovered>> {
         let mut found = Vec::new();
         for record in self.records.all()? {
-            let live = Live::recover(record, &self.records, &self.config.bridge)?;
+            let live = Live::recover(record, &self.records, &self.site)?;
             let (spec, state) = (live.record.spec.clone(), live.record.state);
             found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));

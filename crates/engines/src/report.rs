@@ -41,8 +41,11 @@ impl fmt::Display for Blocker {
 pub struct Needs {
     /// Files that are open, mapped or the working directory of a process.
     pub files: Vec<OpenFile>,
-    /// Memory that the processes have in use, in bytes: room for the images, and again to restore.
+    /// Memory that the processes have in use, and what a container has written, in bytes: room for the images, and again to
+    /// restore.
     pub memory: u64,
+    /// Whether it is a container.
+    pub container: bool,
     /// The source, whose CPU features and versions the destination must have.
     pub host: Host,
 }
@@ -50,7 +53,7 @@ pub struct Needs {
 /// A file that must be the same at the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
-    /// Its path, as the instance sees it.
+    /// Its path on the host.
     #[serde(with = "bytes")]
     pub path: PathBuf,
     /// What it is.
@@ -98,6 +101,8 @@ pub struct Host {
     pub memory_available: u64,
     /// Room for images, in bytes.
     pub image_room: u64,
+    /// Whether it has an OCI runtime, for containers.
+    pub containers: bool,
 }
 
 /// A path that may be no UTF-8.

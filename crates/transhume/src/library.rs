@@ -9,18 +9,22 @@ use crate::failure::{Failure, Result};
 /// number.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The environment with which a program loads our libraries instead of the system's.
+/// The environment with which a program loads our libraries in `folder` instead of the system's.
 ///
 /// Both variables are needed: a preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
 /// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
-pub fn add_to(mut environment: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
-    let program = env::current_exe()?;
-    let folder = find(&program).ok_or_else(|| missing(&program))?;
+pub fn add_to(mut environment: Vec<(String, String)>, folder: &Path) -> Vec<(String, String)> {
     for name in NAMES.iter().rev() {
         prepend(&mut environment, "LD_PRELOAD", &folder.join(name));
     }
-    prepend(&mut environment, "LD_LIBRARY_PATH", &folder);
-    Ok(environment)
+    prepend(&mut environment, "LD_LIBRARY_PATH", folder);
+    environment
+}
+
+/// Where the libraries are.
+pub fn folder() -> Result<PathBuf> {
+    let program = env::current_exe()?;
+    find(&program).ok_or_else(|| missing(&program))
 }
 
 /// Beside an installed program or one in cargo's target folder.

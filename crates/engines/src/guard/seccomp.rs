@@ -10,6 +10,8 @@ use super::ptrace;
 const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACESYSGOOD;
 /// `AUDIT_ARCH_X86_64`.
 const ARCHITECTURE: u32 = 0xc000_003e;
+/// Where the lower half of the third argument is in `struct seccomp_data`.
+const OPTIONS_OF_WAIT4: u32 = 16 + 2 * 8;
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Below the stack pointer, out of the way of what a leaf function keeps there.
@@ -76,13 +78,17 @@ fn inject(criu: i32) -> io::Result<()> {
 fn program(address: u64) -> Vec<u8> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let instructions = [
         (LOAD, 0, 0, 4),
-        (EQUAL, 0, 3, ARCHITECTURE),
+        (EQUAL, 0, 5, ARCHITECTURE),
         (LOAD, 0, 0, 0),
-        (EQUAL, 2, 0, libc::SYS_ptrace as u32),
-        (EQUAL, 1, 0, libc::SYS_wait4 as u32),
+        (EQUAL, 4, 0, libc::SYS_ptrace as u32),
+        (EQUAL, 0, 2, libc::SYS_wait4 as u32),
+        (LOAD, 0, 0, OPTIONS_OF_WAIT4),
+        // Without it waits who does not trace: CRIU for its children, and these, such as `tar`, for theirs.
+        (HAS, 1, 0, libc::__WALL as u32),
         (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         (RETURN, 0, 0, libc::SECCOMP_RET_TRACE),
     ];

@@ -7,12 +7,14 @@
 //! * [`mappings`], [`system_v`]: what is mapped or shared;
 //! * [`network`]: what is set up in the instance's network;
 //! * [`process`]: what a process is;
+//! * [`places`]: where the files of a container are;
 //! * [`verify`]: what the destination lacks.
 
 mod descriptors;
 mod elf;
 mod mappings;
 mod network;
+mod places;
 mod process;
 mod sockets;
 mod system_v;
@@ -31,17 +33,31 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::places::Places;
+use super::container::Container;
 use super::task;
 use crate::error::{Doing, Result};
 use crate::instance::Network;
 use crate::report::{Blocker, FileKind, OpenFile};
 
+/// The process tree that is looked at.
+pub struct Subject<'a> {
+    /// The first process, which is in the namespaces of the node that started it, but for those that each instance or container
+    /// has.
+    pub first: i32,
+    /// The instance's link.
+    pub network: &'a Network,
+    /// Its file systems, if it is a container.
+    pub container: Option<&'a Container>,
+}
+
 /// What was found in a process tree.
 pub struct Findings<'a> {
     /// The instance's link.
     network: &'a Network,
-    /// The first process, which is in the namespaces of the node that started it.
     first: i32,
+    /// Where its files are on the host, if it is a container.
+    places: Option<Places<'a>>,
     /// The tree.
     members: HashSet<i32>,
     /// Nothing runs: what the destination must have is known, and time matters.
@@ -63,12 +79,12 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// The pauses between grow by this, so that they do not keep step with a program that takes and gives up a lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Inspects the tree below `first`.
-pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+/// Inspects a tree that runs.
+pub fn inspect(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
     loop {
-        let found = look(first, network)?;
+        let found = look(subject)?;
         let (blockers, ..) = &found;
         if blockers.is_empty() || Instant::now() > end {
             return Ok(found);
@@ -78,11 +94,15 @@ pub fn inspect(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenF
     }
 }
 
-fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
-    let (tree, mut findings) = begin(first, network)?;
+fn look(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+    let (tree, mut findings) = begin(subject)?;
     // As long as it has not ended.
     let _ended = findings.network();
-    findings.system_v();
+    if findings.places.is_some() {
+        findings.mounts();
+    } else {
+        findings.system_v();
+    }
     for &pid in &tree {
         // A process that ends meanwhile pins nothing.
         let _ended = findings
@@ -94,9 +114,9 @@ fn look(first: i32, network: &Network) -> Result<(Vec<Blocker>, Vec<OpenFile>, u
     Ok((findings.blockers, findings.files.into_values().collect(), findings.memory))
 }
 
-/// Looks again at what the tree below `first` has open, which is stopped now: what pins it may have come after the check.
-pub fn inspect_stopped(first: i32, network: &Network) -> Result<Vec<Blocker>> {
-    let (tree, mut findings) = begin(first, network)?;
+/// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
+pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
+    let (tree, mut findings) = begin(subject)?;
     findings.is_stopped = true;
     for &pid in &tree {
         findings.descriptors(pid).doing(|| format!("looking at what process {pid} has open"))?;
@@ -104,11 +124,15 @@ pub fn inspect_stopped(first: i32, network: &Network) -> Result<Vec<Blocker>> {
     Ok(findings.blockers)
 }
 
-fn begin(first: i32, network: &Network) -> Result<(Vec<i32>, Findings<'_>)> {
+fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
+    let Subject { first, network, container } = *subject;
+    let places = container.map(|container| Places::of(container, first)).transpose();
+    let places = places.doing(|| format!("reading the mounts of process {first}"))?;
     let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
     let findings = Findings {
         network,
         first,
+        places,
         members: tree.iter().copied().collect(),
         is_stopped: false,
         blockers: Vec::new(),
@@ -144,6 +168,21 @@ impl Findings<'_> {
         if self.is_stopped {
             return;
         }
+        // What a container has not from its host travels.
+        let path = match &self.places {
+            Some(places) => places.on_host(path),
+            None => Some(path.to_owned()),
+        };
+        let Some(path) = path else { return };
+        self.note(path, via, written);
+    }
+
+    /// The destination must have what this host has at `path`.
+    fn need_on_host(&mut self, path: &Path) {
+        self.note(path.to_owned(), path, false);
+    }
+
+    fn note(&mut self, path: PathBuf, via: &Path, written: bool) {
         let Ok(metadata) = fs::metadata(via) else { return };
         let kind = metadata.file_type();
         let kind = if kind.is_dir() {
@@ -156,8 +195,8 @@ impl Findings<'_> {
         } else {
             FileKind::Regular
         };
-        let entry = self.files.entry(path.to_owned()).or_insert_with(|| OpenFile {
-            path: path.to_owned(),
+        let entry = self.files.entry(path.clone()).or_insert_with(|| OpenFile {
+            path,
             kind,
             mode: metadata.st_mode() & 0o7777,
             size: metadata.st_size(),

@@ -9,15 +9,17 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::cgroup;
+use super::container::Container;
 use super::images;
-use super::rpc::{self, Request, Response};
+use super::rpc::{self, FileSystems, Request, Response};
 use super::task::TaskId;
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
@@ -48,6 +50,8 @@ pub struct Launch<'a> {
     pub images: &'a Path,
     /// Whose images.
     pub name: &'a InstanceName,
+    /// The instance's container, if it is one.
+    pub container: Option<&'a Container>,
     /// What it is to do.
     pub request: Request,
 }
@@ -77,7 +81,10 @@ impl Criu {
     pub fn start(launch: &Launch<'_>) -> Result<Self> {
         let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;
         let mut criu = Self::spawn(launch).doing(|| format!("starting {}", launch.program.display()))?;
-        let asked = criu.send(&launch.request.encode(images));
+        let root = launch.container.map(Container::root);
+        let own = launch.container.zip(root.as_deref());
+        let own = own.map(|(container, root)| FileSystems { root, binds: container.binds() });
+        let asked = criu.send(&launch.request.encode(images, own));
         asked.map_err(|_| criu.failure())?;
         Ok(criu)
     }
@@ -85,6 +92,9 @@ impl Criu {
     fn spawn(launch: &Launch<'_>) -> io::Result<Self> {
         let (near, far) = packet_pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
+        // What it restores is in its cgroups.
+        let doors = launch.container.filter(|_| launch.request == Request::Restore).map(Container::doors);
+        let doors: Vec<RawFd> = doors.unwrap_or_default().iter().map(AsRawFd::as_raw_fd).collect();
         let mut command = Command::new(launch.program);
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -94,7 +104,10 @@ impl Criu {
             command.pre_exec(move || {
                 let kept = libc::fcntl(theirs, libc::F_SETFD, 0);
                 let entered = libc::setns(namespace, libc::CLONE_NEWNET);
-                if kept == -1 || entered == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+                if kept == -1 || entered == -1 {
+                    return Err(io::Error::last_os_error());
+                }
+                cgroup::join(&doors)
             });
         }
         let child = command.spawn()?;

@@ -34,7 +34,15 @@ pub fn inspect(criu: &Path) -> Result<Host> {
     }
     check(criu)?;
     let cpu_features = cpu_features()?;
-    Ok(Host { kernel, criu: version, architecture, cpu_features, memory_available: 0, image_room: 0 })
+    Ok(Host {
+        kernel,
+        criu: version,
+        architecture,
+        cpu_features,
+        memory_available: 0,
+        image_room: 0,
+        containers: false,
+    })
 }
 
 /// Memory that can be had now, in bytes.

@@ -65,11 +65,7 @@ impl Entry {
                 libc::_exit(0);
             }
             check(libc::setsid())?;
-            // What the node was started with is no matter of the instance, and may lie where CRIU cannot follow.
-            check(libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int))?;
-            // The node's threads may have a real-time policy, for the sake of a short blackout.
-            let none = libc::sched_param { sched_priority: 0 };
-            check(libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none))?;
+            leave_the_node()?;
             for limit in &self.limits {
                 let both = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
                 check(libc::setrlimit(limit.resource, &raw const both))?;
@@ -77,6 +73,21 @@ impl Entry {
             Ok(())
         }
     }
+}
+
+/// Lets a forked process, before it becomes another program, have nothing of the node. It makes system calls only.
+pub fn leave_the_node() -> io::Result<()> {
+    // What the node was started with is no matter of the instance, and may lie where CRIU cannot follow.
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) })?;
+    without_real_time()
+}
+
+/// The node's threads may have a real-time policy, for the sake of a short blackout: not so the calling one any more.
+pub fn without_real_time() -> io::Result<()> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is live.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) })
 }
 
 /// Forks a child of our parent.

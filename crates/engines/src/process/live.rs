@@ -1,5 +1,6 @@
 //! An instance as this process holds it, and the steps of which the engine's calls are made.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabric::netns;
 
+use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::link::Link;
 use super::record::{Record, Records};
@@ -15,12 +17,12 @@ use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
 use super::{
-    Config, check, images, interrupted, orphans, own_files, process_timers, scheduling, socket_options,
-    sockets, timers,
+    Config, Site, check, images, interrupted, launch, orphans, own_files, process_timers, scheduling,
+    socket_options, sockets, timers,
 };
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
-use crate::instance::InstanceSpec;
+use crate::instance::{InstanceSpec, ResourceLimit};
 use crate::stopwatch::Stopwatch;
 use crate::{guard, init};
 
@@ -43,6 +45,8 @@ pub struct Live {
     /// Its network namespace, until the instance is gone.
     pub namespace: OwnedFd,
     link: Link,
+    /// Its file systems, if it is a container.
+    container: Option<Container>,
     /// Its first process, if it has any.
     pub first: Option<Task>,
     /// The CRIU that is armed, or holds the restored tree.
@@ -52,8 +56,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Makes a namespace for an instance, with its link cut.
-    pub fn prepare(spec: InstanceSpec, images: &Path, bridge: &str) -> Result<Self> {
+    /// Makes a namespace for an instance, with its link cut, and its container.
+    pub fn prepare(spec: InstanceSpec, images: &Path, site: &Site) -> Result<Self> {
         let record = Record {
             version: Record::VERSION,
             spec,
@@ -65,8 +69,8 @@ impl Live {
             paused: Vec::new(),
             reuse: sockets::Reuse::new(),
         };
-        let (namespace, link) = place(&record.spec, bridge)?;
-        Ok(Self { record, namespace, link, first: None, criu: None, turn: None })
+        let Place { namespace, link, container } = Place::make(&record.spec, site)?;
+        Ok(Self { record, namespace, link, container, first: None, criu: None, turn: None })
     }
 
     /// Refuses a call that another state wants.
@@ -141,8 +145,11 @@ impl Live {
     }
 
     /// CRIU tries out the loopback, on which a try before this may have held everything back.
-    fn launch_restore(&self, program: &Path, images: &Path) -> Result<Criu> {
+    fn launch_restore(&mut self, program: &Path, images: &Path) -> Result<Criu> {
         self.link.let_through().doing(|| "letting through what is sent".into())?;
+        if let Some(container) = &mut self.container {
+            container.make_way();
+        }
         self.launch(program, Request::Restore, images)
     }
 
@@ -152,6 +159,7 @@ impl Live {
             namespace: self.namespace.as_fd(),
             images,
             name: &self.record.spec.name,
+            container: self.container.as_ref(),
             request,
         })
     }
@@ -191,14 +199,17 @@ impl Live {
         criu.answer(true)?;
         criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
         clock.lap("stop");
-        cut(&self.link, &self.record.spec, first)?;
+        cut(&self.link, &self.record.spec, self.container.as_ref(), first)?;
         clock.lap("cut");
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
-        own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        match &self.container {
+            Some(container) => container.carry(images)?,
+            None => own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?,
+        }
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         let late = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
@@ -231,6 +242,28 @@ impl Live {
         Ok(())
     }
 
+    /// Starts the command, and returns the first process' number. A short command may have ended by now.
+    pub fn start(&mut self, init: &[OsString], descriptors: ResourceLimit) -> Result<i32> {
+        let spec = &self.record.spec;
+        let pid = match &mut self.container {
+            Some(container) => container.start()?,
+            None => {
+                let limits = [&[descriptors], &spec.limits[..]].concat();
+                launch::start(spec, init, self.namespace.as_fd(), limits)
+                    .doing(|| format!("starting `{}` in {}", spec.name, spec.directory.display()))?
+            }
+        };
+        self.first = TaskId::of(pid).ok().and_then(Task::open);
+        self.record.first = self.first.as_ref().map(Task::id);
+        Ok(pid)
+    }
+
+    /// What a look for what pins it goes by.
+    pub fn subject(&self) -> Result<check::Subject<'_>> {
+        let first = self.first()?.id().pid;
+        Ok(check::Subject { first, network: &self.record.spec.network, container: self.container.as_ref() })
+    }
+
     /// Brings up the link of an instance that was just started. A short command may have ended by now.
     pub fn begin(&mut self, records: &Records) -> Result<()> {
         self.link.mend().doing(|| "mending the link".into())?;
@@ -258,7 +291,11 @@ impl Live {
 
     /// The armed CRIU, if there is one, with the images.
     fn begin_restore(&mut self, program: &Path, watch: &Watch<'_>) -> Result<Criu> {
-        let images = &self.record.images;
+        let images = self.record.images.clone();
+        if let Some(container) = &mut self.container {
+            container.bring_back(&images)?;
+        }
+        let images = images.as_path();
         let Some(mut armed) = self.criu.take() else {
             return self.launch_restore(program, images);
         };
@@ -303,7 +340,7 @@ impl Live {
     /// its connections had to say when they were closed still waits in this one. At that hook each thread has
     /// what it goes on with, and would go on if CRIU died. From there on nothing is tried again: the tree
     /// runs, or it is lost.
-    pub fn release(&mut self, bridge: &str, records: &Records, watch: &Watch<'_>) -> Result<Running> {
+    pub fn release(&mut self, site: &Site, records: &Records, watch: &Watch<'_>) -> Result<Running> {
         let mut clock = Stopwatch::start(watch);
         let running = Record { state: State::Running, ..self.record.clone() };
         // Once the tree is complete there may be no more room.
@@ -312,7 +349,8 @@ impl Live {
         let complete = self.complete().and_then(|()| self.link.mend().doing(|| "mending the link".into()));
         if let Err(error) = complete {
             self.drop_held();
-            (self.namespace, self.link) = place(&self.record.spec, bridge)?;
+            Place { namespace: self.namespace, link: self.link, container: self.container } =
+                Place::make(&self.record.spec, site)?;
             // Whoever finds the older record sees that its first process is gone.
             let _older = records.save(&self.record);
             return Err(error);
@@ -382,6 +420,9 @@ impl Live {
         self.criu = None;
         self.kill();
         self.link.delete().doing(|| "deleting the link".into())?;
+        if let Some(container) = &mut self.container {
+            container.remove()?;
+        }
         images::unstage(&self.record.images)?;
         images::delete(&self.record.images)
     }
@@ -392,7 +433,7 @@ impl Live {
     }
 
     /// Takes an instance up again from its record, once its CRIU is gone.
-    pub fn recover(mut record: Record, records: &Records, bridge: &str) -> Result<Self> {
+    pub fn recover(mut record: Record, records: &Records, site: &Site) -> Result<Self> {
         outlive(record.criu.take());
         let first = record.first.take().and_then(Task::open);
         let stopped = first.as_ref().is_some_and(|task| is_stopped(task.id().pid));
@@ -404,13 +445,20 @@ impl Live {
             (State::Held | State::Prepared, _) => State::Prepared,
             (State::Running | State::Stopped | State::Ended, _) => State::Ended,
         };
-        let (namespace, link) = match (&first, state) {
-            (Some(task), State::Running | State::Stopped) => place_of(task, &record.spec, bridge)?,
-            _ => place(&record.spec, bridge)?,
+        let place = match (&first, state) {
+            (Some(task), State::Running | State::Stopped) => Place::find(task, &record.spec, site)?,
+            (Some(task), _) => {
+                // Its container's root is mounted.
+                let _gone = task.signal(libc::SIGKILL);
+                task.ended_within(KILLED);
+                Place::make(&record.spec, site)?
+            }
+            _ => Place::make(&record.spec, site)?,
         };
+        let Place { namespace, link, container } = place;
         record.first = first.as_ref().map(Task::id);
         (record.state, record.releasing) = (state, false);
-        let mut live = Self { record, namespace, link, first, criu: None, turn: None };
+        let mut live = Self { record, namespace, link, container, first, criu: None, turn: None };
         match state {
             State::Prepared => live.drop_held(),
             // Nobody decided to stop it: a crash in the middle of a dump did.
@@ -425,9 +473,10 @@ impl Live {
 
 /// Cuts the link of the stopped tree below `first`, which nothing pins then: at once, before anybody connects to it. What it
 /// has closed and not sent yet goes through an open link.
-fn cut(link: &Link, spec: &InstanceSpec, first: i32) -> Result<()> {
+fn cut(link: &Link, spec: &InstanceSpec, container: Option<&Container>, first: i32) -> Result<()> {
     let InstanceSpec { name, network, .. } = spec;
-    let must_be_free = || match check::inspect_stopped(first, network)?.into_iter().next() {
+    let stopped = check::Subject { first, network, container };
+    let must_be_free = || match check::inspect_stopped(&stopped)?.into_iter().next() {
         Some(blocker) => Err(Error::Pinned { name: name.clone(), blocker }),
         None => Ok(()),
     };
@@ -457,18 +506,41 @@ fn outlive(criu: Option<TaskId>) {
     }
 }
 
-fn place(spec: &InstanceSpec, bridge: &str) -> Result<(OwnedFd, Link)> {
-    let namespace = netns::create().doing(|| "making a network namespace".into())?;
-    let link = Link::create(namespace.as_fd(), &spec.network, bridge)
-        .doing(|| format!("making the link of `{}` to bridge {bridge}", spec.name))?;
-    Ok((namespace, link))
+/// What an instance has before it has processes.
+struct Place {
+    namespace: OwnedFd,
+    link: Link,
+    container: Option<Container>,
 }
 
-fn place_of(task: &Task, spec: &InstanceSpec, bridge: &str) -> Result<(OwnedFd, Link)> {
-    let path = format!("/proc/{}/ns/net", task.id().pid);
-    let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
-    let link = Link::find(namespace.as_fd(), &spec.network, bridge);
-    Ok((namespace, link.doing(|| format!("finding the link of `{}`", spec.name))?))
+impl Place {
+    fn make(spec: &InstanceSpec, site: &Site) -> Result<Self> {
+        let Site { bridge, .. } = site;
+        let namespace = netns::create().doing(|| "making a network namespace".into())?;
+        let link = Link::create(namespace.as_fd(), &spec.network, bridge)
+            .doing(|| format!("making the link of `{}` to bridge {bridge}", spec.name))?;
+        let container = spec.container.as_ref();
+        let container =
+            container.map(|wanted| site.containers()?.create(spec, wanted, namespace.as_fd())).transpose();
+        match container {
+            Ok(container) => Ok(Self { namespace, link, container }),
+            Err(error) => {
+                let _left = link.delete();
+                Err(error)
+            }
+        }
+    }
+
+    /// That of an instance which has them.
+    fn find(task: &Task, spec: &InstanceSpec, site: &Site) -> Result<Self> {
+        let path = format!("/proc/{}/ns/net", task.id().pid);
+        let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
+        let link = Link::find(namespace.as_fd(), &spec.network, &site.bridge);
+        let link = link.doing(|| format!("finding the link of `{}`", spec.name))?;
+        let container = spec.container.as_ref();
+        let container = container.map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()?;
+        Ok(Self { namespace, link, container })
+    }
 }
 
 /// Children before their parents: a shell that waits for stopped children shall see none. Also those

@@ -1,7 +1,10 @@
 //! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use super::oci::Bind;
 use super::protobuf::{Field, Message, fields};
 
 /// Field numbers of `criu_opts`.
@@ -13,6 +16,8 @@ mod opts {
     pub const LOG_LEVEL: u64 = 9;
     pub const LOG_FILE: u64 = 10;
     pub const NOTIFY_SCRIPTS: u64 = 12;
+    pub const ROOT: u64 = 13;
+    pub const EXT_MNT: u64 = 23;
     pub const MANAGE_CGROUPS: u64 = 24;
     pub const RST_SIBLING: u64 = 26;
     pub const MANAGE_CGROUPS_MODE: u64 = 34;
@@ -30,6 +35,15 @@ const CGROUPS_IGNORE: u64 = 0;
 const LOG_WARNINGS: u64 = 2;
 /// Deleted files up to this size, in bytes, travel with the images.
 pub const GHOST_LIMIT: u64 = 64 << 20;
+
+/// A container's file systems, as far as CRIU does not make them.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSystems<'a> {
+    /// Where its root is mounted.
+    pub root: &'a Path,
+    /// What it sees of the host beside that.
+    pub binds: &'a [Bind],
+}
 
 /// What CRIU is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +70,8 @@ impl Request {
         }
     }
 
-    /// The packet that asks for it.
-    pub fn encode(self, images: &str) -> Vec<u8> {
+    /// The packet that asks for it. A tree that has no file systems of its own shares the host's.
+    pub fn encode(self, images: &str, own: Option<FileSystems<'_>>) -> Vec<u8> {
         let mut options = Message::default();
         options.number(opts::IMAGES_DIR_FD, u64::MAX);
         options.bytes(opts::IMAGES_DIR, images.as_bytes());
@@ -77,10 +91,28 @@ impl Request {
             }
             Self::Restore => options.number(opts::RST_SIBLING, 1),
         }
+        if let Some(FileSystems { root, binds }) = own {
+            options.bytes(opts::ROOT, root.as_os_str().as_bytes());
+            for bind in binds {
+                options.bytes(opts::EXT_MNT, &self.external(bind).0);
+            }
+        }
         let mut request = Message::default();
         request.number(1, self.code());
         request.bytes(2, &options.0);
         request.0
+    }
+}
+
+impl Request {
+    /// An `ext_mount_map`: in a dump from the place to its name in the images, in a restore from the name to the source. The
+    /// name is the place.
+    fn external(self, bind: &Bind) -> Message {
+        let name = bind.destination.as_os_str().as_bytes();
+        let mut map = Message::default();
+        map.bytes(1, name);
+        map.bytes(2, if self == Self::Restore { bind.source.as_os_str().as_bytes() } else { name });
+        map
     }
 }
 
@@ -156,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_request_carries_its_options() {
-        let packet = Request::Dump { pid: 300 }.encode("/images");
+        let packet = Request::Dump { pid: 300 }.encode("/images", None);
         let fields = parse(&packet).unwrap();
         let Field::Bytes(options) = fields[&2] else { panic!("no options") };
         let options = parse(options).unwrap();

@@ -76,7 +76,7 @@ fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
     let mut holder = b.call(|_| {
         Command::new(lab::examples().join("holder"))
             .args([&config.criu, &config.state, &config.images[0]])
-            .args([&config.bridge, spec.name.as_str()])
+            .args([&config.bridge, spec.name.as_str(), "runc", "/none"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()

@@ -38,6 +38,11 @@ impl Lab {
         Self { folder, switch }
     }
 
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// A disk with room for small images only. It must outlive the hosts that use it.
     pub fn tiny_disk(&self, name: &str) -> TinyDisk {
         let path = self.folder.join(name);
@@ -80,6 +85,7 @@ impl Lab {
             images: vec![PathBuf::from("/dev/shm").join(self.folder.file_name().unwrap()).join(name)],
             bridge: "br0".into(),
             init: vec![example("init").into()],
+            containers: None,
         };
         change(&mut config);
         let engine = ProcessEngine::new(config.clone()).unwrap();
@@ -292,6 +298,7 @@ pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
             prefix: 16,
             mtu: 1500,
         },
+        container: None,
     }
 }
 

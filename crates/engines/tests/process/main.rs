@@ -1,6 +1,7 @@
 //! The process engine with real processes and CRIU, between hosts made of network namespaces.
 
 mod blockers;
+mod containers;
 mod faults;
 mod full_disk;
 mod kills;

@@ -123,6 +123,7 @@ impl Engine for Handle {
             cpu_features: Vec::new(),
             memory_available: 1 << 30,
             image_room: 1 << 30,
+            containers: false,
         })
     }
 
@@ -145,7 +146,7 @@ impl Engine for Handle {
     }
 
     fn check(&self, _: &InstanceName) -> Result<Report> {
-        let needs = Needs { files: Vec::new(), memory: 0, host: self.host()? };
+        let needs = Needs { files: Vec::new(), memory: 0, container: false, host: self.host()? };
         Ok(Report { blockers: Vec::new(), needs })
     }
 

@@ -144,6 +144,7 @@ impl Cluster {
             environment: Vec::new(),
             directory: "/".into(),
             followed: false,
+            container: None,
         };
         self.ask(&Request::Run(request))
     }

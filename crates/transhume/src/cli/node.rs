@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use engines::process::{Config, ProcessEngine};
+use engines::process::{Config, ContainerConfig, ProcessEngine};
 use node::NodeOptions;
 use overlay_io::offloads::{Offload, Offloads};
 
 use crate::failure::{Failure, Result};
 use crate::logging::Logging;
-use crate::precedence;
+use crate::{library, precedence};
 
 /// Runs this host's node, which starts and moves instances
 ///
@@ -53,6 +53,9 @@ pub struct Arguments {
     /// The bridge to which instances are linked
     #[arg(long, default_value = "br0")]
     bridge: String,
+    /// What runs containers: runc, or an OCI runtime with the same commands [default: runc or crun, if one is in $PATH]
+    #[arg(long, value_name = "PATH", env = "TRANSHUME_RUNTIME")]
+    runtime: Option<PathBuf>,
     /// CRIU 4.2 or newer [default: that of scripts/criu.sh, or the one installed]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_CRIU")]
     criu: Option<PathBuf>,
@@ -75,6 +78,7 @@ impl Arguments {
             images: self.images,
             bridge: self.bridge,
             init: init_command()?,
+            containers: containers(self.runtime, self.state.join("containers")),
         };
         let engine = ProcessEngine::new(config).map_err(|error| Failure::new(error.to_string(), ""))?;
         node::run(NodeOptions {
@@ -113,6 +117,16 @@ fn init_command() -> Result<Vec<OsString>> {
     }
     command.push("--".into());
     Ok(command)
+}
+
+/// With the first runtime that is there, unless one is given. Without the libraries programs in containers find no RDMA device.
+fn containers(given: Option<PathBuf>, folder: PathBuf) -> Option<ContainerConfig> {
+    const KNOWN: [&str; 2] = ["runc", "crun"];
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = env::split_paths(&folders).collect();
+    let in_path = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+    let runtime = given.or_else(|| KNOWN.into_iter().find_map(in_path))?;
+    Some(ContainerConfig { runtime, folder, libraries: library::folder().ok() })
 }
 
 /// Where `scripts/criu.sh` puts what it gets, unless an installed CRIU is new enough.

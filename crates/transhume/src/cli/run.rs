@@ -1,5 +1,7 @@
 //! `transhume run`
 
+mod container;
+
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use api::{Client, Event, Instance, Position, Request, RunRequest};
+use api::{Client, Container, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
 use fabric::FabricId;
 
@@ -31,7 +33,8 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 #[derive(Args)]
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
-                        transhume run --host h2 -- ib_write_bw 10.77.1.1")]
+                        transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
+                        transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job")]
 pub struct Arguments {
     /// The host to start on [default: one that is up]
     #[arg(long, value_name = "H")]
@@ -51,6 +54,8 @@ pub struct Arguments {
     /// Writes the instance as JSON, and leaves it running
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    container: container::Options,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
@@ -76,22 +81,44 @@ impl Arguments {
     }
 
     fn request(self) -> Result<RunRequest> {
-        if self.command.first().is_none_or(String::is_empty) {
-            let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
-            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
-        }
-        // First, since `PWD` names it too.
-        let directory = directory()?;
+        let followed = !(self.detach || self.json);
+        let program = match self.container.program(&self.command)? {
+            Some(program) => program,
+            None => Program::of_the_host(self.command)?,
+        };
         Ok(RunRequest {
             name: self.name,
             host: self.host,
             group: self.group,
             fabric: FabricId(self.fabric),
-            command: self.command,
-            environment: library::add_to(environment()?)?,
-            directory,
-            followed: !(self.detach || self.json),
+            command: program.command,
+            environment: program.environment,
+            directory: program.directory,
+            followed,
+            container: program.container,
         })
+    }
+}
+
+/// What is run.
+struct Program {
+    command: Vec<String>,
+    environment: Vec<(String, String)>,
+    directory: String,
+    container: Option<Container>,
+}
+
+impl Program {
+    /// One of the host's, with all that is here.
+    fn of_the_host(command: Vec<String>) -> Result<Self> {
+        if command.first().is_none_or(String::is_empty) {
+            let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
+            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
+        }
+        // First, since `PWD` names it too.
+        let directory = directory()?;
+        let environment = library::add_to(environment()?, &library::folder()?);
+        Ok(Self { command, environment, directory, container: None })
     }
 }
 

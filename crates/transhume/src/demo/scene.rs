@@ -129,7 +129,11 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
         host: Some(host.into()),
         fabric: FabricId(1),
         command: vec!["/bin/sh".into(), "-c".into(), script],
-        environment: library::add_to(vec![("PATH".into(), env::var("PATH").unwrap_or_default())])?,
+        environment: library::add_to(
+            vec![("PATH".into(), env::var("PATH").unwrap_or_default())],
+            &library::folder()?,
+        ),
+        container: None,
         directory: "/".into(),
         followed: false,
     };

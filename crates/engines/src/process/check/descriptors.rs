@@ -32,7 +32,10 @@ const CARRIED: [&str; 8] = [
 const MEMORY_DEVICES: u32 = 1;
 const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
-const TERMINALS: [u32; 4] = [4, 5, 88, 136];
+const TERMINALS: [u32; 4] = [4, 5, 88, PSEUDO_TERMINALS];
+const PSEUDO_TERMINALS: u32 = 136;
+/// `/dev/ptmx`, by which they are made.
+const MULTIPLEXER: libc::dev_t = libc::makedev(5, 2);
 
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
@@ -141,9 +144,9 @@ impl Findings<'_> {
             }
         } else if is_deleted(path, &metadata) {
             self.half_deleted(pid, path, "open");
-        } else if own_files::is_own(pid, path) {
+        } else if self.places.is_none() && own_files::is_own(pid, path) {
             // It becomes the process' own elsewhere.
-        } else if own_files::is_of_a_process(path) {
+        } else if self.places.is_none() && own_files::is_of_a_process(path) {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
         } else {
@@ -170,6 +173,10 @@ impl Findings<'_> {
         let (major, minor) = (libc::major(device), libc::minor(device));
         if major == MEMORY_DEVICES && HARMLESS.contains(&minor) {
             return self.named_file(pid, number, path, via);
+        }
+        // A pseudo-terminal of its own travels with both ends.
+        if self.places.is_some() && (major == PSEUDO_TERMINALS || device == MULTIPLEXER) {
+            return;
         }
         let (what, remedy) = if TERMINALS.contains(&major) {
             ("the terminal", "start it with its input and output elsewhere")

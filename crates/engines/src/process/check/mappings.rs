@@ -26,7 +26,9 @@ impl Findings<'_> {
 
     fn mapping(&mut self, pid: i32, range: &str, path: &str) {
         if path.starts_with("/SYSV") {
-            self.shares_memory(pid, "attached");
+            if self.places.is_none() {
+                self.shares_memory(pid, "attached");
+            }
         } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
         {
             let what = format!("{} has the device {path} mapped", named(pid));

@@ -7,8 +7,10 @@ use std::path::Path;
 use super::super::task::{self, Stat};
 use super::{Findings, named};
 
-/// Instances share these with their host.
+/// Instances share these with their host; containers do not share [`OF_CONTAINERS`].
 const SHARED: [&str; 4] = ["mnt", "ipc", "user", "cgroup"];
+/// Of its own each container has one.
+const OF_CONTAINERS: [&str; 2] = ["mnt", "ipc"];
 /// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
 const TOGETHER: [&str; 4] = ["net", "pid", "time", "uts"];
 /// The calls by which a thread may wait for its child.
@@ -33,7 +35,9 @@ impl Findings<'_> {
         for kind in SHARED.into_iter().chain(TOGETHER) {
             let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
             let first = fs::read_link(format!("/proc/{}/ns/{kind}", self.first))?;
-            if SHARED.contains(&kind) && first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
+            let own = self.places.is_some() && OF_CONTAINERS.contains(&kind);
+            let shared = SHARED.contains(&kind) && !own;
+            if shared && first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
                 let what = format!(
                     "the node runs in another {kind} namespace than the one that started the instance"
                 );

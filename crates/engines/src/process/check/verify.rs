@@ -10,7 +10,10 @@ use crate::report::{Blocker, FileKind, Host, Needs, OpenFile};
 /// What of `needs` this host does not have.
 pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
     let files = needs.files.iter().filter_map(file);
-    versions(&needs.host, here).into_iter().chain(rooms(needs, here)).chain(files).collect()
+    let runtime = (needs.container && !here.containers).then(|| {
+        Blocker::new("the destination has no OCI runtime", "install runc there, and start its node again")
+    });
+    versions(&needs.host, here).into_iter().chain(runtime).chain(rooms(needs, here)).chain(files).collect()
 }
 
 fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
@@ -111,11 +114,12 @@ mod tests {
             cpu_features: vec!["avx".into(), "sse".into()],
             memory_available: 1 << 30,
             image_room: 1 << 30,
+            containers: false,
         }
     }
 
     fn needs(files: Vec<OpenFile>) -> Needs {
-        Needs { files, memory: 1 << 20, host: host() }
+        Needs { files, memory: 1 << 20, container: false, host: host() }
     }
 
     fn open_file(path: &str, size: u64) -> OpenFile {
@@ -137,8 +141,10 @@ mod tests {
             cpu_features: vec!["sse".into()],
             memory_available: 0,
             image_room: 0,
+            containers: false,
         };
-        assert_eq!(verify(&needs(Vec::new()), &poor).len(), 6);
+        let container = Needs { container: true, ..needs(Vec::new()) };
+        assert_eq!(verify(&container, &poor).len(), 7);
     }
 
     #[test]

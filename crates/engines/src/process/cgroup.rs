@@ -1,0 +1,96 @@
+//! The cgroups of a process: CRIU restores a tree in those in which it runs.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use super::launch;
+
+/// The files by which a process joins the cgroups in which `pid` is, one for each hierarchy that is mounted.
+///
+/// # Errors
+/// If they cannot be found or opened.
+pub fn doors(pid: i32) -> io::Result<Vec<File>> {
+    let own = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let open = |path: PathBuf| File::options().write(true).open(path);
+    paths(&own, &mounts).into_iter().map(open).collect()
+}
+
+/// Puts this process, which was just forked, into cgroups by their doors. It makes system calls only.
+///
+/// # Errors
+/// Those of the kernel, which says `EINVAL` of what may not be in there.
+pub fn join(doors: &[RawFd]) -> io::Result<()> {
+    if !doors.is_empty() {
+        // A cgroup may have no share of real time for the node's policy.
+        launch::without_real_time()?;
+    }
+    for &door in doors {
+        // SAFETY: one live byte is passed. A zero means who writes it.
+        if unsafe { libc::write(door, c"0".as_ptr().cast(), 1) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// `own` is `/proc/PID/cgroup`, and `mounts` is `/proc/self/mountinfo`.
+fn paths(own: &str, mounts: &str) -> Vec<PathBuf> {
+    let lines = own.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    lines
+        .filter_map(|(controllers, path)| Some(mount_of(controllers, path, mounts)?.join("cgroup.procs")))
+        .collect()
+}
+
+/// Where the cgroup `path` of the hierarchy with these controllers lies; that of version 2 has none.
+fn mount_of(controllers: &str, path: &str, mounts: &str) -> Option<PathBuf> {
+    let wanted: BTreeSet<&str> = controllers.split(',').filter(|name| !name.is_empty()).collect();
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut kind = kind.split(' ');
+        let (system, options) = (kind.next()?, kind.nth(1)?);
+        let options: BTreeSet<&str> = options.split(',').collect();
+        let matches = match system {
+            "cgroup2" => wanted.is_empty(),
+            "cgroup" => !wanted.is_empty() && wanted.is_subset(&options),
+            _ => false,
+        };
+        let mut place = place.split(' ').skip(3);
+        let (root, mountpoint) = (place.next()?, place.next()?);
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        matches.then(|| Path::new(mountpoint).join(below))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "9:name=systemd:/job\n4:cpu,cpuacct:/job\n0::/job\n";
+
+    #[test]
+    fn each_hierarchy_that_is_mounted_has_a_door() {
+        let both = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                    32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+                    40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
+                    41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        let expected =
+            ["systemd", "cpu", "unified"].map(|name| format!("/sys/fs/cgroup/{name}/job/cgroup.procs"));
+        assert_eq!(paths(OWN, both), expected.map(PathBuf::from));
+        let second = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
+        assert_eq!(paths(OWN, second), [PathBuf::from("/sys/fs/cgroup/job/cgroup.procs")]);
+    }
+
+    #[test]
+    fn a_mount_of_a_part_is_seen_as_such() {
+        let part = "41 31 0:38 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(paths("0::/outer/job\n", part), [PathBuf::from("/sys/fs/cgroup/job/cgroup.procs")]);
+        assert!(paths("0::/other\n", part).is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! Where the files of a container are on its host.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::super::container::{self, Container};
+use super::super::oci::Bind;
+use super::Findings;
+
+/// See the module.
+pub struct Places<'a> {
+    container: &'a Container,
+    layer: PathBuf,
+    mountpoints: Vec<PathBuf>,
+}
+
+impl<'a> Places<'a> {
+    /// Those of a container whose first process is `first`.
+    pub fn of(container: &'a Container, first: i32) -> io::Result<Self> {
+        Ok(Self { container, layer: container.layer(), mountpoints: container::mountpoints(first)? })
+    }
+
+    /// Where the host has what the container sees at `path`; `None` if that travels with it, or is made anew.
+    pub fn on_host(&self, path: &Path) -> Option<PathBuf> {
+        let above = self.mountpoints.iter().filter(|mountpoint| path.starts_with(mountpoint));
+        let mountpoint = above.max_by_key(|mountpoint| mountpoint.components().count())?;
+        let below = path.strip_prefix(mountpoint).ok()?;
+        if let Some(Bind { source, .. }) = self.bind_at(mountpoint) {
+            // Of a file that is mounted there is nothing below.
+            return Some(source.join(below).components().collect());
+        }
+        let is_root = mountpoint.parent().is_none();
+        let is_written = || fs::symlink_metadata(self.layer.join(below)).is_ok();
+        (is_root && !is_written()).then(|| self.container.rootfs().join(below))
+    }
+
+    fn bind_at(&self, mountpoint: &Path) -> Option<&Bind> {
+        self.container.binds().iter().find(|bind| bind.destination == mountpoint)
+    }
+
+    /// The file systems that travel with what is in them, as this host sees them.
+    fn travelling(&self, first: i32) -> impl Iterator<Item = PathBuf> {
+        let own =
+            self.mountpoints.iter().filter(|place| place.parent().is_some() && self.bind_at(place).is_none());
+        own.filter_map(move |place| {
+            Some(Path::new(&format!("/proc/{first}/root")).join(place.strip_prefix("/").ok()?))
+        })
+    }
+}
+
+impl Findings<'_> {
+    /// What the container has from the host, and how much it has written.
+    pub(super) fn mounts(&mut self) {
+        let Some(places) = &self.places else { return };
+        let (rootfs, written) = (places.container.rootfs().to_owned(), places.container.written());
+        let binds: Vec<Bind> = places.container.binds().to_vec();
+        let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
+        self.memory += written + kept;
+        self.need_on_host(&rootfs);
+        binds.iter().for_each(|bind| self.need_on_host(&bind.source));
+    }
+}
+
+/// What is in use of the file system in memory at `place`, in bytes; of others nothing.
+fn used(place: &Path) -> u64 {
+    const TMPFS_MAGIC: libc::__fsword_t = 0x0102_1994;
+    let Ok(path) = CString::new(place.as_os_str().as_bytes()) else { return 0 };
+    // SAFETY: all-zero is a valid statfs.
+    let mut found: libc::statfs = unsafe { mem::zeroed() };
+    // SAFETY: `path` is a live C string, and `found` is live and writable.
+    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
+    if result == 0 && found.f_type == TMPFS_MAGIC {
+        (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs()
+    } else {
+        0
+    }
+}

@@ -1,0 +1,505 @@
+//! Containers: instances with a root file system of their own, which an OCI runtime makes.
+//!
+//! ```text
+//! source                          destination
+//!   create                          create        the runtime makes it, with its cgroup: nothing runs in it yet
+//!   start                           make_way      it was a trial, and only the cgroup stays
+//!   carry       the layer's image   bring_back    the layer and the root; CRIU mounts all else, and runs in the cgroup
+//!   remove                          remove
+//! ```
+//!
+//! The root is an overlay file system: below is what the user gave, above is a layer of the instance's own.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::oci::{Bind, Config, Wanted};
+use super::record::absent_is_fine;
+use super::support::Support;
+use super::task::{Task, TaskId};
+use super::{cgroup, launch};
+use crate::error::{Doing, Error, Result};
+use crate::instance::{self, InstanceName, InstanceSpec};
+
+/// What runs containers on a host.
+#[derive(Clone, Debug)]
+pub struct ContainerConfig {
+    /// The OCI runtime: runc, or one with the same commands.
+    pub runtime: PathBuf,
+    /// Where each has a folder, with its root mounted there; of this node alone. It must not be below the root file system of
+    /// a container, unless another file system is in between.
+    pub folder: PathBuf,
+    /// The folder with the drop-in libraries.
+    pub libraries: Option<PathBuf>,
+}
+
+/// How long the runtime may take for a call, which takes some hundredths of a second.
+const CALL: Duration = Duration::from_secs(30);
+/// How long a layer may take to be packed or unpacked.
+const PACK: Duration = Duration::from_secs(240);
+/// How long what was killed may take to end.
+const KILLED: Duration = Duration::from_secs(10);
+
+/// What the layer travels as.
+const LAYER: &str = "layer.img";
+
+/// What overlay file systems note of a copied file's original, which is another one on another host.
+const ORIGIN: &str = "trusted.overlay.origin";
+
+/// Makes containers.
+pub struct Containers {
+    runtime: PathBuf,
+    support: Support,
+    /// A folder of each in there.
+    folder: PathBuf,
+    /// What an instance's first process is started with.
+    init: Vec<OsString>,
+}
+
+/// A container on this host.
+pub struct Container {
+    name: InstanceName,
+    runtime: PathBuf,
+    folder: PathBuf,
+    rootfs: PathBuf,
+    binds: Vec<Bind>,
+    /// What the runtime has made, as long as it waits to be started.
+    waiting: Option<Task>,
+    /// By which its processes join its cgroups, for those that are yet to come.
+    doors: Vec<File>,
+}
+
+impl Containers {
+    /// Nothing is made yet.
+    pub fn new(config: &ContainerConfig, init: &[OsString]) -> Result<Self> {
+        let program = init.first().map(PathBuf::from).unwrap_or_default();
+        let support = Support::find(&program, config.libraries.as_deref())
+            .doing(|| "finding what runs containers".into())?;
+        let folder =
+            std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
+        Ok(Self { runtime: config.runtime.clone(), support, folder, init: init.to_vec() })
+    }
+
+    /// The container of an instance that is here already.
+    pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
+        Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
+    }
+
+    fn new_container(&self, name: &InstanceName, wanted: &instance::Container, config: &Config) -> Container {
+        Container {
+            name: name.clone(),
+            runtime: self.runtime.clone(),
+            folder: self.folder.join(name.as_str()),
+            rootfs: wanted.rootfs.clone(),
+            binds: config.binds().iter().cloned().chain(self.support.binds()).collect(),
+            waiting: None,
+            doors: Vec::new(),
+        }
+    }
+
+    /// Has the runtime make a container that waits to be started, in this network namespace. It takes the place of a crash's
+    /// leftover.
+    pub fn create(
+        &self,
+        spec: &InstanceSpec,
+        wanted: &instance::Container,
+        network: BorrowedFd<'_>,
+    ) -> Result<Container> {
+        let config = parse(&wanted.config)?;
+        let mut container = self.new_container(&spec.name, wanted, &config);
+        container.remove()?;
+        container.all_is_here()?;
+        let made = container.make(self, spec, config, network);
+        if let Err(error) = made {
+            container.remove()?;
+            return Err(error);
+        }
+        Ok(container)
+    }
+}
+
+fn parse(config: &str) -> Result<Config> {
+    Config::parse(config).map_err(|why| Error::unusable(why.what, why.remedy))
+}
+
+impl Container {
+    /// Where its root is mounted.
+    pub fn root(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    /// The layer with what it has written.
+    pub fn layer(&self) -> PathBuf {
+        self.folder.join("layer")
+    }
+
+    /// Where the overlay file system keeps what it has not finished.
+    fn work(&self) -> PathBuf {
+        self.folder.join("work")
+    }
+
+    /// What it was made from.
+    pub fn rootfs(&self) -> &Path {
+        &self.rootfs
+    }
+
+    /// What it sees of the host, beside its root.
+    pub fn binds(&self) -> &[Bind] {
+        &self.binds
+    }
+
+    /// By which what is started next joins its cgroups.
+    pub fn doors(&self) -> &[File] {
+        &self.doors
+    }
+
+    /// The runtime names what is missing by a call that failed.
+    fn all_is_here(&self) -> Result<()> {
+        let name = &self.name;
+        if !self.rootfs.is_dir() {
+            let what =
+                format!("the root file system of `{name}`, {}, is not on this host", self.rootfs.display());
+            return Err(Error::unusable(what, "put it there too, at the same path"));
+        }
+        if self.is_below_root() {
+            let what = format!(
+                "the node keeps containers in {}, which is in the root file system of `{name}`, {}",
+                self.folder.display(),
+                self.rootfs.display()
+            );
+            return Err(Error::unusable(what, "use another one, or start the node with another `--state`"));
+        }
+        let strange = |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
+        if let Some(path) = [&self.rootfs, &self.folder].into_iter().find(strange) {
+            let what = format!("{} has a comma, a colon or a backslash in its name", path.display());
+            return Err(Error::unusable(what, "a root file system needs a path without"));
+        }
+        match self.binds.iter().find(|bind| !bind.source.exists()) {
+            None => Ok(()),
+            Some(Bind { source, .. }) => {
+                let what = format!("{}, which `{name}` mounts, is not on this host", source.display());
+                Err(Error::unusable(what, "put it there too, at the same path"))
+            }
+        }
+    }
+
+    /// The kernel refuses a layer in the root file system above which it is to lie.
+    fn is_below_root(&self) -> bool {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        let there = self.folder.ancestors().find(|path| path.exists());
+        self.folder.starts_with(&self.rootfs) && there.and_then(device) == device(&self.rootfs)
+    }
+
+    fn make(
+        &mut self,
+        all: &Containers,
+        spec: &InstanceSpec,
+        config: Config,
+        network: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let folder = self.folder.clone();
+        let doing = || format!("making the container of `{}` in {}", spec.name, folder.display());
+        private::directory(&self.folder)
+            .and_then(|()| self.lay_out())
+            .and_then(|()| self.mount_root())
+            .doing(doing)?;
+        let network = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd()));
+        let cgroup = self.folder.display().to_string().replace('/', "-");
+        let wanted = Wanted {
+            spec,
+            config,
+            root: &self.root(),
+            network: &network,
+            cgroup: &format!("/transhume{cgroup}"),
+            descriptors: launch::descriptor_limit(),
+            init: &all.init,
+            support: &all.support,
+        };
+        fs::write(self.folder.join("config.json"), wanted.configuration().to_string()).doing(doing)?;
+        self.call(&["create", "--pid-file", "pid", "--bundle", "."])?;
+        let pid = fs::read_to_string(self.folder.join("pid")).doing(doing)?;
+        let pid = pid.trim().parse().map_err(io::Error::other).doing(doing)?;
+        self.waiting = TaskId::of(pid).ok().and_then(Task::open);
+        self.doors = cgroup::doors(pid).doing(doing)?;
+        self.is_mounted_as_said(pid)
+    }
+
+    /// A path through a symbolic link, or a file system below another one, is not what CRIU would be told.
+    fn is_mounted_as_said(&self, pid: i32) -> Result<()> {
+        let mounts = mountpoints(pid).doing(|| format!("reading the mounts of `{}`", self.name))?;
+        for Bind { source, destination } in &self.binds {
+            if !mounts.contains(destination) {
+                let what =
+                    format!("{} leads through a symbolic link in `{}`", destination.display(), self.name);
+                return Err(Error::unusable(what, "mount it at the path to which that leads"));
+            }
+            let below = |path: &&PathBuf| path.starts_with(destination) && *path != destination;
+            let known = |path: &&PathBuf| self.binds.iter().any(|bind| bind.destination == **path);
+            if let Some(path) = mounts.iter().filter(below).find(|path| !known(path)) {
+                let what = format!(
+                    "{}, which `{}` mounts, has another file system in it, seen at {}",
+                    source.display(),
+                    self.name,
+                    path.display()
+                );
+                return Err(Error::unusable(
+                    what,
+                    "mount that by itself too, or mount with `bind`, not `rbind`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the runtime start the command, and returns the first process' number.
+    pub fn start(&mut self) -> Result<i32> {
+        let gone = || Error::State { name: self.name.clone(), is: "gone", must: "prepared" };
+        let first = self.waiting.take().ok_or_else(gone)?;
+        self.call(&["start"])?;
+        Ok(first.id().pid)
+    }
+
+    /// Ends what only tried whether it can be made, but for its cgroups.
+    pub fn make_way(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            let _gone = waiting.signal(libc::SIGKILL);
+            waiting.ended_within(KILLED);
+        }
+    }
+
+    /// Packs the layer as an image: the instance is stopped.
+    pub fn carry(&self, images: &Path) -> Result<()> {
+        let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
+        tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg(".");
+        succeed(&mut tar, PACK).doing(|| format!("packing what `{}` has written", self.name))
+    }
+
+    /// Unpacks the layer, and mounts the root with it.
+    pub fn bring_back(&mut self, images: &Path) -> Result<()> {
+        self.make_way();
+        let mut tar = tar("--extract", &self.layer(), &images.join(LAYER));
+        self.unmount_root()
+            .and_then(|()| self.lay_out())
+            .and_then(|()| succeed(tar.arg("--preserve-permissions"), PACK))
+            .and_then(|()| self.mount_root())
+            .doing(|| format!("unpacking what `{}` has written", self.name))
+    }
+
+    /// What is in the layer, in bytes.
+    pub fn written(&self) -> u64 {
+        size_below(&self.layer())
+    }
+
+    /// Ends what waits; deletes all of it. Nothing to do is no error.
+    pub fn remove(&mut self) -> Result<()> {
+        self.waiting = None;
+        self.doors.clear();
+        if self.runtime_folder().exists() {
+            self.call(&["delete", "--force"])?;
+        }
+        let remove = || {
+            self.unmount_root()?;
+            absent_is_fine(fs::remove_dir_all(&self.folder))?;
+            // The folder of all containers goes with the last one.
+            let _others = self.folder.parent().map(fs::remove_dir);
+            Ok(())
+        };
+        remove().doing(|| format!("deleting the container of `{}`", self.name))
+    }
+
+    /// Makes an empty layer.
+    fn lay_out(&self) -> io::Result<()> {
+        let layer = self.layer();
+        for folder in [&layer, &self.work(), &self.root()] {
+            absent_is_fine(fs::remove_dir_all(folder))?;
+            fs::create_dir(folder)?;
+        }
+        // It is the root directory that the instance sees.
+        let rootfs = fs::metadata(&self.rootfs)?;
+        fs::set_permissions(&layer, Permissions::from_mode(rootfs.mode()))?;
+        std::os::unix::fs::chown(&layer, Some(rootfs.uid()), Some(rootfs.gid()))
+    }
+
+    fn mount_root(&self) -> io::Result<()> {
+        let (layer, work, root) = (self.layer(), self.work(), self.root());
+        // What the layer refers to by number would be something else on another host.
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={},index=off,metacopy=off,redirect_dir=off,xino=off",
+            self.rootfs.display(),
+            layer.display(),
+            work.display()
+        );
+        let (root, options) = (CString::new(root.as_os_str().as_bytes())?, CString::new(options)?);
+        let kind = c"overlay".as_ptr();
+        // SAFETY: all are live C strings.
+        check(unsafe { libc::mount(kind, root.as_ptr(), kind, 0, options.as_ptr().cast()) })?;
+        // SAFETY: the path is a live C string, and nothing else is passed.
+        check(unsafe {
+            libc::mount(std::ptr::null(), root.as_ptr(), std::ptr::null(), libc::MS_PRIVATE, std::ptr::null())
+        })
+    }
+
+    /// No error if it is not mounted.
+    fn unmount_root(&self) -> io::Result<()> {
+        let root = CString::new(self.root().as_os_str().as_bytes())?;
+        // SAFETY: the path is a live C string.
+        match check(unsafe { libc::umount2(root.as_ptr(), libc::MNT_DETACH) }) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn runtime_folder(&self) -> PathBuf {
+        self.folder.join("runtime")
+    }
+
+    /// Calls the runtime, in the container's folder.
+    fn call(&self, words: &[&str]) -> Result<()> {
+        let log = self.folder.join("runtime.log");
+        absent_is_fine(fs::remove_file(&log)).doing(|| format!("deleting {}", log.display()))?;
+        let mut command = Command::new(&self.runtime);
+        command
+            .arg("--root")
+            .arg(self.runtime_folder())
+            .arg("--log")
+            .arg(&log)
+            .args(["--log-format", "json"]);
+        command.args(words).arg(self.name.as_str()).current_dir(&self.folder);
+        // What it starts inherits these.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: between fork and exec, system calls only.
+        unsafe { command.pre_exec(launch::leave_the_node) };
+        let called = command.spawn().and_then(|child| ended_within(child, CALL));
+        called.map_err(|error| {
+            let program = self.runtime.display();
+            let reason = last_error(&fs::read_to_string(&log).unwrap_or_default());
+            let reason = reason.unwrap_or_else(|| error.to_string());
+            let what =
+                format!("{program} could not {} the container of `{}` ({reason})", words[0], self.name);
+            Error::unusable(
+                what,
+                "see that the container can be run by that program alone, and that it is installed",
+            )
+        })
+    }
+}
+
+/// The mount points that process `pid` sees.
+pub fn mountpoints(pid: i32) -> io::Result<Vec<PathBuf>> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    Ok(mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped).collect())
+}
+
+/// The kernel writes blanks and the like as `\040`.
+fn unescaped(field: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        (bytes, rest) = match octal.filter(|_| first == b'\\') {
+            Some(byte) => ([bytes, vec![byte]].concat(), &tail[3..]),
+            None => ([bytes, vec![first]].concat(), tail),
+        };
+    }
+    PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
+}
+
+fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
+    let mut tar = Command::new("tar");
+    tar.args([
+        what,
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "--numeric-owner",
+        "--sparse",
+        "--directory",
+    ]);
+    tar.arg(folder).arg("--file").arg(archive);
+    tar
+}
+
+/// Runs a program to its end, which must be a good one.
+fn succeed(command: &mut Command, time: Duration) -> io::Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let stderr = child.stderr.take();
+    ended_within(child, time).map_err(|error| {
+        let mut said = String::new();
+        let _lost = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
+        let said = said.lines().next().map(str::to_owned);
+        io::Error::other(said.unwrap_or_else(|| error.to_string()))
+    })
+}
+
+/// Waits for a good end of `child`, and kills it if it takes too long.
+fn ended_within(mut child: process::Child, time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(io::Error::other(format!("it ended with {status}"))),
+            None if Instant::now() > end => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            None => thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+}
+
+/// What the runtime said last that went wrong: each line of its log is an object.
+fn last_error(log: &str) -> Option<String> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut errors = lines.filter(|line| line["level"] == "error");
+    errors.next_back()?["msg"].as_str().map(str::to_owned)
+}
+
+/// The size of all files below `folder`, in bytes. What goes away meanwhile has none.
+fn size_below(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => size_below(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_of_mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(unescaped("/srv/a\\040b\\134c"), PathBuf::from("/srv/a b\\c"));
+        assert_eq!(unescaped("/srv/a\\"), PathBuf::from("/srv/a\\"));
+    }
+
+    #[test]
+    fn the_runtimes_reason_is_its_last_error() {
+        let log =
+            "{\"level\":\"warning\",\"msg\":\"a\"}\n{\"level\":\"error\",\"msg\":\"no such file\"}\nnoise\n";
+        assert_eq!(last_error(log).as_deref(), Some("no such file"));
+        assert_eq!(last_error(""), None);
+    }
+}

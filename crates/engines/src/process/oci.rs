@@ -1,0 +1,245 @@
+//! The configuration of a container for its OCI runtime, made of the user's.
+//!
+//! Taken over are mounts, resources, capabilities, devices and all else that CRIU carries. What an instance has anyway is
+//! replaced: its first process, which is `transhume init`, its namespaces and its root.
+
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::support::{self, Support};
+use crate::init;
+use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::report::Blocker;
+
+/// The largest configuration, in bytes.
+pub const MAX_CONFIG: usize = 256 << 10;
+
+/// File systems that CRIU makes anew, with what is in them where they keep anything.
+const MADE_ANEW: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
+
+/// Of each host, and so not mounted.
+const OF_THE_HOST: [&str; 2] = ["cgroup", "cgroup2"];
+
+/// A part of the host's file system that a container sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Where it is on the host.
+    pub source: PathBuf,
+    /// Where the container sees it.
+    pub destination: PathBuf,
+}
+
+/// What a container is made of on this host.
+pub struct Wanted<'a> {
+    /// The instance.
+    pub spec: &'a InstanceSpec,
+    /// The user's configuration, checked.
+    pub config: Config,
+    /// Where its root is mounted.
+    pub root: &'a Path,
+    /// Its network namespace.
+    pub network: &'a Path,
+    /// Its cgroup, from the root of each hierarchy.
+    pub cgroup: &'a str,
+    /// The limit of descriptors.
+    pub descriptors: ResourceLimit,
+    /// What runs its first process, with the arguments that come before the engine's.
+    pub init: &'a [OsString],
+    /// Where that finds its libraries.
+    pub support: &'a Support,
+}
+
+/// A user's configuration that can be carried.
+#[derive(Clone, Debug)]
+pub struct Config {
+    all: Map<String, Value>,
+    binds: Vec<Bind>,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// If it is none, or wants what cannot be carried: what that is, and the way out.
+    pub fn parse(text: &str) -> Result<Self, Blocker> {
+        if text.len() > MAX_CONFIG {
+            let what = format!("the container's configuration is longer than {} KiB", MAX_CONFIG >> 10);
+            return Err(Blocker::new(what, "take out what it does not need"));
+        }
+        let all = serde_json::from_str::<Map<String, Value>>(text);
+        let mut all = all.map_err(|error| {
+            let what = format!("the container's configuration is no JSON object ({error})");
+            Blocker::new(what, "`runc spec` writes one")
+        })?;
+        if all.get("hooks").is_some_and(|hooks| *hooks != json!({})) {
+            let what = "the container has hooks, which would run on one host only";
+            return Err(Blocker::new(what, "take them out of its configuration"));
+        }
+        let kinds = all.get("linux").and_then(|linux| linux.get("namespaces")?.as_array());
+        if kinds.into_iter().flatten().any(|namespace| namespace["type"] == "user") {
+            let what = "the container has a user namespace of its own, which does not move";
+            return Err(Blocker::new(what, "take it out of `namespaces` in its configuration"));
+        }
+        let mut mounts = match all.remove("mounts") {
+            None => Vec::new(),
+            Some(Value::Array(mounts)) => mounts,
+            Some(_) => {
+                let what = "`mounts` of the container's configuration is no list";
+                return Err(Blocker::new(what, "`runc spec` shows how it is written"));
+            }
+        };
+        mounts.retain(|mount| !OF_THE_HOST.iter().any(|kind| mount["type"] == *kind));
+        let binds = mounts.iter().filter_map(|mount| bind(mount).transpose()).collect::<Result<_, _>>()?;
+        all.insert("mounts".into(), mounts.into());
+        Ok(Self { all, binds })
+    }
+
+    /// What of the host it sees, beside its root.
+    pub fn binds(&self) -> &[Bind] {
+        &self.binds
+    }
+}
+
+/// Whether a container with this configuration can be carried.
+///
+/// # Errors
+/// What cannot, and the way out.
+pub fn validate(config: &str) -> Result<(), Blocker> {
+    Config::parse(config).map(drop)
+}
+
+/// What `mount` shows of the host; `None` if the file system is made anew.
+fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
+    let text = |name: &str| mount.get(name).and_then(Value::as_str).unwrap_or("");
+    let destination = text("destination");
+    let path = Path::new(destination);
+    let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+    if !path.is_absolute() || !plain || path.parent().is_none() {
+        let what = format!("`{destination}` is no place for a mount in the container");
+        return Err(Blocker::new(what, "give an absolute path without `..`"));
+    }
+    if path.starts_with(support::FOLDER) {
+        let what = format!("{destination} is in {}, which each container has", support::FOLDER);
+        return Err(Blocker::new(what, "mount that elsewhere"));
+    }
+    let options = mount.get("options").and_then(Value::as_array);
+    let binds = options.into_iter().flatten().any(|option| matches!(option.as_str(), Some("bind" | "rbind")));
+    let kind = text("type");
+    if !binds && !["", "bind"].contains(&kind) {
+        if MADE_ANEW.contains(&kind) {
+            return Ok(None);
+        }
+        let what =
+            format!("{destination} in the container is a file system of type {kind}, which does not move");
+        return Err(Blocker::new(what, format!("use a bind mount, or {}", MADE_ANEW.join(", "))));
+    }
+    let source = Path::new(text("source"));
+    if !source.is_absolute() {
+        let what =
+            format!("the source of the mount {destination}, `{}`, is no absolute path", source.display());
+        return Err(Blocker::new(what, "name it from the root on"));
+    }
+    // A trailing slash is not in what the kernel says.
+    Ok(Some(Bind { source: source.into(), destination: path.components().collect() }))
+}
+
+impl Wanted<'_> {
+    /// The runtime's configuration.
+    pub fn configuration(&self) -> Value {
+        let mut all = self.config.all.clone();
+        all.entry("ociVersion").or_insert_with(|| "1.0.2".into());
+        all.entry("hostname").or_insert_with(|| self.spec.name.as_str().into());
+        let readonly = all.get("root").and_then(|root| root.get("readonly")).cloned().unwrap_or(false.into());
+        all.insert("root".into(), json!({ "path": self.root, "readonly": readonly }));
+        self.process(object(&mut all, "process"));
+        let linux = object(&mut all, "linux");
+        let own = ["pid", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+        let network = json!({ "type": "network", "path": self.network });
+        linux.insert("namespaces".into(), own.into_iter().chain([network]).collect());
+        linux.insert("cgroupsPath".into(), self.cgroup.into());
+        if let Some(Value::Array(mounts)) = all.get_mut("mounts") {
+            mounts.extend(self.support.binds().map(|Bind { source, destination }| {
+                let options = ["bind", "ro", "nosuid", "rprivate"];
+                json!({ "type": "bind", "source": source, "destination": destination, "options": options })
+            }));
+        }
+        all.into()
+    }
+
+    /// Init stays root, with the capabilities that the command may have, and works where CRIU finds a directory.
+    fn process(&self, process: &mut Map<String, Value>) {
+        process.insert("terminal".into(), false.into());
+        process.insert("user".into(), json!({ "uid": 0, "gid": 0 }));
+        process.insert("cwd".into(), "/".into());
+        let arguments = self.support.init(self.init).into_iter().chain(init::arguments(self.spec));
+        process.insert("args".into(), arguments.collect());
+        let environment = init::shield(&self.spec.environment).map(|(name, value)| format!("{name}={value}"));
+        process.insert("env".into(), environment.collect());
+        let ResourceLimit { soft, hard, .. } = self.descriptors;
+        let descriptors = json!({ "type": "RLIMIT_NOFILE", "soft": soft, "hard": hard });
+        let limits = process.entry("rlimits").or_insert_with(|| json!([]));
+        if let Value::Array(limits) = limits
+            && !limits.iter().any(|limit| limit["type"] == "RLIMIT_NOFILE")
+        {
+            limits.push(descriptors);
+        }
+    }
+}
+
+/// The object `name` in `all`, which is made if it is not there.
+fn object<'a>(all: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
+    let place = all.entry(name).or_insert_with(|| json!({}));
+    if !place.is_object() {
+        *place = json!({});
+    }
+    place.as_object_mut().unwrap_or_else(|| unreachable!("it is one by now"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(config: &Value) -> String {
+        Config::parse(&config.to_string()).unwrap_err().what
+    }
+
+    fn mounted(mount: &Value) -> Value {
+        json!({ "mounts": [mount] })
+    }
+
+    #[test]
+    fn what_does_not_move_is_refused_by_its_name() {
+        let user = json!({ "linux": { "namespaces": [{ "type": "pid" }, { "type": "user" }] } });
+        assert!(refusal(&user).contains("user namespace"));
+        let hooks = json!({ "hooks": { "prestart": [{ "path": "/bin/true" }] } });
+        assert!(refusal(&hooks).contains("hooks"));
+        let nfs = mounted(&json!({ "type": "nfs", "source": "a:/b", "destination": "/data" }));
+        assert!(refusal(&nfs).contains("of type nfs"));
+        for destination in ["data", "/a/../b", "/", ""] {
+            let bind = json!({ "type": "bind", "source": "/srv", "destination": destination });
+            assert!(refusal(&mounted(&bind)).contains("no place for a mount"), "{destination}");
+        }
+        let ours = json!({ "type": "bind", "source": "/srv", "destination": "/.transhume/lib" });
+        assert!(refusal(&mounted(&ours)).contains("each container has"));
+        assert!(Config::parse("[]").is_err() && Config::parse("{").is_err());
+        assert!(Config::parse(&" ".repeat(MAX_CONFIG + 1)).unwrap_err().what.contains("longer than 256 KiB"));
+    }
+
+    #[test]
+    fn binds_are_told_from_what_is_made_anew() {
+        let config = json!({ "mounts": [
+            { "type": "tmpfs", "source": "tmpfs", "destination": "/tmp" },
+            { "type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup" },
+            { "type": "none", "source": "/srv/a", "destination": "/a/", "options": ["rbind"] },
+            { "source": "/srv/b", "destination": "/b" },
+        ] });
+        let config = Config::parse(&config.to_string()).unwrap();
+        let binds = [("/srv/a", "/a"), ("/srv/b", "/b")];
+        let binds = binds
+            .map(|(source, destination)| Bind { source: source.into(), destination: destination.into() });
+        assert_eq!(config.binds(), binds);
+        assert_eq!(config.all["mounts"].as_array().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,115 @@
+//! What a container sees of its host beside its own files: what runs its first process, whatever is in its image, and what
+//! its programs find the RDMA device by. Each lies in [`FOLDER`] or `/dev`, and is the host's own also after a move.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::check::range_and_path;
+use super::oci::Bind;
+
+/// Where it is in a container.
+pub const FOLDER: &str = "/.transhume";
+
+/// Where a container finds the drop-in libraries.
+pub const LIBRARIES: &str = "/.transhume/lib";
+
+const PROGRAM: &str = "/.transhume/program";
+const SYSTEM: &str = "/.transhume/system";
+const DEVICES: &str = "/dev/infiniband";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Support {
+    program: PathBuf,
+    /// The folder with the system's C library and dynamic linker, which run the program.
+    system: PathBuf,
+    /// The linker's file name.
+    linker: String,
+    /// The drop-in libraries, each under all of its names.
+    libraries: Vec<Bind>,
+}
+
+impl Support {
+    /// With the program that is an instance's first process, and the folder of the drop-in libraries.
+    ///
+    /// # Errors
+    /// If this process is not linked as usual, or the folder cannot be read.
+    pub fn find(program: &Path, libraries: Option<&Path>) -> io::Result<Self> {
+        let maps = fs::read_to_string("/proc/self/maps")?;
+        let (system, linker) = linked(&maps).ok_or_else(|| {
+            io::Error::other(
+                "this program is linked in no usual way: its C library and linker are not in one folder",
+            )
+        })?;
+        let libraries = libraries.map(libraries_in).transpose()?.unwrap_or_default();
+        Ok(Self { program: program.to_owned(), system, linker, libraries })
+    }
+
+    /// What is mounted.
+    pub fn binds(&self) -> impl Iterator<Item = Bind> {
+        let bind = |source: &Path, destination: &str| Bind {
+            source: source.to_owned(),
+            destination: destination.into(),
+        };
+        let always = [bind(&self.program, PROGRAM), bind(&self.system, SYSTEM)];
+        // A host that could not make it has said so.
+        let devices = Path::new(DEVICES);
+        let devices = devices.is_dir().then(|| bind(devices, DEVICES));
+        always.into_iter().chain(self.libraries.iter().cloned()).chain(devices)
+    }
+
+    /// `command`, of which the program is the first word, as it is run in a container.
+    pub fn init(&self, command: &[OsString]) -> Vec<String> {
+        let linker = format!("{SYSTEM}/{}", self.linker);
+        let first = [linker, "--library-path".into(), SYSTEM.into(), PROGRAM.into()];
+        let rest = command.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+        first.into_iter().chain(rest).collect()
+    }
+}
+
+/// File by file: what a link leads to may lie in another folder.
+fn libraries_in(folder: &Path) -> io::Result<Vec<Bind>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if name.to_string_lossy().contains(".so") {
+            let source = fs::canonicalize(folder.join(&name))?;
+            found.push(Bind { source, destination: Path::new(LIBRARIES).join(name) });
+        }
+    }
+    found.sort_by(|one, other| one.destination.cmp(&other.destination));
+    Ok(found)
+}
+
+/// The folder with the C library and the linker that `maps` shows, and the linker's name.
+fn linked(maps: &str) -> Option<(PathBuf, String)> {
+    let files = || maps.lines().filter_map(range_and_path).map(|(_, path)| Path::new(path));
+    let library = files().find(|path| path.file_name().is_some_and(|name| name == "libc.so.6"))?;
+    let is_linker =
+        |path: &&Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-"));
+    let linker = files().find(is_linker)?;
+    let folder = library.parent().filter(|folder| linker.parent() == Some(folder))?;
+    Some((folder.to_owned(), linker.file_name()?.to_str()?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_linker_of_this_program_is_found() {
+        let support = Support::find(Path::new("/usr/bin/transhume"), None).unwrap();
+        assert!(support.system.join(&support.linker).exists());
+        let command = ["/usr/bin/transhume", "init", "--"].map(OsString::from);
+        let words = support.init(&command);
+        assert_eq!(words[1..], ["--library-path", SYSTEM, PROGRAM, "init", "--"]);
+    }
+
+    #[test]
+    fn an_unusual_program_is_told() {
+        let maps = "7f00-7f10 r-xp 00000000 fe:00 123 /lib/libc.so.6\n7f20-7f30 r-xp 00000000 fe:00 124 /lib64/ld-linux.so.2\n";
+        assert_eq!(linked(maps), None);
+    }
+}

@@ -1,0 +1,252 @@
+//! Containers: a move carries what is theirs, and finds the rest on the other host.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use engines::{Config, Container, ContainerConfig, Error, InstanceSpec, State, Watch};
+use serde_json::{Value, json};
+
+use crate::faults::{runs, suspended};
+use crate::lab::{
+    self, Host, Lab, Node, Output, parent_of, process_of, relocate, suspend_and_kill, workload,
+};
+
+const PROCESSES: &str = "17";
+
+/// A host that runs containers, with what they write in memory: that cannot lie below their root.
+fn host(lab: &Lab, name: &str) -> Host {
+    lab.host_with(name, |config| {
+        let folder = containers_of(config);
+        config.containers = Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None });
+    })
+}
+
+fn containers_of(config: &Config) -> PathBuf {
+    config.images[0].with_extension("containers")
+}
+
+/// In a container with the machine's own files, and a folder that it shares with the host.
+fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
+    let mount = |place: &str, kind: &str| json!({ "destination": place, "type": kind, "source": kind });
+    let bind = |path: &Path| json!({ "destination": path, "source": path, "options": ["bind"] });
+    let capabilities = json!(["CAP_SETGID", "CAP_SETUID", "CAP_KILL", "CAP_DAC_OVERRIDE"]);
+    let config = json!({
+        "process": { "capabilities": {
+            "bounding": capabilities, "effective": capabilities, "permitted": capabilities,
+        } },
+        "mounts": [
+            mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/dev/pts", "devpts"),
+            mount("/dev/shm", "tmpfs"), mount("/sys", "sysfs"), bind(&lab::examples()), bind(shared),
+        ],
+        "linux": { "resources": { "pids": { "limit": PROCESSES.parse::<u32>().unwrap() } } },
+    });
+    let container = Container { rootfs: PathBuf::from("/"), config: config.to_string() };
+    InstanceSpec { container: Some(container), ..spec }
+}
+
+fn shared(lab: &Lab) -> PathBuf {
+    let folder = lab.folder().join("shared");
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+/// Counts as long as all is as it was left: files that were changed, made and deleted, in memory as well, a name, a shared
+/// memory segment, and a terminal.
+const KEEPER: &str = r#"
+    rm /etc/debian_version && echo own >>/etc/hosts && echo new >/new && echo kept >/dev/shm/kept
+    ipcmk -M 4096 >/dev/null && exec 3>>/log 4>>$SHARED/log || exit 7
+    i=0
+    while :; do
+        [ ! -e /etc/debian_version ] && [ "$(tail -n 1 /etc/hosts)" = own ] && [ "$(cat /new)" = new ] || exit 8
+        [ "$(cat /dev/shm/kept)" = kept ] && [ "$(hostname)" = keeper ] && ipcs -m | grep -q 4096 || exit 9
+        [ "$(wc -l </log)" = $i ] && [ "$(wc -l <$SHARED/log)" = $i ] && [ $$ -lt 100 ] || exit 10
+        echo $i; echo $i >&3; echo $i >&4
+        i=$((i + 1))
+    done"#;
+
+#[test]
+fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let shared = shared(&lab);
+    let mut spec = contained(workload("keeper", 70, &[]), &shared);
+    let in_terminal = format!("stty -onlcr; {KEEPER}");
+    spec.command = ["script", "-qec", &in_terminal, "/dev/null"].map(str::to_owned).into();
+    spec.environment.push(("SHARED".into(), shared.to_str().unwrap().into()));
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let mut from_to = [(&a, &b), (&b, &a)].into_iter();
+    for (from, to) in from_to.by_ref() {
+        node = relocate(node, &spec, from, to, &mut output);
+        let lines = output.lines();
+        node.read(&mut output, |output| output.lines() > lines + 5);
+        output.assert_counts();
+        assert_eq!(limit_of_processes(&spec, to), PROCESSES);
+        assert!(from.is_empty());
+    }
+    assert!(Path::new("/etc/debian_version").exists() && !Path::new("/new").exists());
+    let cgroup = cgroup_of(&spec, &a);
+    a.call(|engine| engine.destroy(&spec.name)).unwrap();
+    assert!(a.is_empty() && !cgroup.exists(), "{}", cgroup.display());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(containers_of(&a.config).to_str().unwrap()), "{mounts}");
+}
+
+/// Where the container's cgroup counts processes.
+fn cgroup_of(spec: &InstanceSpec, host: &Host) -> PathBuf {
+    let process = process_of(spec, &host.network_of(&spec.name));
+    let cgroups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
+    let line = cgroups.lines().find(|line| line.contains(":pids:") || line.starts_with("0::/transhume"));
+    let path = line.unwrap().rsplit(':').next().unwrap().trim_start_matches('/');
+    let hierarchies = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+    hierarchies.into_iter().map(|root| root.join(path)).find(|path| path.exists()).unwrap()
+}
+
+fn limit_of_processes(spec: &InstanceSpec, host: &Host) -> String {
+    fs::read_to_string(cgroup_of(spec, host).join("pids.max")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn what_the_destination_lacks_is_found_before_the_move() {
+    let lab = Lab::new();
+    let (a, b, bare) = (host(&lab, "a"), host(&lab, "b"), lab.host("c"));
+    let shared = shared(&lab);
+    let spec = contained(workload("needy", 71, &["count", "1000071"]), &shared);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let lacks = |host: &Host| -> Vec<String> {
+        host.call(|engine| engine.verify(&needs)).unwrap().into_iter().map(|lack| lack.to_string()).collect()
+    };
+    assert_eq!(lacks(&b), [""; 0]);
+    assert!(lacks(&bare)[0].contains("no OCI runtime"));
+    let elsewhere = shared.with_extension("elsewhere");
+    fs::rename(&shared, &elsewhere).unwrap();
+    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));
+    let refused = b.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
+    assert!(refused.contains(&format!("{}, which `needy` mounts, is not on this host", shared.display())));
+    assert!(b.is_empty());
+    fs::rename(&elsewhere, &shared).unwrap();
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
+#[test]
+fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let spec = contained(workload("refused", 72, &[]), &shared(&lab));
+    let with = |change: &dyn Fn(&mut Value)| {
+        let container = spec.container.clone().unwrap();
+        let mut config = serde_json::from_str(&container.config).unwrap();
+        change(&mut config);
+        let container = Some(Container { config: config.to_string(), ..container });
+        a.call(|engine| engine.prepare(&InstanceSpec { container, ..spec.clone() }, 0))
+            .unwrap_err()
+            .to_string()
+    };
+    let refused = with(&|config| config["linux"]["resources"]["memory"] = json!({ "limit": 1 }));
+    assert!(refused.contains("could not create the container of `refused` ("), "{refused}");
+    let below = json!({ "destination": "/proc/own", "source": "/etc", "options": ["bind"] });
+    let refused = with(&|config| config["mounts"].as_array_mut().unwrap().push(below.clone()));
+    assert!(refused.contains("/proc"), "{refused}");
+    let linked = json!({ "destination": "/lib/own", "source": "/etc", "options": ["bind"] });
+    let refused = with(&|config| config["mounts"].as_array_mut().unwrap().push(linked.clone()));
+    assert!(refused.contains("/lib/own leads through a symbolic link"), "{refused}");
+    assert!(a.is_empty());
+}
+
+/// CRIU is killed with the tree seized, and with its images complete; then all goes well.
+#[test]
+fn a_container_survives_a_killed_dump() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let spec = contained(workload("struck", 73, &["count", "1000073"]), &shared(&lab));
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    for stop in 0..2 {
+        let lines = output.lines();
+        node.read(&mut output, |output| output.lines() > lines + 20);
+        node.suspend(&mut output);
+        let listener = a.listen(&spec.name);
+        suspend_and_kill(&a, &spec, stop);
+        node = Node::accept(&listener);
+    }
+    relocate(node, &spec, &a, &b, &mut output);
+    output.assert_counts();
+}
+
+#[test]
+fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
+    let lab = Lab::new();
+    let (a, mut b) = (host(&lab, "a"), host(&lab, "b"));
+    let spec = contained(workload("held", 74, &["count", "1000074"]), &shared(&lab));
+    let mut output = suspended(&spec, &a, &b);
+    b.restart();
+    let config = &b.config;
+    let mut holder = b.call(|_| {
+        Command::new(lab::examples().join("holder"))
+            .args([&config.criu, &config.state, &config.images[0]])
+            .args([&config.bridge, spec.name.as_str(), "runc"])
+            .arg(containers_of(config))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    b.restart();
+    let recovered = b.call(|engine| engine.recover()).unwrap();
+    assert_eq!(recovered.iter().map(|found| found.state).collect::<Vec<_>>(), [State::Prepared]);
+    b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.abort(&spec.name)).unwrap();
+    assert!(b.is_empty());
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    let node = runs(listener, &mut output);
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
+#[test]
+fn a_restarted_node_finds_a_container_and_ends_it_whole() {
+    let lab = Lab::new();
+    let mut a = host(&lab, "a");
+    let spec = contained(workload("found-too", 75, &["count", "1000075"]), &shared(&lab));
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let init = parent_of(process_of(&spec, &a.network_of(&spec.name))).unwrap();
+    a.restart();
+    let recovered = a.call(|engine| engine.recover()).unwrap();
+    assert_eq!((recovered[0].state, recovered[0].pid), (State::Running, Some(init)));
+    assert!(a.call(|engine| engine.check(&spec.name)).unwrap().blockers.is_empty());
+    a.call(|engine| engine.destroy(&spec.name)).unwrap();
+    assert!(a.is_empty());
+}
+
+#[test]
+fn a_root_in_which_the_node_keeps_containers_is_refused() {
+    let lab = Lab::new();
+    let rootfs = lab.folder().to_owned();
+    let folder = rootfs.join("containers");
+    let a = lab.host_with("a", |config| {
+        config.containers = Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None });
+    });
+    let mut spec = contained(workload("within", 77, &[]), &shared(&lab));
+    spec.container.as_mut().unwrap().rootfs = rootfs;
+    let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
+    assert!(refused.contains("in the root file system of `within`"), "{refused}");
+    assert!(a.is_empty());
+}
+
+#[test]
+fn a_host_without_a_runtime_says_so() {
+    let lab = Lab::new();
+    let a = lab.host("a");
+    let spec = contained(workload("bare", 76, &[]), &shared(&lab));
+    let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err();
+    assert!(matches!(refused, Error::Unusable { .. }) && refused.to_string().contains("install runc"));
+    assert!(a.is_empty());
+}
