@@ -34,7 +34,7 @@ demo: setup-demo ## Watch an RDMA program keep running while one of its ends mov
 bench-verbs: setup build ## Compare the user-space device with UCX and libfabric, on one host and between two
 	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
 
-bench-move: setup build ## Measure the blackout of moves against plain CRIU
+bench-move: setup build ## Measure the blackout of moves against plain CRIU, and of containers against runc
 	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
 
 bench-net: build ## Compare the overlay with wireguard-go, VXLAN, OpenVPN, tinc, n2n and socat, and move a station (some 9 minutes)

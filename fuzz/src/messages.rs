@@ -19,7 +19,8 @@ use rpc::datagrams::{LONGEST, Train, Trains};
 use rpc::enrol;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
-    Blueprint, FromCoordinator, FromNode, LinkAnswer, LinkQuestion, Manifest, Opening, Received,
+    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, Opening,
+    Received, SentImage,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -158,7 +159,7 @@ pub fn rpc(bytes: &[u8]) {
         8 => drop(same::<enrol::Request>(&frame)),
         9 => drop(same::<enrol::Answer>(&frame)),
         _ => {
-            if let Ok(manifest) = rpc::frame::decode::<Manifest>(&frame) {
+            if let Ok(ImageMessage::Rest(manifest)) = rpc::frame::decode(&frame) {
                 go_on_with(manifest.carried.output);
             }
         }
@@ -206,7 +207,8 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
     let mut output = Output::default();
     output.push(Chunk { stream: OutputStream::Stdout, bytes: b"text".to_vec() });
     let carried = broker::Carried { output, exit: None, ..broker::Carried::default() };
-    let images = vec![engines::Image { name: "inventory.img".into(), size: 9 }];
+    let image = engines::Image { name: "inventory.img".into(), size: 9 };
+    let images = vec![SentImage { image, early: 3 }];
     vec![
         framed(0, &hello),
         framed(0, &FromNode::Processes { vid: vid(), indexes: [1, 2].into() }),
@@ -217,7 +219,8 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(5, &Received::Whole { digest: [1; 32] }),
         framed(5, &Received::Refused { reason: "no room\nmake some".into() }),
         framed(6, &Blueprint { fabric: FabricId(7), spec: spec() }),
-        framed(7, &Manifest { carried, images }),
+        framed(7, &ImageMessage::Early { name: "pages-1.img".into() }),
+        framed(7, &ImageMessage::Rest(Manifest { carried, images })),
         framed(
             8,
             &enrol::Request { version: enrol::VERSION, secret: [7; 16], signing_request: vec![0x30, 0] },

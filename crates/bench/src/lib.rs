@@ -10,7 +10,9 @@
 //! * [`scale`]: what a large device costs.
 //! * [`net`]: the overlay against others.
 //! * [`plain`]: what plain CRIU takes for the same program as a move.
+//! * [`contained`]: what runc takes for the same container as a move.
 
+pub mod contained;
 pub mod exchange;
 pub mod fabric_perf;
 pub mod figure;

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
@@ -216,18 +217,23 @@ impl Node {
         let live = self.known(vid)?;
         let began = Instant::now();
         let (name, cancelled) = (live.name.clone(), cancel.clone());
-        let (dump, directory) = self
-            .engine(move |engine| {
-                let dump = engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))?;
-                Ok((dump, engine.image_directory(&name)?))
-            })
-            .await
-            .map_err(|error| self.in_words(error))?;
+        let images_of = name.clone();
+        let directory = self.engine(move |engine| engine.image_directory(&images_of)).await?;
+        let is_complete = AtomicBool::new(false);
+        let dumping = async {
+            let dumping =
+                self.engine(move |engine| engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))).await;
+            is_complete.store(true, Ordering::Release);
+            dumping
+        };
+        let early = self.send_early(vid, (id, &destination), &directory, &is_complete);
+        let (dump, sender) = tokio::join!(dumping, early);
+        let dump = dump.map_err(|error| self.in_words(error))?;
         self.set_state(vid, State::Stopped);
         self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
-        let sending = self.send_images(vid, (id, destination), carried, dump.images, &directory);
+        let sending = self.send_rest(vid, &destination, sender, carried, dump.images);
         let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
         self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })

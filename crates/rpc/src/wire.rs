@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::net;
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -318,13 +318,34 @@ pub enum LinkAnswer {
     NotHere,
 }
 
-/// The first frame of a connection with images.
+/// What comes on a connection with images.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImageMessage {
+    /// More of a file that is not complete: it is in the next frame, and belongs behind what has come of it.
+    Early {
+        /// The file.
+        name: String,
+    },
+    /// All are complete, and what has not come follows.
+    Rest(Manifest),
+}
+
+/// All images, and what else belongs to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// What the source's broker knew.
     pub carried: Carried,
-    /// The files, in the order in which they follow.
-    pub images: Vec<Image>,
+    /// The files, in the order in which the rest of each follows.
+    pub images: Vec<SentImage>,
+}
+
+/// An image of which a part may have come before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentImage {
+    /// The file.
+    pub image: Image,
+    /// How much of it has come and holds, in bytes. With 0 what has come is void.
+    pub early: u64,
 }
 
 /// The destination's answer to images: at their end, or as soon as it cannot take them.

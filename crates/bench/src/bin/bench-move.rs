@@ -1,17 +1,21 @@
-//! `make bench-move`: the blackout of a move, by number of queue pairs, against plain CRIU.
+//! `make bench-move`: the blackout of a move, by number of queue pairs against plain CRIU, and by memory of a container against
+//! runc.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use bench::contained::{checkpoint_and_restore, command};
 use bench::plain::{Steps, dump_and_restore};
 use bench::report::{self, Row};
 use clap::Parser;
 use e2e::check::{Check, wait_for_progress};
+use e2e::program::Program;
 use e2e::testlab::{CLIENT, TestLab};
 
-/// Measures moves of a program with few and many queue pairs, and what plain CRIU takes for it.
+/// Measures moves of a program with few and many queue pairs, and of containers with little and much memory, and what plain CRIU
+/// and runc take for the same.
 #[derive(Parser)]
 struct Options {
     /// Runs of each side; ours and the peer's take turns
@@ -20,6 +24,9 @@ struct Options {
     /// Numbers of queue pairs
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64, 512, 4096])]
     qps: Vec<u16>,
+    /// What containers hold, in MiB
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 1024])]
+    memory: Vec<u32>,
 }
 
 /// What was measured with one number of queue pairs, in milliseconds.
@@ -43,8 +50,33 @@ fn main() -> Result<()> {
             rows.push(row);
         }
     }
+    for mebibytes in &options.memory {
+        let row = contained(&criu, *mebibytes, options.runs);
+        let row = row.with_context(|| format!("a container with {mebibytes} MiB"))?;
+        println!("{}", row.in_words());
+        rows.push(row);
+    }
     report::print("move", &rows)?;
     Ok(())
+}
+
+/// Ours and the peer's take turns.
+fn contained(criu: &Path, mebibytes: u32, runs: u16) -> Result<Row> {
+    const READY: Duration = Duration::from_secs(60);
+    let lab = TestLab::up(2)?;
+    let name = "held";
+    let mut run = lab.command(&["run", "--host", "h1", "--name", name, "--rootfs", "/", "--"]);
+    let mut program = Program::start(run.args(command(mebibytes)))?;
+    program.wait_for(READY, |line| (line == "ready").then_some(()))?;
+    let (mut ours, mut peers) = (Vec::new(), Vec::new());
+    for run in 0..runs {
+        let report = lab.move_to(name, if run % 2 == 0 { "h2" } else { "h1" })?;
+        ours.push(millis(Duration::from_micros(report.blackout_us)));
+        peers.push(millis(checkpoint_and_restore(criu, mebibytes)?));
+    }
+    lab.transhume(&["kill", name])?.success()?;
+    let peer = ("runc checkpoint, copy, restore", &peers[..]);
+    Ok(Row::compared(format!("blackout of a container, {mebibytes} MiB"), &ours, peer, "ms"))
 }
 
 /// The CRIU that moves use as well.
@@ -55,7 +87,7 @@ fn criu() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim().into())
 }
 
-fn measure(criu: &std::path::Path, qps: u16, runs: u16) -> Result<Series> {
+fn measure(criu: &Path, qps: u16, runs: u16) -> Result<Series> {
     let qps = qps.to_string();
     let options = ["--qps", &qps, "--depth", "1", "--max-size", "64"];
     let lab = TestLab::up(3)?;

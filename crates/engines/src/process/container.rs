@@ -37,8 +37,7 @@ use crate::instance::{self, InstanceName, InstanceSpec};
 pub struct ContainerConfig {
     /// The OCI runtime: runc, or one with the same commands.
     pub runtime: PathBuf,
-    /// Where each has a folder, with its root mounted there; of this node alone. It must not be below the root file system of
-    /// a container, unless another file system is in between.
+    /// Where each has a folder, with its root mounted there; of this node alone.
     pub folder: PathBuf,
     /// The folder with the drop-in libraries.
     pub libraries: Option<PathBuf>,
@@ -172,14 +171,6 @@ impl Container {
                 format!("the root file system of `{name}`, {}, is not on this host", self.rootfs.display());
             return Err(Error::unusable(what, "put it there too, at the same path"));
         }
-        if self.is_below_root() {
-            let what = format!(
-                "the node keeps containers in {}, which is in the root file system of `{name}`, {}",
-                self.folder.display(),
-                self.rootfs.display()
-            );
-            return Err(Error::unusable(what, "use another one, or start the node with another `--state`"));
-        }
         let strange = |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
         if let Some(path) = [&self.rootfs, &self.folder].into_iter().find(strange) {
             let what = format!("{} has a comma, a colon or a backslash in its name", path.display());
@@ -192,13 +183,6 @@ impl Container {
                 Err(Error::unusable(what, "put it there too, at the same path"))
             }
         }
-    }
-
-    /// The kernel refuses a layer in the root file system above which it is to lie.
-    fn is_below_root(&self) -> bool {
-        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-        let there = self.folder.ancestors().find(|path| path.exists());
-        self.folder.starts_with(&self.rootfs) && there.and_then(device) == device(&self.rootfs)
     }
 
     fn make(
@@ -278,11 +262,12 @@ impl Container {
         }
     }
 
-    /// Packs the layer as an image: the instance is stopped.
-    pub fn carry(&self, images: &Path) -> Result<()> {
+    /// Begins to pack the layer as an image: the instance is stopped.
+    pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
         let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
         tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg(".");
-        succeed(&mut tar, PACK).doing(|| format!("packing what `{}` has written", self.name))
+        let begun = begin(&mut tar).doing(|| format!("starting to pack what `{}` has written", self.name));
+        Ok(Packing { tar: Some(begun?), name: self.name.clone() })
     }
 
     /// Unpacks the layer, and mounts the root with it.
@@ -291,7 +276,7 @@ impl Container {
         let mut tar = tar("--extract", &self.layer(), &images.join(LAYER));
         self.unmount_root()
             .and_then(|()| self.lay_out())
-            .and_then(|()| succeed(tar.arg("--preserve-permissions"), PACK))
+            .and_then(|()| succeed(begin(tar.arg("--preserve-permissions"))?, PACK))
             .and_then(|()| self.mount_root())
             .doing(|| format!("unpacking what `{}` has written", self.name))
     }
@@ -431,10 +416,35 @@ fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     tar
 }
 
-/// Runs a program to its end, which must be a good one.
-fn succeed(command: &mut Command, time: Duration) -> io::Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
+/// A layer that is being packed, while CRIU does its work. It ends with this.
+pub struct Packing {
+    tar: Option<process::Child>,
+    name: InstanceName,
+}
+
+impl Packing {
+    /// Waits until it is done.
+    pub fn end(mut self) -> Result<()> {
+        let packed = self.tar.take().map_or(Ok(()), |tar| succeed(tar, PACK));
+        packed.doing(|| format!("packing what `{}` has written", self.name))
+    }
+}
+
+impl Drop for Packing {
+    fn drop(&mut self) {
+        if let Some(mut tar) = self.tar.take() {
+            let _ended = tar.kill();
+            let _reaped = tar.wait();
+        }
+    }
+}
+
+fn begin(command: &mut Command) -> io::Result<process::Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+}
+
+/// Waits for a program's end, which must be a good one; otherwise it says why.
+fn succeed(mut child: process::Child, time: Duration) -> io::Result<()> {
     let stderr = child.stderr.take();
     ended_within(child, time).map_err(|error| {
         let mut said = String::new();

@@ -201,13 +201,15 @@ impl Live {
         clock.lap("stop");
         cut(&self.link, &self.record.spec, self.container.as_ref(), first)?;
         clock.lap("cut");
+        let container = self.container.as_ref();
+        let layer = container.map(|container| container.begin_to_carry(&self.record.images)).transpose()?;
         criu.answer(true)?;
         criu.run_to(Some("post-dump"), watch, end)?;
         clock.lap("dump");
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
-        match &self.container {
-            Some(container) => container.carry(images)?,
+        match layer {
+            Some(layer) => layer.end()?,
             None => own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?,
         }
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;

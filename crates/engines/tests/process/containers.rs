@@ -15,7 +15,7 @@ use crate::lab::{
 
 const PROCESSES: &str = "17";
 
-/// A host that runs containers, with what they write in memory: that cannot lie below their root.
+/// A host that runs containers.
 fn host(lab: &Lab, name: &str) -> Host {
     lab.host_with(name, |config| {
         let folder = containers_of(config);
@@ -223,21 +223,6 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
     assert_eq!((recovered[0].state, recovered[0].pid), (State::Running, Some(init)));
     assert!(a.call(|engine| engine.check(&spec.name)).unwrap().blockers.is_empty());
     a.call(|engine| engine.destroy(&spec.name)).unwrap();
-    assert!(a.is_empty());
-}
-
-#[test]
-fn a_root_in_which_the_node_keeps_containers_is_refused() {
-    let lab = Lab::new();
-    let rootfs = lab.folder().to_owned();
-    let folder = rootfs.join("containers");
-    let a = lab.host_with("a", |config| {
-        config.containers = Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None });
-    });
-    let mut spec = contained(workload("within", 77, &[]), &shared(&lab));
-    spec.container.as_mut().unwrap().rootfs = rootfs;
-    let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
-    assert!(refused.contains("in the root file system of `within`"), "{refused}");
     assert!(a.is_empty());
 }
 
