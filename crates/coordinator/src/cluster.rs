@@ -24,6 +24,7 @@ use crate::drain::Drains;
 use crate::ending::Ending;
 use crate::failure;
 use crate::follow::Follow;
+use crate::names;
 use crate::network::{self, Devices, Rollout, Wishes};
 
 /// All that the coordinator's tasks share.
@@ -237,11 +238,15 @@ impl Cluster {
             return self.break_off(inner, error);
         }
         match record {
-            Record::InstanceAdded { vid, instance } => inner.note(*vid, instance.clone()),
+            Record::InstanceAdded { vid, instance } => {
+                inner.note(*vid, instance.clone());
+                names::added(inner, *vid, &instance.name);
+            }
             Record::InstanceEnded { vid, exit } => {
                 let known = inner.known.remove(vid);
                 if let Some(instance) = &known {
                     inner.end_in_directory(InstanceId { fabric: instance.fabric, vid: *vid });
+                    names::gone(inner, &instance.name);
                 }
                 if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });

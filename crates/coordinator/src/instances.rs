@@ -169,7 +169,7 @@ fn network(vid: Vid) -> Network {
 }
 
 /// The instance's address: 10.77.1.1 for VID 1, without 0 and 255 in the last byte.
-fn address(vid: Vid) -> Ipv4Addr {
+pub fn address(vid: Vid) -> Ipv4Addr {
     let number = vid.lid() - 1;
     let byte = |value: u16| u8::try_from(value).unwrap_or(u8::MAX);
     Ipv4Addr::new(NETWORK.0, NETWORK.1, byte(number / 254 + 1), byte(number % 254 + 1))

@@ -27,6 +27,7 @@ mod follow;
 mod group;
 mod instances;
 mod moving;
+mod names;
 mod network;
 mod nodes;
 mod output;

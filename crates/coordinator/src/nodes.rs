@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::admission;
 use crate::cluster::{Cluster, NodeLink};
 use crate::directory;
+use crate::names;
 use crate::network;
 
 /// How long a node may take to say who it is.
@@ -143,6 +144,7 @@ fn register(cluster: &Arc<Cluster>, host: &HostName, link: NodeLink, address: So
     inner.nodes.insert(host.clone(), link);
     let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
     inner.send_all(&FromCoordinator::Hosts(hosts));
+    names::tell_all(&inner, host);
     cluster.input_to(&mut inner, Input::LinkUp(host.clone()));
     network::connected(cluster, &mut inner, host);
 }

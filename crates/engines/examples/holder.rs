@@ -16,7 +16,8 @@ fn main() {
         containers: None,
     };
     let name = InstanceName::new(&next()).expect("an instance's name");
-    let containers = Some(ContainerConfig { runtime: next().into(), folder: next().into(), libraries: None });
+    let containers =
+        Some(ContainerConfig { runtime: next().into(), folder: next().into(), libraries: None, hosts: None });
     let config = Config { containers, ..config };
     let engine = ProcessEngine::new(config).expect("an engine");
     engine.recover().expect("what is prepared here");

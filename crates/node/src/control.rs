@@ -111,6 +111,7 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
             None => node.input(Input::Message(message)),
         },
         FromCoordinator::Moved { vid, host, epoch } => node.directory.note(vid, Place { host, epoch }),
+        FromCoordinator::Names(change) => node.names.change(change),
         FromCoordinator::Directory { process, number, answer } => {
             let fabric = node.live(process.vid).map(|live| live.fabric);
             if let Some(fabric) = fabric {

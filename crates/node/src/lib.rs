@@ -17,7 +17,7 @@
 //! * [`control`]: the connection to the coordinator.
 //! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
 //! * [`network`]: the overlay. [`metrics`]: how it is, for Prometheus.
-//! * [`state`], [`directory`]: what the node keeps in files, and in memory.
+//! * [`state`], [`directory`]: what the node keeps in files, and in memory. [`names`]: what instances are called.
 //!
 //! The node may be killed at any time: instances are not its children and run on, what it must
 //! know is in its files, and processes attach to it again when it is back.
@@ -31,6 +31,7 @@ mod instances;
 mod links;
 mod listener;
 mod metrics;
+mod names;
 mod network;
 mod no_engine;
 mod node;
@@ -49,6 +50,9 @@ use rpc::pki::PkiError;
 use rustix::process::{Resource, Rlimit};
 use store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// The file in the folder of a node's state that containers have as `/etc/hosts`.
+pub const HOSTS: &str = "hosts";
 
 /// How a node is to run.
 pub struct NodeOptions {

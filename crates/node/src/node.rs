@@ -26,11 +26,12 @@ use crate::images::Receptions;
 use crate::instances::{Ended, Live};
 use crate::links::{DataPort, NodePeers};
 use crate::metrics;
+use crate::names::Names;
 use crate::network::{Network, Orders};
 use crate::no_engine::NoEngine;
 use crate::peers::Pool;
 use crate::state::StateFiles;
-use crate::{NodeError, NodeOptions, Progress};
+use crate::{HOSTS, NodeError, NodeOptions, Progress};
 
 /// Everything that the tasks of a node share.
 pub struct Node {
@@ -42,6 +43,7 @@ pub struct Node {
     pub files: StateFiles,
     pub agent: Agent,
     pub directory: Directory,
+    pub names: Names,
     pub pool: Pool,
     pub receptions: Receptions,
     pub data: DataPort,
@@ -117,6 +119,7 @@ fn make(
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
+    let names = Names::open(&options.state.join(HOSTS)).map_err(in_state)?;
     let network = Network::new(address, options.offloads, options.device);
     let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
@@ -130,6 +133,7 @@ fn make(
         files,
         agent,
         directory: Directory::default(),
+        names,
         pool: Pool::default(),
         receptions: Receptions::default(),
         data: DataPort::new(data_port),

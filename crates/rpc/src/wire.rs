@@ -19,7 +19,7 @@
 //! instances that it has, and only the coordinator orders.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use broker::{Carried, Chunk, Follower, LinkRequest};
 use engines::{Image, InstanceSpec};
@@ -130,6 +130,8 @@ pub enum FromCoordinator {
         /// Its moves so far.
         epoch: Epoch,
     },
+    /// How instances are called. The first is said of all, and changes follow.
+    Names(Names),
     /// The answer to a process' [`FromNode::Directory`].
     Directory {
         /// Who asked.
@@ -155,6 +157,17 @@ pub enum FromCoordinator {
         /// The question.
         question: net::Question,
     },
+}
+
+/// A change in what instances are called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// What was said before holds no more.
+    pub forget: bool,
+    /// Names with their addresses.
+    pub added: Vec<(String, Ipv4Addr)>,
+    /// One that nobody has any more.
+    pub gone: Option<String>,
 }
 
 /// What the coordinator asks of a node.

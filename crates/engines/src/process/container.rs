@@ -41,6 +41,8 @@ pub struct ContainerConfig {
     pub folder: PathBuf,
     /// The folder with the drop-in libraries.
     pub libraries: Option<PathBuf>,
+    /// What containers have as `/etc/hosts`.
+    pub hosts: Option<PathBuf>,
 }
 
 /// How long the runtime may take for a call, which takes some hundredths of a second.
@@ -83,7 +85,7 @@ impl Containers {
     /// Nothing is made yet.
     pub fn new(config: &ContainerConfig, init: &[OsString]) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
-        let support = Support::find(&program, config.libraries.as_deref())
+        let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
             .doing(|| "finding what runs containers".into())?;
         let folder =
             std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
@@ -101,7 +103,7 @@ impl Containers {
             runtime: self.runtime.clone(),
             folder: self.folder.join(name.as_str()),
             rootfs: wanted.rootfs.clone(),
-            binds: config.binds().iter().cloned().chain(self.support.binds()).collect(),
+            binds: config.binds().iter().cloned().chain(self.support.binds_beside(config.binds())).collect(),
             waiting: None,
             doors: Vec::new(),
         }

@@ -160,7 +160,8 @@ impl Wanted<'_> {
         linux.insert("namespaces".into(), own.into_iter().chain([network]).collect());
         linux.insert("cgroupsPath".into(), self.cgroup.into());
         if let Some(Value::Array(mounts)) = all.get_mut("mounts") {
-            mounts.extend(self.support.binds().map(|Bind { source, destination }| {
+            let ours = self.support.binds_beside(&self.config.binds).into_iter();
+            mounts.extend(ours.map(|Bind { source, destination }| {
                 let options = ["bind", "ro", "nosuid", "rprivate"];
                 json!({ "type": "bind", "source": source, "destination": destination, "options": options })
             }));

@@ -18,6 +18,7 @@ pub const LIBRARIES: &str = "/.transhume/lib";
 const PROGRAM: &str = "/.transhume/program";
 const SYSTEM: &str = "/.transhume/system";
 const DEVICES: &str = "/dev/infiniband";
+const HOSTS: &str = "/etc/hosts";
 
 /// See the module.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct Support {
     linker: String,
     /// The drop-in libraries, each under all of its names.
     libraries: Vec<Bind>,
+    /// The names of instances.
+    hosts: Option<PathBuf>,
 }
 
 impl Support {
@@ -36,7 +39,7 @@ impl Support {
     ///
     /// # Errors
     /// If this process is not linked as usual, or the folder cannot be read.
-    pub fn find(program: &Path, libraries: Option<&Path>) -> io::Result<Self> {
+    pub fn find(program: &Path, libraries: Option<&Path>, hosts: Option<&Path>) -> io::Result<Self> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let (system, linker) = linked(&maps).ok_or_else(|| {
             io::Error::other(
@@ -44,11 +47,12 @@ impl Support {
             )
         })?;
         let libraries = libraries.map(libraries_in).transpose()?.unwrap_or_default();
-        Ok(Self { program: program.to_owned(), system, linker, libraries })
+        let (program, hosts) = (program.to_owned(), hosts.map(Path::to_owned));
+        Ok(Self { program, system, linker, libraries, hosts })
     }
 
-    /// What is mounted.
-    pub fn binds(&self) -> impl Iterator<Item = Bind> {
+    /// What is mounted beside the user's own.
+    pub fn binds_beside(&self, own: &[Bind]) -> Vec<Bind> {
         let bind = |source: &Path, destination: &str| Bind {
             source: source.to_owned(),
             destination: destination.into(),
@@ -57,7 +61,9 @@ impl Support {
         // A host that could not make it has said so.
         let devices = Path::new(DEVICES);
         let devices = devices.is_dir().then(|| bind(devices, DEVICES));
-        always.into_iter().chain(self.libraries.iter().cloned()).chain(devices)
+        let hosts = self.hosts.as_deref().map(|file| bind(file, HOSTS));
+        let ours = always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts);
+        ours.filter(|ours| own.iter().all(|own| own.destination != ours.destination)).collect()
     }
 
     /// `command`, of which the program is the first word, as it is run in a container.
@@ -100,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_linker_of_this_program_is_found() {
-        let support = Support::find(Path::new("/usr/bin/transhume"), None).unwrap();
+        let support = Support::find(Path::new("/usr/bin/transhume"), None, None).unwrap();
         assert!(support.system.join(&support.linker).exists());
         let command = ["/usr/bin/transhume", "init", "--"].map(OsString::from);
         let words = support.init(&command);

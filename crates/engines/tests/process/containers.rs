@@ -19,7 +19,8 @@ const PROCESSES: &str = "17";
 fn host(lab: &Lab, name: &str) -> Host {
     lab.host_with(name, |config| {
         let folder = containers_of(config);
-        config.containers = Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None });
+        config.containers =
+            Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None, hosts: None });
     })
 }
 

@@ -1,0 +1,94 @@
+//! The names of instances, in a file that containers have as their `/etc/hosts`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rpc::wire;
+
+/// The most names that are known; further ones are not.
+const MOST: usize = 1 << 16;
+
+/// What each container knows of itself.
+const OWN: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
+
+/// See the module.
+pub struct Names {
+    file: File,
+    known: Mutex<BTreeMap<String, Ipv4Addr>>,
+}
+
+impl Names {
+    /// The file at `path`, which is made if it is not there. It stays the same one, since containers have it mounted.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path)?;
+        let names = Self { file, known: Mutex::default() };
+        if names.file.metadata()?.len() == 0 {
+            names.write(&BTreeMap::new())?;
+        }
+        Ok(names)
+    }
+
+    /// Takes in what the coordinator says.
+    pub fn change(&self, change: wire::Names) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if change.forget {
+            known.clear();
+        }
+        for (name, address) in change.added {
+            if known.len() < MOST {
+                known.insert(name, address);
+            }
+        }
+        if let Some(gone) = change.gone {
+            known.remove(&gone);
+        }
+        if let Err(error) = self.write(&known) {
+            tracing::warn!("containers do not know all names: {error}");
+        }
+    }
+
+    /// In place. Who reads just then may see a name twice or not.
+    fn write(&self, known: &BTreeMap<String, Ipv4Addr>) -> io::Result<()> {
+        let mut text = OWN.to_owned();
+        for (name, address) in known {
+            // It cannot fail.
+            let _ = writeln!(text, "{address} {name}");
+        }
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_names_that_there_are_and_stays_the_same_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        let names = Names::open(&path).unwrap();
+        let mounted = File::open(&path).unwrap();
+        let added = |forget, names: &[(&str, u8)]| {
+            let address = |last: &u8| Ipv4Addr::new(10, 77, 1, *last);
+            let added = names.iter().map(|(name, last)| ((*name).to_owned(), address(last))).collect();
+            wire::Names { forget, added, gone: None }
+        };
+        names.change(added(true, &[("b", 2), ("a", 1)]));
+        names.change(wire::Names { forget: false, added: Vec::new(), gone: Some("b".into()) });
+        names.change(added(false, &[("c", 3)]));
+        assert_eq!(io::read_to_string(&mounted).unwrap(), format!("{OWN}10.77.1.1 a\n10.77.1.3 c\n"));
+        let again = Names::open(&path).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains(" a\n"));
+        again.change(added(true, &[]));
+        assert_eq!(fs::read_to_string(&path).unwrap(), OWN);
+    }
+}
