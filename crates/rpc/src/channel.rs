@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -26,6 +26,9 @@ pub const SILENCE: Duration = Duration::from_secs(4);
 
 /// The most messages that wait to be written.
 const QUEUE: usize = 4096;
+
+/// The most of these that may be what [`Outbox::send_in_turn`] has sent.
+const MOST_IN_TURN: usize = 256;
 
 /// The connection is lost, or the other end does not take its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,13 +56,17 @@ impl<M: Serialize> Encoded<M> {
 /// Where messages for the other end go. Clones share the connection.
 #[derive(Debug)]
 pub struct Outbox<M> {
-    queue: mpsc::Sender<Arc<[u8]>>,
+    queue: mpsc::Sender<Waiting>,
+    turns: Arc<Semaphore>,
     messages: PhantomData<fn(M)>,
 }
 
+/// A message that waits to be written, and its turn, if it had to wait for one.
+type Waiting = (Arc<[u8]>, Option<OwnedSemaphorePermit>);
+
 impl<M> Clone for Outbox<M> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), messages: PhantomData }
+        Self { queue: self.queue.clone(), turns: self.turns.clone(), messages: PhantomData }
     }
 }
 
@@ -77,7 +84,18 @@ impl<M: Serialize> Outbox<M> {
     /// # Errors
     /// As [`Self::send`].
     pub fn send_encoded(&self, message: &Encoded<M>) -> Result<(), Closed> {
-        self.queue.try_send(message.frame.clone()).map_err(|_| Closed)
+        self.queue.try_send((message.frame.clone(), None)).map_err(|_| Closed)
+    }
+
+    /// As [`Self::send`], but waits while many messages sent by this wait to be written: for what would leave no room for
+    /// others.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn send_in_turn(&self, message: &M) -> Result<(), Closed> {
+        let frame = Encoded::new(message)?.frame;
+        let turn = self.turns.clone().acquire_owned().await.map_err(|_| Closed)?;
+        self.queue.try_send((frame, Some(turn))).map_err(|_| Closed)
     }
 
     /// Whether the connection is lost.
@@ -126,7 +144,7 @@ pub fn open<O, I>(stream: Stream) -> (Outbox<O>, Inbox<I>) {
     let (reader, writer) = tokio::io::split(stream);
     let (queue, waiting) = mpsc::channel(QUEUE);
     let writing = tokio::spawn(write(waiting, writer));
-    let outbox = Outbox { queue, messages: PhantomData };
+    let outbox = Outbox { queue, turns: Arc::new(Semaphore::new(MOST_IN_TURN)), messages: PhantomData };
     let inbox = Inbox {
         stream: BufReader::with_capacity(64 * 1024, reader),
         buffer: Vec::new(),
@@ -136,15 +154,15 @@ pub fn open<O, I>(stream: Stream) -> (Outbox<O>, Inbox<I>) {
     (outbox, inbox)
 }
 
-async fn write(mut waiting: mpsc::Receiver<Arc<[u8]>>, stream: WriteHalf<Stream>) -> io::Result<()> {
+async fn write(mut waiting: mpsc::Receiver<Waiting>, stream: WriteHalf<Stream>) -> io::Result<()> {
     let mut stream = BufWriter::with_capacity(64 * 1024, stream);
     loop {
         match timeout(KEEPALIVE, waiting.recv()).await {
-            Ok(Some(message)) => frame::write(&mut stream, &message).await?,
+            Ok(Some((message, _turn))) => frame::write(&mut stream, &message).await?,
             Ok(None) => return stream.shutdown().await,
             Err(_elapsed) => frame::write(&mut stream, &[]).await?,
         }
-        while let Ok(message) = waiting.try_recv() {
+        while let Ok((message, _turn)) = waiting.try_recv() {
             frame::write(&mut stream, &message).await?;
         }
         stream.flush().await?;

@@ -87,6 +87,30 @@ async fn an_idle_connection_stays_and_a_closed_one_ends() {
     assert!(!matches!(far.receive().await, Ok(Some(_))));
 }
 
+#[tokio::test]
+async fn many_messages_that_wait_for_their_turn_are_all_sent_and_leave_room() {
+    const MANY: u32 = 5000;
+    let (near, far) = connection().await;
+    let (outbox, _inbox) = channel::open::<u32, u32>(near);
+    let (_outbox, mut far) = channel::open::<u32, u32>(far);
+    for number in 0..MANY {
+        outbox.send_in_turn(&number).await.unwrap();
+        if number % 100 == 0 {
+            outbox.send(&MANY).unwrap();
+        }
+    }
+    let mut next = 0;
+    while next < MANY {
+        match far.receive().await.unwrap().unwrap() {
+            MANY => {}
+            number => {
+                assert_eq!(number, next);
+                next += 1;
+            }
+        }
+    }
+}
+
 /// A coordinator's endpoint that lets in who has no certificate, and a token for it.
 async fn welcoming(pki: &Path) -> (Endpoint, TcpListener, JoinToken) {
     let (listener, coordinator) = listen().await;
