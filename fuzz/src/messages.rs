@@ -11,6 +11,7 @@ use broker::{Chunk, Output};
 use engines::InstanceSpec;
 use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
+use fabric::session::{End, FromSession, Order, SessionId, State, ToSession, Word};
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use moves::entry::{Entry as NodeEntry, NodeRecord};
 use moves::journal::{MoveRecord, Record};
@@ -95,8 +96,12 @@ pub fn attach(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     if input.coin() {
         same::<ToProcess>(input.rest());
-    } else if let Some(ToNode::Directory { request, .. }) = same::<ToNode>(input.rest()) {
-        let _ = request.is_within_limits();
+    } else {
+        match same::<ToNode>(input.rest()) {
+            Some(ToNode::Directory { request, .. }) => drop(request.is_within_limits()),
+            Some(ToNode::Sessions(word)) => drop(word.is_within_limits()),
+            _ => {}
+        }
     }
 }
 
@@ -123,7 +128,7 @@ fn process() -> ProcessId {
 /// Messages of both sides.
 #[must_use]
 pub fn attach_seeds() -> Vec<Vec<u8>> {
-    let (peer, epoch) = (process(), Epoch(1));
+    let (peer, epoch, id) = (process(), Epoch(1), SessionId(9));
     let publish = Request::Publish { key: b"cm".to_vec(), value: vec![1; 8], exclusive: true };
     let from_process = [
         ToNode::Hello { version: attach::VERSION, role: Role::Verbs, resume: Some(peer) },
@@ -131,6 +136,8 @@ pub fn attach_seeds() -> Vec<Vec<u8>> {
         ToNode::Suspended { elapsed_us: 9, queue_pairs: 1, memory_regions: 2, active_peers: vec![peer] },
         ToNode::Output { stream: OutputStream::Stderr, bytes: b"text".to_vec() },
         ToNode::Directory { number: 1, request: publish },
+        ToNode::Sessions(Word::All(vec![(id, State { input: 3, signals: 1 })])),
+        ToNode::Sessions(Word::One(id, FromSession::Ended { end: End::Exited(0), lengths: [4, 0] })),
     ];
     let found = Answer::Found(vec![Entry { process: peer, value: vec![2; 8] }]);
     let from_node = [
@@ -138,6 +145,8 @@ pub fn attach_seeds() -> Vec<Vec<u8>> {
         ToProcess::Refused { reason: "no".into() },
         ToProcess::LinkUp { peer, epoch, transport: Transport::SharedMemory },
         ToProcess::Directory { number: 1, answer: found },
+        ToProcess::Session { id, message: ToSession::Open(Order::default()) },
+        ToProcess::Session { id, message: ToSession::Input { offset: 1, bytes: b"text".to_vec() } },
     ];
     let seeds = from_process.iter().map(|message| tagged(0, message));
     seeds.chain(from_node.iter().map(|message| tagged(1, message))).collect()

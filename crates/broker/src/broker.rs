@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::directory::Answer;
+use fabric::session::{SessionId, ToSession};
 use fabric::{Epoch, ProcessId, netns, seqpacket};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
 use crate::directory::Due;
 use crate::instance::{
-    Allowance, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
+    Allowance, Arrival, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
 };
 use crate::namespace::Namespace;
 use crate::output::{Chunk, Follower};
@@ -118,9 +119,16 @@ impl Broker {
         self.shared.answer(asker.instance(), asker.process, number, answer);
     }
 
-    /// Makes all processes publish and ask again: who keeps the directory may have forgotten what they said.
+    /// Makes all processes publish and ask again, and sessions say again: who hears them may have forgotten it, or missed it.
     pub fn ask_again(&self) {
         self.shared.lock().values().for_each(Instance::ask_again);
+    }
+
+    /// Hands an instance's first process a message for a session. It is lost if the process is away, and if the instance
+    /// is; its first word when it is back tells what it has.
+    pub fn tell_session(&self, instance: InstanceId, id: SessionId, message: ToSession) {
+        let message = ToProcess::Session { id, message };
+        self.shared.with(instance, |instance| instance.tell_sessions(message));
     }
 
     /// What another broker has to know to take the instance over.
@@ -379,14 +387,13 @@ impl Shared {
     pub fn admit(
         &self,
         id: InstanceId,
-        connection: (u64, i32),
+        arrival: Arrival,
         role: Role,
         resume: Option<ProcessId>,
-        queue: mpsc::Sender<Outgoing>,
     ) -> Result<Seat, NotAdmitted> {
         let mut instances = self.lock();
         let instance = instances.get_mut(&id).ok_or(NotAdmitted::Later)?;
-        let seat = instance.admit(connection, role, resume, queue)?;
+        let seat = instance.admit(arrival, role, resume)?;
         self.observer.roster_changed(id, &instance.carried.roster);
         Ok(seat)
     }

@@ -10,14 +10,14 @@ use fabric::attach::{self, Role, ToNode, ToProcess};
 use fabric::directory::{Answer, Request};
 use fabric::{ProcessId, seqpacket};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::broker::Shared;
 use crate::directory::Member;
-use crate::instance::{InstanceId, NotAdmitted, Outgoing, Seat};
+use crate::instance::{Arrival, InstanceId, NotAdmitted, Outgoing, Seat};
 use crate::link;
 use crate::namespace::{Namespace, is_first_process};
 use crate::output::Chunk;
@@ -102,13 +102,24 @@ async fn greet(
         return Err(io::Error::other("the first message is no Hello"));
     };
     let (queue, waiting) = mpsc::channel(QUEUE);
-    let serial = shared.next_serial();
+    let (serial, cut_off) = (shared.next_serial(), Arc::new(Notify::new()));
+    let arrival = Arrival { serial, pid, queue, cut_off: cut_off.clone() };
     let admitted = check_version(version)
         .and_then(|()| check_identity(shared, instance, pid, role))
-        .and_then(|()| shared.admit(instance, (serial, pid), role, resume, queue));
+        .and_then(|()| shared.admit(instance, arrival, role, resume));
     match admitted {
         Ok(seat) => {
-            tokio::spawn(converse(shared.clone(), instance, (seat, serial), waiting, socket));
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let result = tokio::select! {
+                    result = converse(&shared, instance, seat, waiting, &socket) => result,
+                    () = cut_off.notified() => Err(io::Error::other("it does not read")),
+                };
+                if let Err(error) = result {
+                    debug!("instance {instance}: a process is cut off: {error}");
+                }
+                shared.leave(instance, seat, serial);
+            });
             Ok(())
         }
         Err(NotAdmitted::Later) => Ok(()),
@@ -123,25 +134,21 @@ async fn greet(
 
 /// Talks with a process until one of both closes.
 async fn converse(
-    shared: Arc<Shared>,
+    shared: &Arc<Shared>,
     instance: InstanceId,
-    (seat, serial): (Seat, u64),
+    seat: Seat,
     waiting: mpsc::Receiver<Outgoing>,
-    socket: AsyncFd<OwnedFd>,
-) {
+    socket: &AsyncFd<OwnedFd>,
+) -> io::Result<()> {
     let parting = AtomicBool::new(false);
     let part = || {
         parting.store(true, Ordering::Relaxed);
         shared.with(instance, |instance| instance.changed.notify_waiters());
     };
-    let result = tokio::select! {
-        result = hear(&shared, instance, seat, &socket, &parting) => result,
-        result = tell(waiting, &socket, part) => result,
-    };
-    if let Err(error) = result {
-        debug!("instance {instance}: a process is cut off: {error}");
+    tokio::select! {
+        result = hear(shared, instance, seat, socket, &parting) => result,
+        result = tell(waiting, socket, part) => result,
     }
-    shared.leave(instance, seat, serial);
 }
 
 fn check_version(version: u16) -> Result<(), NotAdmitted> {
@@ -165,7 +172,7 @@ fn check_identity(shared: &Shared, instance: InstanceId, pid: i32, role: Role) -
         if Namespace::of_process(pid, "pid")? != pids {
             return Ok(Some("it is in another PID namespace"));
         }
-        let claims_init = role == Role::Init && !is_first_process(pid)?;
+        let claims_init = role != Role::Verbs && !is_first_process(pid)?;
         Ok(claims_init.then_some("it is not the instance's first process"))
     };
     match found() {
@@ -187,8 +194,13 @@ async fn hear(
         if seat == Seat::Init {
             shared.room_for_output(instance, parting).await;
         }
-        let Some(message) = receive(socket).await? else { return Ok(()) };
-        handle(shared, instance, seat, message)?;
+        match receive(socket).await? {
+            Some(ToNode::Sessions(word)) if seat == Seat::Sessions && word.is_within_limits() => {
+                shared.peers.sessions_say(instance, word).await;
+            }
+            Some(message) => handle(shared, instance, seat, message)?,
+            None => return Ok(()),
+        }
     }
 }
 
@@ -211,7 +223,7 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
         (Seat::Verbs(_), ToNode::Resumed { elapsed_us }) => {
             shared.with(instance, |instance| instance.has_resumed(seat, elapsed_us));
         }
-        (Seat::Init, ToNode::Resumed { .. }) => {}
+        (Seat::Init | Seat::Sessions, ToNode::Resumed { .. }) => {}
         (Seat::Init, ToNode::Output { stream, bytes }) if bytes.len() <= attach::MAX_OUTPUT => {
             shared.keep_output(instance, Chunk { stream, bytes });
         }

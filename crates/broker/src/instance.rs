@@ -69,6 +69,7 @@ pub struct Carried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Seat {
     Init,
+    Sessions,
     Verbs(u8),
 }
 
@@ -132,8 +133,19 @@ pub(crate) struct Member {
     pub serial: u64,
     pub pid: i32,
     pub queue: mpsc::Sender<Outgoing>,
+    /// Ends the connection.
+    cut_off: Arc<Notify>,
     suspended: Option<SuspendedProcess>,
     resumed: bool,
+}
+
+/// A connection of a process that wants in.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub serial: u64,
+    pub pid: i32,
+    pub queue: mpsc::Sender<Outgoing>,
+    pub cut_off: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -185,27 +197,26 @@ impl Instance {
         ProcessId { vid: self.id.vid, index }
     }
 
-    /// Gives the process of connection `serial` its seat and queues its welcome.
+    /// Gives a process its seat and queues its welcome.
     pub fn admit(
         &mut self,
-        (serial, pid): (u64, i32),
+        Arrival { serial, pid, queue, cut_off }: Arrival,
         role: Role,
         resume: Option<ProcessId>,
-        queue: mpsc::Sender<Outgoing>,
     ) -> Result<Seat, NotAdmitted> {
         if !matches!(self.phase, Phase::Listening(_)) {
             return Err(NotAdmitted::Later);
         }
         let seat = self.seat_for(pid, role, resume)?;
         let process = match seat {
-            Seat::Init => ProcessId { vid: self.id.vid, index: 0 },
+            Seat::Init | Seat::Sessions => ProcessId { vid: self.id.vid, index: 0 },
             Seat::Verbs(index) => self.process(index),
         };
         let welcome = ToProcess::Welcome { process, fabric: self.id.fabric, epoch: self.epoch };
         let _ = queue.try_send(Outgoing::bare(welcome));
         self.back.first.get_or_insert_with(Instant::now);
         let resumed = resume.is_none();
-        self.members.insert(seat, Member { serial, pid, queue, suspended: None, resumed });
+        self.members.insert(seat, Member { serial, pid, queue, cut_off, suspended: None, resumed });
         self.changed.notify_waiters();
         Ok(seat)
     }
@@ -216,6 +227,7 @@ impl Instance {
                 self.carried.roster.init = true;
                 self.free_seat(Seat::Init, pid)
             }
+            (Role::Sessions, _) => self.free_seat(Seat::Sessions, pid),
             (Role::Verbs, Some(process)) if process.vid != self.id.vid || process.index == 0 => {
                 Err(NotAdmitted::Refused(format!("{process} is no process of instance {}", self.id.vid)))
             }
@@ -282,7 +294,7 @@ impl Instance {
         let verbs = self.carried.roster.verbs.iter().map(|&index| Seat::Verbs(index));
         let init = self.carried.roster.init.then_some(Seat::Init);
         let is_back = |seat: &Seat| match (seat, self.members.get(seat)) {
-            (Seat::Init, member) => member.is_some(),
+            (Seat::Init | Seat::Sessions, member) => member.is_some(),
             (Seat::Verbs(_), member) => member.is_some_and(|member| member.resumed),
         };
         verbs.chain(init).filter(|seat| !is_back(seat)).collect()
@@ -322,12 +334,23 @@ impl Instance {
         }
     }
 
-    /// Tells all processes that use verbs that the directory may have forgotten what they said.
+    /// Tells all processes that use verbs that the directory may have forgotten what they said, and sessions that the
+    /// coordinator may have missed it.
     pub fn ask_again(&self) {
         for (seat, member) in &self.members {
             if matches!(seat, Seat::Verbs(_)) {
                 let _ = member.queue.try_send(Outgoing::bare(ToProcess::DirectoryBack));
             }
+        }
+        self.tell_sessions(ToProcess::SayAgain);
+    }
+
+    /// Hands the first process a message for a session. One that is away is told again when it is back, and one that
+    /// lags too far behind is cut off and comes back.
+    pub fn tell_sessions(&self, message: ToProcess) {
+        let Some(member) = self.members.get(&Seat::Sessions) else { return };
+        if member.queue.try_send(Outgoing::bare(message)).is_err() {
+            member.cut_off.notify_one();
         }
     }
 

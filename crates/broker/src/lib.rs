@@ -34,5 +34,5 @@ pub use broker::{Broker, Config, UnknownInstance};
 pub use instance::{Carried, InstanceId, Roster};
 pub use namespace::Namespace;
 pub use output::{Chunk, Follower, Output};
-pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Peers, RemoteLink};
+pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::directory::Request;
+use fabric::session::Word;
 use fabric::{Epoch, FabricId, ProcessId};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,9 @@ pub struct RemoteLink {
 /// What a call that goes to another host comes to.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, LinkRefusal>> + Send>>;
 
+/// Becomes ready when something is passed on, or lost.
+pub type Passing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// How a broker reaches the processes that it does not have itself.
 pub trait Peers: Send + Sync + 'static {
     /// Opens a link to a process on another host.
@@ -58,6 +62,9 @@ pub trait Peers: Send + Sync + 'static {
     /// Asks the directory of `asker`'s fabric, which answers by [`Broker::answer`](crate::Broker::answer). A request
     /// that cannot be passed on is dropped: it is said again after [`Broker::ask_again`](crate::Broker::ask_again).
     fn ask_directory(&self, asker: Member, number: u64, request: Request);
+    /// Passes on what an instance's sessions say; no more of it is read until that is done. It is lost if nobody can be
+    /// told: it is said again after [`Broker::ask_again`](crate::Broker::ask_again).
+    fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing;
 }
 
 /// There are no other hosts.
@@ -74,6 +81,10 @@ impl Peers for NoPeers {
     }
 
     fn ask_directory(&self, _: Member, _: u64, _: Request) {}
+
+    fn sessions_say(&self, _: InstanceId, _: Word) -> Passing {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What a broker tells about its instances. Calls are made with the broker's lock held: they

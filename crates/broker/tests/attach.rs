@@ -13,6 +13,7 @@ use broker::SuspendError;
 use broker::local::{LocalFabric, LocalInstance};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
+use fabric::session::{MAX_SESSIONS, SessionId, State, ToSession, Word};
 use fabric::{Epoch, ProcessId, netns, seqpacket};
 
 /// A process, as far as its broker can tell.
@@ -223,6 +224,46 @@ fn output_and_exit_code_arrive_before_the_farewell() {
     assert_eq!(init.hear().0, ToProcess::Farewell);
     let (chunks, next, exit) = fabric.broker(0).unwrap().output(instance.id(), 0, 100).unwrap();
     assert_eq!((chunks[0].bytes.as_slice(), next, exit), (b"hello".as_slice(), 1, Some(3)));
+}
+
+#[test]
+fn sessions_are_told_over_a_connection_of_their_own() {
+    let (fabric, id) = (LocalFabric::new(1).unwrap(), SessionId(5));
+    let instance = fabric.add_instance(0).unwrap();
+    let broker = fabric.broker(0).unwrap();
+    let verbs = Process::verbs(&instance);
+    let init = Process::attach(&instance, Role::Sessions, None);
+    init.say(&ToNode::Sessions(Word::All(Vec::new())));
+    broker.tell_session(instance.id(), id, ToSession::Leave);
+    assert_eq!(init.hear().0, ToProcess::Session { id, message: ToSession::Leave });
+    broker.ask_again();
+    assert_eq!((init.hear().0, verbs.hear().0), (ToProcess::SayAgain, ToProcess::DirectoryBack));
+    let state = (id, State::default());
+    for (process, word) in [(verbs, Word::All(Vec::new())), (init, Word::All(vec![state; MAX_SESSIONS + 1]))]
+    {
+        process.say(&ToNode::Sessions(word));
+        assert!(receive(&process.socket).is_none(), "it is heard");
+    }
+}
+
+#[test]
+fn a_first_process_that_lags_is_cut_off_and_comes_back() {
+    let (fabric, id) = (LocalFabric::new(1).unwrap(), SessionId(5));
+    let instance = fabric.add_instance(0).unwrap();
+    let broker = fabric.broker(0).unwrap();
+    let init = Process::attach(&instance, Role::Sessions, None);
+    let input = ToSession::Input { offset: 0, bytes: vec![0; 16 * 1024] };
+    for _ in 0..2000 {
+        broker.tell_session(instance.id(), id, input.clone());
+    }
+    let mut heard = 0;
+    while receive(&init.socket).is_some() {
+        heard += 1;
+    }
+    assert!(heard < 2000);
+    let init = Process::attach(&instance, Role::Sessions, Some(init.id));
+    broker.ask_again();
+    assert_eq!(init.hear().0, ToProcess::SayAgain);
 }
 
 /// Writes numbered pieces until none is taken for a while; how many there were in all.

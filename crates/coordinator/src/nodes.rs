@@ -194,6 +194,8 @@ async fn listen(
             FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
             FromNode::Processes { vid, indexes } => directory::processes(cluster, host, vid, indexes),
             FromNode::Net(message) => network::heard(cluster, host, message),
+            // Nobody has one yet.
+            FromNode::Sessions { .. } => {}
             FromNode::Directory { process, number, request } => {
                 directory::ask(cluster, host, process, number, request);
             }

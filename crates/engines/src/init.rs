@@ -1,18 +1,25 @@
-//! The instance's first process: runs the command, and carries its output and its end to the node.
+//! The instance's first process: runs the command, and carries its output and its end to the node; and it runs further
+//! commands beside it.
 //!
 //! ```text
 //!  command ──stdout, stderr──▶ init ──Started, Output, Exited──▶ node      over the attach socket
+//!  others ◀─stdin, stdout, stderr─▶ sessions ◀──Session──▶ node            over another one (ADR 0025)
 //! ```
 //!
 //! It travels with the instance. On `Suspend` it closes its socket, and then asks for the node
 //! again and again: the source's after a rollback, the destination's after a move. Meanwhile it
 //! reads at most one more packet of output, so that a command that writes a lot waits in its pipe.
-//! Each byte is sent once, in order; what a node took and did not record before it crashed is lost.
+//! Each byte of the command's is sent once, in order; what a node took and did not record before it crashed is lost. Of a
+//! session's bytes none is.
 //!
 //! Single-threaded, and a signal comes through a descriptor, so that nothing happens in between.
 
 mod attach;
 mod child;
+mod launch;
+mod pipe;
+mod session;
+mod sessions;
 mod signals;
 
 use std::env;
@@ -20,10 +27,12 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use fabric::attach::ToNode;
+use fabric::attach::{Role, ToNode};
 
 use self::attach::Attachment;
-use self::child::{Child, Order};
+use self::child::Child;
+use self::launch::Launch;
+use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::guard;
 use crate::instance::InstanceSpec;
@@ -72,8 +81,10 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
         return guard::run(rest).map(|()| 0);
     }
     let signals = Signals::block()?;
-    let child = Child::start(&Order::parse(arguments)?, unshielded());
-    let mut init = Init { signals, child, node: Attachment::new(), told_end: false };
+    let launch = Launch::parse(arguments)?;
+    let child = Child::start(&launch, unshielded());
+    let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch));
+    let mut init = Init { signals, child, node, sessions, told_end: false };
     while !init.node.dismissed() {
         init.step()?;
     }
@@ -84,21 +95,30 @@ struct Init {
     signals: Signals,
     child: Child,
     node: Attachment,
+    sessions: Sessions,
     /// The command's end is on its way in the present connection.
     told_end: bool,
 }
 
 impl Init {
     fn step(&mut self) -> io::Result<()> {
-        self.wait()?;
+        let ready = self.wait()?;
         for signal in self.signals.take()? {
-            self.child.signalled(signal);
+            if signal == libc::SIGCHLD { self.reap() } else { self.child.signalled(signal) }
         }
         if self.node.step() {
             self.told_end = false;
         }
         self.carry_output();
+        self.sessions.step(|fd| ready.contains(&fd));
         Ok(())
+    }
+
+    fn reap(&mut self) {
+        for (pid, status) in child::reap() {
+            self.child.reaped(pid, status);
+            self.sessions.reaped(pid, status);
+        }
     }
 
     /// Takes a packet of output from the pipes, if the node takes it from us. One at a time: the node's word to suspend
@@ -115,25 +135,31 @@ impl Init {
         }
     }
 
-    /// Sleeps until something can be done.
-    fn wait(&self) -> io::Result<()> {
+    /// Sleeps until something can be done; the descriptors that are ready.
+    fn wait(&self) -> io::Result<Vec<RawFd>> {
         let mut polls = vec![interest(self.signals.as_fd().as_raw_fd(), libc::POLLIN)];
         polls.extend(self.node.interest().map(|(fd, events)| interest(fd, events)));
         if self.node.has_room() {
             polls.extend(self.child.pipes().map(|pipe| interest(pipe.as_raw_fd(), libc::POLLIN)));
         }
-        // Nothing else tells of an end that came together with output.
-        let timeout = if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
-            0
-        } else {
-            self.node.retry_after().map_or(-1, |time| time.as_millis() as libc::c_int)
-        };
+        polls.extend(self.sessions.interest().map(|(fd, events)| interest(fd, events)));
         // SAFETY: `polls` is live and as long as said.
-        let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
+        let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, self.patience()) };
         match io::Error::last_os_error() {
             error if result == -1 && error.kind() != io::ErrorKind::Interrupted => Err(error),
-            _ => Ok(()),
+            _ => Ok(polls.iter().filter(|poll| poll.revents != 0).map(|poll| poll.fd).collect()),
         }
+    }
+
+    /// How long it can sleep, in milliseconds; -1 for ever.
+    fn patience(&self) -> libc::c_int {
+        // Nothing else tells of an end that came together with output.
+        if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
+            return 0;
+        }
+        let patience = self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min();
+        // Rounded up: what is due within a millisecond is not asked for again and again until then.
+        patience.map_or(-1, |time| time.as_micros().div_ceil(1000) as libc::c_int)
     }
 }
 

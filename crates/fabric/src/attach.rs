@@ -16,6 +16,9 @@
 //!    │ Directory{request} ─────────▶│            see the module `directory`
 //!    │◀──────────── Directory{answer}
 //!    │◀───────────── DirectoryBack  │            the coordinator may have forgotten: say it again
+//!    │◀──────────────── Session{id} │            see the module `session`; the first process only
+//!    │ Sessions{word} ─────────────▶│
+//!    │◀──────────────────── SayAgain│            the coordinator may have missed what they said
 //!    │◀──────────────────── Suspend │            the instance will be frozen
 //!    │ Suspended ──────────────────▶│            every link is closed, no neighbour's memory is
 //!    │ (closes)                     │            mapped, and this socket is closed next
@@ -31,13 +34,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::directory::{Answer, Request};
+use crate::session::{SessionId, ToSession, Word};
 use crate::{Epoch, FabricId, ProcessId};
 
 /// The abstract socket's name, after the leading NUL byte.
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -52,6 +56,8 @@ pub enum Role {
     Verbs,
     /// The instance's first process, which runs the command and carries its output.
     Init,
+    /// The same process, for the sessions: whoever is slow to read the command's output holds none of them up.
+    Sessions,
 }
 
 /// From a process to its node.
@@ -110,6 +116,8 @@ pub enum ToNode {
         /// The request.
         request: Request,
     },
+    /// What sessions say ([`Role::Sessions`]).
+    Sessions(Word),
 }
 
 /// Why a command does not run.
@@ -186,6 +194,15 @@ pub enum ToProcess {
     },
     /// The coordinator was away, and may have forgotten what it was told: publish and ask again.
     DirectoryBack,
+    /// For a session ([`Role::Sessions`]).
+    Session {
+        /// Which one.
+        id: SessionId,
+        /// What it is told.
+        message: ToSession,
+    },
+    /// The coordinator may have missed what sessions have said ([`Role::Sessions`]).
+    SayAgain,
 }
 
 /// How the two ends of a link reach each other.

@@ -3,6 +3,7 @@
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
 //! * [`directory`]: what processes of a fabric tell each other of themselves.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
+//! * [`session`]: further commands in an instance, and [`stream`], by which none of their bytes is lost.
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
 //! * [`device_file`]: what programs look for before they believe in a device.
 //! * [`netns`]: the network namespaces in which these sockets are.
@@ -13,6 +14,8 @@ pub mod directory;
 pub mod identity;
 pub mod netns;
 pub mod seqpacket;
+pub mod session;
+pub mod stream;
 
 pub use identity::{Epoch, FabricId, ProcessId, Vid};
 

@@ -403,7 +403,11 @@ impl Runtime {
                 self.process.directory.answered(number, &answer);
             }
             ToProcess::DirectoryBack => self.process.directory.say_again(),
-            ToProcess::Welcome { .. } | ToProcess::Refused { .. } | ToProcess::Farewell => {}
+            ToProcess::Welcome { .. }
+            | ToProcess::Refused { .. }
+            | ToProcess::Farewell
+            | ToProcess::Session { .. }
+            | ToProcess::SayAgain => {}
         }
     }
 

@@ -118,6 +118,11 @@ impl Node {
         self.input(input);
     }
 
+    /// The connection to the coordinator, if there is one.
+    pub fn coordinator(&self) -> Option<Outbox<FromNode>> {
+        self.agent.lock().coordinator.clone()
+    }
+
     /// Tells the coordinator something, if it is connected.
     pub fn tell_coordinator(&self, message: &FromNode) {
         self.agent.lock().send(message);

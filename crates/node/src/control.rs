@@ -118,6 +118,12 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
                 node.broker.answer(Due { asker: Member { fabric, process }, number, answer });
             }
         }
+        FromCoordinator::Session { vid, id, message } => {
+            // One that is on its way to another host hears it there.
+            if let Some(live) = node.live(vid) {
+                node.broker.tell_session(live.id(vid), id, message);
+            }
+        }
         FromCoordinator::Net(order) => node.take_order(order),
         FromCoordinator::AskNet { number, question } => node.take_question(number, question, outbox.clone()),
         FromCoordinator::Ask { number, question } => {

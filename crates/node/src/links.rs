@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use broker::directory::Member;
-use broker::{LinkRequest, Peers, RemoteLink};
+use broker::{InstanceId, LinkRequest, Passing, Peers, RemoteLink};
 use fabric::attach::LinkRefusal;
 use fabric::directory::Request;
+use fabric::session::Word;
 use moves::HostName;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::{FromNode, LinkAnswer, LinkQuestion};
@@ -92,6 +93,16 @@ impl Peers for NodePeers {
         if let Some(node) = self.0.upgrade() {
             node.tell_coordinator(&FromNode::Directory { process: asker.process, number, request });
         }
+    }
+
+    fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing {
+        let coordinator = self.0.upgrade().and_then(|node| node.coordinator());
+        Box::pin(async move {
+            if let Some(coordinator) = coordinator {
+                // A connection that is lost is made anew, and then it is said again.
+                let _ = coordinator.send_in_turn(&FromNode::Sessions { vid: instance.vid, word }).await;
+            }
+        })
     }
 }
 

@@ -11,6 +11,8 @@
 //!  │◀──────────── Moved{epoch}  │                      │◀───────────────────── Received │
 //!  │ Processes{vid} ───────────▶│
 //!  │ Directory{request} ───────▶│
+//!  │◀──────── Session{message}  │
+//!  │ Sessions{word} ───────────▶│
 //!  │◀──────── Directory{answer} │                      │ Opening::Tunnel ──────────────▶│
 //!  │◀──▶ Net                    │                      │◀──▶ net::Hello                 │
 //! ```
@@ -24,6 +26,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use broker::{Carried, Chunk, Follower, LinkRequest};
 use engines::{Image, InstanceSpec};
 use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::session::{SessionId, ToSession, Word};
 use fabric::{Epoch, FabricId, ProcessId, Vid, directory};
 use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
@@ -32,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::net;
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -107,6 +110,13 @@ pub enum FromNode {
     },
     /// About the overlay.
     Net(net::FromNode),
+    /// What an instance's sessions say.
+    Sessions {
+        /// Which instance's.
+        vid: Vid,
+        /// What they say.
+        word: Word,
+    },
 }
 
 /// From the coordinator to a node.
@@ -156,6 +166,15 @@ pub enum FromCoordinator {
         number: u64,
         /// The question.
         question: net::Question,
+    },
+    /// For a session of an instance.
+    Session {
+        /// Which instance's.
+        vid: Vid,
+        /// Which session.
+        id: SessionId,
+        /// What it is told.
+        message: ToSession,
     },
 }
 

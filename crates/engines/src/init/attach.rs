@@ -16,10 +16,13 @@ const LONG: u32 = 5000;
 
 /// The connection, or the search for it.
 pub struct Attachment {
+    role: Role,
     state: State,
     process: Option<ProcessId>,
     /// A packet that the socket had no room for, or that was made while there was no socket.
     waiting: Option<Vec<u8>>,
+    /// What the node has said to sessions.
+    heard: Vec<ToProcess>,
 }
 
 enum State {
@@ -31,8 +34,9 @@ enum State {
 
 impl Attachment {
     /// Not attached yet.
-    pub fn new() -> Self {
-        Self { state: State::Detached { attempts: 0 }, process: None, waiting: None }
+    pub fn new(role: Role) -> Self {
+        let state = State::Detached { attempts: 0 };
+        Self { role, state, process: None, waiting: None, heard: Vec::new() }
     }
 
     /// The node has recorded the command's end.
@@ -87,9 +91,14 @@ impl Attachment {
         welcomed
     }
 
+    /// What the node has said to sessions since the last time.
+    pub fn take_heard(&mut self) -> Vec<ToProcess> {
+        std::mem::take(&mut self.heard)
+    }
+
     fn greet(&self) -> io::Result<OwnedFd> {
         let socket = seqpacket::connect(SOCKET_NAME)?;
-        let hello = ToNode::Hello { version: VERSION, role: Role::Init, resume: self.process };
+        let hello = ToNode::Hello { version: VERSION, role: self.role, resume: self.process };
         seqpacket::send(socket.as_fd(), &attach::encode(&hello), &[])?;
         set_nonblocking(&socket)?;
         Ok(socket)
@@ -119,6 +128,10 @@ impl Attachment {
             }
             ToProcess::Farewell => {
                 self.state = State::Dismissed;
+                false
+            }
+            ToProcess::Session { .. } | ToProcess::SayAgain if self.role == Role::Sessions => {
+                self.heard.push(message);
                 false
             }
             _ => {

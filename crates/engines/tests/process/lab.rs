@@ -191,16 +191,25 @@ pub struct Node {
 impl Node {
     /// Waits for the first process, and welcomes it.
     pub fn accept(listener: &OwnedFd) -> Self {
-        wait_readable(listener);
-        let connection = seqpacket::accept(listener.as_fd()).unwrap();
+        Self::accept_as(Role::Init, listener)
+    }
+
+    /// Waits for a connection of the first process that is for `wanted`, and welcomes it. Others are closed.
+    pub fn accept_as(wanted: Role, listener: &OwnedFd) -> Self {
         let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
-        let mut node = Self { connection, resumed: false };
-        let Some(ToNode::Hello { role: Role::Init, resume, .. }) = node.receive() else {
-            panic!("no greeting")
-        };
-        node.resumed = resume == Some(process);
-        node.send(&ToProcess::Welcome { process, fabric: FabricId(1), epoch: Epoch(0) });
-        node
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            wait_readable(listener);
+            let connection = seqpacket::accept(listener.as_fd()).unwrap();
+            let mut node = Self { connection, resumed: false };
+            let Some(ToNode::Hello { role, resume, .. }) = node.receive() else { panic!("no greeting") };
+            if role == wanted {
+                node.resumed = resume == Some(process);
+                node.send(&ToProcess::Welcome { process, fabric: FabricId(1), epoch: Epoch(0) });
+                return node;
+            }
+        }
+        panic!("no greeting as {wanted:?}")
     }
 
     pub fn send(&self, message: &ToProcess) {

@@ -7,3 +7,4 @@ mod full_disk;
 mod kills;
 mod lab;
 mod moves;
+mod sessions;

@@ -169,7 +169,10 @@ fn live(network: &OwnedFd, hears: &Sender<Heard>, sockets: &Sender<OwnedFd>, wan
                 }
                 ToProcess::Directory { number, answer } => Heard::Directory(number, answer),
                 ToProcess::DirectoryBack => Heard::DirectoryBack,
-                ToProcess::Refused { .. } | ToProcess::Farewell => return,
+                ToProcess::Refused { .. }
+                | ToProcess::Farewell
+                | ToProcess::Session { .. }
+                | ToProcess::SayAgain => return,
             };
             if hears.send(heard).is_err() {
                 return;

@@ -1,0 +1,163 @@
+//! What init runs, and as whom.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{self, Command, Stdio};
+
+use fabric::attach::NotStarted;
+use fabric::session;
+
+/// A command, with all that it gets but its environment.
+#[derive(Clone)]
+pub struct Launch {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+    directory: OsString,
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+/// Whose signals a command hears.
+#[derive(Clone, Copy)]
+pub enum Company {
+    /// Those of init's process group.
+    Init,
+    /// Those of a group of its own, in a session of its own.
+    Own,
+}
+
+impl Launch {
+    /// Reads what [`super::arguments`] wrote.
+    pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
+        let [user, group, groups, directory, program, arguments @ ..] = arguments else {
+            return Err(io::Error::other("transhume init is started by a node only"));
+        };
+        let groups = groups.to_str().unwrap_or("?").split(',').filter(|group| !group.is_empty());
+        let groups = groups.map(|group| number(OsStr::new(group))).collect::<io::Result<_>>()?;
+        let (user, group) = (number(user)?, number(group)?);
+        Ok(Self {
+            user,
+            group,
+            groups,
+            directory: directory.clone(),
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+        })
+    }
+
+    /// What `order` wants; the rest as here.
+    pub fn of_session(&self, order: &session::Order) -> Self {
+        let mut words = order.command.iter().map(OsString::from);
+        let mut launch =
+            Self { program: words.next().unwrap_or_default(), arguments: words.collect(), ..self.clone() };
+        if let Some(directory) = &order.directory {
+            launch.directory = directory.into();
+        }
+        if let Some((user, group)) = order.user {
+            (launch.user, launch.group, launch.groups) = (user, group, Vec::new());
+        }
+        launch
+    }
+
+    /// Starts the command with this environment and no other; its output goes into pipes.
+    pub fn spawn(
+        &self,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        stdin: Stdio,
+        company: Company,
+    ) -> io::Result<process::Child> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).env_clear().envs(environment);
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (user, group, groups) = (self.user, self.group, self.groups.clone());
+        let directory = CString::new(self.directory.as_bytes())?;
+        // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
+        unsafe {
+            command.pre_exec(move || {
+                let failed = unblock_signals() == -1
+                    || matches!(company, Company::Own) && libc::setsid() == -1
+                    || libc::setgroups(groups.len(), groups.as_ptr()) == -1
+                    || libc::setgid(group) == -1
+                    || libc::setuid(user) == -1
+                    || libc::chdir(directory.as_ptr()) == -1;
+                if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+            });
+        }
+        command.spawn()
+    }
+
+    /// Why the command did not start. The directory is looked at first: without it, no command is found.
+    pub fn explain(&self, error: &io::Error) -> NotStarted {
+        let (program, directory) = (self.program.display(), self.directory.display());
+        if !Path::new(&self.directory).is_dir() {
+            let what =
+                format!("`{program}` cannot be started: there is no directory {directory} on its host");
+            return not_started(126, what, "start it from a directory that is on the host as well");
+        }
+        let what = format!("`{program}` cannot be started in {directory}: {error}");
+        if error.kind() == io::ErrorKind::NotFound {
+            let way_out =
+                "see that it is installed on the host and in $PATH; a script's interpreter counts as well";
+            return not_started(127, what, way_out);
+        }
+        not_started(126, what, "see that it is an executable file that its user may run (`ls -l`, `file`)")
+    }
+}
+
+fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
+    NotStarted { code, what, way_out: way_out.to_owned() }
+}
+
+/// A program expects to start with no signal blocked; init has blocked those that it hears.
+fn unblock_signals() -> libc::c_int {
+    // SAFETY: the set is made empty before it is used.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    }
+}
+
+fn number(text: &OsStr) -> io::Result<u32> {
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| io::Error::other(format!("transhume init: {} is no number", text.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_read_whole_or_not_at_all() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let written = words("7 8 9,10 /srv program argument");
+        let launch = Launch::parse(&written).unwrap();
+        assert_eq!((launch.user, launch.group, &launch.groups[..]), (7, 8, &[9, 10][..]));
+        assert_eq!((launch.program.as_os_str(), launch.arguments.len()), (OsStr::new("program"), 1));
+        assert!(Launch::parse(&words("7 8  /srv program")).unwrap().groups.is_empty());
+        assert!(Launch::parse(&words("7 x  /srv program")).is_err());
+        assert!(Launch::parse(&words("sleep 10")).is_err());
+    }
+
+    #[test]
+    fn a_session_differs_in_what_it_orders_only() {
+        let words: Vec<_> = "7 8 9 /srv program".split(' ').map(OsString::from).collect();
+        let base = Launch::parse(&words).unwrap();
+        let command = vec!["other".to_owned(), "x".to_owned()];
+        let plain = base.of_session(&session::Order { command, ..session::Order::default() });
+        assert_eq!((plain.user, plain.group, &plain.groups[..]), (7, 8, &[9][..]));
+        assert_eq!(
+            (plain.directory.as_os_str(), plain.program.as_os_str()),
+            (OsStr::new("/srv"), OsStr::new("other"))
+        );
+        assert_eq!(plain.arguments, ["x"]);
+        let (directory, user) = (Some("/".to_owned()), Some((1, 2)));
+        let own = base.of_session(&session::Order { directory, user, ..session::Order::default() });
+        assert_eq!((own.user, own.group, &own.groups[..]), (1, 2, &[][..]));
+        assert_eq!(own.directory, "/");
+    }
+}

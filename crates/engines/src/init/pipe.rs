@@ -1,0 +1,80 @@
+//! Pipes to and from commands, which init never waits for.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What is in the pipe, at most `most` bytes; a pipe at its end is closed.
+pub fn read(pipe: &mut Option<impl Read>, most: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; most];
+    match pipe.as_mut()?.read(&mut bytes) {
+        Ok(0) => *pipe = None,
+        Ok(length) => {
+            bytes.truncate(length);
+            return Some(bytes);
+        }
+        Err(error) if is_passing(error.kind()) => {}
+        Err(_) => *pipe = None,
+    }
+    None
+}
+
+/// Writes what the pipe takes of `bytes`, and returns how many are done with: all, if nobody reads, or can, and the pipe
+/// is closed then.
+pub fn write(pipe: &mut Option<impl Write>, bytes: &mut VecDeque<u8>) -> usize {
+    let (next, _) = bytes.as_slices();
+    let done = match pipe.as_mut().map(|pipe| pipe.write(next)) {
+        Some(Ok(written)) => written,
+        Some(Err(error)) if is_passing(error.kind()) => 0,
+        Some(Err(_)) | None => {
+            *pipe = None;
+            bytes.len()
+        }
+    };
+    bytes.drain(..done);
+    done
+}
+
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+pub fn set_nonblocking(pipe: BorrowedFd<'_>) {
+    // SAFETY: no memory is passed, and the descriptor is open.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_takes_what_it_can_and_the_rest_waits() {
+        let (reader, writer) = io::pipe().unwrap();
+        set_nonblocking(writer.as_fd());
+        let (mut writer, mut bytes) = (Some(writer), VecDeque::from(vec![7; 1 << 20]));
+        let done = write(&mut writer, &mut bytes);
+        assert!(done > 0 && bytes.len() == (1 << 20) - done);
+        while write(&mut writer, &mut bytes) > 0 {}
+        assert!(writer.is_some() && !bytes.is_empty());
+        drop(reader);
+        let waiting = bytes.len();
+        assert_eq!((write(&mut writer, &mut bytes), bytes.len(), writer.is_none()), (waiting, 0, true));
+    }
+
+    #[test]
+    fn a_pipe_is_closed_at_its_end_only() {
+        let (reader, writer) = io::pipe().unwrap();
+        set_nonblocking(reader.as_fd());
+        let mut reader = Some(reader);
+        assert!(read(&mut reader, 9).is_none() && reader.is_some());
+        (&writer).write_all(b"text").unwrap();
+        assert_eq!(read(&mut reader, 3).unwrap(), b"tex");
+        drop(writer);
+        assert_eq!(read(&mut reader, 3).unwrap(), b"t");
+        assert!(read(&mut reader, 3).is_none() && reader.is_none());
+    }
+}

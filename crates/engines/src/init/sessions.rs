@@ -1,0 +1,141 @@
+//! All sessions of the instance, and their connection to the node ([`fabric::session`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::os::fd::RawFd;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
+use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word};
+
+use super::attach::Attachment;
+use super::launch::Launch;
+use super::session::Session;
+use super::unshielded;
+
+/// The most messages at a time: the node's word to suspend must not wait behind commands that write without end.
+const TURN: usize = 16;
+
+/// The sessions.
+pub struct Sessions {
+    /// How the instance's own command was launched.
+    launch: Launch,
+    node: Attachment,
+    open: BTreeMap<SessionId, Session>,
+    /// Sessions that are too many, until they have been told so.
+    refused: VecDeque<SessionId>,
+    /// How far all are is to be told.
+    list_due: bool,
+    /// Who has spoken last: all have their turn.
+    last: SessionId,
+    /// There may be more to say at once.
+    has_more: bool,
+}
+
+impl Sessions {
+    /// None so far; what a session does not say is as in `launch`.
+    pub fn new(launch: Launch) -> Self {
+        Self {
+            launch,
+            node: Attachment::new(Role::Sessions),
+            open: BTreeMap::new(),
+            refused: VecDeque::new(),
+            list_due: false,
+            last: SessionId(0),
+            has_more: false,
+        }
+    }
+
+    /// What to wait for.
+    pub fn interest(&self) -> impl Iterator<Item = (RawFd, libc::c_short)> + '_ {
+        self.node.interest().into_iter().chain(self.open.values().flat_map(Session::interest))
+    }
+
+    /// When to call [`Self::step`] again at the latest.
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.has_more {
+            return Some(Duration::ZERO);
+        }
+        let deadline = self.open.values().filter_map(Session::deadline).min();
+        let patience = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        patience.into_iter().chain(self.node.retry_after()).min()
+    }
+
+    /// A process of the instance has ended, and was reaped.
+    pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
+        self.open.values_mut().for_each(|session| session.reaped(pid, status));
+    }
+
+    /// Hears the node, carries what the pipes that are `ready` bring or take, and tells the node.
+    pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
+        if self.node.step() {
+            self.say_again();
+        }
+        for message in self.node.take_heard() {
+            match message {
+                ToProcess::Session { id, message } => self.hear(id, message),
+                _ => self.say_again(),
+            }
+        }
+        let now = Instant::now();
+        for session in self.open.values_mut() {
+            session.carry(&ready);
+            session.kill_overdue(now);
+        }
+        self.open.retain(|_, session| !session.is_over());
+        self.tell();
+    }
+
+    fn say_again(&mut self) {
+        self.list_due = true;
+        self.open.values_mut().for_each(Session::say_again);
+    }
+
+    fn hear(&mut self, id: SessionId, message: ToSession) {
+        if let Some(session) = self.open.get_mut(&id) {
+            return session.hear(message);
+        }
+        // Other messages are for one that was left, or that is not there yet: its `Open` is said again.
+        let ToSession::Open(order) = message else { return };
+        if self.open.len() < MAX_SESSIONS {
+            self.open.insert(id, Session::start(&self.launch, &order, unshielded()));
+        } else {
+            self.refused.push_back(id);
+            self.refused.truncate(MAX_SESSIONS);
+        }
+    }
+
+    fn tell(&mut self) {
+        self.has_more = false;
+        for _ in 0..TURN {
+            if !self.node.has_room() {
+                return;
+            }
+            let Some(message) = self.next_word() else { return };
+            self.node.send(&ToNode::Sessions(message));
+        }
+        self.has_more = true;
+    }
+
+    fn next_word(&mut self) -> Option<Word> {
+        if std::mem::take(&mut self.list_due) {
+            let states = self.open.iter_mut().map(|(id, session)| (*id, session.state()));
+            return Some(Word::All(states.collect()));
+        }
+        if let Some(id) = self.refused.pop_front() {
+            return Some(Word::One(id, too_many()));
+        }
+        let word = |(id, session): (&SessionId, &mut Session)| Some((*id, session.next_word()?));
+        let after = self.open.range_mut((Bound::Excluded(self.last), Bound::Unbounded)).find_map(word);
+        let (id, message) = after.or_else(|| self.open.range_mut(..=self.last).find_map(word))?;
+        self.last = id;
+        Some(Word::One(id, message))
+    }
+}
+
+fn too_many() -> FromSession {
+    let what = format!("{MAX_SESSIONS} commands run in the instance beside its own already");
+    let way_out = "wait until one of them has ended".to_owned();
+    FromSession::Ended { end: End::NotStarted(NotStarted { code: 126, what, way_out }), lengths: [0, 0] }
+}
