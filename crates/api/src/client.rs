@@ -3,7 +3,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{Event, LineError, MAX_LINE, Request, from_line, to_line};
+use crate::{Event, ExecLine, LineError, MAX_LINE, Request, from_line, to_line};
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +78,14 @@ impl Client {
         }
     }
 
+    /// Who says more on the same connection.
+    ///
+    /// # Errors
+    /// If there are too many descriptors.
+    pub fn speaker(&self) -> io::Result<Speaker> {
+        Ok(Speaker { stream: self.reader.get_ref().try_clone()? })
+    }
+
     /// Lets [`Self::next_event`] fail with [`ErrorKind::WouldBlock`] after `limit`.
     ///
     /// # Errors
@@ -99,6 +107,23 @@ impl Client {
         } else {
             Err(ClientError::Closed)
         }
+    }
+}
+
+/// Says more to the coordinator, after a request that wants it.
+#[derive(Debug)]
+pub struct Speaker {
+    stream: UnixStream,
+}
+
+impl Speaker {
+    /// Sends a line, whole.
+    ///
+    /// # Errors
+    /// If it is too long, and those of the connection.
+    pub fn say(&mut self, line: &ExecLine) -> Result<(), ClientError> {
+        let line = to_line(line).map_err(ClientError::Request)?;
+        Ok(self.stream.write_all(line.as_bytes())?)
     }
 }
 

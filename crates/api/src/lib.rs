@@ -4,8 +4,9 @@
 //! connection carries one [`Request`] and the [`Event`]s that answer it, each a line of JSON. The
 //! last event is the one of which [`Event::is_last`] is true, and then the connection ends.
 //! A client keeps its side open until then. Closing it early changes nothing at the coordinator: a move is ended
-//! by [`Request::Cancel`]. A coordinator that dies closes all connections; to the next one a client says how far it
-//! was: [`Position`] in output, the number of a move.
+//! by [`Request::Cancel`]. Only after [`Request::Exec`] does a client say more ([`ExecLine`]), and end something by closing. A
+//! coordinator that dies closes all connections; to the next one a client says how far it was: [`Position`] in output, the
+//! number of a move.
 //!
 //! ```text
 //! CLI                         coordinator
@@ -23,7 +24,7 @@ mod output;
 mod report;
 mod request;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Speaker};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use network::{
@@ -36,7 +37,8 @@ pub use report::{
     Stayed,
 };
 pub use request::{
-    Container, DrainRequest, Host, Instance, MoveGroupRequest, MoveRequest, Request, RunRequest, State,
+    Container, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance, MoveGroupRequest,
+    MoveRequest, Request, RunRequest, State,
 };
 
 use fabric::attach::OutputStream;
@@ -179,16 +181,30 @@ pub enum Event {
         /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
         pieces: Option<u64>,
     },
+    /// Output of the command of [`Request::Exec`].
+    Written {
+        /// Where the command wrote it.
+        stream: OutputStream,
+        /// What it wrote.
+        #[serde(flatten)]
+        bytes: Bytes,
+    },
+    /// The command of [`Request::Exec`] has been given so much of its input.
+    InputTaken {
+        /// Since its begin.
+        bytes: u64,
+    },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
     /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], and to [`NetChange::Detach`] when it
     /// is done.
     Done,
-    /// The command ended: the last answer to [`Request::Wait`], and to `Logs` with `follow`.
+    /// The command ended: the last answer to [`Request::Wait`], to `Logs` with `follow`, and to [`Request::Exec`].
     Exited {
         /// As a shell reports it.
         code: i32,
     },
-    /// The last answer to [`Request::Run`] if the command could not be started; there is no such instance then.
+    /// The last answer to [`Request::Run`] and [`Request::Exec`] if the command could not be started; in the former case there
+    /// is no such instance then.
     NotStarted {
         /// As a shell reports it.
         code: u8,
@@ -219,6 +235,8 @@ impl Event {
             | Self::GroupBegun { .. }
             | Self::MoveOver(_)
             | Self::Output { .. }
+            | Self::Written { .. }
+            | Self::InputTaken { .. }
             | Self::Dropped { .. } => false,
             Self::Started(_)
             | Self::Token { .. }

@@ -1,7 +1,7 @@
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::{NetChange, Position};
+use crate::{Bytes, NetChange, Position};
 
 /// What the command line asks of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Position>,
     },
+    /// Runs a command in the instance; [`ExecLine`]s follow.
+    Exec(ExecRequest),
     /// Waits until the instance's command ends.
     Wait {
         /// The instance.
@@ -115,6 +117,43 @@ pub struct Container {
     /// Further groups.
     pub groups: Vec<u32>,
 }
+
+/// A command to be run in an instance that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// The instance.
+    pub name: String,
+    /// The program, found by `PATH`, and its arguments.
+    pub command: Vec<String>,
+    /// What differs from the instance's environment.
+    #[serde(default)]
+    pub environment: Vec<(String, String)>,
+    /// Its working directory, if that is not the instance's: an absolute path.
+    #[serde(default)]
+    pub directory: Option<String>,
+    /// Its user and group, if these are not the instance's.
+    #[serde(default)]
+    pub user: Option<(u32, u32)>,
+    /// Whether it has a standard input, which [`ExecLine::Input`] brings.
+    #[serde(default)]
+    pub input: bool,
+}
+
+/// What the client says after [`Request::Exec`], a line each. When it closes the connection the command is hung up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecLine {
+    /// For the command's standard input: no more than [`INPUT_WINDOW`] bytes that are not yet
+    /// [taken](crate::Event::InputTaken).
+    Input(Bytes),
+    /// The standard input ends.
+    InputEnd,
+    /// The command is to get the signal of this number.
+    Signal(i32),
+}
+
+/// The most bytes of input on their way.
+pub const INPUT_WINDOW: usize = fabric::stream::WINDOW;
 
 /// A move to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::admission::Admission;
 use crate::drain::Drains;
 use crate::ending::Ending;
+use crate::exec::Sessions;
 use crate::failure;
 use crate::follow::Follow;
 use crate::names;
@@ -54,6 +55,8 @@ pub struct Inner {
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
     pub devices: Devices,
+    /// Commands that clients have started in instances, and wait for.
+    pub sessions: Sessions,
     pub drains: Drains,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
@@ -130,6 +133,7 @@ impl Cluster {
             nodes: HashMap::new(),
             network,
             devices,
+            sessions: Sessions::default(),
             drains,
             wishes: Wishes::default(),
             hosts: BTreeMap::new(),
@@ -247,6 +251,7 @@ impl Cluster {
                 if let Some(instance) = &known {
                     inner.end_in_directory(InstanceId { fabric: instance.fabric, vid: *vid });
                     names::gone(inner, &instance.name);
+                    inner.sessions.end_of(*vid, &instance.name);
                 }
                 if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });

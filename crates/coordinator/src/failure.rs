@@ -1,6 +1,7 @@
 //! What cannot be done, in words for the user.
 
 use api::Failure;
+use fabric::session::{MAX_SESSIONS, Order};
 use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use rpc::wire::split_reason;
@@ -37,6 +38,48 @@ pub fn ended(name: &str) -> Failure {
     Failure::new(format!("`{name}` has ended"), "start it again, or choose one that runs: `transhume ps`")
 }
 
+pub fn ended_meanwhile(name: &str) -> Failure {
+    let help =
+        "the command in it ended with it, and how is not known; `transhume wait` says how the instance ended";
+    Failure::new(format!("instance `{name}` has ended"), help)
+}
+
+pub fn session_lost(name: &str) -> Failure {
+    Failure::new(
+        format!("`{name}` does not know the command any more"),
+        "how it ended is not known; run it again if that does no harm",
+    )
+}
+
+pub fn too_many_sessions(name: &str) -> Failure {
+    Failure::new(
+        format!("{MAX_SESSIONS} commands run in `{name}` beside its own already"),
+        "wait until one of them has ended",
+    )
+}
+
+pub fn no_command() -> Failure {
+    Failure::new("there is no command", "give one after `--`")
+}
+
+pub fn with_a_zero() -> Failure {
+    Failure::new("a NUL byte is in the command, its environment or its directory", "leave it out")
+}
+
+pub fn order_too_large(size: usize) -> Failure {
+    Failure::new(
+        format!("the command with its environment takes {size} bytes; the limit is {}", Order::MAX),
+        "pass a file's name instead, or the text on its standard input (`--stdin`)",
+    )
+}
+
+pub fn client_says_too_much() -> Failure {
+    Failure::new(
+        "the client says more than it may",
+        "use the command line of the same release as the coordinator",
+    )
+}
+
 pub fn being_ended(name: &str) -> Failure {
     Failure::new(format!("`{name}` is being ended"), "start it again when it has ended")
 }
@@ -44,7 +87,7 @@ pub fn being_ended(name: &str) -> Failure {
 pub fn still_starting(name: &str, host: &HostName) -> Failure {
     Failure::new(
         format!("`{name}` is still being started on host {host}"),
-        "move it when `transhume ps` shows that it runs",
+        "try again when `transhume ps` shows that it runs",
     )
 }
 

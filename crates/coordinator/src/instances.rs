@@ -113,7 +113,7 @@ fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failu
         )
     })?;
     if request.command.first().is_none_or(String::is_empty) {
-        return Err(Failure::new("there is no command", "give one after `--`"));
+        return Err(failure::no_command());
     }
     if request.container.is_some() && user.user != 0 {
         return Err(Failure::new(

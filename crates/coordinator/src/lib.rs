@@ -8,10 +8,11 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`ending`], [`output`]: what it can
-//!   ask for.
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`ending`], [`output`], [`exec`]: what it
+//!   can ask for.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
+//! * [`session`]: a command that is run in an instance, without IO.
 //! * [`directory`]: what processes tell each other of themselves.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
@@ -22,6 +23,7 @@ mod cluster;
 mod directory;
 mod drain;
 mod ending;
+mod exec;
 mod failure;
 mod follow;
 mod group;
@@ -33,6 +35,7 @@ mod nodes;
 mod output;
 mod requests;
 mod server;
+mod session;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

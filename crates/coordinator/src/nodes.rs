@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::pace::{self, Pace};
 use fabric::Vid;
+use fabric::session::Word;
 use moves::HostName;
 use moves::coordinator::Input;
 use moves::journal::Exit;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use crate::admission;
 use crate::cluster::{Cluster, NodeLink};
 use crate::directory;
+use crate::exec;
 use crate::names;
 use crate::network;
 
@@ -194,14 +196,22 @@ async fn listen(
             FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
             FromNode::Processes { vid, indexes } => directory::processes(cluster, host, vid, indexes),
             FromNode::Net(message) => network::heard(cluster, host, message),
-            // Nobody has one yet.
-            FromNode::Sessions { .. } => {}
+            FromNode::Sessions { vid, word } => sessions_say(cluster, host, link, vid, word),
             FromNode::Directory { process, number, request } => {
                 directory::ask(cluster, host, process, number, request);
             }
         }
     }
     Ok(())
+}
+
+/// A connection that another one has replaced is not heard any more: what it says may be older.
+fn sessions_say(cluster: &Cluster, host: &HostName, link: &NodeLink, vid: Vid, word: Word) {
+    let inner = cluster.lock();
+    let is_present = inner.nodes.get(host).is_some_and(|present| present.serial == link.serial);
+    if is_present && word.is_within_limits() {
+        exec::heard(&inner, host, vid, word);
+    }
 }
 
 #[cfg(test)]

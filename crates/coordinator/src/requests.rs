@@ -10,7 +10,7 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{drain, ending, failure, group, instances, moving, network, output};
+use crate::{drain, ending, exec, failure, group, instances, moving, network, output};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -40,6 +40,7 @@ pub async fn fulfil(
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
         }
+        Request::Exec(request) => return exec::exec(cluster, request, client).await,
         Request::Wait { name } => wait(cluster, &name, client).await,
         Request::Kill { name } => return ending::kill(cluster, &name, client).await,
     };

@@ -105,6 +105,11 @@ impl Client {
         timeout(CLIENT_LIMIT, self.writer.write_all(line.as_bytes())).await?
     }
 
+    /// Where it is heard, and where it is told something.
+    pub fn parts(&mut self) -> (&mut BufReader<OwnedReadHalf>, &mut OwnedWriteHalf) {
+        (&mut self.reader, &mut self.writer)
+    }
+
     /// Waits until the client closes its side.
     pub async fn gone(&mut self) {
         let mut more = [0; 64];

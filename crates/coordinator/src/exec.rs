@@ -1,0 +1,244 @@
+//! Commands that users run in instances: who waits for them, and what goes to and fro.
+//!
+//! Each is a [`Session`] between a client here and the instance's first process, wherever that is. Nodes and connections
+//! in between may come and go; a coordinator that ends takes its clients' sessions with it, and the next one leaves them.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
+use fabric::Vid;
+use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
+use moves::HostName;
+use rpc::Outbox;
+use rpc::wire::FromCoordinator;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, Inner};
+use crate::server::Client;
+use crate::session::{Session, TooMuch};
+use crate::{failure, moving};
+
+/// How long an instance may take to start a command: long enough for a move.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// The sessions of all clients.
+#[derive(Default)]
+pub struct Sessions(HashMap<SessionId, Arc<Open>>);
+
+impl Sessions {
+    fn of(&self, vid: Vid) -> impl Iterator<Item = (&SessionId, &Arc<Open>)> {
+        self.0.iter().filter(move |(_, open)| open.vid == vid)
+    }
+
+    /// The instance `name` has ended.
+    pub fn end_of(&self, vid: Vid, name: &str) {
+        for (_, open) in self.of(vid) {
+            open.change(|session| session.fail(failure::ended_meanwhile(name)));
+        }
+    }
+}
+
+/// A session, and who waits for a change of it.
+struct Open {
+    vid: Vid,
+    session: Mutex<Session>,
+    for_client: Notify,
+    for_instance: Notify,
+}
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.for_client.notify_one();
+        self.for_instance.notify_one();
+        changed
+    }
+}
+
+/// Runs a command in an instance for as long as the client is there, and tells it what comes of that.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn exec(cluster: &Arc<Cluster>, request: ExecRequest, client: &mut Client) -> io::Result<()> {
+    let begun = begin(&mut cluster.lock(), request);
+    let (id, open) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => return client.say(&Event::Failed(failure)).await,
+    };
+    let _left_at_the_end = Leaving { cluster, id, vid: open.vid };
+    let (reader, writer) = client.parts();
+    tokio::select! {
+        told = tell_client(&open, writer) => told,
+        heard = hear_client(&open, reader) => heard,
+        never = tell_instance(cluster, &open, id) => never,
+        never = limit_start(cluster, &open) => never,
+    }
+}
+
+fn begin(inner: &mut Inner, request: ExecRequest) -> Result<(SessionId, Arc<Open>), Failure> {
+    let name = &request.name;
+    let (vid, host) = match inner.find(name) {
+        Some((vid, instance)) => (vid, instance.host.clone()),
+        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None => return Err(failure::no_instance(name)),
+    };
+    moving::check_free(inner, vid, name, &host)?;
+    if inner.sessions.of(vid).count() >= MAX_SESSIONS {
+        return Err(failure::too_many_sessions(name));
+    }
+    let session = Session::new(name, order(&request)?);
+    let id = new_id()?;
+    let (for_client, for_instance) = (Notify::new(), Notify::new());
+    let open = Arc::new(Open { vid, session: Mutex::new(session), for_client, for_instance });
+    inner.sessions.0.insert(id, open.clone());
+    Ok((id, open))
+}
+
+/// A number that no other session has, also none of a former coordinator.
+fn new_id() -> Result<SessionId, Failure> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::new(format!("the kernel has no random numbers: {error}"), "try again later")
+    })?;
+    Ok(SessionId(u64::from_ne_bytes(bytes)))
+}
+
+fn order(request: &ExecRequest) -> Result<Order, Failure> {
+    let ExecRequest { command, environment, directory, user, input, .. } = request.clone();
+    if command.first().is_none_or(String::is_empty) {
+        return Err(failure::no_command());
+    }
+    let order = Order { command, environment, directory, user, input };
+    let words = order.command.iter().chain(order.environment.iter().flat_map(|(name, value)| [name, value]));
+    if words.chain(&order.directory).any(|word| word.contains('\0')) {
+        return Err(failure::with_a_zero());
+    }
+    if order.size() > Order::MAX { Err(failure::order_too_large(order.size())) } else { Ok(order) }
+}
+
+/// Ends a session of which nobody wants to hear any more.
+struct Leaving<'a> {
+    cluster: &'a Cluster,
+    id: SessionId,
+    vid: Vid,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.cluster.lock();
+        inner.sessions.0.remove(&self.id);
+        // One that cannot be told now says that it is there as soon as it can.
+        leave(&inner, self.vid, self.id);
+    }
+}
+
+fn leave(inner: &Inner, vid: Vid, id: SessionId) {
+    if let Some(outbox) = way_to(inner, vid) {
+        let _ = outbox.send(&FromCoordinator::Session { vid, id, message: ToSession::Leave });
+    }
+}
+
+/// The connection to the node of the instance's host, if it is there.
+fn way_to(inner: &Inner, vid: Vid) -> Option<Outbox<FromCoordinator>> {
+    let host = &inner.machine.image().instances.get(&vid)?.host;
+    inner.nodes.get(host).map(|node| node.outbox.clone())
+}
+
+/// Tells the client what there is to tell, until the last.
+async fn tell_client(open: &Open, writer: &mut (impl AsyncWriteExt + Unpin)) -> io::Result<()> {
+    loop {
+        let event = open.lock().next_event();
+        let Some(event) = event else {
+            open.for_client.notified().await;
+            continue;
+        };
+        let line = api::to_line(&event).map_err(io::Error::other)?;
+        writer.write_all(line.as_bytes()).await?;
+        if event.is_last() {
+            return Ok(());
+        }
+        open.for_instance.notify_one();
+    }
+}
+
+/// Takes what the client says until it goes away.
+async fn hear_client(open: &Open, mut reader: impl AsyncBufRead + Unpin) -> io::Result<()> {
+    loop {
+        let mut line = String::new();
+        (&mut reader).take(MAX_LINE as u64 + 1).read_line(&mut line).await?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let heard = api::from_line::<ExecLine>(&line).map_err(io::Error::other)?;
+        let taken = open.change(|session| match heard {
+            ExecLine::Input(bytes) => session.give(&bytes.0),
+            ExecLine::InputEnd => {
+                session.end_input();
+                Ok(())
+            }
+            ExecLine::Signal(signal) => session.signal(signal),
+        });
+        if let Err(TooMuch) = taken {
+            open.change(|session| session.fail(failure::client_says_too_much()));
+        }
+    }
+}
+
+/// Tells the instance what there is to tell. What does not reach it is told again when it says how far it is.
+async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Result<()> {
+    loop {
+        let message = open.lock().next_message();
+        let Some(message) = message else {
+            open.for_instance.notified().await;
+            continue;
+        };
+        let way = way_to(&cluster.lock(), open.vid);
+        if let Some(outbox) = way {
+            let _ = outbox.send_in_turn(&FromCoordinator::Session { vid: open.vid, id, message }).await;
+        }
+    }
+}
+
+/// Gives a command up that its instance does not start.
+async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
+    sleep(START_LIMIT).await;
+    if !open.lock().is_known() {
+        let host =
+            cluster.lock().machine.image().instances.get(&open.vid).map(|instance| instance.host.clone());
+        open.change(|session| {
+            session.fail(host.map_or_else(failure::coordinator_ends, |host| failure::host_silent(&host)))
+        });
+    }
+    pending().await
+}
+
+/// Takes what the sessions of an instance say, if it is on `host`.
+pub fn heard(inner: &Inner, host: &HostName, vid: Vid, word: Word) {
+    let is_there = inner.machine.image().instances.get(&vid).is_some_and(|instance| instance.host == *host);
+    match word {
+        _ if !is_there => {}
+        Word::One(id, message) => {
+            if let Some(open) = inner.sessions.0.get(&id).filter(|open| open.vid == vid) {
+                open.change(|session| session.hear(message));
+            }
+        }
+        Word::All(states) => {
+            for (id, open) in inner.sessions.of(vid) {
+                let state = states.iter().find(|(known, _)| known == id).map(|(_, state)| *state);
+                open.change(|session| session.go_on(state));
+            }
+            let is_left = |id: &SessionId| !inner.sessions.0.contains_key(id);
+            states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(inner, vid, id));
+        }
+    }
+}

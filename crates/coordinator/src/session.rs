@@ -1,0 +1,300 @@
+//! What the coordinator keeps of a session ([`fabric::session`]), without IO: what its instance and its client have not
+//! had yet.
+
+use std::collections::VecDeque;
+
+use api::{Bytes, Event, Failure};
+use fabric::attach::OutputStream;
+use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession};
+use fabric::stream::{Receiving, Sending};
+
+use crate::failure;
+
+/// The most signals that the command has not been sent yet.
+const MAX_SIGNALS: usize = 64;
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    /// The instance's name.
+    name: String,
+    order: Order,
+    /// The instance has taken the order.
+    is_known: bool,
+    open_due: bool,
+    input: Sending,
+    input_ended: bool,
+    /// The end of the input is to be told.
+    end_due: bool,
+    /// The client is to hear how much of the input is taken.
+    room_due: bool,
+    signals: VecDeque<i32>,
+    /// How many came before `signals`.
+    signals_taken: u32,
+    /// How many of `signals` have been told since messages were lost last.
+    signals_told: usize,
+    output: [Receiving; 2],
+    /// Output that the client has not had.
+    untold: VecDeque<(OutputStream, Vec<u8>)>,
+    end: Option<(End, [u64; 2])>,
+    failure: Option<Failure>,
+    is_over: bool,
+}
+
+/// What a client has done that it may not.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooMuch;
+
+impl Session {
+    /// The session of a command that is to be started in the instance `name`.
+    pub fn new(name: &str, order: Order) -> Self {
+        Self {
+            name: name.to_owned(),
+            order,
+            is_known: false,
+            open_due: true,
+            input: Sending::default(),
+            input_ended: false,
+            end_due: false,
+            room_due: false,
+            signals: VecDeque::new(),
+            signals_taken: 0,
+            signals_told: 0,
+            output: Default::default(),
+            untold: VecDeque::new(),
+            end: None,
+            failure: None,
+            is_over: false,
+        }
+    }
+
+    /// Whether the instance has taken the order.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The client has read this for the command.
+    pub fn give(&mut self, bytes: &[u8]) -> Result<(), TooMuch> {
+        if bytes.len() > self.input.room() || self.input_ended || !self.order.input {
+            return Err(TooMuch);
+        }
+        self.input.push(bytes);
+        Ok(())
+    }
+
+    /// The client has nothing more for the command.
+    pub fn end_input(&mut self) {
+        (self.input_ended, self.end_due) = (true, true);
+    }
+
+    /// The client wants the command to get a signal.
+    pub fn signal(&mut self, signal: i32) -> Result<(), TooMuch> {
+        if self.signals.len() == MAX_SIGNALS {
+            return Err(TooMuch);
+        }
+        self.signals.push_back(signal);
+        Ok(())
+    }
+
+    /// Nothing more comes of it.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// What the instance says of it.
+    pub fn hear(&mut self, message: FromSession) {
+        self.is_known = true;
+        match message {
+            FromSession::State(state) => self.has_come(state),
+            FromSession::Output { stream, offset, bytes } => {
+                let new = self.output[stream as usize].accept(offset, &bytes);
+                if !new.is_empty() {
+                    self.untold.push_back((stream, new.to_vec()));
+                }
+            }
+            FromSession::Ended { end, lengths } => self.end = Some((end, lengths)),
+        }
+    }
+
+    /// Messages may have been lost, and the instance says how far it is; nothing, if it does not know the session.
+    pub fn go_on(&mut self, state: Option<State>) {
+        match state {
+            Some(state) => {
+                self.is_known = true;
+                self.has_come(state);
+            }
+            None if self.is_known => self.fail(failure::session_lost(&self.name)),
+            None => self.open_due = true,
+        }
+        self.input.rewind();
+        self.end_due = self.input_ended;
+        self.signals_told = 0;
+    }
+
+    fn has_come(&mut self, State { input, signals }: State) {
+        self.input.confirm(input);
+        self.room_due = true;
+        let taken = (signals.saturating_sub(self.signals_taken) as usize).min(self.signals.len());
+        self.signals.drain(..taken);
+        self.signals_taken += taken as u32;
+        self.signals_told = self.signals_told.saturating_sub(taken);
+    }
+
+    /// What the instance is to be told next, if anything is.
+    pub fn next_message(&mut self) -> Option<ToSession> {
+        if std::mem::take(&mut self.open_due) {
+            return Some(ToSession::Open(self.order.clone()));
+        }
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            if let Some(up_to) = self.output[stream as usize].word() {
+                return Some(ToSession::Taken { stream, up_to });
+            }
+        }
+        if let Some(&signal) = self.signals.get(self.signals_told) {
+            self.signals_told += 1;
+            return Some(ToSession::Signal { number: self.signals_taken + self.signals_told as u32, signal });
+        }
+        if let Some((offset, bytes)) = self.input.next(MAX_PIECE) {
+            return Some(ToSession::Input { offset, bytes });
+        }
+        std::mem::take(&mut self.end_due).then(|| ToSession::InputEnd { length: self.input.length() })
+    }
+
+    /// What the client is to hear next, if anything is; nothing follows the last event.
+    pub fn next_event(&mut self) -> Option<Event> {
+        if self.is_over {
+            return None;
+        }
+        if let Some((stream, bytes)) = self.untold.pop_front() {
+            self.output[stream as usize].take(bytes.len());
+            return Some(Event::Written { stream, bytes: Bytes(bytes) });
+        }
+        let last = self.whole_end().or_else(|| self.failure.clone().map(Event::Failed));
+        self.is_over = last.is_some();
+        if self.is_over {
+            return last;
+        }
+        let room = std::mem::take(&mut self.room_due) && self.order.input;
+        room.then(|| Event::InputTaken { bytes: self.input.taken() })
+    }
+
+    /// How the command ended, if all that it has written is here.
+    fn whole_end(&self) -> Option<Event> {
+        let (end, lengths) = self.end.as_ref()?;
+        let is_whole = self.output.iter().zip(lengths).all(|(output, length)| output.arrived() == *length);
+        is_whole.then(|| match end.clone() {
+            End::Exited(code) => Event::Exited { code },
+            End::NotStarted(why) => {
+                Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.way_out) }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric::attach::OutputStream::{Stderr, Stdout};
+    use fabric::stream::WINDOW;
+
+    use super::*;
+
+    fn session() -> Session {
+        Session::new("job", Order { command: vec!["cat".into()], input: true, ..Order::default() })
+    }
+
+    fn messages(session: &mut Session) -> Vec<ToSession> {
+        std::iter::from_fn(|| session.next_message()).collect()
+    }
+
+    fn events(session: &mut Session) -> Vec<Event> {
+        std::iter::from_fn(|| session.next_event()).collect()
+    }
+
+    fn written(stream: OutputStream, bytes: &[u8]) -> Event {
+        Event::Written { stream, bytes: Bytes(bytes.into()) }
+    }
+
+    fn output(stream: OutputStream, offset: u64, bytes: &[u8]) -> FromSession {
+        FromSession::Output { stream, offset, bytes: bytes.into() }
+    }
+
+    #[test]
+    fn an_order_that_was_lost_is_given_again_until_it_is_known() {
+        let mut session = session();
+        let open = ToSession::Open(session.order.clone());
+        session.give(b"abc").unwrap();
+        let input = |offset, bytes: &[u8]| ToSession::Input { offset, bytes: bytes.into() };
+        assert_eq!(messages(&mut session), [open.clone(), input(0, b"abc")]);
+        session.go_on(None);
+        assert_eq!(messages(&mut session), [open, input(0, b"abc")]);
+        session.hear(FromSession::State(State::default()));
+        assert!(session.is_known());
+        session.go_on(Some(State { input: 1, signals: 0 }));
+        assert_eq!(messages(&mut session), [input(1, b"bc")]);
+        session.go_on(None);
+        assert!(matches!(&events(&mut session)[..], [Event::Failed(_)]));
+    }
+
+    #[test]
+    fn each_signal_and_the_end_of_the_input_are_told_until_they_are_taken() {
+        let mut session = session();
+        messages(&mut session);
+        let signal = |number, signal| ToSession::Signal { number, signal };
+        session.signal(2).unwrap();
+        session.signal(15).unwrap();
+        session.end_input();
+        let end = ToSession::InputEnd { length: 0 };
+        assert_eq!(messages(&mut session), [signal(1, 2), signal(2, 15), end.clone()]);
+        session.hear(FromSession::State(State { input: 0, signals: 1 }));
+        assert_eq!(messages(&mut session), []);
+        session.signal(1).unwrap();
+        assert_eq!(messages(&mut session), [signal(3, 1)]);
+        session.go_on(Some(State { input: 0, signals: 2 }));
+        assert_eq!(messages(&mut session), [signal(3, 1), end]);
+        assert_eq!(session.give(b"x"), Err(TooMuch));
+    }
+
+    #[test]
+    fn what_the_client_may_give_has_limits() {
+        let mut session = session();
+        session.give(&vec![0; WINDOW]).unwrap();
+        assert_eq!(session.give(b"x"), Err(TooMuch));
+        session.hear(FromSession::State(State { input: 7, signals: 0 }));
+        assert_eq!(events(&mut session), [Event::InputTaken { bytes: 7 }]);
+        session.give(b"x").unwrap();
+        for _ in 0..MAX_SIGNALS {
+            session.signal(1).unwrap();
+        }
+        assert_eq!(session.signal(1), Err(TooMuch));
+        let mut closed = Session::new("job", Order::default());
+        assert_eq!(closed.give(b"x"), Err(TooMuch));
+    }
+
+    #[test]
+    fn output_comes_once_and_the_end_behind_all_of_it() {
+        let mut session = session();
+        session.hear(output(Stdout, 0, b"ab"));
+        session.hear(output(Stderr, 0, b"!"));
+        session.hear(output(Stdout, 0, b"abc"));
+        session.hear(FromSession::Ended { end: End::Exited(3), lengths: [4, 1] });
+        let expected = [written(Stdout, b"ab"), written(Stderr, b"!"), written(Stdout, b"c")];
+        assert_eq!(events(&mut session), expected);
+        session.hear(output(Stdout, 3, b"d"));
+        assert_eq!(events(&mut session), [written(Stdout, b"d"), Event::Exited { code: 3 }]);
+        session.fail(Failure::new("too late", ""));
+        assert_eq!(events(&mut session), []);
+    }
+
+    #[test]
+    fn the_command_waits_for_a_client_that_lags() {
+        let mut session = session();
+        messages(&mut session);
+        let piece = vec![1; MAX_PIECE];
+        for number in 0..20 {
+            session.hear(output(Stdout, number * MAX_PIECE as u64, &piece));
+        }
+        assert_eq!(messages(&mut session), []);
+        assert_eq!(events(&mut session).len(), WINDOW / MAX_PIECE);
+        assert_eq!(messages(&mut session), [ToSession::Taken { stream: Stdout, up_to: WINDOW as u64 }]);
+    }
+}
