@@ -6,6 +6,7 @@ mod coordinator;
 mod demo;
 mod drain;
 mod echo;
+mod exec;
 mod group;
 mod hosts;
 mod init;
@@ -50,6 +51,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Exec(exec::Arguments),
     Ps(ps::Arguments),
     Move(transfer::Arguments),
     Cancel(cancel::Arguments),
@@ -86,6 +88,7 @@ impl Cli {
         let target = &self.target;
         match self.command {
             Command::Run(arguments) => arguments.run(target),
+            Command::Exec(arguments) => arguments.run(target),
             Command::Ps(arguments) => arguments.run(target),
             Command::Move(arguments) => arguments.run(target),
             Command::Cancel(arguments) => arguments.run(target),

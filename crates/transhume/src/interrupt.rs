@@ -1,9 +1,9 @@
-//! What Ctrl-C, SIGTERM and a closed terminal do to a command that waits.
+//! What Ctrl-C, SIGTERM and a closed terminal do to a command that waits, or that stands for another.
 
 use std::time::{Duration, Instant};
 use std::{fs, io, process, thread};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// So long after the first signal others are the same: `timeout` signals its child, and then its whole group.
@@ -24,6 +24,16 @@ pub fn on_first(action: impl FnOnce() + Send + 'static) -> io::Result<()> {
             process::exit(128 + second);
         }
     });
+    Ok(())
+}
+
+/// Calls `action` on another thread at each signal that ends a command at a terminal, and does nothing else then.
+pub fn on_each(mut action: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT])?;
+    if !is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
+    thread::spawn(move || signals.forever().for_each(&mut action));
     Ok(())
 }
 

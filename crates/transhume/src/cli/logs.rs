@@ -109,7 +109,8 @@ impl Reading<'_> {
     }
 }
 
-fn write(stream: OutputStream, bytes: &[u8]) -> Result<()> {
+/// Writes a piece of output where the command wrote it.
+pub fn write(stream: OutputStream, bytes: &[u8]) -> Result<()> {
     match stream {
         OutputStream::Stdout => output::write(bytes),
         OutputStream::Stderr => Ok(io::stderr().lock().write_all(bytes)?),

@@ -1,0 +1,202 @@
+//! `transhume exec`
+
+use std::io::{self, Read};
+use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use api::{Bytes, Client, ClientError, Event, ExecLine, ExecRequest, INPUT_WINDOW, Request, Speaker};
+use clap::Args;
+
+use super::logs;
+use super::target::{Target, unexpected};
+use super::wait::exit_code;
+use crate::failure::{Failure, Result};
+use crate::{WRONG_USAGE, interrupt};
+
+/// What this command ends with if the failure is not the other command's, as `ssh` has it.
+const FAILED: u8 = 255;
+
+/// The most bytes of input at a time.
+const PIECE: usize = 16 * 1024;
+
+/// Runs a command in an instance that runs
+///
+/// The command runs beside the instance's own one, with its user, directory, environment and RDMA device, and goes on when
+/// the instance moves: its input and output, too, with nothing lost, doubled or reordered. Its output comes here byte for
+/// byte, and its exit code is that of this command: 127 if it was not found, 126 if it cannot be run, and 255 if something
+/// else has failed, as when the instance ends, or the coordinator goes away.
+/// Without `--stdin` it has no standard input (`/dev/null`). Ctrl-C, SIGTERM, SIGQUIT and a terminal that is closed are passed on
+/// to it. When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
+/// it leaves in the background runs on, without its output.
+/// There may be 64 at a time in an instance. It waits for an instance that is being moved, for up to two minutes.
+#[derive(Args)]
+#[command(override_usage = "transhume exec [OPTIONS] <NAME> -- <CMD>...")]
+#[command(after_help = "Examples:\n  transhume exec job1 -- ip address\n  \
+                        transhume exec --env LEVEL=2 --directory /tmp job1 -- sh -c 'echo $LEVEL in $PWD'\n  \
+                        tar c data | transhume exec -i job1 -- tar x -C /scratch")]
+pub struct Arguments {
+    /// Passes the standard input on, up to its end
+    #[arg(short = 'i', long)]
+    stdin: bool,
+    /// Sets a variable of its environment; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Its working directory, with its whole path [default: the instance's]
+    #[arg(long, value_name = "DIR", value_parser = directory)]
+    directory: Option<String>,
+    /// Its user and group, as numbers; without GID the same number as UID [default: the instance's]
+    #[arg(long, value_name = "UID[:GID]", value_parser = user)]
+    user: Option<(u32, u32)>,
+    /// The instance's name
+    name: String,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        if self.command.first().is_none_or(String::is_empty) {
+            let help = "give a program and its arguments after `--`: `transhume exec job1 -- ip address`";
+            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
+        }
+        let (name, input) = (self.name.clone(), self.stdin);
+        let events =
+            target.send(&Request::Exec(self.request())).map_err(|failure| failure.with_code(FAILED))?;
+        let room = Arc::new(Room::default());
+        let speaker = Arc::new(Mutex::new(events.speaker()?));
+        let told = speaker.clone();
+        interrupt::on_each(move |signal| drop(lock(&told).say(&ExecLine::Signal(signal))))?;
+        if input {
+            let room = room.clone();
+            thread::spawn(move || drop(give_input(&speaker, &room)));
+        }
+        copy(events, &room, &name).map_err(|failure| target.suggest_instance(failure, &name))
+    }
+
+    fn request(self) -> ExecRequest {
+        ExecRequest {
+            name: self.name,
+            command: self.command,
+            environment: self.env,
+            directory: self.directory,
+            user: self.user,
+            input: self.stdin,
+        }
+    }
+}
+
+/// Writes what comes until the command has ended.
+fn copy(mut events: Client, room: &Room, name: &str) -> Result<ExitCode> {
+    loop {
+        match events.next_event() {
+            Ok(Event::Written { stream, bytes }) => logs::write(stream, &bytes.0)?,
+            Ok(Event::InputTaken { bytes }) => room.has_grown(bytes),
+            Ok(Event::Exited { code }) => return Ok(exit_code(code)),
+            Ok(Event::NotStarted { code, failure }) => return Err(Failure::from(failure).with_code(code)),
+            Ok(Event::Failed(failure)) => return Err(Failure::from(failure).with_code(FAILED)),
+            Ok(event) => return Err(unexpected(&event).with_code(FAILED)),
+            Err(error) if error.is_loss() => return Err(lost(name)),
+            Err(error) => return Err(Failure::from(error).with_code(FAILED)),
+        }
+    }
+}
+
+fn lost(name: &str) -> Failure {
+    let what = "the coordinator is lost, and with it the connection to the command";
+    let help =
+        format!("`{name}` runs on; the command in it is hung up as soon as there is a coordinator again");
+    Failure::new(what, help).with_code(FAILED)
+}
+
+/// Passes the standard input on, as far as there is room, until it ends.
+fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<(), ClientError> {
+    let (mut piece, mut given) = (vec![0; PIECE], 0);
+    loop {
+        let most = room.after(given).min(PIECE);
+        match io::stdin().lock().read(&mut piece[..most]) {
+            Ok(length @ 1..) => {
+                given += length as u64;
+                lock(speaker).say(&ExecLine::Input(Bytes(piece[..length].to_vec())))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => return lock(speaker).say(&ExecLine::InputEnd),
+        }
+    }
+}
+
+/// How much input may be on its way.
+#[derive(Default)]
+struct Room {
+    taken: Mutex<u64>,
+    grown: Condvar,
+}
+
+impl Room {
+    /// The command has been given so much.
+    fn has_grown(&self, taken: u64) {
+        *lock(&self.taken) = taken;
+        self.grown.notify_all();
+    }
+
+    /// Waits until there is room after `given` bytes, and says how much.
+    fn after(&self, given: u64) -> usize {
+        let window = INPUT_WINDOW as u64;
+        let is_full = |taken: &mut u64| *taken + window <= given;
+        let taken = self.grown.wait_while(lock(&self.taken), is_full).unwrap_or_else(PoisonError::into_inner);
+        (*taken + window - given) as usize
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn variable(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("give it as NAME=VALUE".to_owned()),
+    }
+}
+
+fn directory(text: &str) -> std::result::Result<String, String> {
+    if text.starts_with('/') {
+        Ok(text.to_owned())
+    } else {
+        Err("give its whole path, from `/` on".to_owned())
+    }
+}
+
+fn user(text: &str) -> std::result::Result<(u32, u32), String> {
+    let (user, group) = text.split_once(':').unwrap_or((text, text));
+    let number = |text: &str| text.parse().map_err(|_| "give numbers: UID or UID:GID".to_owned());
+    Ok((number(user)?, number(group)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_read_whole_or_not_at_all() {
+        assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
+        assert_eq!(variable("A=").unwrap().1, "");
+        assert!(variable("A").is_err() && variable("=b").is_err());
+        assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
+        assert!(user("root").is_err() && user("7:").is_err());
+        assert!(directory("/tmp").is_ok() && directory("tmp").is_err());
+    }
+
+    #[test]
+    fn input_waits_for_room() {
+        let room = Arc::new(Room::default());
+        assert_eq!(room.after(1), INPUT_WINDOW - 1);
+        let waiter = thread::spawn({
+            let room = room.clone();
+            move || room.after(INPUT_WINDOW as u64)
+        });
+        room.has_grown(5);
+        assert_eq!(waiter.join().unwrap(), 5);
+    }
+}
