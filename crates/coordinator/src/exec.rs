@@ -13,14 +13,15 @@ use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
 use fabric::Vid;
 use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
 use moves::HostName;
-use rpc::Outbox;
-use rpc::wire::FromCoordinator;
+use moves::journal::Instance;
+use rpc::wire::{Blueprint, FromCoordinator};
+use rpc::{Outbox, frame};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::cluster::{Cluster, Inner};
-use crate::server::Client;
+use crate::server::{Client, User};
 use crate::session::{Session, TooMuch};
 use crate::{failure, moving};
 
@@ -69,8 +70,13 @@ impl Open {
 ///
 /// # Errors
 /// If the client cannot be told.
-pub async fn exec(cluster: &Arc<Cluster>, request: ExecRequest, client: &mut Client) -> io::Result<()> {
-    let begun = begin(&mut cluster.lock(), request);
+pub async fn exec(
+    cluster: &Arc<Cluster>,
+    request: ExecRequest,
+    user: User,
+    client: &mut Client,
+) -> io::Result<()> {
+    let begun = begin(&mut cluster.lock(), request, user);
     let (id, open) = match begun {
         Ok(begun) => begun,
         Err(failure) => return client.say(&Event::Failed(failure)).await,
@@ -85,9 +91,10 @@ pub async fn exec(cluster: &Arc<Cluster>, request: ExecRequest, client: &mut Cli
     }
 }
 
-fn begin(inner: &mut Inner, request: ExecRequest) -> Result<(SessionId, Arc<Open>), Failure> {
+fn begin(inner: &mut Inner, request: ExecRequest, user: User) -> Result<(SessionId, Arc<Open>), Failure> {
     let name = &request.name;
     let (vid, host) = match inner.find(name) {
+        Some((_, instance)) if !may_exec(instance, &request, user) => return Err(failure::not_allowed(name)),
         Some((vid, instance)) => (vid, instance.host.clone()),
         None if inner.has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
@@ -102,6 +109,15 @@ fn begin(inner: &mut Inner, request: ExecRequest) -> Result<(SessionId, Arc<Open
     let open = Arc::new(Open { vid, session: Mutex::new(session), for_client, for_instance });
     inner.sessions.0.insert(id, open.clone());
     Ok((id, open))
+}
+
+/// The command is started by root, who may be anybody: others only run what they could run with their own instance.
+fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
+    let is_own = || {
+        let spec = frame::decode::<Blueprint>(&instance.spec).ok().map(|blueprint| blueprint.spec);
+        spec.is_some_and(|spec| spec.user == user.user && spec.container.is_none())
+    };
+    user.user == 0 || request.user.is_none() && is_own()
 }
 
 /// A number that no other session has, also none of a former coordinator.
@@ -240,5 +256,55 @@ pub fn heard(inner: &Inner, host: &HostName, vid: Vid, word: Word) {
             let is_left = |id: &SessionId| !inner.sessions.0.contains_key(id);
             states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(inner, vid, id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use engines::{Container, InstanceName, InstanceSpec, Network};
+    use fabric::{Epoch, FabricId};
+
+    use super::*;
+
+    fn instance(user: u32, container: Option<Container>) -> Instance {
+        let name = "job".to_owned();
+        let network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 8, mtu: 1500 };
+        let spec = InstanceSpec {
+            name: InstanceName::new(&name).unwrap(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            user,
+            group: user,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network,
+            container,
+        };
+        let (fabric, epoch) = (FabricId(1), Epoch(0));
+        let host = HostName::new("a").unwrap();
+        let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
+        Instance { name, fabric, group: None, host, epoch, spec }
+    }
+
+    #[test]
+    fn nobody_becomes_another_user_by_a_command() {
+        let request = |user| ExecRequest {
+            name: "job".into(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: None,
+            user,
+            input: false,
+        };
+        let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
+        let container = Container { rootfs: "/".into(), config: "{}".into() };
+        assert!(may_exec(&instance(7, None), &request(Some((0, 0))), root));
+        assert!(may_exec(&instance(7, None), &request(None), somebody));
+        assert!(!may_exec(&instance(7, None), &request(Some((7, 0))), somebody));
+        assert!(!may_exec(&instance(8, None), &request(None), somebody));
+        assert!(!may_exec(&instance(7, Some(container)), &request(None), somebody));
     }
 }

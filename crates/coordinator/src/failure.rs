@@ -51,6 +51,14 @@ pub fn session_lost(name: &str) -> Failure {
     )
 }
 
+/// Somebody who is not root wants to run a command as another user.
+pub fn not_allowed(name: &str) -> Failure {
+    Failure::new(
+        format!("only root may run commands in `{name}`, or as another user"),
+        "run this with sudo; without `--user`, whoever started an instance may run commands in it",
+    )
+}
+
 pub fn too_many_sessions(name: &str) -> Failure {
     Failure::new(
         format!("{MAX_SESSIONS} commands run in `{name}` beside its own already"),

@@ -40,7 +40,7 @@ pub async fn fulfil(
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
         }
-        Request::Exec(request) => return exec::exec(cluster, request, client).await,
+        Request::Exec(request) => return exec::exec(cluster, request, user, client).await,
         Request::Wait { name } => wait(cluster, &name, client).await,
         Request::Kill { name } => return ending::kill(cluster, &name, client).await,
     };

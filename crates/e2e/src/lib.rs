@@ -7,7 +7,7 @@
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
 //! * [`perftest`]: Debian's perftest, each program with each option that it has.
 //! * [`check`]: the checking workload between two places.
-//! * [`mpi`]: Open MPI jobs in a lab.
+//! * [`mpi`]: Open MPI jobs in a lab, in instances that share the machine's files. [`job`]: in containers.
 //! * [`ucx`]: UCX's benchmark as it is installed.
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
@@ -22,6 +22,7 @@ pub mod asked;
 pub mod check;
 pub mod fault;
 pub mod interrupt;
+pub mod job;
 pub mod mpi;
 pub mod namespace;
 pub mod overlay;

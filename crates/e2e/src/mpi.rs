@@ -95,7 +95,7 @@ impl Mpi {
         hosts: &[(&str, u32)],
         turns: u32,
     ) -> Command {
-        const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ring_of_ranks.py");
+        const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mpi/ring.py");
         let slots: Vec<_> = hosts.iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
         let mut command = lab.command(&["run", "--host", "h1", "--name", job, "--", "mpirun"]);
         // There are more ranks than processors.

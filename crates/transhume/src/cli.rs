@@ -24,6 +24,7 @@ mod run;
 mod target;
 mod transfer;
 mod wait;
+mod words;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ use clap::Args;
 use super::logs;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt};
 
@@ -40,13 +41,13 @@ pub struct Arguments {
     #[arg(short = 'i', long)]
     stdin: bool,
     /// Sets a variable of its environment; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
     env: Vec<(String, String)>,
     /// Its working directory, with its whole path [default: the instance's]
     #[arg(long, value_name = "DIR", value_parser = directory)]
     directory: Option<String>,
     /// Its user and group, as numbers; without GID the same number as UID [default: the instance's]
-    #[arg(long, value_name = "UID[:GID]", value_parser = user)]
+    #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
     /// The instance's name
     name: String,
@@ -153,13 +154,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn variable(text: &str) -> std::result::Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("give it as NAME=VALUE".to_owned()),
-    }
-}
-
 fn directory(text: &str) -> std::result::Result<String, String> {
     if text.starts_with('/') {
         Ok(text.to_owned())
@@ -168,23 +162,12 @@ fn directory(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-fn user(text: &str) -> std::result::Result<(u32, u32), String> {
-    let (user, group) = text.split_once(':').unwrap_or((text, text));
-    let number = |text: &str| text.parse().map_err(|_| "give numbers: UID or UID:GID".to_owned());
-    Ok((number(user)?, number(group)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_read_whole_or_not_at_all() {
-        assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
-        assert_eq!(variable("A=").unwrap().1, "");
-        assert!(variable("A").is_err() && variable("=b").is_err());
-        assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
-        assert!(user("root").is_err() && user("7:").is_err());
+    fn a_directory_has_its_whole_path() {
         assert!(directory("/tmp").is_ok() && directory("tmp").is_err());
     }
 

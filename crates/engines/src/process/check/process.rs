@@ -23,10 +23,11 @@ impl Findings<'_> {
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             self.block(format!("{} is being traced", named(pid)), "detach the debugger");
         }
-        let user = field("Uid:").and_then(|ids| ids.split_whitespace().next());
-        if user != Some("0") && !may_read_limits() {
-            let what = format!("{} is not root's, and the node may not read its limits", named(pid));
-            self.block(what, "give the node CAP_SYS_RESOURCE, or run the instance as root");
+        let is_root = |ids: &str| ids.split_whitespace().take(3).all(|id| id == "0");
+        let is_roots = ["Uid:", "Gid:"].into_iter().all(|name| field(name).is_some_and(is_root));
+        if !is_roots && !may_read_limits() {
+            let what = format!("{} is not root's alone, and the node may not read its limits", named(pid));
+            self.block(what, "give the node CAP_SYS_RESOURCE, or run the instance as root, with root's group");
         }
         for name in ["RssAnon:", "RssShmem:"] {
             let kibibytes = field(name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
@@ -97,7 +98,7 @@ fn waits_for_a_child(pid: i32, thread: i32) -> bool {
 }
 
 /// CRIU reads the resource limits of each process, for which it takes `CAP_SYS_RESOURCE` if the
-/// process is another user's. Containers often lack it.
+/// process is another user's or group's. Containers often lack it.
 fn may_read_limits() -> bool {
     const CAP_SYS_RESOURCE: u64 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Program;
+use crate::cli::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, library};
 
@@ -60,14 +61,14 @@ pub struct Options {
     #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "rootfs")]
     volume: Vec<Volume>,
     /// Sets a variable of the program's environment; a container gets nothing of yours
-    #[arg(long, value_name = "NAME=VALUE")]
-    env: Vec<Variable>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
+    env: Vec<(String, String)>,
     /// Where in the container the program starts [default: / or the bundle's]
     #[arg(long, value_name = "DIR")]
     directory: Option<String>,
     /// As whom the program runs in the container [default: 0:0 or the bundle's]
-    #[arg(long, value_name = "UID[:GID]")]
-    user: Option<User>,
+    #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
+    user: Option<(u32, u32)>,
     /// The most memory that the container may use, as 512M or 2G
     #[arg(long, value_name = "SIZE", requires = "rootfs")]
     memory: Option<Size>,
@@ -105,7 +106,7 @@ impl Options {
         let directory = self.directory.clone().or_else(|| Some(process["cwd"].as_str()?.to_owned()));
         let number = |name: &str| process["user"][name].as_u64().and_then(|id| u32::try_from(id).ok());
         let (user, group) = match &self.user {
-            Some(User(user, group)) => (*user, *group),
+            Some(ids) => *ids,
             None => (number("uid").unwrap_or(0), number("gid").unwrap_or(0)),
         };
         let groups = process["user"]["additionalGids"].as_array();
@@ -114,7 +115,7 @@ impl Options {
             api::Container { rootfs, user, group, groups: groups.collect(), config: config.to_string() };
         Ok(Some(Program {
             command,
-            environment: self.environment(texts(&process["env"])),
+            environment: self.environment(&texts(&process["env"])),
             directory: directory.unwrap_or_else(|| "/".into()),
             container: Some(container),
         }))
@@ -138,14 +139,14 @@ impl Options {
     }
 
     /// The bundle's environment, or a usual one, and what is set here.
-    fn environment(&self, of_bundle: Vec<String>) -> Vec<(String, String)> {
-        let defaults = [("PATH", PATH), ("HOME", "/root")].map(|(name, value)| format!("{name}={value}"));
-        let set = self.env.iter().map(|Variable(variable)| variable.clone());
+    fn environment(&self, of_bundle: &[String]) -> Vec<(String, String)> {
+        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let defaults = [("PATH", PATH), ("HOME", "/root")].map(text);
+        let of_bundle = of_bundle.iter().filter_map(|variable| variable.split_once('=')).map(text);
         let mut environment: Vec<(String, String)> = Vec::new();
-        for variable in defaults.into_iter().chain(of_bundle).chain(set) {
-            let Some((name, value)) = variable.split_once('=') else { continue };
-            environment.retain(|(known, _)| known != name);
-            environment.push((name.to_owned(), value.to_owned()));
+        for (name, value) in defaults.into_iter().chain(of_bundle).chain(self.env.iter().cloned()) {
+            environment.retain(|(known, _)| *known != name);
+            environment.push((name, value));
         }
         if self.without_rdma {
             return environment;
@@ -276,35 +277,6 @@ impl FromStr for Volume {
     }
 }
 
-/// `NAME=VALUE`
-#[derive(Clone, Debug)]
-struct Variable(String);
-
-impl FromStr for Variable {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> std::result::Result<Self, &'static str> {
-        match text.split_once('=') {
-            Some((name, _)) if !name.is_empty() => Ok(Self(text.into())),
-            _ => Err("a variable is NAME=VALUE"),
-        }
-    }
-}
-
-/// `UID` or `UID:GID`
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct User(u32, u32);
-
-impl FromStr for User {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> std::result::Result<Self, &'static str> {
-        let (user, group) = text.split_once(':').unwrap_or((text, text));
-        let number = |text: &str| text.parse().map_err(|_| "a user is UID or UID:GID, in numbers");
-        Ok(Self(number(user)?, number(group)?))
-    }
-}
-
 /// Bytes, with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size(i64);
@@ -345,9 +317,6 @@ mod tests {
         assert!("/a".parse::<Volume>().is_err() && "a:/b".parse::<Volume>().is_err());
         assert_eq!("512M".parse(), Ok(Size(512 << 20)));
         assert!(["", "5", "-1M", "0G", "9999999999G", "Mü"].iter().all(|text| text.parse::<Size>().is_err()));
-        assert_eq!("7".parse(), Ok(User(7, 7)));
-        assert_eq!("7:8".parse(), Ok(User(7, 8)));
-        assert!("root".parse::<User>().is_err());
         assert!(processors("1.5").is_ok() && processors("0").is_err() && processors("NaN").is_err());
     }
 }

@@ -1,0 +1,116 @@
+//! Containers: an MPI job in them goes on while they move, and what is wrong with one is told.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use api::{MoveReport, Outcome};
+use e2e::job::{GROUP, Job};
+use e2e::mpi;
+use e2e::program::{Ended, Program};
+use e2e::testlab::TestLab;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn all_moved(ended: &Ended, count: usize) -> Result<()> {
+    let reports: Vec<MoveReport> = serde_json::from_str(&ended.lines.concat())?;
+    ensure!(reports.len() == count, "{reports:?}");
+    ensure!(reports.iter().all(|report| report.outcome == Outcome::Moved), "{reports:?}");
+    Ok(())
+}
+
+/// Alone, as a group, and from a drained host. The ranks wait for each other, so each of them is moved while it works.
+#[test]
+fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let job = Job::start(&lab, &["h1", "h1", "h2"])?;
+    let mut ring = Program::start(&mut job.ring(&lab, 1500))?;
+    // As soon as a rank runs, mpirun has them all.
+    lab.eventually("the ranks run", || {
+        let found = lab.transhume(&["exec", "rank3", "--", "pgrep", "-f", "ring.py"])?;
+        Ok(found.status.success())
+    })?;
+    for (rank, host) in [("rank1", "h2"), ("rank3", "h3")] {
+        ensure!(lab.move_to(rank, host)?.outcome == Outcome::Moved);
+    }
+    all_moved(&lab.transhume(&["move", "--group", GROUP, "h1", "--json"])?.success()?, 2)?;
+    lab.transhume(&["drain", "h1", "--json"])?.success()?;
+    ensure!(lab.instances()?.iter().all(|instance| instance.host != "h1"));
+    ensure!(ring.is_running()?, "the job was too short: {:?}", ring.take_lines());
+    lab.transhume(&["undrain", "h1"])?.success()?;
+    let lines = ring.end(LIMIT)?.success()?.lines;
+    ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{lines:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let folder = tempfile::tempdir()?;
+    let bundle = folder.path().to_str().unwrap_or_default();
+    let run = |arguments: &[&str]| lab.transhume(&[&["run", "--name", "c"], arguments].concat());
+    let cases: [(&[&str], i32, &str); 6] = [
+        (
+            &["--rootfs", "/no/such", "--", "true"],
+            1,
+            "the root file system of `c`, /no/such, is not on this host",
+        ),
+        (
+            &["--rootfs", "/", "--volume", "/no/such:/a", "--", "true"],
+            1,
+            "/no/such, which `c` mounts, is not on",
+        ),
+        (&["--rootfs", "/", "--volume", "a:/b", "--", "true"], 2, "both paths of a volume start at the root"),
+        (&["--bundle", bundle], 2, "config.json"),
+        (&["--env", "A=b", "--", "true"], 2, "--env is for containers"),
+        (&["--rootfs", "/", "--", "no-such-program"], 127, "`no-such-program` cannot be started"),
+    ];
+    for (arguments, code, expected) in cases {
+        let ended = run(arguments)?;
+        let said = &ended.errors;
+        ensure!(ended.status.code() == Some(code) && said.contains(expected), "{arguments:?}: {ended:?}");
+    }
+    let rootfs = folder.path().join("rootfs");
+    fs::create_dir(&rootfs)?;
+    let hooks = r#"{"root": {"path": "rootfs"}, "hooks": {"prestart": [{"path": "/bin/true"}]}}"#;
+    fs::write(folder.path().join("config.json"), hooks)?;
+    let ended = run(&["--bundle", bundle, "--", "true"])?;
+    ensure!(ended.errors.contains("the container has hooks"), "{ended:?}");
+    ensure!(lab.instances()?.is_empty());
+    Ok(())
+}
+
+/// The bundle's own command, directory, environment and user.
+#[test]
+fn a_bundle_runs_as_it_says() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let folder = tempfile::tempdir()?;
+    let config = serde_json::json!({
+        "root": { "path": "/", "readonly": true },
+        "hostname": "other",
+        "process": {
+            "terminal": true, "cwd": "/usr", "user": { "uid": 0, "gid": 0, "additionalGids": [9] },
+            "args": ["sh", "-c", "echo $WORD $(hostname) $PWD $(id -u) $(id -G); touch /x; exec sleep infinity"],
+            "env": ["PATH=/usr/bin:/bin", "WORD=said"],
+            "capabilities": { "bounding": ["CAP_SETUID", "CAP_SETGID"], "permitted": ["CAP_SETUID", "CAP_SETGID"],
+                "effective": ["CAP_SETUID", "CAP_SETGID"] },
+        },
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
+        ],
+    });
+    fs::write(folder.path().join("config.json"), config.to_string())?;
+    let bundle = folder.path().to_str().unwrap_or_default();
+    lab.transhume(&["run", "--name", "c", "--host", "h1", "--detach", "--bundle", bundle])?.success()?;
+    ensure!(lab.move_to("c", "h2")?.outcome == Outcome::Moved);
+    let logs = lab.transhume(&["logs", "c"])?;
+    ensure!(logs.lines == ["said other /usr 0 0 9"], "{logs:?}");
+    ensure!(logs.errors.contains("touch: cannot touch '/x': Read-only file system"), "{logs:?}");
+    let who = lab.transhume(&["exec", "c", "--", "sh", "-c", "hostname; id -G"])?.success()?;
+    ensure!(who.lines == ["other", "0 9"], "{who:?}");
+    Ok(())
+}

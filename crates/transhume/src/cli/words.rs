@@ -1,0 +1,30 @@
+//! Words of the command line that several commands read.
+
+/// `NAME=VALUE`
+pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("give it as NAME=VALUE".to_owned()),
+    }
+}
+
+/// `UID` or `UID:GID`
+pub fn user(text: &str) -> std::result::Result<(u32, u32), String> {
+    let (user, group) = text.split_once(':').unwrap_or((text, text));
+    let number = |text: &str| text.parse().map_err(|_| "give numbers: UID or UID:GID".to_owned());
+    Ok((number(user)?, number(group)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_read_whole_or_not_at_all() {
+        assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
+        assert_eq!(variable("A=").unwrap().1, "");
+        assert!(variable("A").is_err() && variable("=b").is_err());
+        assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
+        assert!(user("root").is_err() && user("7:").is_err());
+    }
+}
