@@ -127,6 +127,7 @@ impl Session {
             None => self.open_due = true,
         }
         self.input.rewind();
+        self.output.iter_mut().for_each(Receiving::tell_again);
         self.end_due = self.input_ended;
         self.signals_told = 0;
     }
@@ -295,6 +296,11 @@ mod tests {
         }
         assert_eq!(messages(&mut session), []);
         assert_eq!(events(&mut session).len(), WINDOW / MAX_PIECE);
-        assert_eq!(messages(&mut session), [ToSession::Taken { stream: Stdout, up_to: WINDOW as u64 }]);
+        let taken = [ToSession::Taken { stream: Stdout, up_to: WINDOW as u64 }];
+        assert_eq!(messages(&mut session), taken);
+        assert_eq!(messages(&mut session), []);
+        // It may have been lost, and the command would wait for ever.
+        session.go_on(Some(State::default()));
+        assert_eq!(messages(&mut session), taken);
     }
 }

@@ -126,6 +126,11 @@ impl Receiving {
         self.told = self.taken;
         self.taken
     }
+
+    /// Messages may have been lost, and with them what the sender was told.
+    pub fn tell_again(&mut self) {
+        self.told = 0;
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +203,8 @@ mod tests {
         receiving.take(WORD as usize - 1);
         assert_eq!(receiving.word(), None);
         receiving.take(1);
+        assert_eq!((receiving.word(), receiving.word()), (Some(WORD), None));
+        receiving.tell_again();
         assert_eq!((receiving.word(), receiving.word()), (Some(WORD), None));
     }
 
