@@ -27,3 +27,9 @@ pub const PAGE_TURNER_FEATURES: u64 = 1 << 12 | 1 << 11;
 /// The directory that a node locks while it dumps an instance, shared by all nodes on the machine
 /// (`private::lock`). The end of the last lab removes it.
 pub const DUMP_LOCK: &str = "/run/transhume/dump";
+
+/// What the cgroups of a container are called that has its files in `folder`: so they are found again by whoever knows that.
+#[must_use]
+pub fn cgroup_name(folder: &std::path::Path) -> String {
+    format!("transhume{}", folder.display().to_string().replace('/', "-"))
+}

@@ -17,15 +17,16 @@ use crate::{Error, Result, network};
 /// How long killed processes may take to end: they may be writing out large images.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// Ends the lab's processes, then removes its namespaces, mounts and files. Nothing of it need
+/// Ends the lab's processes, then removes its namespaces, mounts, cgroups and files. Nothing of it need
 /// be there.
 ///
 /// # Errors
-/// [`Error::WillNotEnd`], and those of removing namespaces, mounts and files.
+/// [`Error::WillNotEnd`], and those of removing namespaces, mounts, cgroups and files.
 pub fn sweep(layout: &Layout) -> Result<()> {
     end_processes(layout)?;
     network::remove(layout)?;
     detach_mounts(layout)?;
+    remove_cgroups(layout)?;
     remove_files(layout)
 }
 
@@ -61,6 +62,28 @@ fn detach_mounts(layout: &Layout) -> Result<()> {
         unmount(&target, UnmountFlags::DETACH).doing(|| format!("cannot unmount {}", target.display()))?;
     }
     Ok(())
+}
+
+/// Removes the cgroups of containers, in which nothing runs any more.
+fn remove_cgroups(layout: &Layout) -> Result<()> {
+    let prefix = format!("{}-", fabric::cgroup_name(layout.root()));
+    let mounts = fs::read_to_string("/proc/self/mounts").doing(|| "cannot read /proc/self/mounts".into())?;
+    for hierarchy in hierarchies(&mounts) {
+        let entries = fs::read_dir(&hierarchy).doing(|| format!("cannot list {}", hierarchy.display()))?;
+        let ours = |name: &str| name.starts_with(&prefix);
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
+            let path = entry.path();
+            fs::remove_dir(&path).doing(|| format!("cannot remove the cgroup {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where `/proc/self/mounts` has hierarchies of cgroups.
+fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let is_one =
+        |line: &&str| line.split(' ').nth(2).is_some_and(|kind| ["cgroup", "cgroup2"].contains(&kind));
+    mounts.lines().filter(is_one).filter_map(|line| Some(line.split(' ').nth(1)?.into()))
 }
 
 fn is_ours(layout: &Layout, path: &Path) -> bool {
@@ -102,5 +125,13 @@ mod tests {
         let mounts = "proc /proc proc rw 0 0\nnone /run/a\\040b tmpfs rw 0 0\n";
         let points: Vec<_> = mount_points(mounts).collect();
         assert_eq!(points, [PathBuf::from("/run/a b"), PathBuf::from("/proc")]);
+    }
+
+    #[test]
+    fn hierarchies_of_both_versions_are_found() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found: Vec<_> = hierarchies(mounts).collect();
+        assert_eq!(found, ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"].map(PathBuf::from));
     }
 }

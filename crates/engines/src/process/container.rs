@@ -201,13 +201,12 @@ impl Container {
             .and_then(|()| self.mount_root())
             .doing(doing)?;
         let network = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd()));
-        let cgroup = self.folder.display().to_string().replace('/', "-");
         let wanted = Wanted {
             spec,
             config,
             root: &self.root(),
             network: &network,
-            cgroup: &format!("/transhume{cgroup}"),
+            cgroup: &format!("/{}", fabric::cgroup_name(&self.folder)),
             descriptors: launch::descriptor_limit(),
             init: &all.init,
             support: &all.support,

@@ -27,7 +27,10 @@ impl Findings<'_> {
         let is_roots = ["Uid:", "Gid:"].into_iter().all(|name| field(name).is_some_and(is_root));
         if !is_roots && !may_read_limits() {
             let what = format!("{} is not root's alone, and the node may not read its limits", named(pid));
-            self.block(what, "give the node CAP_SYS_RESOURCE, or run the instance as root, with root's group");
+            self.block(
+                what,
+                "give the node CAP_SYS_RESOURCE, or run the instance as root, with root's group",
+            );
         }
         for name in ["RssAnon:", "RssShmem:"] {
             let kibibytes = field(name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
