@@ -12,7 +12,7 @@ use engines::InstanceSpec;
 use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{End, FromSession, Order, SessionId, State, ToSession, Word};
-use fabric::{Epoch, FabricId, ProcessId, Vid};
+use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid};
 use moves::entry::{Entry as NodeEntry, NodeRecord};
 use moves::journal::{MoveRecord, Record};
 use moves::{HostName, MoveId};
@@ -252,6 +252,7 @@ fn spec() -> InstanceSpec {
         limits: Vec::new(),
         network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
         container: None,
+        network_kind: NetworkKind::Overlay,
     }
 }
 

@@ -242,6 +242,8 @@ pub enum NetDeviceKind {
     Station,
     /// The overlay on the LAN of a bridge.
     Proxy,
+    /// An instance's: it is where the instance is.
+    Instance,
 }
 
 impl NetDeviceKind {
@@ -251,6 +253,7 @@ impl NetDeviceKind {
         match self {
             Self::Station => "station",
             Self::Proxy => "proxy",
+            Self::Instance => "instance",
         }
     }
 }

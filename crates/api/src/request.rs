@@ -1,4 +1,4 @@
-use fabric::{Epoch, FabricId, Vid};
+use fabric::{Epoch, FabricId, NetworkKind, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, NetChange, Position};
@@ -87,6 +87,9 @@ pub struct RunRequest {
     /// The group to which it belongs, if it does to any.
     #[serde(default)]
     pub group: Option<String>,
+    /// What its `eth0` is to be plugged into; the overlay, if it is laid out, if nothing is said.
+    #[serde(default)]
+    pub network: Option<NetworkKind>,
     /// Its fabric.
     pub fabric: FabricId,
     /// The program, found by `PATH`, and its arguments.
@@ -205,8 +208,11 @@ pub struct Instance {
     pub group: Option<String>,
     /// How often it has moved.
     pub epoch: Epoch,
-    /// Its address on the hosts' network, in dotted form.
+    /// Its address on its network, in dotted form.
     pub address: String,
+    /// What its `eth0` is plugged into.
+    #[serde(default)]
+    pub network: NetworkKind,
     /// What it does.
     pub state: State,
     /// The program and its arguments.

@@ -245,6 +245,7 @@ impl Cluster {
             Record::InstanceAdded { vid, instance } => {
                 inner.note(*vid, instance.clone());
                 names::added(inner, *vid, &instance.name);
+                inner.nic_is_placed(instance);
             }
             Record::InstanceEnded { vid, exit } => {
                 let known = inner.known.remove(vid);
@@ -252,6 +253,7 @@ impl Cluster {
                     inner.end_in_directory(InstanceId { fabric: instance.fabric, vid: *vid });
                     names::gone(inner, &instance.name);
                     inner.sessions.end_of(*vid, &instance.name);
+                    inner.nic_is_gone(instance);
                 }
                 if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
@@ -392,6 +394,7 @@ impl Inner {
         let Some((vid, instance)) = moved else { return };
         let instance = instance.clone();
         let (host, epoch) = (instance.host.clone(), instance.epoch);
+        self.nic_is_placed(&instance);
         self.note(vid, instance);
         self.send_all(&FromCoordinator::Moved { vid, host, epoch });
     }

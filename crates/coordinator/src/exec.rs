@@ -14,8 +14,8 @@ use fabric::Vid;
 use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
 use moves::HostName;
 use moves::journal::Instance;
+use rpc::Outbox;
 use rpc::wire::{Blueprint, FromCoordinator};
-use rpc::{Outbox, frame};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -114,7 +114,7 @@ fn begin(inner: &mut Inner, request: ExecRequest, user: User) -> Result<(Session
 /// The command is started by root, who may be anybody: others only run what they could run with their own instance.
 fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     let is_own = || {
-        let spec = frame::decode::<Blueprint>(&instance.spec).ok().map(|blueprint| blueprint.spec);
+        let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
         spec.is_some_and(|spec| spec.user == user.user && spec.container.is_none())
     };
     user.user == 0 || request.user.is_none() && is_own()
@@ -264,7 +264,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use engines::{Container, InstanceName, InstanceSpec, Network};
-    use fabric::{Epoch, FabricId};
+    use fabric::{Epoch, FabricId, NetworkKind};
+    use rpc::frame;
 
     use super::*;
 
@@ -282,6 +283,7 @@ mod tests {
             limits: Vec::new(),
             network,
             container,
+            network_kind: NetworkKind::Bridge,
         };
         let (fabric, epoch) = (FabricId(1), Epoch(0));
         let host = HostName::new("a").unwrap();

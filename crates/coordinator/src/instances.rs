@@ -4,9 +4,10 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use api::{Event, Failure, RunRequest, State};
+use api::{DEFAULT_MTU, Event, Failure, RunRequest, State};
 use engines::{Container, InstanceName, InstanceSpec, Network};
-use fabric::{Epoch, Vid};
+use fabric::network::mac_of;
+use fabric::{Epoch, NetworkKind, Vid};
 use moves::HostName;
 use moves::journal::{Exit, Instance};
 use moves::progress::Phase;
@@ -20,6 +21,9 @@ use crate::server::User;
 
 /// How long a host may take to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The MTU on bridges, in bytes.
+const BRIDGE_MTU: u32 = 1500;
 
 /// The first byte pair of all addresses; hosts have 0 in the third byte, or 255.
 const NETWORK: (u8, u8) = (10, 77);
@@ -44,15 +48,17 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
 
 fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, HostName, Vec<u8>), Failure> {
     let mut inner = cluster.lock();
+    let kind = request.network.unwrap_or_else(|| inner.usual_network());
     let host = match &request.host {
         Some(name) => usable_host(&inner, name)?,
-        None => emptiest_host(&inner)?,
+        None => emptiest_host(&inner, kind)?,
     };
+    inner.check_network(&host, kind)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let vid = inner.store.allocate_vid().map_err(|error| failure::of_store(&error))?;
     let fabric = request.fabric;
     let group = group(request.group.clone())?;
-    let spec = spec(request, vid, user)?;
+    let spec = spec(request, vid, kind, user)?;
     let name = spec.name.as_str().to_owned();
     let blueprint = frame::encode(&Blueprint { fabric, spec }).map_err(|error| {
         Failure::new(format!("the instance's description cannot be written: {error}"), "pass less in it")
@@ -86,10 +92,13 @@ pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
     Err(if is_known { failure::host_down(&host) } else { failure::no_host(name) })
 }
 
-fn emptiest_host(inner: &Inner) -> Result<HostName, Failure> {
+fn emptiest_host(inner: &Inner, kind: NetworkKind) -> Result<HostName, Failure> {
     let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
     let usable = inner.nodes.iter().filter(|(host, node)| is_usable(host, node)).map(|(host, _)| host);
-    let least = usable.min_by_key(|host| (instances_on(inner, host), (*host).clone()));
+    // One that can only be refused is the last.
+    let rank =
+        |host: &HostName| (inner.check_network(host, kind).is_err(), instances_on(inner, host), host.clone());
+    let least = usable.min_by_key(|host| rank(host));
     least.cloned().ok_or_else(|| {
         Failure::new(
             "no host that runs instances, and is not drained, is connected to the coordinator",
@@ -104,7 +113,7 @@ pub fn instances_on(inner: &Inner, host: &HostName) -> u32 {
     u32::try_from(here.count()).unwrap_or(u32::MAX)
 }
 
-fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failure> {
+fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<InstanceSpec, Failure> {
     let name = request.name.unwrap_or_else(|| format!("job-{}", vid.lid()));
     let name = InstanceName::new(&name).ok_or_else(|| {
         Failure::new(
@@ -141,8 +150,9 @@ fn spec(request: RunRequest, vid: Vid, user: User) -> Result<InstanceSpec, Failu
         group,
         groups,
         limits: Vec::new(),
-        network: network(vid),
+        network: network(vid, kind),
         container,
+        network_kind: kind,
     })
 }
 
@@ -157,15 +167,12 @@ fn group(wanted: Option<String>) -> Result<Option<String>, Failure> {
     }
 }
 
-fn network(vid: Vid) -> Network {
-    let [high, low] = vid.lid().to_be_bytes();
-    Network {
-        // Locally administered, and "tra" as in the instance's GUID.
-        mac: [0x02, b't', b'r', b'a', high, low],
-        address: address(vid),
-        prefix: 16,
-        mtu: 1500,
-    }
+fn network(vid: Vid, kind: NetworkKind) -> Network {
+    let mtu = match kind {
+        NetworkKind::Bridge => BRIDGE_MTU,
+        NetworkKind::Overlay => DEFAULT_MTU,
+    };
+    Network { mac: mac_of(vid), address: address(vid), prefix: 16, mtu }
 }
 
 /// The instance's address: 10.77.1.1 for VID 1, without 0 and 255 in the last byte.
@@ -199,7 +206,7 @@ pub fn of_ended(ended: &EndedInstance) -> api::Instance {
 }
 
 fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
-    let blueprint: Option<Blueprint> = frame::decode(&instance.spec).ok();
+    let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
     api::Instance {
         name: instance.name.clone(),
         vid,
@@ -209,7 +216,8 @@ fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
         epoch: instance.epoch,
         address: address(vid).to_string(),
         state,
-        command: blueprint.map(|blueprint| blueprint.spec.command).unwrap_or_default(),
+        network: spec.as_ref().map(|spec| spec.network_kind).unwrap_or_default(),
+        command: spec.map(|spec| spec.command).unwrap_or_default(),
     }
 }
 

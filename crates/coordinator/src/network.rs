@@ -3,11 +3,13 @@
 //! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
 //! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere. [`own`]: those that nodes ask
 //!   for.
+//! * [`nics`]: instances on the overlay.
 //! * [`changes`], [`show`]: what the command line can ask for.
 
 pub mod changes;
 mod devices;
 mod moves;
+mod nics;
 mod own;
 mod plan;
 #[cfg(test)]
@@ -89,8 +91,9 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
 /// Makes `plan` the one that is to be.
 fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(), Failure> {
     inner.check_whole()?;
-    // Nodes know where the devices of a host are by its number.
-    let plan = plan.forget_numbers(|host| inner.devices.count(host) > 0);
+    // Nodes know where the devices and instances of a host are by its number.
+    let nic_hosts = inner.nic_hosts();
+    let plan = plan.forget_numbers(|host| inner.devices.count(host) > 0 || nic_hosts.contains(host));
     plan.topology()?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     inner.store.set_network(&plan).map_err(|error| cluster.not_written(inner, error))?;
@@ -143,7 +146,7 @@ impl Inner {
     fn tell_devices(&self, host: &HostName) {
         self.settle(host);
         let number = |host: &str| self.network.plan().number(&HostName::new(host).ok()?);
-        let parts = self.devices.stations(number).into_iter();
+        let parts = self.devices.stations(number, self.nic_entries()).into_iter();
         self.order(parts.map(|what| Order { to: vec![host.clone()], what }));
     }
 }

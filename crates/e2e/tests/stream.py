@@ -16,12 +16,20 @@ def block(number):
     return number.to_bytes(8, "little") * (BLOCK // 8)
 
 
+def receive(connection, length):
+    """So many bytes, fewer at the end; a call that a move interrupts returns with what it has."""
+    received = b""
+    while len(received) < length and (more := connection.recv(length - len(received))):
+        received += more
+    return received
+
+
 def serve(address, port):
     listener = socket.create_server((address, port))
     print("listening", flush=True)
     connection = listener.accept()[0]
     number = 0
-    while received := connection.recv(BLOCK, socket.MSG_WAITALL):
+    while received := receive(connection, BLOCK):
         if received != block(number):
             sys.exit(f"block {number} is wrong, or cut off after {len(received)} bytes")
         number += 1
@@ -37,7 +45,7 @@ def send(address, port, file):
         connection.sendall(block(number))
         number += 1
     connection.shutdown(socket.SHUT_WR)
-    received = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
+    received = int.from_bytes(receive(connection, 8), "little")
     if received != number:
         sys.exit(f"{number} blocks were sent, {received} came")
 

@@ -12,6 +12,7 @@ fn main() {
         state: PathBuf::from(next()),
         images: vec![PathBuf::from(next())],
         bridge: next(),
+        overlay: None,
         init: vec![std::env::current_exe().expect("this program").with_file_name("init").into()],
         containers: None,
     };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use fabric::NetworkKind;
 use serde::{Deserialize, Serialize};
 
 /// What an instance is called: unique in its cluster, and fit to be a file name.
@@ -76,11 +77,14 @@ pub struct InstanceSpec {
     pub groups: Vec<u32>,
     /// Resource limits other than the node's own.
     pub limits: Vec<ResourceLimit>,
-    /// Its link.
+    /// Its network device.
     pub network: Network,
     /// What it has beside processes, if it is a container.
     #[serde(default)]
     pub container: Option<Container>,
+    /// What its network device is plugged into. The last field: what was written before it was there is read as if it said the bridge.
+    #[serde(default)]
+    pub network_kind: NetworkKind,
 }
 
 /// A root file system of an instance's own, and what else an OCI runtime gives it.
@@ -105,10 +109,10 @@ pub struct ResourceLimit {
     pub hard: u64,
 }
 
-/// An instance's link to its host's bridge: `eth0`, the same on each host.
+/// An instance's network device: `eth0`, the same on each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// `eth0`'s MAC, unique on the bridge: the host's end of the link is named after its last four bytes.
+    /// `eth0`'s MAC, unique on its network: the end of a link at the host's bridge is named after its last four bytes.
     pub mac: [u8; 6],
     /// `eth0`'s address.
     pub address: Ipv4Addr,

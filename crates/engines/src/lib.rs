@@ -5,6 +5,7 @@
 //! * [`init`]: the instance's first process.
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`instance`]: what an instance is made of; travels with a move.
+//! * [`wiring`]: what its network device is plugged into.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`error`]: what goes wrong, in words.
 
@@ -16,6 +17,7 @@ pub mod instance;
 pub mod process;
 pub mod report;
 mod stopwatch;
+pub mod wiring;
 
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};

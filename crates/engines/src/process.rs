@@ -14,7 +14,7 @@
 //!
 //! * [`live`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
-//! * [`link`], [`netlink`]: its link to the host's bridge;
+//! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
 //! * [`container`], [`oci`], [`support`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
@@ -22,6 +22,7 @@
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
 //! * [`task`], [`sockets`]: processes and their sockets.
 
+mod bridge;
 pub(crate) mod call;
 mod cgroup;
 mod check;
@@ -60,6 +61,9 @@ use std::path::{self, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use fabric::NetworkKind;
+
+use self::bridge::Bridge;
 pub use self::container::ContainerConfig;
 use self::container::Containers;
 use self::live::Live;
@@ -72,6 +76,7 @@ use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
+use crate::wiring::Wiring;
 
 /// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
 /// connection that it is about to accept. Each time it is stopped for hundredths of a second, or a quarter of one where
@@ -89,6 +94,8 @@ pub struct Config {
     pub images: Vec<PathBuf>,
     /// The bridge to which instances are linked, in the network namespace of this process.
     pub bridge: String,
+    /// The overlay, if this host can take part in one.
+    pub overlay: Option<Arc<dyn Wiring>>,
     /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
     /// It is an instance's first process, and the guard beside each CRIU that dumps.
     pub init: Vec<OsString>,
@@ -98,11 +105,22 @@ pub struct Config {
 
 /// What a host gives its instances.
 struct Site {
-    bridge: String,
+    bridge: Arc<dyn Wiring>,
+    overlay: Option<Arc<dyn Wiring>>,
     containers: Option<Containers>,
 }
 
 impl Site {
+    /// What instances' network devices of this kind are plugged into.
+    fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
+        let missing =
+            || Error::unusable("this host takes part in no overlay", "choose another host, or the bridge");
+        match kind {
+            NetworkKind::Bridge => Ok(self.bridge.clone()),
+            NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),
+        }
+    }
+
     fn containers(&self) -> Result<&Containers> {
         let missing = || {
             Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
@@ -137,7 +155,8 @@ impl ProcessEngine {
         let descriptors = launch::descriptor_limit();
         let containers = config.containers.as_ref();
         let containers = containers.map(|found| Containers::new(found, &config.init)).transpose()?;
-        let site = Site { bridge: config.bridge.clone(), containers };
+        let bridge = Arc::new(Bridge(config.bridge.clone()));
+        let site = Site { bridge, overlay: config.overlay.clone(), containers };
         Ok(Self { config, descriptors, records, site, host: OnceLock::new(), instances: Mutex::default() })
     }
 

@@ -7,17 +7,20 @@
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
 //! * [`device_file`]: what programs look for before they believe in a device.
 //! * [`netns`]: the network namespaces in which these sockets are.
+//! * [`network`]: what the network devices in them are plugged into.
 
 pub mod attach;
 pub mod device_file;
 pub mod directory;
 pub mod identity;
 pub mod netns;
+pub mod network;
 pub mod seqpacket;
 pub mod session;
 pub mod stream;
 
 pub use identity::{Epoch, FabricId, ProcessId, Vid};
+pub use network::NetworkKind;
 
 /// What a library's userfaultfds are known by in `/proc/PID/fdinfo`. Each is open while the library turns pages into
 /// shared ones, and closed before the process is checkpointed. The bits ask for what is needed

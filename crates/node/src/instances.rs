@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use broker::{Carried, Config, Follower, InstanceId, Namespace};
 use engines::{InstanceName, State};
-use fabric::{Epoch, FabricId, Vid};
+use fabric::{Epoch, FabricId, Vid, network};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
 use moves::protocol::ToCoordinator;
-use rpc::frame;
+use overlay::Mac;
 use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -106,9 +106,9 @@ impl Node {
 
     /// A destination has it in its store as well.
     fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
-        let kept = self.files.blueprint(vid).and_then(|bytes| frame::decode(&bytes));
+        let kept = self.files.blueprint(vid).and_then(|bytes| Blueprint::decode(&bytes));
         match (kept, self.agent.entry(vid).map(|entry| entry.role)) {
-            (Err(_), Some(Role::Destination { spec, .. })) => frame::decode(&spec),
+            (Err(_), Some(Role::Destination { spec, .. })) => Blueprint::decode(&spec),
             (kept, _) => kept,
         }
     }
@@ -123,6 +123,11 @@ impl Node {
         let network = self.engine(move |engine| engine.network_namespace(&name)).await?;
         self.broker.add(Config { id, network, pids: None, carried: self.files.carried(vid) });
         Ok(())
+    }
+
+    /// The instance's station, if it is one, lives here with `epoch`.
+    pub fn lives_here(&self, vid: Vid, epoch: Epoch) {
+        self.network.nics.lives_here(Mac(network::mac_of(vid)), epoch);
     }
 
     /// Notes that the instance runs with first process `pid`, and watches for its end.
@@ -233,7 +238,7 @@ impl Node {
 
     /// The description of an instance for whose records there is room.
     fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
-        let blueprint = frame::decode(bytes).map_err(|_| "the instance's description cannot be read")?;
+        let blueprint = Blueprint::decode(bytes).map_err(|_| "the instance's description cannot be read")?;
         self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         Ok(blueprint)
     }
@@ -262,6 +267,7 @@ impl Node {
         bytes: &[u8],
         followed: bool,
     ) -> Result<(), String> {
+        self.has_network(&blueprint)?;
         let in_words = |error: engines::Error| self.engine_failed(&error);
         self.files
             .write_blueprint(vid, bytes)
@@ -273,6 +279,7 @@ impl Node {
         }
         let listening = self.broker.resume(live.id(vid), Epoch::default()).await;
         listening.map_err(|error| format!("the instance's socket: {error}"))?;
+        self.lives_here(vid, Epoch::default());
         let name = live.name.clone();
         let running = self.engine(move |engine| engine.start(&name)).await.map_err(in_words)?;
         self.runs(vid, Some(running.pid));

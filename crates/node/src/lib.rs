@@ -45,6 +45,7 @@ use std::time::Duration;
 
 use engines::Engine;
 use moves::InvalidHostName;
+pub use network::Nics;
 use overlay_io::offloads::Offloads;
 use rpc::pki::PkiError;
 use rustix::process::{Resource, Rlimit};
@@ -75,6 +76,8 @@ pub struct NodeOptions {
     /// How long an instance's first process may take to say that the command runs. Without its word it counts
     /// as running.
     pub start_patience: Duration,
+    /// The instances' devices on the overlay: what the engine plugs in.
+    pub nics: Nics,
     /// A network device that is plugged into the overlay as soon as that joins this host. Without it the node fails.
     pub device: Option<Device>,
     /// Called with what a user wants to know.

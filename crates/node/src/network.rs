@@ -3,6 +3,7 @@
 //! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
 //! * [`fallback`]: datagrams over these connections.
 //! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made; [`namespace`]: where they may be.
+//! * [`nics`]: the devices of instances.
 //! * [`orders`]: what the coordinator says, in its order.
 //! * [`own`]: the device that the node itself is to have.
 //!
@@ -12,6 +13,7 @@ mod devices;
 mod fallback;
 mod interface;
 mod namespace;
+mod nics;
 mod orders;
 mod own;
 mod state;
@@ -46,6 +48,7 @@ use orders::Order;
 use own::OwnDevice;
 use tunnels::{Neighbour, Tunnels};
 
+pub use nics::Nics;
 pub use orders::Orders;
 
 /// After a change, how long hosts may send by what was before it: tunnels that are needed no more stay that long.
@@ -61,6 +64,8 @@ pub struct Network {
     /// What may be left to the kernel.
     offloads: Offloads,
     joined: Mutex<Option<Joined>>,
+    /// The devices of instances, which are here before the overlay joins this host again.
+    pub nics: Nics,
     sessions: AtomicU32,
     orders: mpsc::UnboundedSender<Order>,
     own: OwnDevice,
@@ -85,6 +90,7 @@ struct Joined {
     /// What is left to the kernel.
     offloads: Offloads,
     devices: Devices,
+    nics: Nics,
     /// Stations of which the coordinator has begun to tell.
     told: Vec<Entry>,
     /// Stations that move to this host or away from it, as far as the coordinator has said.
@@ -144,9 +150,15 @@ async fn carrying_kernel(offloads: &mut Offloads) -> Option<Kernel> {
 }
 
 impl Network {
-    /// Nothing yet. Datagrams will be received at `address`; `own` is a device that the node is to have. Beside it what the
+    /// Nothing yet. Datagrams will be received at `address`; `own` is a device that the node is to have, `nics` has those of
+    /// instances. Beside it what the
     /// coordinator will say, for [`Node::follow_orders`].
-    pub fn new(address: SocketAddr, offloads: Offloads, own: Option<Device>) -> io::Result<(Self, Orders)> {
+    pub fn new(
+        address: SocketAddr,
+        offloads: Offloads,
+        own: Option<Device>,
+        nics: Nics,
+    ) -> io::Result<(Self, Orders)> {
         let mut first = [0; 4];
         // A number that an earlier node had means nothing to this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
@@ -154,7 +166,8 @@ impl Network {
         let (orders, given) = mpsc::unbounded_channel();
         let (joined, changed, renewal) = (Mutex::default(), Notify::new(), Notify::new());
         let (own, traffic) = (OwnDevice::new(own), Traffic::new()?);
-        let network = Self { address, offloads, joined, sessions, orders, own, traffic, changed, renewal };
+        let network =
+            Self { address, offloads, joined, nics, sessions, orders, own, traffic, changed, renewal };
         Ok((network, Orders(given)))
     }
 
@@ -238,11 +251,13 @@ impl Node {
         socket.set_offloads(offloads)?;
         let switch = Switch::new(me, u64::from_ne_bytes(nonce), Limits::default());
         let plane = Arc::new(Plane::start(switch, socket, kernel)?);
+        self.network.nics.join(&plane, me, offloads.of_taps());
         Ok(Joined {
             overlay,
             me,
             offloads,
             devices: Devices::new(plane.clone(), offloads.of_taps()),
+            nics: self.network.nics.clone(),
             plane,
             topology: topology.clone(),
             plain: HashSet::new(),
@@ -357,6 +372,7 @@ mod tests {
             overlay: 1,
             me: HERE,
             devices: Devices::new(plane.clone(), tap::Offloads::NONE),
+            nics: Nics::default(),
             offloads: Offloads::NONE,
             plane,
             topology,

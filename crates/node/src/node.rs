@@ -120,7 +120,7 @@ fn make(
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
     let names = Names::open(&options.state.join(HOSTS)).map_err(in_state)?;
-    let network = Network::new(address, options.offloads, options.device);
+    let network = Network::new(address, options.offloads, options.device, options.nics);
     let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     let (agent, outputs) = Agent::new(host.clone(), store)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
-use fabric::{Epoch, Vid};
+use fabric::{Epoch, NetworkKind, Vid};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::{Operation, Outcome};
@@ -112,19 +112,31 @@ impl Node {
     }
 
     async fn check_destination(&self, spec: &[u8], facts: &[u8]) -> Result<Outcome> {
-        let _: Blueprint = frame::decode(spec)?;
-        Ok(self.verify(facts).await?.unwrap_or(Outcome::Checked { facts: Vec::new() }))
+        let blueprint = Blueprint::decode(spec)?;
+        let refusal = self.verify(&blueprint, facts).await?;
+        Ok(refusal.unwrap_or(Outcome::Checked { facts: Vec::new() }))
     }
 
     /// The refusal, if this host does not have what the instance needs.
-    async fn verify(&self, facts: &[u8]) -> Result<Option<Outcome>> {
+    async fn verify(&self, blueprint: &Blueprint, facts: &[u8]) -> Result<Option<Outcome>> {
         let needs: Needs = frame::decode(facts)?;
+        if let Err(reason) = self.has_network(blueprint) {
+            return Ok(Some(Outcome::Refused { reasons: vec![reason] }));
+        }
         if let Some(refusal) = self.no_room() {
             return Ok(Some(refusal));
         }
         let blockers = self.engine(move |engine| engine.verify(&needs)).await;
         let blockers = blockers.map_err(|error| self.in_words(error))?;
         Ok((!blockers.is_empty()).then(|| refused(&blockers)))
+    }
+
+    /// Checks that this host has what the instance's network device is to be plugged into.
+    pub fn has_network(&self, blueprint: &Blueprint) -> std::result::Result<(), String> {
+        match blueprint.spec.network_kind {
+            NetworkKind::Bridge => Ok(()),
+            NetworkKind::Overlay => self.network.nics.ready().map_err(|reason| self.at_home(&reason)),
+        }
     }
 
     /// The refusal, if this host has no room for the records of a move.
@@ -144,8 +156,8 @@ impl Node {
         spec: &[u8],
         facts: &[u8],
     ) -> Result<Outcome> {
-        let blueprint: Blueprint = frame::decode(spec)?;
-        if let Some(refusal) = self.verify(facts).await? {
+        let blueprint = Blueprint::decode(spec)?;
+        if let Some(refusal) = self.verify(&blueprint, facts).await? {
             return Ok(refusal);
         }
         let memory = frame::decode::<Needs>(facts)?.memory;
@@ -345,6 +357,7 @@ impl Node {
             State::Prepared | State::Stopped => return Err(Reason("the restored copy is gone".into())),
         }
         self.add_to_broker(vid, &live).await?;
+        self.lives_here(vid, epoch);
         let began = Instant::now();
         let pid = match live.state {
             State::Held => match self.let_go(vid, &live).await? {
@@ -398,6 +411,7 @@ impl Node {
     async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
         let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
         self.close_image_stream(vid);
+        self.lives_here(vid, epoch);
         let pid = match live.state {
             State::Running => live.first,
             State::Stopped => Some(self.resume_stopped(live.name.clone()).await?),

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
 /// The most bytes of a frame that is read: a datagram's limit with an Ethernet header, two tags, and the header before it.
@@ -71,7 +72,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
-    /// It was there before, and stays when this is dropped. One that this process has made is gone then.
+    /// It was there before, and stays when this is dropped. One that this process has made is gone then, unless it is to stay.
     is_adopted: bool,
     offloads: Offloads,
     /// Segments that the kernel has refused since it took one.
@@ -112,6 +113,16 @@ impl Tap {
         tap.is_adopted = true;
         tap.forget_former_program().map_err(refused)?;
         Ok(tap)
+    }
+
+    /// Says whether the device stays when this is dropped, for who adopts it.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn set_persistent(&self, persistent: bool) -> io::Result<()> {
+        let stays = libc::c_ulong::from(persistent);
+        // SAFETY: the call takes a number.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETPERSIST, stays) })
     }
 
     fn new_of(file: OwnedFd) -> Self {
@@ -189,6 +200,13 @@ impl Tap {
 
     fn refused(&self, udp: bool) -> &AtomicU8 {
         if udp { &self.refused_udp } else { &self.refused_tcp }
+    }
+
+    /// Whether there is a frame to read.
+    #[must_use]
+    pub fn has_frames(&self) -> bool {
+        let mut looks = [PollFd::new(&self.file, PollFlags::IN)];
+        poll(&mut looks, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Reads the header of a frame, and the frame, into `into`, which has room for [`MOST`] bytes. Returns how many.

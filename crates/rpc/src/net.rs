@@ -11,6 +11,7 @@
 //! ```
 
 use api::{NetDevice, NetDeviceKind};
+use engines::InstanceName;
 use fabric::Epoch;
 use moves::HostName;
 use overlay::Mac;
@@ -106,6 +107,25 @@ impl Device {
             blocked_s: 0,
             loops: 0,
         }
+    }
+}
+
+/// An instance's network device for people, as long as nothing is known of how it is.
+#[must_use]
+pub fn describe_nic(name: &InstanceName, network: &engines::Network) -> NetDevice {
+    NetDevice {
+        name: name.to_string(),
+        mac: Mac(network.mac).to_string(),
+        kind: NetDeviceKind::Instance,
+        bridge: None,
+        netns: None,
+        adopted: false,
+        address: Some(format!("{}/{}", network.address, network.prefix)),
+        mtu_bytes: Some(network.mtu),
+        failure: None,
+        open: false,
+        blocked_s: 0,
+        loops: 0,
     }
 }
 

@@ -21,21 +21,22 @@
 //! instances that it has, and only the coordinator orders.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use broker::{Carried, Chunk, Follower, LinkRequest};
 use engines::{Image, InstanceSpec};
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::session::{SessionId, ToSession, Word};
-use fabric::{Epoch, FabricId, ProcessId, Vid, directory};
+use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, directory};
 use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
-use crate::net;
+use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 13;
+pub const VERSION: u16 = 14;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -59,6 +60,20 @@ pub struct Blueprint {
     pub fabric: FabricId,
     /// How its engine makes it.
     pub spec: InstanceSpec,
+}
+
+impl Blueprint {
+    /// The one in `bytes`. One that was written when all instances were on the host's bridge, or none was a container, ends before
+    /// it says so.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is none.
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        const ON_THE_BRIDGE: &[u8] = &[NetworkKind::Bridge as u8];
+        const NO_CONTAINER: &[u8] = &[0, NetworkKind::Bridge as u8];
+        let with = |end: &[u8]| frame::decode(&[bytes, end].concat());
+        with(&[]).or_else(|_| with(ON_THE_BRIDGE)).or_else(|_| with(NO_CONTAINER))
+    }
 }
 
 /// From a node to the coordinator.
@@ -393,4 +408,40 @@ pub enum Received {
         /// Why, as [`reason`] makes it.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::path::PathBuf;
+
+    use engines::{InstanceName, Network};
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_of_an_instance_before_there_was_a_choice_means_the_bridge() {
+        let network =
+            Network { mac: [2, 0, 0, 0, 0, 1], address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1500 };
+        let spec = InstanceSpec {
+            name: InstanceName::new("a").unwrap(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: PathBuf::from("/"),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network,
+            container: None,
+            network_kind: NetworkKind::Bridge,
+        };
+        let blueprint = Blueprint { fabric: FabricId(1), spec };
+        let bytes = frame::encode(&blueprint).unwrap();
+        assert_eq!(Blueprint::decode(&bytes).unwrap(), blueprint);
+        for missing in [1, 2] {
+            assert_eq!(Blueprint::decode(&bytes[..bytes.len() - missing]).unwrap(), blueprint);
+        }
+        assert!(Blueprint::decode(&bytes[..bytes.len() - 3]).is_err());
+    }
 }

@@ -305,6 +305,9 @@ impl Inner {
 pub(super) fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<Event, Failure> {
     let key = devices::key(host, name);
     let inner = &mut *cluster.lock();
+    if inner.devices.get(&key).is_err() {
+        inner.check_no_nic(host, name)?;
+    }
     inner.devices.begin(&key)?;
     inner.devices.end(&key);
     take_away(cluster, inner, host, &key)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use api::{Failure, NetDevice};
-use fabric::Epoch;
+use fabric::{Epoch, network};
 use moves::HostName;
 use overlay::Mac;
 use overlay::switch::Entry;
@@ -148,12 +148,15 @@ impl Devices {
         Ok(())
     }
 
-    /// Checks that no device has `mac`.
+    /// Checks that no device has `mac`, nor may an instance have it.
     ///
     /// # Errors
-    /// If one has.
+    /// If one has, or may.
     pub fn check_mac(&self, mac: Mac) -> Result<(), Failure> {
         match self.macs.get(&mac) {
+            None if network::is_an_instances(mac.0) => {
+                Err(mac_is_taken(mac, "those that begin so are the instances'"))
+            }
             None => Ok(()),
             Some((host, name)) => Err(mac_is_taken(mac, &format!("it is that of {name} on {host}"))),
         }
@@ -200,10 +203,10 @@ impl Devices {
         ToNode::Devices { devices, moving: self.moving.iter().copied().collect() }
     }
 
-    /// What each node has to know of all stations, in parts. `number` is that of a host.
-    pub fn stations(&self, number: impl Fn(&str) -> Option<NodeId>) -> Vec<ToNode> {
+    /// What each node has to know of all stations, in parts, with those `of_instances`. `number` is that of a host.
+    pub fn stations(&self, number: impl Fn(&str) -> Option<NodeId>, of_instances: Vec<Entry>) -> Vec<ToNode> {
         let entry = |((host, _), device): (&DeviceKey, &Device)| device.entry(number(host)?);
-        let entries: Vec<_> = self.devices.iter().filter_map(entry).collect();
+        let entries: Vec<_> = self.devices.iter().filter_map(entry).chain(of_instances).collect();
         let part = |part: &[Entry]| ToNode::Stations { entries: part.to_vec(), all_until: None };
         let last = ToNode::Stations { entries: Vec::new(), all_until: Some(self.last) };
         entries.chunks(MOST_STATIONS).map(part).chain([last]).collect()
@@ -228,7 +231,8 @@ impl Devices {
             let [a, b, c, d, e, ..] = *hash.as_bytes();
             Mac([first, a, b, c, d, e])
         });
-        attempts.find(|mac| !self.macs.contains_key(mac)).unwrap_or(Mac::BROADCAST)
+        let is_free = |mac: &Mac| !self.macs.contains_key(mac) && !network::is_an_instances(mac.0);
+        attempts.find(is_free).unwrap_or(Mac::BROADCAST)
     }
 }
 
@@ -294,7 +298,7 @@ mod tests {
 
     fn entries(devices: &Devices) -> (Vec<Entry>, Option<Epoch>) {
         let mut found = (Vec::new(), None);
-        for part in devices.stations(|host| Some(NodeId(host[1..].parse().unwrap()))) {
+        for part in devices.stations(|host| Some(NodeId(host[1..].parse().unwrap())), Vec::new()) {
             let ToNode::Stations { entries, all_until } = part else { panic!("{part:?}") };
             assert!(entries.len() <= MOST_STATIONS);
             found.0.extend(entries);

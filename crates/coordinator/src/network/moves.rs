@@ -71,6 +71,9 @@ impl Move {
         let inner = &mut *cluster.lock();
         inner.check_whole()?;
         inner.store.ready().map_err(|error| failure::of_store(&error))?;
+        if inner.devices.get(&old_key).is_err() {
+            inner.check_no_nic(&from, name)?;
+        }
         let device = inner.devices.get(&old_key)?.clone();
         if from == to {
             return Err(Failure::new(format!("{name} is on {from} already"), "name another host"));

@@ -115,17 +115,18 @@ fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
     answers.into_iter().map(|(host, answer)| (host, state(answer))).collect()
 }
 
-/// The hosts that have said how it is or have not, and those that have devices although the overlay does not join them: they were
+/// The hosts that have said how it is or have not, and those that have devices or instances on it although the overlay does not join them: they were
 /// away when it was laid anew.
 fn hosts(cluster: &Cluster, mut states: States) -> Vec<NetHost> {
     let inner = cluster.lock();
-    for host in inner.devices.hosts() {
+    for host in inner.devices.hosts().into_iter().chain(inner.nic_hosts()) {
         states.entry(host).or_default();
     }
+    let noted = |host: &HostName| [inner.devices.noted(host), inner.nics_noted(host)].concat();
     let describe = |(host, state): (HostName, Option<NetHostState>)| NetHost {
         name: host.to_string(),
         connected: inner.nodes.contains_key(&host),
-        noted: if state.is_none() { inner.devices.noted(&host) } else { Vec::new() },
+        noted: if state.is_none() { noted(&host) } else { Vec::new() },
         failure: inner.network.failed().get(&host).map(|reason| split_reason(reason).0.to_owned()),
         state,
     };

@@ -1,9 +1,6 @@
-//! An instance's link: a veth pair from `eth0` in its namespace to a port of the host's bridge.
+//! An instance's link: `eth0` in its namespace, and what that is plugged into.
 //!
-//! "Cut" is the host's end off the bridge: nothing reaches the instance's kernel, so it acknowledges nothing for
-//! sockets that are on their way and answers for no address that is elsewhere still, and nothing leaves it. Unlike a
-//! link that is down, it leaves `eth0` with its carrier and its routes. A port that is only disabled would not do: the
-//! bridge enables it at any event of its carrier, which the kernel may tell up to a second late.
+//! A link that is cut, as [`Wiring`] has it, leaves `eth0` with its carrier and its routes, unlike one that is down.
 
 use std::ffi::CString;
 use std::fs;
@@ -11,40 +8,27 @@ use std::io;
 use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::netns;
 
 use super::netlink;
-use crate::instance::Network;
+use crate::instance::{InstanceSpec, Network};
+use crate::wiring::{DEVICE, Wiring};
 
-const INSIDE: &str = "eth0";
 /// Of `lo`, in each namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
 /// How long the kernel may take to see the carrier of a new link.
 const CARRIER: Duration = Duration::from_secs(1);
 
-/// The MAC of the host's end. A bridge without a MAC of its own takes its ports' lowest one: never this.
-fn host_mac(network: &Network) -> [u8; 6] {
-    let [_, rest @ ..] = network.mac;
-    let mut mac = [0xfe; 6];
-    mac[1..].copy_from_slice(&rest);
-    mac
-}
-
-/// The name of the host's end.
-fn host_end(network: &Network) -> String {
-    let [_, _, a, b, c, d] = network.mac;
-    format!("th{a:02x}{b:02x}{c:02x}{d:02x}")
-}
-
 /// A link that exists.
 pub struct Link {
     network: Network,
-    /// The host's bridge.
-    bridge: String,
+    /// What it is plugged into.
+    wiring: Arc<dyn Wiring>,
     /// A packet socket in the instance's namespace.
     announcer: OwnedFd,
     /// A netlink socket there.
@@ -55,21 +39,19 @@ pub struct Link {
 
 impl Link {
     /// Makes the link, cut. Takes the place of a crash's leftover.
-    pub fn create(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<Self> {
-        let near = host_end(network);
-        netlink::delete_link(&near)?;
-        index_of(bridge)?;
-        let Network { mac, mtu, .. } = *network;
-        let near_mac = host_mac(network);
-        netlink::add_veth(&netlink::Veth { near: &near, near_mac, far: INSIDE, namespace, mac, mtu })?;
-        without_answers(&near);
-        netlink::set_up(&near)?;
+    pub fn create(
+        namespace: BorrowedFd<'_>,
+        spec: &InstanceSpec,
+        wiring: Arc<dyn Wiring>,
+    ) -> io::Result<Self> {
+        wiring.create(spec, namespace)?;
+        let network = spec.network;
         netns::enter(namespace, || {
             without_ipv6();
             without_multipath();
             netlink::set_up("lo")?;
-            netlink::set_up(INSIDE)?;
-            let link = Self::here(network, bridge)?;
+            netlink::configure(DEVICE, network.mac, network.mtu)?;
+            let link = Self::here(network, wiring)?;
             link.wait_for_carrier()?;
             netlink::add_address(link.inside, network.address, network.prefix)?;
             Ok(link)
@@ -77,25 +59,27 @@ impl Link {
     }
 
     /// The link of an instance that is here already.
-    pub fn find(namespace: BorrowedFd<'_>, network: &Network, bridge: &str) -> io::Result<Self> {
-        netns::enter(namespace, || Self::here(network, bridge))?
+    pub fn find(namespace: BorrowedFd<'_>, spec: &InstanceSpec, wiring: Arc<dyn Wiring>) -> io::Result<Self> {
+        wiring.find(spec, namespace)?;
+        netns::enter(namespace, || Self::here(spec.network, wiring))?
     }
 
-    fn here(network: &Network, bridge: &str) -> io::Result<Self> {
-        let (announcer, routing, inside) = (packet_socket()?, netlink::socket()?, index_of(INSIDE)?);
-        Ok(Self { network: *network, bridge: bridge.to_owned(), announcer, routing, inside })
+    fn here(network: Network, wiring: Arc<dyn Wiring>) -> io::Result<Self> {
+        let (announcer, routing, inside) = (packet_socket()?, netlink::socket()?, index_of(DEVICE)?);
+        Ok(Self { network, wiring, announcer, routing, inside })
     }
 
     /// Deletes the link; no error if it is not there.
     pub fn delete(&self) -> io::Result<()> {
-        netlink::delete_link(&host_end(&self.network))
+        self.wiring.delete(&self.network)
     }
 
     /// Cuts the link, and has the kernel hold back what connections inside send. Only for stopped processes: others would
     /// be told so.
     pub fn cut(&self) -> io::Result<()> {
-        netlink::set_bridge(&host_end(&self.network), None)?;
-        self.hold_back()
+        // What was sent before this is not lost, and not waited for in vain.
+        self.hold_back()?;
+        self.wiring.cut(&self.network)
     }
 
     /// Has the kernel send nothing inside either while the ends of connections are dumped or
@@ -117,10 +101,14 @@ impl Link {
     /// Mends the link and tells the neighbours where the address is now.
     pub fn mend(&self) -> io::Result<()> {
         self.let_through()?;
-        let near = host_end(&self.network);
-        netlink::set_bridge(&near, Some(index_of(&self.bridge)?))?;
-        forward(index_of(&near)?)?;
-        self.forget_neighbours()?;
+        if self.wiring.keeps_frames() {
+            // They are answered as soon as they come: to neighbours that are asked for anew, and not forgotten then.
+            self.forget_neighbours()?;
+            self.wiring.mend(&self.network)?;
+        } else {
+            self.wiring.mend(&self.network)?;
+            self.forget_neighbours()?;
+        }
         self.announce()
     }
 
@@ -168,29 +156,10 @@ impl Link {
     }
 }
 
-/// The host must not take part where the bridge does not: off it, the kernel would answer ARP requests of the instance's
-/// for the host's own addresses. Where that cannot be set the host's answers go astray.
-fn without_answers(near: &str) {
-    let _read_only = fs::write(format!("/proc/sys/net/ipv4/conf/{near}/arp_ignore"), "8");
-}
-
-/// Waits until the bridge's port `index` forwards: the bridge enables it when it sees its carrier.
-fn forward(index: u32) -> io::Result<()> {
-    let end = Instant::now() + CARRIER;
-    loop {
-        match netlink::set_forwarding(index) {
-            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && Instant::now() < end => {
-                thread::sleep(Duration::from_micros(100));
-            }
-            other => return other,
-        }
-    }
-}
-
 /// An unused link must not speak with the moving MAC, as duplicate address detection would.
 /// Kernels without IPv6 have nothing to switch off.
 fn without_ipv6() {
-    let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"), "1");
+    let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6"), "1");
 }
 
 /// CRIU carries no multipath TCP, which programs in Go have where they can. They take plain TCP then.
@@ -210,7 +179,7 @@ fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
 fn request() -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(INSIDE.bytes()) {
+    for (to, from) in request.ifr_name.iter_mut().zip(DEVICE.bytes()) {
         *to = from.cast_signed();
     }
     request
@@ -245,7 +214,8 @@ fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn index_of(name: &str) -> io::Result<u32> {
+/// The index of the link `name` of the calling thread's namespace.
+pub fn index_of(name: &str) -> io::Result<u32> {
     let name = CString::new(name)?;
     // SAFETY: the name is a live C string.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -257,14 +227,6 @@ fn index_of(name: &str) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_host_end_fits_an_interface_name() {
-        let mac = [2, 0, 0xaa, 0xbb, 0xcc, 0x0d];
-        let network = Network { mac, address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
-        assert_eq!(host_end(&network), "thaabbcc0d");
-        assert_eq!(host_mac(&network), [0xfe, 0, 0xaa, 0xbb, 0xcc, 0x0d]);
-    }
 
     #[test]
     fn an_announcement_asks_for_its_own_address() {

@@ -517,10 +517,10 @@ struct Place {
 
 impl Place {
     fn make(spec: &InstanceSpec, site: &Site) -> Result<Self> {
-        let Site { bridge, .. } = site;
         let namespace = netns::create().doing(|| "making a network namespace".into())?;
-        let link = Link::create(namespace.as_fd(), &spec.network, bridge)
-            .doing(|| format!("making the link of `{}` to bridge {bridge}", spec.name))?;
+        let kind = spec.network_kind;
+        let link = Link::create(namespace.as_fd(), spec, site.wiring(kind)?)
+            .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
         let container = spec.container.as_ref();
         let container =
             container.map(|wanted| site.containers()?.create(spec, wanted, namespace.as_fd())).transpose();
@@ -537,7 +537,7 @@ impl Place {
     fn find(task: &Task, spec: &InstanceSpec, site: &Site) -> Result<Self> {
         let path = format!("/proc/{}/ns/net", task.id().pid);
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
-        let link = Link::find(namespace.as_fd(), &spec.network, &site.bridge);
+        let link = Link::find(namespace.as_fd(), spec, site.wiring(spec.network_kind)?);
         let link = link.doing(|| format!("finding the link of `{}`", spec.name))?;
         let container = spec.container.as_ref();
         let container = container.map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()?;

@@ -1,4 +1,4 @@
-//! Just enough rtnetlink: a veth pair, its state and its address, and whether a link sends.
+//! Just enough rtnetlink: a veth pair, a link's state and its address, and whether it sends.
 //!
 //! The link is cut and mended in the blackout of a move, where starting `ip` would take longer than
 //! the work.
@@ -37,8 +37,6 @@ pub struct Veth<'a> {
     pub far: &'a str,
     /// Where the other end is.
     pub namespace: BorrowedFd<'a>,
-    /// The other end's MAC.
-    pub mac: [u8; 6],
     /// Of both ends, in bytes.
     pub mtu: u32,
 }
@@ -47,7 +45,6 @@ pub struct Veth<'a> {
 pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
     let mut peer = Attributes(link_header(0, 0, 0).to_vec());
     peer.text(IFLA_IFNAME, veth.far);
-    peer.bytes(IFLA_ADDRESS, &veth.mac);
     peer.number(IFLA_MTU, veth.mtu);
     peer.number(IFLA_NET_NS_FD, veth.namespace.as_raw_fd().unsigned_abs());
     let mut data = Attributes::default();
@@ -68,6 +65,16 @@ pub fn set_up(name: &str) -> io::Result<()> {
     let up = libc::IFF_UP as u32;
     let mut link = Attributes(link_header(0, up, up).to_vec());
     link.text(IFLA_IFNAME, name);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Gives the link `name` of the calling thread's namespace its MAC and its MTU in bytes, and sets it up.
+pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.bytes(IFLA_ADDRESS, &mac);
+    link.number(IFLA_MTU, mtu);
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch};
 use fabric::attach::{self, NotStarted, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
-use fabric::{Epoch, FabricId, ProcessId, Vid, netns, seqpacket};
+use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, netns, seqpacket};
 
 /// The longest that anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -84,6 +84,7 @@ impl Lab {
             state: folder.join("state"),
             images: vec![PathBuf::from("/dev/shm").join(self.folder.file_name().unwrap()).join(name)],
             bridge: "br0".into(),
+            overlay: None,
             init: vec![example("init").into()],
             containers: None,
         };
@@ -308,6 +309,7 @@ pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
             mtu: 1500,
         },
         container: None,
+        network_kind: NetworkKind::Bridge,
     }
 }
 

@@ -19,8 +19,8 @@ use tokio::time::sleep;
 use super::interface::{self, Interface};
 use super::namespace::Identity;
 
-/// The most devices of a host.
-const MOST: usize = 1024;
+/// The most devices of a host. Ports of higher numbers are those of instances.
+pub const MOST: usize = 1024;
 
 /// How often it is looked whether a device is gone.
 const LOOK: Duration = Duration::from_millis(1);

@@ -1,10 +1,12 @@
 //! What the coordinator says of the overlay is done in its order: what was said later is about what was said before.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::Epoch;
-use overlay::switch::Entry;
+use fabric::{Epoch, network};
+use overlay::Mac;
+use overlay::switch::{Entry, MacState, Origin, Switch};
 use rpc::Outbox;
 use rpc::net::{FromNode, Question, ToNode};
 use rpc::wire::{self, reason};
@@ -190,16 +192,36 @@ impl Joined {
         self.told.extend(entries);
         let Some(until) = all_until else { return };
         let told = std::mem::take(&mut self.told);
-        let present = told.iter().map(|entry| entry.mac).collect();
-        self.plane.command(|switch, now, _| switch.withdraw_others(&present, until, now));
+        let mut present: HashSet<_> = told.iter().map(|entry| entry.mac).collect();
+        // They may have begun since it was said.
+        present.extend(self.nics.macs());
+        self.plane.command(|switch, now, _| {
+            switch.withdraw_others(&present, until, now);
+            withdraw_instances(switch, &present, now);
+        });
         told.into_iter().for_each(|entry| self.note(entry));
         self.devices.end_moves(&self.moving);
     }
 
     fn note(&self, entry: Entry) {
         let mac = entry.mac;
+        if self.nics.hear(&entry) {
+            return;
+        }
         if let Err(refused) = self.devices.commit(entry) {
             tracing::warn!("where {mac} is cannot be noted: {refused}");
+        }
+    }
+}
+
+/// Instances that are not `present` have ended. Their epochs are their own, and no part of the devices' numbers.
+fn withdraw_instances(switch: &mut Switch, present: &HashSet<Mac>, now: Duration) {
+    for MacState { mac, origin, .. } in switch.macs(now) {
+        if let Origin::Managed { epoch, .. } = origin
+            && network::is_an_instances(mac.0)
+            && !present.contains(&mac)
+        {
+            switch.withdraw(mac, epoch.next(), now);
         }
     }
 }

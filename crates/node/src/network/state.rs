@@ -11,11 +11,12 @@ use overlay::topology::NodeId;
 use overlay::tunnel::header::Protection;
 use overlay_io::counters::Counter;
 use overlay_io::fallback;
-use rpc::net::Question;
+use rpc::net::{Question, describe_nic};
 use rpc::wire::split_reason;
 
 use super::Joined;
 use super::devices::Present;
+use super::nics::Listed;
 
 /// See the module.
 pub fn of(joined: &Joined) -> NetHostState {
@@ -72,7 +73,12 @@ fn devices(joined: &Joined, switch: &State) -> Vec<NetDevice> {
             ..described
         })
     };
-    joined.devices.iter().filter_map(device).collect()
+    let nic = |nic: &Listed| {
+        let state = switch.ports.iter().find(|state| state.port == nic.port)?;
+        Some(NetDevice { open: state.gate == Gate::Open, ..describe_nic(&nic.name, &nic.network) })
+    };
+    let devices = joined.devices.iter().filter_map(device);
+    devices.chain(joined.nics.list().iter().filter_map(nic)).collect()
 }
 
 fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
@@ -107,7 +113,8 @@ fn place(joined: &Joined, mac: &MacState) -> NetMac {
         Origin::Managed { .. } => (true, 0),
         Origin::Learned { vlan } => (false, vlan),
     };
-    let device = mac.port.and_then(|port| joined.devices.name_of(port));
+    let name = |port| joined.devices.name_of(port).or_else(|| joined.nics.name_of(port));
+    let device = mac.port.and_then(name);
     NetMac { mac: mac.mac.to_string(), host, device, managed, vlan }
 }
 

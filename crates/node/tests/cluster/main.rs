@@ -23,7 +23,7 @@ use fabric::attach::OutputStream;
 use fabric::directory::{self, Entry};
 use fabric::{Epoch, FabricId};
 use library::{LIMIT, Library, assert_linked, run_command};
-use node::NodeOptions;
+use node::{Nics, NodeOptions};
 use overlay_io::offloads::Offloads;
 use tokio::runtime::Runtime;
 
@@ -93,6 +93,7 @@ impl Cluster {
             state: self.directory.path().join(HOSTS[host]),
             engine: Some(Box::new(Handle(self.engines[host].clone()))),
             start_patience: Duration::ZERO,
+            nics: Nics::default(),
             device: None,
             progress: Box::new(drop),
         };
@@ -137,6 +138,7 @@ impl Cluster {
     fn request_run(&self, name: &str, host: &str) -> Event {
         let request = RunRequest {
             group: None,
+            network: None,
             name: Some(name.into()),
             host: Some(host.into()),
             fabric: FabricId(1),

@@ -108,6 +108,11 @@ impl ManagedMacs {
         self.table.get(&mac).is_none_or(|managed| managed.past.epoch < epoch)
     }
 
+    /// The highest epoch of `mac` that is known, also if its instance has ended.
+    pub fn epoch_of(&self, mac: Mac) -> Option<Epoch> {
+        self.table.get(&mac).map(Managed::epoch)
+    }
+
     /// Whether anything is known of `mac`.
     pub fn knows(&self, mac: Mac) -> bool {
         self.table.contains_key(&mac)

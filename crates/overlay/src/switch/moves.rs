@@ -140,6 +140,12 @@ impl Switch {
         Ok(true)
     }
 
+    /// The highest epoch of `mac` that is known, also if its instance has ended.
+    #[must_use]
+    pub fn epoch_of(&self, mac: Mac) -> Option<Epoch> {
+        self.managed.epoch_of(mac)
+    }
+
     fn home(&self, mac: Mac) -> Option<Place> {
         self.managed.get(mac)?.home
     }

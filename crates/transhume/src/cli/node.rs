@@ -5,12 +5,13 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engines::process::{Config, ContainerConfig, ProcessEngine};
-use node::NodeOptions;
+use node::{Nics, NodeOptions};
 use overlay_io::offloads::{Offload, Offloads};
 
 use crate::failure::{Failure, Result};
@@ -72,11 +73,13 @@ impl Arguments {
             return Err(Failure::new(message, "run this with sudo"));
         }
         precedence::take();
+        let nics = Nics::default();
         let config = Config {
             criu: self.criu.unwrap_or_else(default_criu),
             state: self.state.join("engine"),
             images: self.images,
             bridge: self.bridge,
+            overlay: Some(Arc::new(nics.clone())),
             init: init_command()?,
             containers: containers(self.runtime, &self.state),
         };
@@ -91,6 +94,7 @@ impl Arguments {
             state: self.state,
             engine: Some(Box::new(engine)),
             start_patience: START_PATIENCE,
+            nics,
             device: None,
             progress: Box::new(drop),
         })

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use api::{Client, Container, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
-use fabric::FabricId;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use fabric::{FabricId, NetworkKind};
 
 use super::lasting;
 use super::logs::Reading;
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// The group to which it belongs: its instances can be moved together
     #[arg(long, value_name = "G")]
     group: Option<String>,
+    /// What its network device is plugged into [default: the overlay if it is laid out, else the bridge]
+    #[arg(long, value_name = "NETWORK", value_parser = network())]
+    network: Option<NetworkKind>,
     /// The RDMA address space; instances reach those of their own fabric only
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     fabric: u32,
@@ -90,6 +94,7 @@ impl Arguments {
             name: self.name,
             host: self.host,
             group: self.group,
+            network: self.network,
             fabric: FabricId(self.fabric),
             command: program.command,
             environment: program.environment,
@@ -98,6 +103,14 @@ impl Arguments {
             container: program.container,
         })
     }
+}
+
+/// Reads the name of a network.
+fn network() -> impl TypedValueParser<Value = NetworkKind> {
+    let all = [NetworkKind::Bridge, NetworkKind::Overlay];
+    let names = all.map(NetworkKind::name);
+    let named = move |name: String| all.into_iter().find(|kind| kind.name() == name);
+    PossibleValuesParser::new(names).try_map(move |name| named(name).ok_or("it is no network"))
 }
 
 /// What is run.

@@ -125,6 +125,7 @@ const WRITE: &str = "--run_infinitely -D 1";
 fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String> {
     let request = RunRequest {
         group: None,
+        network: None,
         name: Some(name.into()),
         host: Some(host.into()),
         fabric: FabricId(1),

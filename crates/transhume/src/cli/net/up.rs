@@ -16,7 +16,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use coordinator::{CoordinatorOptions, Enrolment};
 use moves::HostName;
-use node::{Device, NodeOptions, Progress};
+use node::{Device, Nics, NodeOptions, Progress};
 use overlay_io::offloads::{Offload, Offloads};
 use rpc::COORDINATOR;
 use rpc::token::JoinToken;
@@ -338,6 +338,7 @@ fn node_options(
         state: folder.of_daemon("node"),
         engine: None,
         start_patience: Duration::ZERO,
+        nics: Nics::default(),
         device: Some(device),
         offloads: Offloads::ALL.without(&without),
         metrics: settings.metrics,

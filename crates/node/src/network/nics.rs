@@ -1,0 +1,349 @@
+//! The network devices of instances on the overlay: stations that come and go with their instances (ADR 0024).
+//!
+//! ```text
+//!   create, find ──▶ Arriving ──────────── mend ──▶ Running ◀── mend ── Paused
+//!                    muted; frames for it           │  ▲                  ▲
+//!                    are kept                       └──┴───── cut ────────┘
+//! ```
+//!
+//! A device is a persistent TAP in its instance's network namespace: it stays when the node is killed, with all that the instance has
+//! set up on it. It is here also while the overlay has not (yet) joined this host again, and then gets its port.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engines::wiring::{DEVICE, Wiring};
+use engines::{InstanceName, InstanceSpec};
+use fabric::{Epoch, netns};
+use overlay::Mac;
+use overlay::switch::{Entry, Parcel, PortId, PortKind, Switch};
+use overlay::topology::NodeId;
+use overlay_io::plane::Plane;
+use overlay_io::tap::{Offloads, OpenError, Tap};
+use rpc::wire::reason;
+
+use super::devices;
+
+/// The most instances of a host that are on the overlay.
+const MOST: u16 = 4096;
+
+/// How long a TAP may be in use still by a node that was killed: a child that it was about to make has all its descriptors, until that
+/// runs its program.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long what an instance has sent may take to be read when its device is cut, and how often it is looked whether it is.
+const DRAIN: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_micros(50);
+
+/// See the module. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Nics(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    overlay: Option<Overlay>,
+    nics: BTreeMap<Mac, Nic>,
+}
+
+/// The overlay while it joins this host.
+struct Overlay {
+    plane: Weak<Plane>,
+    me: NodeId,
+    offloads: Offloads,
+}
+
+struct Nic {
+    name: InstanceName,
+    network: engines::Network,
+    tap: Arc<Tap>,
+    port: PortId,
+    stage: Stage,
+    /// With which epoch the instance lives here, as far as its node has been told.
+    here: Option<Epoch>,
+}
+
+/// Whether the device carries frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has not yet.
+    Arriving,
+    /// It does.
+    Running,
+    /// It does not any more.
+    Paused,
+}
+
+impl Stage {
+    /// The stage of a device that is cut: one that has never carried frames has yet to.
+    fn cut(self) -> Self {
+        match self {
+            Self::Arriving => Self::Arriving,
+            Self::Running | Self::Paused => Self::Paused,
+        }
+    }
+}
+
+/// A device, for people.
+pub struct Listed {
+    pub name: InstanceName,
+    pub network: engines::Network,
+    pub port: PortId,
+}
+
+impl fmt::Debug for Nics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.lock().nics.keys()).finish()
+    }
+}
+
+impl Nics {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The overlay joins this host as `me`: all devices are plugged into `plane`. They do not keep it.
+    pub fn join(&self, plane: &Arc<Plane>, me: NodeId, offloads: Offloads) {
+        let mut inner = self.lock();
+        inner.overlay = Some(Overlay { plane: Arc::downgrade(plane), me, offloads });
+        let Inner { overlay, nics } = &mut *inner;
+        for nic in nics.values_mut() {
+            if let Err(error) = nic.plug(overlay.as_ref()) {
+                tracing::warn!("{} is not plugged into the overlay: {error}", nic.name);
+            }
+        }
+    }
+
+    /// Whether an instance's device can be plugged in.
+    ///
+    /// # Errors
+    /// If the overlay does not join this host: as [`reason`] makes it.
+    pub fn ready(&self) -> Result<(), String> {
+        match self.lock().plane() {
+            Some(_) => Ok(()),
+            None => Err(reason(
+                "the overlay does not join this host, and the instance is on it",
+                "`transhume net layout` joins all hosts that are up; or choose another host",
+            )),
+        }
+    }
+
+    /// The instance with this MAC lives here, with `epoch`: as its move, or its start, has it.
+    pub fn lives_here(&self, mac: Mac, epoch: Epoch) {
+        let mut inner = self.lock();
+        let Inner { overlay, nics } = &mut *inner;
+        if let Some(nic) = nics.get_mut(&mac) {
+            nic.here = Some(epoch);
+            nic.settle(overlay.as_ref());
+        }
+    }
+
+    /// Takes what the coordinator says of a MAC, if that is a device here.
+    pub fn hear(&self, entry: &Entry) -> bool {
+        let inner = self.lock();
+        let Some(nic) = inner.nics.get(&entry.mac) else { return false };
+        let Some((plane, me)) = inner.plane() else { return true };
+        let entry = Entry { port: (entry.node == me).then_some(nic.port), ..entry.clone() };
+        plane.command(|switch, now, parcels| {
+            if let Err(refused) = switch.commit(&entry, now, parcels) {
+                tracing::warn!("where {} is cannot be noted: {refused}", entry.mac);
+            }
+            nic.settle_in(switch, me, now, parcels);
+        });
+        true
+    }
+
+    /// The MACs of all.
+    pub fn macs(&self) -> HashSet<Mac> {
+        self.lock().nics.keys().copied().collect()
+    }
+
+    /// All, in the order of their MACs.
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = |nic: &Nic| Listed { name: nic.name.clone(), network: nic.network, port: nic.port };
+        self.lock().nics.values().map(listed).collect()
+    }
+
+    /// Whose device is at `port`.
+    pub fn name_of(&self, port: PortId) -> Option<String> {
+        let inner = self.lock();
+        inner.nics.values().find(|nic| nic.port == port).map(|nic| nic.name.to_string())
+    }
+
+    /// Takes up `tap` as the device of an instance: as a new one, or in the place of its last one.
+    fn put(&self, spec: &InstanceSpec, tap: Tap) -> io::Result<()> {
+        let mac = Mac(spec.network.mac);
+        let mut inner = self.lock();
+        let port = match inner.nics.get(&mac) {
+            Some(nic) => nic.port,
+            None => inner.free_port()?,
+        };
+        let Inner { overlay, nics } = &mut *inner;
+        let before = nics.remove(&mac);
+        let mut nic = Nic {
+            name: spec.name.clone(),
+            network: spec.network,
+            tap: Arc::new(tap),
+            port,
+            stage: before.as_ref().map_or(Stage::Arriving, |before| before.stage.cut()),
+            here: before.as_ref().and_then(|before| before.here),
+        };
+        // What the switch keeps for the one before is for this one.
+        let plugged = match before {
+            None => nic.plug(overlay.as_ref()),
+            Some(_) => {
+                nic.settle(overlay.as_ref());
+                nic.serve(overlay.as_ref())
+            }
+        };
+        nics.insert(mac, nic);
+        plugged
+    }
+
+    /// Waits until what the instance has sent is on its way, unless that takes long. What is lost, connections send again after a
+    /// pause only.
+    fn drain(&self, network: &engines::Network) {
+        let inner = self.lock();
+        let tap = inner.nics.get(&Mac(network.mac)).map(|nic| nic.tap.clone());
+        let Some((tap, _)) = tap.zip(inner.plane()) else { return };
+        drop(inner);
+        let end = Instant::now() + DRAIN;
+        let mut empty = 0;
+        // The last frame may have been read, and not sent on yet.
+        while empty < 2 && Instant::now() < end {
+            thread::sleep(LOOK);
+            empty = if tap.has_frames() { 0 } else { empty + 1 };
+        }
+    }
+
+    fn change(&self, network: &engines::Network, stage: impl FnOnce(Stage) -> Stage) -> io::Result<()> {
+        let mut inner = self.lock();
+        let Inner { overlay, nics } = &mut *inner;
+        let nic = nics.get_mut(&Mac(network.mac)).ok_or(io::ErrorKind::NotFound)?;
+        nic.stage = stage(nic.stage);
+        nic.settle(overlay.as_ref());
+        Ok(())
+    }
+}
+
+impl Wiring for Nics {
+    fn create(&self, spec: &InstanceSpec, namespace: BorrowedFd<'_>) -> io::Result<()> {
+        let made = netns::enter(namespace, || Tap::new(DEVICE))?;
+        let tap = made.map_err(io::Error::other)?;
+        tap.set_persistent(true)?;
+        self.put(spec, tap)
+    }
+
+    fn find(&self, spec: &InstanceSpec, namespace: BorrowedFd<'_>) -> io::Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match netns::enter(namespace, || Tap::adopt(DEVICE))? {
+                Ok(tap) => return self.put(spec, tap),
+                Err(OpenError::InUse(_)) if Instant::now() < end => thread::sleep(PAUSE),
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    fn cut(&self, network: &engines::Network) -> io::Result<()> {
+        self.drain(network);
+        self.change(network, Stage::cut)
+    }
+
+    fn keeps_frames(&self) -> bool {
+        true
+    }
+
+    fn mend(&self, network: &engines::Network) -> io::Result<()> {
+        self.change(network, |_| Stage::Running)
+    }
+
+    fn delete(&self, network: &engines::Network) -> io::Result<()> {
+        let mac = Mac(network.mac);
+        let mut inner = self.lock();
+        let Some(nic) = inner.nics.remove(&mac) else { return Ok(()) };
+        if let Some((plane, _)) = inner.plane() {
+            // What was kept for an instance that does not come goes back to where it is.
+            let _ = plane.command(|switch, _, parcels| switch.abort(mac, parcels));
+            plane.unplug(nic.port);
+        }
+        nic.tap.set_persistent(false)
+    }
+}
+
+impl Inner {
+    fn plane(&self) -> Option<(Arc<Plane>, NodeId)> {
+        self.overlay.as_ref().and_then(Overlay::plane)
+    }
+
+    fn free_port(&self) -> io::Result<PortId> {
+        let first = devices::MOST as u16 + 1;
+        let is_free = |port: &PortId| !self.nics.values().any(|nic| nic.port == *port);
+        let full = || io::Error::other(format!("{MOST} instances on this host are on the overlay"));
+        (first..first + MOST).map(PortId).find(is_free).ok_or_else(full)
+    }
+}
+
+impl Overlay {
+    fn plane(&self) -> Option<(Arc<Plane>, NodeId)> {
+        Some((self.plane.upgrade()?, self.me))
+    }
+}
+
+impl Nic {
+    /// Gives the device its port.
+    fn plug(&mut self, overlay: Option<&Overlay>) -> io::Result<()> {
+        let Some((plane, me)) = overlay.and_then(Overlay::plane) else { return Ok(()) };
+        plane.command(|switch, now, parcels| {
+            switch.attach(self.port, PortKind::Instance);
+            self.settle_in(switch, me, now, parcels);
+        });
+        self.serve(overlay)
+    }
+
+    /// Carries frames between its port and its TAP.
+    fn serve(&mut self, overlay: Option<&Overlay>) -> io::Result<()> {
+        let Some((plane, _)) = overlay.and_then(Overlay::plane) else { return Ok(()) };
+        plane.release(self.port);
+        // One that another plane has had has them already.
+        if let Some((tap, overlay)) = Arc::get_mut(&mut self.tap).zip(overlay) {
+            tap.set_offloads(overlay.offloads)?;
+        }
+        plane.serve(self.port, self.tap.clone())
+    }
+
+    /// Has the switch know what it is to know of the device.
+    fn settle(&self, overlay: Option<&Overlay>) {
+        if let Some((plane, me)) = overlay.and_then(Overlay::plane) {
+            plane.command(|switch, now, parcels| self.settle_in(switch, me, now, parcels));
+        }
+    }
+
+    /// The same. What the switch refuses is so already, or is when the coordinator has said where the instance is.
+    fn settle_in(&self, switch: &mut Switch, me: NodeId, now: Duration, parcels: &mut Vec<Parcel>) {
+        let mac = Mac(self.network.mac);
+        if let Some(epoch) = self.here {
+            let addresses = vec![self.network.address.into()];
+            let entry = Entry { mac, node: me, port: Some(self.port), epoch, addresses };
+            let _ = switch.commit(&entry, now, parcels);
+        }
+        match self.stage {
+            Stage::Arriving => {
+                let next = switch.epoch_of(mac).map_or(Epoch::default(), Epoch::next);
+                let _ = switch.prepare(mac, self.port, next);
+            }
+            Stage::Running => {
+                let _ = switch.resume(mac, parcels);
+                let _ = switch.unpause(mac, parcels);
+            }
+            Stage::Paused => {
+                let _ = switch.pause(mac);
+            }
+        }
+    }
+}
