@@ -12,6 +12,9 @@ use crate::testlab::TestLab;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
 const PORT: &str = "7500";
 
+/// Where an instance listens that has no address yet.
+const EVERYWHERE: &str = "0.0.0.0";
+
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -81,6 +84,12 @@ pub fn await_kernel(lab: &TestLab, hosts: [&str; 2], carries: bool) -> Result<()
 /// A place in a lab: what follows `lab exec` before the program's own command line.
 pub type Where<'a> = &'a [&'a str];
 
+/// What stands before the command line of a program that is to be the instance `name`, on `host` and on the overlay.
+#[must_use]
+pub fn instance<'a>(name: &'a str, host: &'a str) -> [&'a str; 8] {
+    ["run", "--network", "overlay", "--name", name, "--host", host, "--"]
+}
+
 /// A stream from one place to another.
 pub struct Stream {
     client: Program,
@@ -94,15 +103,46 @@ impl Stream {
     /// # Errors
     /// If it cannot be begun.
     pub fn start(lab: &TestLab, from: Where<'_>, to: Where<'_>, address: &str) -> Result<Self> {
+        let [from, to] = [from, to].map(|place| [&["lab", "exec"], place].concat());
+        Self::between(lab, &from, &to, address, || Ok(address.to_owned()))
+    }
+
+    /// The same to the instance `name` on `host`, which this starts. `from` are the words before the command line of the program that
+    /// sends; `reach` is told the instance's address before that is started.
+    ///
+    /// # Errors
+    /// If it cannot be begun.
+    pub fn to_instance(
+        lab: &TestLab,
+        from: &[&str],
+        [name, host]: [&str; 2],
+        reach: impl FnOnce(&str) -> Result<()>,
+    ) -> Result<Self> {
+        Self::between(lab, from, &instance(name, host), EVERYWHERE, || {
+            let address = lab.instance(name)?.address;
+            reach(&address)?;
+            Ok(address)
+        })
+    }
+
+    /// A stream between programs that are started behind these words; the server listens at `address`, and the client finds it
+    /// at what `found` returns then.
+    fn between(
+        lab: &TestLab,
+        from: &[&str],
+        to: &[&str],
+        address: &str,
+        found: impl FnOnce() -> Result<String>,
+    ) -> Result<Self> {
         let enough = Signal::new("enough");
         let until = enough.path().to_str().context("a path")?;
-        let start = |place: Where<'_>, rest: &[&str]| {
-            let line = [&["lab", "exec"], place, &["/usr/bin/python3", SCRIPT], rest].concat();
+        let start = |place: &[&str], rest: &[&str]| {
+            let line = [place, &["/usr/bin/python3", SCRIPT], rest].concat();
             Program::start(&mut lab.command(&line))
         };
         let mut server = start(to, &["serve", address, PORT])?;
         server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
-        let client = start(from, &["send", address, PORT, until])?;
+        let client = start(from, &["send", &found()?, PORT, until])?;
         Ok(Self { client, server, enough })
     }
 

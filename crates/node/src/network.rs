@@ -338,8 +338,8 @@ mod tests {
 
     use super::*;
 
-    const HERE: NodeId = NodeId(1);
-    const THERE: NodeId = NodeId(2);
+    pub(super) const HERE: NodeId = NodeId(1);
+    pub(super) const THERE: NodeId = NodeId(2);
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
     fn device() -> Device {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     /// A node that has just been started.
-    fn started() -> Joined {
+    pub(super) fn started() -> Joined {
         let topology = Topology::mesh(Version(1), &[HERE, THERE]).unwrap();
         let mut switch = Switch::new(HERE, 7, Limits::default());
         switch.install(topology.routes(HERE).unwrap()).unwrap();

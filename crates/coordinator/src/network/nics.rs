@@ -95,3 +95,103 @@ impl Inner {
         Err(Failure::new(format!("{name} on {host} is the network device of an instance"), way_out))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ::moves::coordinator::Input;
+    use ::moves::journal::Exit;
+    use ::moves::protocol::ToCoordinator;
+    use fabric::{Epoch, Vid, network};
+    use rpc::frame;
+
+    use super::super::played::{Played, World};
+    use super::*;
+
+    fn instance(name: &str, kind: NetworkKind) -> (Vid, Instance) {
+        let vid = Vid::new(7).unwrap();
+        let fabric = fabric::FabricId(1);
+        let spec = InstanceSpec {
+            name: engines::InstanceName::new(name).unwrap(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network: engines::Network {
+                mac: network::mac_of(vid),
+                address: [10, 77, 1, 7].into(),
+                prefix: 16,
+                mtu: 1400,
+            },
+            container: None,
+            network_kind: kind,
+        };
+        let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
+        let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());
+        (vid, Instance { name: name.into(), fabric, group: None, host, epoch, spec })
+    }
+
+    fn add(world: &World, (vid, instance): (Vid, Instance)) {
+        let inner = &mut *world.cluster.lock();
+        inner.starting.insert(vid);
+        let outputs = inner.machine.add_instance(vid, instance).unwrap();
+        world.cluster.perform(inner, outputs);
+    }
+
+    #[tokio::test]
+    async fn nodes_are_told_where_instances_are_and_when_they_have_ended() {
+        let world = World::new().await;
+        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+        world.lay(&mut [&mut h1, &mut h2]).await;
+        add(&world, instance("job", NetworkKind::Overlay));
+        let mac = Mac(network::mac_of(Vid::new(7).unwrap()));
+        let placed = loop {
+            if let ToNode::Station(entry) = h2.hear_order().await {
+                break entry;
+            }
+        };
+        let number = world.cluster.lock().network.plan().number(&HostName::new("h1").unwrap());
+        assert_eq!((placed.mac, Some(placed.node), placed.epoch), (mac, number, Epoch(0)));
+        assert_eq!(placed.addresses, [std::net::IpAddr::from([10, 77, 1, 7])]);
+        world.lose("h2", h2).await;
+        let mut h2: Played = world.node("h2").await;
+        let told = loop {
+            if let ToNode::Stations { entries, .. } = h2.hear_order().await {
+                break entries;
+            }
+        };
+        assert_eq!(told, [placed]);
+        let vid = Vid::new(7).unwrap();
+        let message = ToCoordinator::Exited { vid, epoch: Epoch(0), exit: Exit::Code(0) };
+        world.cluster.input(Input::Message { from: HostName::new("h1").unwrap(), message });
+        let gone = loop {
+            if let ToNode::Withdraw { mac, epoch } = h2.hear_order().await {
+                break (mac, epoch);
+            }
+        };
+        assert_eq!(gone, (mac, Epoch(1)));
+    }
+
+    #[tokio::test]
+    async fn an_instance_is_where_its_host_can_plug_it_in_and_no_device_of_that_host() {
+        let world = World::new().await;
+        let mut h1 = world.node("h1").await;
+        let host = HostName::new("h1").unwrap();
+        assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Bridge);
+        let refused = world.cluster.lock().check_network(&host, NetworkKind::Overlay).unwrap_err();
+        assert!(refused.message.contains("does not join h1") && refused.help.contains("net layout"));
+        world.lay(&mut [&mut h1]).await;
+        assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
+        add(&world, instance("job", NetworkKind::Overlay));
+        let inner = world.cluster.lock();
+        inner.check_network(&host, NetworkKind::Overlay).unwrap();
+        assert_eq!(inner.nic_hosts(), [host.clone()].into());
+        assert_eq!(inner.nics_noted(&host)[0].name, "job");
+        assert!(inner.check_no_nic(&host, "job").unwrap_err().help.contains("transhume move job HOST"));
+        inner.check_no_nic(&host, "tap1").unwrap();
+        let taken = inner.devices.check_mac(Mac(network::mac_of(Vid::new(9).unwrap()))).unwrap_err();
+        assert!(taken.message.contains("the instances'"), "{taken:?}");
+    }
+}

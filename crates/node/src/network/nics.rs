@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long what an instance has sent may take to be read when its device is cut, and how often it is looked whether it is.
-const DRAIN: Duration = Duration::from_millis(20);
+const DRAIN: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_micros(50);
 
 /// See the module. Clones are the same.
@@ -345,5 +345,162 @@ impl Nic {
                 let _ = switch.pause(mac);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::PathBuf;
+
+    use fabric::{NetworkKind, Vid, network};
+    use overlay::switch::{Gate, Origin};
+    use rpc::net::ToNode;
+
+    use super::super::Joined;
+    use super::super::tests::{HERE, THERE, started};
+    use super::*;
+
+    fn mac() -> Mac {
+        Mac(network::mac_of(Vid::new(1).unwrap()))
+    }
+
+    fn spec() -> InstanceSpec {
+        InstanceSpec {
+            name: InstanceName::new("job").unwrap(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: PathBuf::from("/"),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network: engines::Network {
+                mac: mac().0,
+                address: Ipv4Addr::new(10, 77, 1, 1),
+                prefix: 16,
+                mtu: 1400,
+            },
+            container: None,
+            network_kind: NetworkKind::Overlay,
+        }
+    }
+
+    fn entry(node: NodeId, epoch: u64) -> Entry {
+        Entry { mac: mac(), node, port: None, epoch: Epoch(epoch), addresses: vec![] }
+    }
+
+    /// A host that the overlay has just joined, and the network namespace of an instance.
+    fn host() -> (Joined, Nics, OwnedFd) {
+        let joined = started();
+        let nics = joined.nics.clone();
+        nics.join(&joined.plane, HERE, Offloads::NONE);
+        (joined, nics, netns::create().expect("a network namespace: these tests run as root"))
+    }
+
+    /// Where the instance is, and with which epoch, and whether its port carries frames.
+    fn known(joined: &Joined) -> (Option<(NodeId, u64)>, Option<Gate>) {
+        joined.plane.command(|switch, now, _| {
+            let place = switch.macs(now).into_iter().find_map(|known| match known.origin {
+                Origin::Managed { epoch, .. } => Some((known.node, epoch.0)),
+                Origin::Learned { .. } => None,
+            });
+            (place, switch.state(now).ports.first().map(|port| port.gate))
+        })
+    }
+
+    #[test]
+    fn an_instance_starts_leaves_and_is_gone() {
+        let (joined, nics, namespace) = host();
+        let (spec, network) = (spec(), spec().network);
+        nics.create(&spec, namespace.as_fd()).unwrap();
+        assert_eq!(known(&joined), (None, Some(Gate::Muted)));
+        nics.lives_here(mac(), Epoch(0));
+        assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Muted)));
+        nics.mend(&network).unwrap();
+        assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Open)));
+        assert!(nics.hear(&entry(HERE, 0)), "what is known already changes nothing");
+        nics.cut(&network).unwrap();
+        assert_eq!(known(&joined).1, Some(Gate::Paused));
+        nics.mend(&network).unwrap();
+        assert_eq!(known(&joined).1, Some(Gate::Open), "the move was rolled back");
+        nics.cut(&network).unwrap();
+        assert!(nics.hear(&entry(THERE, 1)));
+        assert_eq!(known(&joined), (Some((THERE, 1)), Some(Gate::Paused)));
+        nics.delete(&network).unwrap();
+        assert_eq!(known(&joined), (Some((THERE, 1)), None));
+        assert!(!nics.hear(&entry(THERE, 2)), "it is no device here");
+        assert!(nics.mend(&network).is_err());
+        netns::enter(namespace.as_fd(), || Tap::new(DEVICE).map(drop)).unwrap().expect("it is gone");
+    }
+
+    #[test]
+    fn an_instance_arrives_when_its_move_is_committed_whoever_says_so_first() {
+        for says in [&[1][..], &[5, 6], &[6], &[]] {
+            let (joined, nics, namespace) = host();
+            nics.create(&spec(), namespace.as_fd()).unwrap();
+            for epoch in says {
+                let node = if *epoch == 6 { HERE } else { THERE };
+                nics.hear(&entry(node, *epoch));
+                assert_eq!(known(&joined).1, Some(Gate::Muted));
+            }
+            nics.lives_here(mac(), Epoch(6));
+            assert_eq!(known(&joined), (Some((HERE, 6)), Some(Gate::Muted)), "{says:?}");
+            nics.mend(&spec().network).unwrap();
+            assert_eq!(known(&joined).1, Some(Gate::Open));
+        }
+    }
+
+    #[test]
+    fn a_copy_that_was_not_let_go_makes_way_for_another() {
+        let (joined, nics, namespace) = host();
+        nics.create(&spec(), namespace.as_fd()).unwrap();
+        nics.lives_here(mac(), Epoch(1));
+        nics.mend(&spec().network).unwrap();
+        let another = netns::create().unwrap();
+        nics.create(&spec(), another.as_fd()).unwrap();
+        assert_eq!(known(&joined), (Some((HERE, 1)), Some(Gate::Paused)));
+        nics.mend(&spec().network).unwrap();
+        assert_eq!(known(&joined).1, Some(Gate::Open));
+    }
+
+    #[test]
+    fn a_node_that_is_restarted_finds_the_device_before_the_overlay_joins_it() {
+        let (before, killed, namespace) = host();
+        killed.create(&spec(), namespace.as_fd()).unwrap();
+        let after = Nics::default();
+        let missing = after.ready().unwrap_err();
+        assert!(missing.contains("the overlay does not join this host") && missing.contains("net layout"));
+        let node = thread::spawn(move || {
+            thread::sleep(10 * PAUSE);
+            drop((before, killed));
+        });
+        after.find(&spec(), namespace.as_fd()).expect("the killed node lets it go soon");
+        node.join().unwrap();
+        after.mend(&spec().network).unwrap();
+        let joined = started();
+        after.join(&joined.plane, HERE, Offloads::NONE);
+        assert_eq!(known(&joined), (None, Some(Gate::Open)));
+        after.hear(&entry(HERE, 3));
+        assert_eq!(known(&joined), (Some((HERE, 3)), Some(Gate::Open)));
+        after.ready().unwrap();
+        drop(joined);
+        after.ready().expect_err("it is another overlay now");
+    }
+
+    #[test]
+    fn instances_that_nobody_tells_of_any_more_have_ended() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (mut joined, nics, namespace) = host();
+        let told = |entries| ToNode::Stations { entries, all_until: Some(Epoch(0)) };
+        runtime.block_on(joined.obey(told(vec![entry(THERE, 7)])));
+        assert_eq!(known(&joined).0, Some((THERE, 7)));
+        runtime.block_on(joined.obey(told(vec![])));
+        assert_eq!(known(&joined).0, None);
+        nics.create(&spec(), namespace.as_fd()).unwrap();
+        nics.lives_here(mac(), Epoch(9));
+        runtime.block_on(joined.obey(told(vec![])));
+        assert_eq!(known(&joined).0, Some((HERE, 9)), "it has begun since");
     }
 }

@@ -205,7 +205,9 @@ impl Joined {
 
     fn note(&self, entry: Entry) {
         let mac = entry.mac;
-        if self.nics.hear(&entry) {
+        // One that is yet to be started here gets its device then.
+        let is_expected = entry.node == self.me && network::is_an_instances(mac.0);
+        if self.nics.hear(&entry) || is_expected {
             return;
         }
         if let Err(refused) = self.devices.commit(entry) {
