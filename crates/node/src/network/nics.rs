@@ -30,7 +30,7 @@ use rpc::wire::reason;
 use super::devices;
 
 /// The most instances of a host that are on the overlay.
-const MOST: u16 = 4096;
+const MOST: u16 = 1024;
 
 /// How long a TAP may be in use still by a node that was killed: a child that it was about to make has all its descriptors, until that
 /// runs its program.
