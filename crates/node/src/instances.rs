@@ -267,7 +267,7 @@ impl Node {
         bytes: &[u8],
         followed: bool,
     ) -> Result<(), String> {
-        self.has_network(&blueprint)?;
+        self.has_network(&blueprint).await?;
         let in_words = |error: engines::Error| self.engine_failed(&error);
         self.files
             .write_blueprint(vid, bytes)

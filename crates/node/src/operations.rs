@@ -31,6 +31,9 @@ const RESUME_LIMIT: Duration = Duration::from_secs(2);
 /// Before the socket of an instance that runs is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long a node that was just started may take to be joined to the overlay.
+const JOIN_LIMIT: Duration = Duration::from_secs(5);
+
 /// How long a dump may take, and a restore.
 const ENGINE_LIMIT: Duration = Duration::from_secs(300);
 
@@ -120,7 +123,7 @@ impl Node {
     /// The refusal, if this host does not have what the instance needs.
     async fn verify(&self, blueprint: &Blueprint, facts: &[u8]) -> Result<Option<Outcome>> {
         let needs: Needs = frame::decode(facts)?;
-        if let Err(reason) = self.has_network(blueprint) {
+        if let Err(reason) = self.has_network(blueprint).await {
             return Ok(Some(Outcome::Refused { reasons: vec![reason] }));
         }
         if let Some(refusal) = self.no_room() {
@@ -132,10 +135,13 @@ impl Node {
     }
 
     /// Checks that this host has what the instance's network device is to be plugged into.
-    pub fn has_network(&self, blueprint: &Blueprint) -> std::result::Result<(), String> {
+    pub async fn has_network(&self, blueprint: &Blueprint) -> std::result::Result<(), String> {
         match blueprint.spec.network_kind {
             NetworkKind::Bridge => Ok(()),
-            NetworkKind::Overlay => self.network.nics.ready().map_err(|reason| self.at_home(&reason)),
+            NetworkKind::Overlay => {
+                let ready = self.network.nics.ready(JOIN_LIMIT).await;
+                ready.map_err(|reason| self.at_home(&reason))
+            }
         }
     }
 

@@ -26,6 +26,8 @@ use overlay::topology::NodeId;
 use overlay_io::plane::Plane;
 use overlay_io::tap::{Offloads, OpenError, Tap};
 use rpc::wire::reason;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::devices;
 
@@ -43,7 +45,11 @@ const LOOK: Duration = Duration::from_micros(50);
 
 /// See the module. Clones are the same.
 #[derive(Clone, Default)]
-pub struct Nics(Arc<Mutex<Inner>>);
+pub struct Nics {
+    inner: Arc<Mutex<Inner>>,
+    /// Told when the overlay joins this host.
+    joined: Arc<Notify>,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -104,7 +110,7 @@ impl fmt::Debug for Nics {
 
 impl Nics {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The overlay joins this host as `me`: all devices are plugged into `plane`. They do not keep it.
@@ -117,20 +123,30 @@ impl Nics {
                 tracing::warn!("{} is not plugged into the overlay: {error}", nic.name);
             }
         }
+        self.joined.notify_waiters();
     }
 
-    /// Whether an instance's device can be plugged in.
+    /// Waits until an instance's device can be plugged in: a node that has just been started is told of the overlay soon.
     ///
     /// # Errors
-    /// If the overlay does not join this host: as [`reason`] makes it.
-    pub fn ready(&self) -> Result<(), String> {
-        match self.lock().plane() {
-            Some(_) => Ok(()),
-            None => Err(reason(
+    /// If the overlay does not join this host within `patience`: as [`reason`] makes it.
+    pub async fn ready(&self, patience: Duration) -> Result<(), String> {
+        let joined = async {
+            loop {
+                let mut joined = std::pin::pin!(self.joined.notified());
+                joined.as_mut().enable();
+                if self.lock().plane().is_some() {
+                    return;
+                }
+                joined.await;
+            }
+        };
+        timeout(patience, joined).await.map_err(|_| {
+            reason(
                 "the overlay does not join this host, and the instance is on it",
                 "`transhume net layout` joins all hosts that are up; or choose another host",
-            )),
-        }
+            )
+        })
     }
 
     /// The instance with this MAC lives here, with `epoch`: as its move, or its start, has it.
@@ -470,7 +486,9 @@ mod tests {
         let (before, killed, namespace) = host();
         killed.create(&spec(), namespace.as_fd()).unwrap();
         let after = Nics::default();
-        let missing = after.ready().unwrap_err();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let ready = |patience| runtime.block_on(after.ready(patience));
+        let missing = ready(Duration::ZERO).unwrap_err();
         assert!(missing.contains("the overlay does not join this host") && missing.contains("net layout"));
         let node = thread::spawn(move || {
             thread::sleep(10 * PAUSE);
@@ -480,13 +498,18 @@ mod tests {
         node.join().unwrap();
         after.mend(&spec().network).unwrap();
         let joined = started();
-        after.join(&joined.plane, HERE, Offloads::NONE);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(10 * PAUSE);
+                after.join(&joined.plane, HERE, Offloads::NONE);
+            });
+            ready(10 * PATIENCE).expect("it is waited for");
+        });
         assert_eq!(known(&joined), (None, Some(Gate::Open)));
         after.hear(&entry(HERE, 3));
         assert_eq!(known(&joined), (Some((HERE, 3)), Some(Gate::Open)));
-        after.ready().unwrap();
         drop(joined);
-        after.ready().expect_err("it is another overlay now");
+        ready(Duration::ZERO).expect_err("it is another overlay now");
     }
 
     #[test]
