@@ -22,7 +22,7 @@ readonly more_packages=(
     ibverbs-utils rdmacm-utils ucx-utils
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
     dnsmasq-base udhcpc
-    runc
+    runc hpcc
 )
 # What measures the overlay, and its peers, which the tests do not need.
 readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
