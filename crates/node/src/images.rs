@@ -35,6 +35,9 @@ const PART: usize = 1024 * 1024;
 /// How long the destination may take for a part, and for its answer at the end.
 const STALL: Duration = Duration::from_secs(4);
 
+/// The most files that are sent before they are complete: each is held open meanwhile.
+const MAX_EARLY: usize = 256;
+
 /// The most files of one instance.
 const MAX_IMAGES: usize = 100_000;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -244,9 +245,13 @@ impl Node {
             is_complete.store(true, Ordering::Release);
             dumping
         };
-        let early = self.send_early(vid, (id, &destination), &directory, &is_complete);
-        let (dump, sender) = tokio::join!(dumping, early);
-        let dump = dump.map_err(|error| self.in_words(error))?;
+        let mut dumping = pin!(dumping);
+        let mut early = pin!(self.send_early(vid, (id, &destination), &directory, &is_complete));
+        // Of a dump that has failed nothing more is sent.
+        let (dump, sender) = tokio::select! {
+            dump = &mut dumping => (dump.map_err(|error| self.in_words(error))?, early.await),
+            sender = &mut early => (dumping.await.map_err(|error| self.in_words(error))?, sender),
+        };
         self.set_state(vid, State::Stopped);
         self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use blake3::Hasher;
 use broker::Carried;
@@ -11,7 +11,7 @@ use rpc::wire::{ImageMessage, Manifest, Received, SentImage};
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::{MAX_IMAGES, PART, part_of};
+use super::{MAX_EARLY, MAX_IMAGES, PART, part_of};
 
 /// Takes images from `stream` into `directory`, and returns what came beside them.
 pub async fn receive(
@@ -47,14 +47,14 @@ struct Receiver<'a> {
 
 impl Receiver<'_> {
     async fn take_early(&mut self, stream: &mut (impl AsyncRead + Unpin), name: String) -> io::Result<()> {
-        if !is_plain(&name) || self.early.len() > MAX_IMAGES {
+        if !is_plain(&name) || self.early.len() > MAX_EARLY {
             return Err(unacceptable());
         }
         if !frame::read(stream, &mut self.part).await? || self.part.len() > PART {
             return Err(ends_early());
         }
         if !self.early.contains_key(&name) {
-            let file = open(&self.path(&name)).await?;
+            let file = self.begin(&name).await?;
             self.early.insert(name.clone(), (file, 0));
         }
         if let Some((file, length)) = self.early.get_mut(&name) {
@@ -73,7 +73,7 @@ impl Receiver<'_> {
         let mut file = match self.early.remove(&image.name) {
             Some((file, length)) if length == *early => file,
             // What came of it was another dump's.
-            _ if *early == 0 => open(&self.path(&image.name)).await?,
+            _ if *early == 0 => self.begin(&image.name).await?,
             _ => return Err(unacceptable()),
         };
         let mut left = image.size.checked_sub(*early).ok_or_else(unacceptable)?;
@@ -96,13 +96,15 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+    /// A new file in the place of one that may be there. What is on its way to that one must not come into this one.
+    async fn begin(&self, name: &str) -> io::Result<File> {
+        let path = self.directory.join(name);
+        match fs::remove_file(&path).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        OpenOptions::new().write(true).create_new(true).open(path).await
     }
-}
-
-async fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).open(path).await
 }
 
 fn is_plain(name: &str) -> bool {

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{MAX_IMAGES, PART, in_time, part_of};
+use super::{MAX_EARLY, PART, in_time, part_of};
 
 /// How the images with the pages of memory begin, to which CRIU only ever appends.
 const PAGES: &str = "pages-";
@@ -41,6 +41,8 @@ pub struct Sender {
 struct Early {
     file: File,
     sent: u64,
+    /// Its name is another file's by now, of a dump that was begun anew, and what was sent is void.
+    is_void: bool,
 }
 
 impl Sender {
@@ -58,16 +60,13 @@ impl Sender {
         }
     }
 
-    /// Sends what is written meanwhile, until all is, and `is_complete` says so, or the destination does not take it.
+    /// Sends what is written meanwhile, until `is_complete` says that all is, or the destination does not take it.
     pub async fn follow(&mut self, is_complete: &AtomicBool) -> io::Result<()> {
         loop {
-            // Before the look: what it says then is all there is.
-            let was_complete = is_complete.load(Ordering::Acquire);
-            let more = self.send_new().await?;
-            if (was_complete && !more) || self.answer.is_finished() {
+            if is_complete.load(Ordering::Acquire) || self.answer.is_finished() {
                 return Ok(());
             }
-            if !more {
+            if !self.send_new().await? {
                 sleep(LOOK).await;
             }
         }
@@ -75,16 +74,18 @@ impl Sender {
 
     /// Sends a part of each file that has grown; `false` if there is none.
     async fn send_new(&mut self) -> io::Result<bool> {
-        let mut entries = fs::read_dir(&self.directory).await?;
-        while let Some(entry) = entries.next_entry().await? {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let is_new = name.starts_with(PAGES) && !self.early.contains_key(&name);
-            if is_new && self.early.len() < MAX_IMAGES {
-                self.early.insert(name, Early { file: File::open(entry.path()).await?, sent: 0 });
-            }
+        match self.find_new().await {
+            // The directory is made anew with each dump.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         let mut more = false;
-        for (name, Early { file, sent }) in &mut self.early {
+        for (name, early) in self.early.iter_mut().filter(|(_, early)| !early.is_void) {
+            if !early.is_at(&self.directory.join(name)).await? {
+                early.is_void = true;
+                continue;
+            }
+            let Early { file, sent, .. } = early;
             let length = file.read(&mut self.part).await?;
             if length > 0 {
                 let part = &self.part[..length];
@@ -95,6 +96,19 @@ impl Sender {
             }
         }
         Ok(more)
+    }
+
+    async fn find_new(&mut self) -> io::Result<()> {
+        let mut entries = fs::read_dir(&self.directory).await?;
+        while let Some(entry) = entries.next_entry().await? {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_new = name.starts_with(PAGES) && !self.early.contains_key(&name);
+            if is_new && self.early.len() < MAX_EARLY {
+                let file = File::open(entry.path()).await?;
+                self.early.insert(name, Early { file, sent: 0, is_void: false });
+            }
+        }
+        Ok(())
     }
 
     /// Sends the rest of all images, and returns the destination's answer.
@@ -151,11 +165,21 @@ impl Sender {
 
     /// How much of `image` was sent already. What was sent of a dump that was begun anew is another file's.
     async fn early_of(&self, image: &Image) -> io::Result<u64> {
-        let Some(Early { file, sent }) = self.early.get(&image.name) else { return Ok(0) };
-        let (opened, present) =
-            (file.metadata().await?, fs::metadata(self.directory.join(&image.name)).await?);
-        let is_same = (opened.dev(), opened.ino()) == (present.dev(), present.ino());
-        Ok(if is_same && *sent <= image.size { *sent } else { 0 })
+        let early = self.early.get(&image.name).filter(|early| !early.is_void && early.sent <= image.size);
+        let Some(early) = early else { return Ok(0) };
+        Ok(if early.is_at(&self.directory.join(&image.name)).await? { early.sent } else { 0 })
+    }
+}
+
+impl Early {
+    /// Whether the file has the name still by which it was found.
+    async fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let opened = self.file.metadata().await?;
+        match fs::metadata(path).await {
+            Ok(present) => Ok((opened.dev(), opened.ino()) == (present.dev(), present.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
