@@ -17,8 +17,12 @@ fn main() {
         containers: None,
     };
     let name = InstanceName::new(&next()).expect("an instance's name");
-    let containers =
-        Some(ContainerConfig { runtime: next().into(), folder: next().into(), libraries: None, hosts: None });
+    let containers = Some(ContainerConfig {
+        runtime: Some(next().into()),
+        folder: next().into(),
+        libraries: None,
+        hosts: None,
+    });
     let config = Config { containers, ..config };
     let engine = ProcessEngine::new(config).expect("an engine");
     engine.recover().expect("what is prepared here");

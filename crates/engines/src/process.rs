@@ -122,9 +122,7 @@ impl Site {
     }
 
     fn containers(&self) -> Result<&Containers> {
-        let missing = || {
-            Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
-        };
+        let missing = || Error::unusable("this host runs no containers", "choose another host");
         self.containers.as_ref().ok_or_else(missing)
     }
 }
@@ -191,7 +189,7 @@ impl Engine for ProcessEngine {
                 self.host.get_or_init(|| host).clone()
             }
         };
-        let containers = self.site.containers.is_some();
+        let containers = self.site.containers.as_ref().is_some_and(Containers::has_runtime);
         Ok(Host { memory_available: host::memory_available()?, image_room: self.room(), containers, ..host })
     }
 
@@ -209,8 +207,11 @@ impl Engine for ProcessEngine {
                 return Err(error);
             }
         };
-        if let Err(error) = self.records.save(&live.record) {
+        // Noted first: what a crash leaves of a container is found by it.
+        let made = self.records.save(&live.record).and_then(|()| live.make_container(&self.site));
+        if let Err(error) = made {
             live.remove()?;
+            self.records.forget(name)?;
             return Err(error);
         }
         match lock(&self.instances).entry(name.clone()) {
@@ -268,7 +269,7 @@ impl Engine for ProcessEngine {
     fn arm(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.records) }
+        if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.site, &self.records) }
     }
 
     fn disarm(&self, name: &InstanceName) -> Result<()> {
@@ -293,7 +294,7 @@ impl Engine for ProcessEngine {
         live.must_be(State::Running)?;
         let mut clock = Stopwatch::start(watch);
         if !live.is_armed() {
-            live.arm(&self.config, &self.records)?;
+            live.arm(&self.config, &self.site, &self.records)?;
             clock.lap("start of CRIU");
         }
         let turn = match live.turn.take() {
@@ -308,7 +309,7 @@ impl Engine for ProcessEngine {
             }
             live.settle()?;
             clock.lap("between");
-            live.arm(&self.config, &self.records)?;
+            live.arm(&self.config, &self.site, &self.records)?;
             clock.lap("start of CRIU");
         }
         drop(turn);
@@ -328,7 +329,7 @@ impl Engine for ProcessEngine {
             return Ok(Phases::default());
         }
         live.must_be(State::Prepared)?;
-        live.restore(&self.config.criu, &self.records, watch)
+        live.restore(&self.config.criu, &self.site, &self.records, watch)
     }
 
     fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -26,7 +26,9 @@ pub struct Names {
 impl Names {
     /// The file at `path`, which is made if it is not there. It stays the same one, since containers have it mounted.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path)?;
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        // Whatever the node's umask is: all users in containers read it.
+        file.set_permissions(Permissions::from_mode(0o644))?;
         let names = Self { file, known: Mutex::default() };
         if names.file.metadata()?.len() == 0 {
             names.write(&BTreeMap::new())?;

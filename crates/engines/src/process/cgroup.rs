@@ -1,12 +1,15 @@
-//! The cgroups of a process: CRIU restores a tree in those in which it runs.
+//! The cgroups of a container's processes, which CRIU leaves to us.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::launch;
+use super::record::absent_is_fine;
+use super::task::{Task, TaskId};
 
 /// The files by which a process joins the cgroups in which `pid` is, one for each hierarchy that is mounted.
 ///
@@ -19,22 +22,43 @@ pub fn doors(pid: i32) -> io::Result<Vec<File>> {
     paths(&own, &mounts).into_iter().map(open).collect()
 }
 
-/// Puts this process, which was just forked, into cgroups by their doors. It makes system calls only.
+/// Puts a process into cgroups by their doors, without a real-time policy, for which these may have no share.
 ///
 /// # Errors
 /// Those of the kernel, which says `EINVAL` of what may not be in there.
-pub fn join(doors: &[RawFd]) -> io::Result<()> {
-    if !doors.is_empty() {
-        // A cgroup may have no share of real time for the node's policy.
-        launch::without_real_time()?;
-    }
-    for &door in doors {
-        // SAFETY: one live byte is passed. A zero means who writes it.
-        if unsafe { libc::write(door, c"0".as_ptr().cast(), 1) } == -1 {
-            return Err(io::Error::last_os_error());
+pub fn take_in(doors: &[File], pid: i32) -> io::Result<()> {
+    launch::without_real_time(pid)?;
+    doors.iter().try_for_each(|mut door| door.write_all(pid.to_string().as_bytes()))
+}
+
+/// Kills what is in the cgroups of this name, in all hierarchies, and removes them. No error if there are none.
+///
+/// # Errors
+/// If they cannot be removed.
+pub fn remove(name: &str) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    for cgroup in hierarchies(&mounts).map(|hierarchy| hierarchy.join(name)) {
+        for pid in fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default().lines() {
+            if let Some(task) = pid.parse().ok().and_then(|pid| TaskId::of(pid).ok()).and_then(Task::open) {
+                task.signal(libc::SIGKILL)?;
+            }
+        }
+        loop {
+            match absent_is_fine(fs::remove_dir(&cgroup)) {
+                Err(_) if Instant::now() < end => sleep(Duration::from_millis(5)),
+                removed => break removed?,
+            }
         }
     }
     Ok(())
+}
+
+/// Where `/proc/self/mountinfo` has hierarchies of cgroups.
+fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let is_one = |line: &&str| line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("cgroup"));
+    mounts.lines().filter(is_one).filter_map(|line| Some(line.split(' ').nth(4)?.into()))
 }
 
 /// `own` is `/proc/PID/cgroup`, and `mounts` is `/proc/self/mountinfo`.

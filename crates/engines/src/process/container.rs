@@ -12,7 +12,7 @@
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -35,8 +35,8 @@ use crate::instance::{self, InstanceName, InstanceSpec};
 /// What runs containers on a host.
 #[derive(Clone, Debug)]
 pub struct ContainerConfig {
-    /// The OCI runtime: runc, or one with the same commands.
-    pub runtime: PathBuf,
+    /// The OCI runtime, if there is one: runc, or one with the same commands.
+    pub runtime: Option<PathBuf>,
     /// Where each has a folder, with its root mounted there; of this node alone.
     pub folder: PathBuf,
     /// The folder with the drop-in libraries.
@@ -60,7 +60,7 @@ const ORIGIN: &str = "trusted.overlay.origin";
 
 /// Makes containers.
 pub struct Containers {
-    runtime: PathBuf,
+    runtime: Option<PathBuf>,
     support: Support,
     /// A folder of each in there.
     folder: PathBuf,
@@ -71,10 +71,15 @@ pub struct Containers {
 /// A container on this host.
 pub struct Container {
     name: InstanceName,
-    runtime: PathBuf,
+    runtime: Option<PathBuf>,
     folder: PathBuf,
     rootfs: PathBuf,
+    /// What the user shows it of the host.
+    own: Vec<Bind>,
+    /// All that it sees of the host beside its root.
     binds: Vec<Bind>,
+    /// Where file systems are mounted in it.
+    places: Vec<PathBuf>,
     /// What the runtime has made, as long as it waits to be started.
     waiting: Option<Task>,
     /// By which its processes join its cgroups, for those that are yet to come.
@@ -92,7 +97,12 @@ impl Containers {
         Ok(Self { runtime: config.runtime.clone(), support, folder, init: init.to_vec() })
     }
 
-    /// The container of an instance that is here already.
+    /// Whether there is anything that makes containers.
+    pub fn has_runtime(&self) -> bool {
+        self.runtime.is_some()
+    }
+
+    /// The container of an instance, which is here already or yet to be made.
     pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
         Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
     }
@@ -103,7 +113,9 @@ impl Containers {
             runtime: self.runtime.clone(),
             folder: self.folder.join(name.as_str()),
             rootfs: wanted.rootfs.clone(),
-            binds: config.binds().iter().cloned().chain(self.support.binds_beside(config.binds())).collect(),
+            own: config.binds().to_vec(),
+            binds: config.binds().iter().cloned().chain(self.support.binds_beside(config)).collect(),
+            places: config.places(),
             waiting: None,
             doors: Vec::new(),
         }
@@ -160,9 +172,19 @@ impl Container {
         &self.binds
     }
 
-    /// By which what is started next joins its cgroups.
-    pub fn doors(&self) -> &[File] {
-        &self.doors
+    /// What the user shows it of the host.
+    pub fn own(&self) -> &[Bind] {
+        &self.own
+    }
+
+    /// Whether it has been made, and can be started or restored.
+    pub fn is_made(&self) -> bool {
+        !self.doors.is_empty()
+    }
+
+    /// Puts the first process of a tree that is being restored into the cgroups. What it forks is there too.
+    pub fn take_in(&self, first: i32) -> Result<()> {
+        cgroup::take_in(&self.doors, first).doing(|| format!("limiting what `{}` may use", self.name))
     }
 
     /// The runtime names what is missing by a call that failed.
@@ -230,7 +252,7 @@ impl Container {
                 return Err(Error::unusable(what, "mount it at the path to which that leads"));
             }
             let below = |path: &&PathBuf| path.starts_with(destination) && *path != destination;
-            let known = |path: &&PathBuf| self.binds.iter().any(|bind| bind.destination == **path);
+            let known = |path: &&PathBuf| self.places.contains(*path);
             if let Some(path) = mounts.iter().filter(below).find(|path| !known(path)) {
                 let what = format!(
                     "{}, which `{}` mounts, has another file system in it, seen at {}",
@@ -267,8 +289,8 @@ impl Container {
     pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
         let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
         tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg(".");
-        let begun = begin(&mut tar).doing(|| format!("starting to pack what `{}` has written", self.name));
-        Ok(Packing { tar: Some(begun?), name: self.name.clone() })
+        Packing::begin(&mut tar, &self.folder)
+            .doing(|| format!("starting to pack what `{}` has written", self.name))
     }
 
     /// Unpacks the layer, and mounts the root with it.
@@ -277,7 +299,7 @@ impl Container {
         let mut tar = tar("--extract", &self.layer(), &images.join(LAYER));
         self.unmount_root()
             .and_then(|()| self.lay_out())
-            .and_then(|()| succeed(begin(tar.arg("--preserve-permissions"))?, PACK))
+            .and_then(|()| Packing::begin(tar.arg("--preserve-permissions"), &self.folder)?.succeed())
             .and_then(|()| self.mount_root())
             .doing(|| format!("unpacking what `{}` has written", self.name))
     }
@@ -291,8 +313,12 @@ impl Container {
     pub fn remove(&mut self) -> Result<()> {
         self.waiting = None;
         self.doors.clear();
-        if self.runtime_folder().exists() {
-            self.call(&["delete", "--force"])?;
+        if self.runtime_folder().exists()
+            && let Err(error) = self.call(&["delete", "--force"])
+        {
+            // It may be gone itself, or be used by what has just been killed.
+            let cleared = cgroup::remove(&fabric::cgroup_name(&self.folder));
+            cleared.map_err(|_| error)?;
         }
         let remove = || {
             self.unmount_root()?;
@@ -354,7 +380,10 @@ impl Container {
     fn call(&self, words: &[&str]) -> Result<()> {
         let log = self.folder.join("runtime.log");
         absent_is_fine(fs::remove_file(&log)).doing(|| format!("deleting {}", log.display()))?;
-        let mut command = Command::new(&self.runtime);
+        let runtime = self.runtime.as_ref().ok_or_else(|| {
+            Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
+        })?;
+        let mut command = Command::new(runtime);
         command
             .arg("--root")
             .arg(self.runtime_folder())
@@ -368,7 +397,7 @@ impl Container {
         unsafe { command.pre_exec(launch::leave_the_node) };
         let called = command.spawn().and_then(|child| ended_within(child, CALL));
         called.map_err(|error| {
-            let program = self.runtime.display();
+            let program = runtime.display();
             let reason = last_error(&fs::read_to_string(&log).unwrap_or_default());
             let reason = reason.unwrap_or_else(|| error.to_string());
             let what =
@@ -417,17 +446,29 @@ fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     tar
 }
 
-/// A layer that is being packed, while CRIU does its work. It ends with this.
+/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
 pub struct Packing {
     tar: Option<process::Child>,
-    name: InstanceName,
+    /// What it complains of, which may be a lot.
+    complaints: PathBuf,
 }
 
 impl Packing {
-    /// Waits until it is done.
-    pub fn end(mut self) -> Result<()> {
-        let packed = self.tar.take().map_or(Ok(()), |tar| succeed(tar, PACK));
-        packed.doing(|| format!("packing what `{}` has written", self.name))
+    fn begin(tar: &mut Command, folder: &Path) -> io::Result<Self> {
+        let complaints = folder.join("tar.log");
+        tar.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
+        // SAFETY: between fork and exec, one system call.
+        unsafe { tar.pre_exec(end_with_the_node) };
+        Ok(Self { tar: Some(tar.spawn()?), complaints })
+    }
+
+    /// Waits for a good end; otherwise it says why.
+    pub fn succeed(mut self) -> io::Result<()> {
+        let ended = self.tar.take().map_or(Ok(()), |tar| ended_within(tar, PACK));
+        ended.map_err(|error| {
+            let said = fs::read_to_string(&self.complaints).unwrap_or_default();
+            io::Error::other(said.lines().next().map_or_else(|| error.to_string(), str::to_owned))
+        })
     }
 }
 
@@ -440,19 +481,10 @@ impl Drop for Packing {
     }
 }
 
-fn begin(command: &mut Command) -> io::Result<process::Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
-}
-
-/// Waits for a program's end, which must be a good one; otherwise it says why.
-fn succeed(mut child: process::Child, time: Duration) -> io::Result<()> {
-    let stderr = child.stderr.take();
-    ended_within(child, time).map_err(|error| {
-        let mut said = String::new();
-        let _lost = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
-        let said = said.lines().next().map(str::to_owned);
-        io::Error::other(said.unwrap_or_else(|| error.to_string()))
-    })
+/// A node that comes after this one does not expect that somebody still writes into a layer.
+fn end_with_the_node() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
 }
 
 /// Waits for a good end of `child`, and kills it if it takes too long.

@@ -9,14 +9,13 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::cgroup;
 use super::container::Container;
 use super::images;
 use super::rpc::{self, FileSystems, Request, Response};
@@ -92,9 +91,6 @@ impl Criu {
     fn spawn(launch: &Launch<'_>) -> io::Result<Self> {
         let (near, far) = packet_pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
-        // What it restores is in its cgroups.
-        let doors = launch.container.filter(|_| launch.request == Request::Restore).map(Container::doors);
-        let doors: Vec<RawFd> = doors.unwrap_or_default().iter().map(AsRawFd::as_raw_fd).collect();
         let mut command = Command::new(launch.program);
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -104,10 +100,7 @@ impl Criu {
             command.pre_exec(move || {
                 let kept = libc::fcntl(theirs, libc::F_SETFD, 0);
                 let entered = libc::setns(namespace, libc::CLONE_NEWNET);
-                if kept == -1 || entered == -1 {
-                    return Err(io::Error::last_os_error());
-                }
-                cgroup::join(&doors)
+                if kept == -1 || entered == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
             });
         }
         let child = command.spawn()?;

@@ -80,14 +80,15 @@ pub fn leave_the_node() -> io::Result<()> {
     // What the node was started with is no matter of the instance, and may lie where CRIU cannot follow.
     // SAFETY: no memory is passed.
     check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) })?;
-    without_real_time()
+    without_real_time(0)
 }
 
-/// The node's threads may have a real-time policy, for the sake of a short blackout: not so the calling one any more.
-pub fn without_real_time() -> io::Result<()> {
+/// The node's threads may have a real-time policy, for the sake of a short blackout: not so this process any more, or the
+/// calling one for 0.
+pub fn without_real_time(pid: i32) -> io::Result<()> {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is live.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) })
+    check(unsafe { libc::sched_setscheduler(pid, libc::SCHED_OTHER, &raw const none) })
 }
 
 /// Forks a child of our parent.

@@ -56,7 +56,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Makes a namespace for an instance, with its link cut, and its container.
+    /// Makes a namespace for an instance, with its link cut.
     pub fn prepare(spec: InstanceSpec, images: &Path, site: &Site) -> Result<Self> {
         let record = Record {
             version: Record::VERSION,
@@ -71,6 +71,17 @@ impl Live {
         };
         let Place { namespace, link, container } = Place::make(&record.spec, site)?;
         Ok(Self { record, namespace, link, container, first: None, criu: None, turn: None })
+    }
+
+    /// Has the container made, if it is one and has none.
+    pub fn make_container(&mut self, site: &Site) -> Result<()> {
+        let (spec, present) = (&self.record.spec, &mut self.container);
+        if let Some(wanted) =
+            spec.container.as_ref().filter(|_| !present.as_ref().is_some_and(Container::is_made))
+        {
+            *present = Some(site.containers()?.create(spec, wanted, self.namespace.as_fd())?);
+        }
+        Ok(())
     }
 
     /// Refuses a call that another state wants.
@@ -101,10 +112,11 @@ impl Live {
 
     /// Starts CRIU for what comes next, up to the point where it would touch the instance or needs
     /// its images.
-    pub fn arm(&mut self, config: &Config, records: &Records) -> Result<()> {
+    pub fn arm(&mut self, config: &Config, site: &Site, records: &Records) -> Result<()> {
         let criu = match self.record.state {
             State::Running => self.arm_dump(config)?,
             State::Prepared => {
+                self.make_container(site)?;
                 let stage = images::stage(&self.record.images)?;
                 self.launch_restore(&config.criu, &stage)?
             }
@@ -209,7 +221,7 @@ impl Live {
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
         match layer {
-            Some(layer) => layer.end()?,
+            Some(layer) => layer.succeed().doing(|| format!("packing what `{name}` has written"))?,
             None => own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?,
         }
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
@@ -274,8 +286,15 @@ impl Live {
     }
 
     /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
-    pub fn restore(&mut self, program: &Path, records: &Records, watch: &Watch<'_>) -> Result<Phases> {
+    pub fn restore(
+        &mut self,
+        program: &Path,
+        site: &Site,
+        records: &Records,
+        watch: &Watch<'_>,
+    ) -> Result<Phases> {
         let mut clock = Stopwatch::start(watch);
+        self.make_container(site)?;
         let mut criu = self.begin_restore(program, watch)?;
         self.record.criu = Some(criu.id());
         let restored = self.restore_with(&mut criu, records, watch, &mut clock);
@@ -323,6 +342,9 @@ impl Live {
         self.first = criu.root().and_then(|pid| TaskId::of(pid).ok()).and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;
+        if let Some((container, first)) = self.container.as_ref().zip(self.record.first) {
+            container.take_in(first.pid)?;
+        }
         criu.answer(true)?;
         criu.run_to(Some("post-restore"), watch, end)?;
         let name = &self.record.spec.name;
@@ -517,20 +539,17 @@ struct Place {
 
 impl Place {
     fn make(spec: &InstanceSpec, site: &Site) -> Result<Self> {
+        let container = Self::container(spec, site)?;
         let namespace = netns::create().doing(|| "making a network namespace".into())?;
         let kind = spec.network_kind;
         let link = Link::create(namespace.as_fd(), spec, site.wiring(kind)?)
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
-        let container = spec.container.as_ref();
-        let container =
-            container.map(|wanted| site.containers()?.create(spec, wanted, namespace.as_fd())).transpose();
-        match container {
-            Ok(container) => Ok(Self { namespace, link, container }),
-            Err(error) => {
-                let _left = link.delete();
-                Err(error)
-            }
-        }
+        Ok(Self { namespace, link, container })
+    }
+
+    /// What is yet to be made is made by [`Live::make_container`].
+    fn container(spec: &InstanceSpec, site: &Site) -> Result<Option<Container>> {
+        spec.container.as_ref().map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()
     }
 
     /// That of an instance which has them.
@@ -539,8 +558,7 @@ impl Place {
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
         let link = Link::find(namespace.as_fd(), spec, site.wiring(spec.network_kind)?);
         let link = link.doing(|| format!("finding the link of `{}`", spec.name))?;
-        let container = spec.container.as_ref();
-        let container = container.map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()?;
+        let container = Self::container(spec, site)?;
         Ok(Self { namespace, link, container })
     }
 }

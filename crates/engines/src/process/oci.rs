@@ -73,7 +73,7 @@ impl Config {
             let what = format!("the container's configuration is no JSON object ({error})");
             Blocker::new(what, "`runc spec` writes one")
         })?;
-        if all.get("hooks").is_some_and(|hooks| *hooks != json!({})) {
+        if all.get("hooks").is_some_and(|hooks| ![json!({}), Value::Null].contains(hooks)) {
             let what = "the container has hooks, which would run on one host only";
             return Err(Blocker::new(what, "take them out of its configuration"));
         }
@@ -99,6 +99,17 @@ impl Config {
     /// What of the host it sees, beside its root.
     pub fn binds(&self) -> &[Bind] {
         &self.binds
+    }
+
+    /// Where something is mounted in it.
+    pub fn places(&self) -> Vec<PathBuf> {
+        let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+        let mounts = list(self.all.get("mounts")).into_iter().map(|mount| mount["destination"].clone());
+        let linux = self.all.get("linux");
+        let hidden =
+            ["maskedPaths", "readonlyPaths"].map(|kind| list(linux.and_then(|linux| linux.get(kind))));
+        let all = mounts.chain(hidden.into_iter().flatten());
+        all.filter_map(|place| Some(Path::new(place.as_str()?).components().collect())).collect()
     }
 }
 
@@ -160,7 +171,7 @@ impl Wanted<'_> {
         linux.insert("namespaces".into(), own.into_iter().chain([network]).collect());
         linux.insert("cgroupsPath".into(), self.cgroup.into());
         if let Some(Value::Array(mounts)) = all.get_mut("mounts") {
-            let ours = self.support.binds_beside(&self.config.binds).into_iter();
+            let ours = self.support.binds_beside(&self.config).into_iter();
             mounts.extend(ours.map(|Bind { source, destination }| {
                 let options = ["bind", "ro", "nosuid", "rprivate"];
                 json!({ "type": "bind", "source": source, "destination": destination, "options": options })
@@ -176,6 +187,7 @@ impl Wanted<'_> {
         process.insert("cwd".into(), "/".into());
         let arguments = self.support.init(self.init).into_iter().chain(init::arguments(self.spec));
         process.insert("args".into(), arguments.collect());
+        self.let_init_change_user(process);
         let environment = init::shield(&self.spec.environment).map(|(name, value)| format!("{name}={value}"));
         process.insert("env".into(), environment.collect());
         let ResourceLimit { soft, hard, .. } = self.descriptors;
@@ -185,6 +197,25 @@ impl Wanted<'_> {
             && !limits.iter().any(|limit| limit["type"] == "RLIMIT_NOFILE")
         {
             limits.push(descriptors);
+        }
+    }
+}
+
+impl Wanted<'_> {
+    /// Init becomes the command's user, who has none of these capabilities then unless it is root.
+    fn let_init_change_user(&self, process: &mut Map<String, Value>) {
+        let InstanceSpec { user, group, groups, .. } = self.spec;
+        if *user == 0 && *group == 0 && groups.is_empty() {
+            return;
+        }
+        let capabilities = object(process, "capabilities");
+        for set in ["bounding", "effective", "permitted"] {
+            let set = capabilities.entry(set).or_insert_with(|| json!([]));
+            if let Value::Array(set) = set {
+                let missing = ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"].map(Value::from);
+                let missing = missing.into_iter().filter(|one| !set.contains(one)).collect::<Vec<_>>();
+                set.extend(missing);
+            }
         }
     }
 }

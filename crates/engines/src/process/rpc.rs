@@ -1,6 +1,7 @@
 //! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -111,7 +112,13 @@ impl Request {
         let name = bind.destination.as_os_str().as_bytes();
         let mut map = Message::default();
         map.bytes(1, name);
-        map.bytes(2, if self == Self::Restore { bind.source.as_os_str().as_bytes() } else { name });
+        if self == Self::Restore {
+            // CRIU does not follow a symbolic link there, as the runtime does.
+            let source = fs::canonicalize(&bind.source).unwrap_or_else(|_| bind.source.clone());
+            map.bytes(2, source.as_os_str().as_bytes());
+        } else {
+            map.bytes(2, name);
+        }
         map
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::check::range_and_path;
-use super::oci::Bind;
+use super::oci::{Bind, Config};
 
 /// Where it is in a container.
 pub const FOLDER: &str = "/.transhume";
@@ -52,7 +52,7 @@ impl Support {
     }
 
     /// What is mounted beside the user's own.
-    pub fn binds_beside(&self, own: &[Bind]) -> Vec<Bind> {
+    pub fn binds_beside(&self, config: &Config) -> Vec<Bind> {
         let bind = |source: &Path, destination: &str| Bind {
             source: source.to_owned(),
             destination: destination.into(),
@@ -63,7 +63,8 @@ impl Support {
         let devices = devices.is_dir().then(|| bind(devices, DEVICES));
         let hosts = self.hosts.as_deref().map(|file| bind(file, HOSTS));
         let ours = always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts);
-        ours.filter(|ours| own.iter().all(|own| own.destination != ours.destination)).collect()
+        let taken = config.places();
+        ours.filter(|ours| !taken.contains(&ours.destination)).collect()
     }
 
     /// `command`, of which the program is the first word, as it is run in a container.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,7 +21,7 @@ fn host(lab: &Lab, name: &str) -> Host {
     lab.host_with(name, |config| {
         let folder = containers_of(config);
         config.containers =
-            Some(ContainerConfig { runtime: "runc".into(), folder, libraries: None, hosts: None });
+            Some(ContainerConfig { runtime: Some("runc".into()), folder, libraries: None, hosts: None });
     })
 }
 
@@ -31,7 +32,8 @@ fn containers_of(config: &Config) -> PathBuf {
 /// In a container with the machine's own files, and a folder that it shares with the host.
 fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
     let mount = |place: &str, kind: &str| json!({ "destination": place, "type": kind, "source": kind });
-    let bind = |path: &Path| json!({ "destination": path, "source": path, "options": ["bind"] });
+    let bind =
+        |path: &Path, source: &Path| json!({ "destination": path, "source": source, "options": ["bind"] });
     let capabilities = json!(["CAP_SETGID", "CAP_SETUID", "CAP_KILL", "CAP_DAC_OVERRIDE"]);
     let config = json!({
         "process": { "capabilities": {
@@ -39,7 +41,7 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
         } },
         "mounts": [
             mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/dev/pts", "devpts"),
-            mount("/dev/shm", "tmpfs"), mount("/sys", "sysfs"), bind(&lab::examples()), bind(shared),
+            mount("/dev/shm", "tmpfs"), mount("/sys", "sysfs"), bind(&lab::examples(), &lab::examples()), bind(shared, &link_to(shared)),
         ],
         "linux": { "resources": { "pids": { "limit": PROCESSES.parse::<u32>().unwrap() } } },
     });
@@ -47,9 +49,15 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
     InstanceSpec { container: Some(container), ..spec }
 }
 
+/// By which the host knows it.
+fn link_to(shared: &Path) -> PathBuf {
+    shared.with_extension("link")
+}
+
 fn shared(lab: &Lab) -> PathBuf {
     let folder = lab.folder().join("shared");
     fs::create_dir(&folder).unwrap();
+    symlink(&folder, link_to(&folder)).unwrap();
     folder
 }
 
@@ -123,7 +131,7 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     };
     assert_eq!(lacks(&b), [""; 0]);
     assert!(lacks(&bare)[0].contains("no OCI runtime"));
-    let elsewhere = shared.with_extension("elsewhere");
+    let (shared, elsewhere) = (link_to(&shared), shared.with_extension("elsewhere"));
     fs::rename(&shared, &elsewhere).unwrap();
     assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));
     let refused = b.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
@@ -181,7 +189,8 @@ fn a_container_survives_a_killed_dump() {
 fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
     let lab = Lab::new();
     let (a, mut b) = (host(&lab, "a"), host(&lab, "b"));
-    let spec = contained(workload("held", 74, &["count", "1000074"]), &shared(&lab));
+    let shared = shared(&lab);
+    let spec = contained(workload("held", 74, &["count", "1000074"]), &shared);
     let mut output = suspended(&spec, &a, &b);
     b.restart();
     let config = &b.config;
@@ -202,6 +211,14 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
     b.restart();
     let recovered = b.call(|engine| engine.recover()).unwrap();
     assert_eq!(recovered.iter().map(|found| found.state).collect::<Vec<_>>(), [State::Prepared]);
+    // A node comes up without what one container needs, and can restore that when it is back.
+    let elsewhere = shared.with_extension("elsewhere");
+    fs::rename(link_to(&shared), &elsewhere).unwrap();
+    b.restart();
+    assert_eq!(b.call(|engine| engine.recover()).unwrap()[0].state, State::Prepared);
+    let refused = b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap_err().to_string();
+    assert!(refused.contains("which `held` mounts, is not on this host"), "{refused}");
+    fs::rename(&elsewhere, link_to(&shared)).unwrap();
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
     b.call(|engine| engine.abort(&spec.name)).unwrap();
     assert!(b.is_empty());
@@ -233,6 +250,6 @@ fn a_host_without_a_runtime_says_so() {
     let a = lab.host("a");
     let spec = contained(workload("bare", 76, &[]), &shared(&lab));
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err();
-    assert!(matches!(refused, Error::Unusable { .. }) && refused.to_string().contains("install runc"));
+    assert!(matches!(refused, Error::Unusable { .. }) && refused.to_string().contains("runs no containers"));
     assert!(a.is_empty());
 }

@@ -81,7 +81,7 @@ impl Arguments {
             bridge: self.bridge,
             overlay: Some(Arc::new(nics.clone())),
             init: init_command()?,
-            containers: containers(self.runtime, &self.state),
+            containers: Some(containers(self.runtime, &self.state)),
         };
         let engine = ProcessEngine::new(config).map_err(|error| Failure::new(error.to_string(), ""))?;
         node::run(NodeOptions {
@@ -124,14 +124,17 @@ fn init_command() -> Result<Vec<OsString>> {
 }
 
 /// With the first runtime that is there, unless one is given. Without the libraries programs in containers find no RDMA device.
-fn containers(given: Option<PathBuf>, state: &Path) -> Option<ContainerConfig> {
+fn containers(given: Option<PathBuf>, state: &Path) -> ContainerConfig {
     const KNOWN: [&str; 2] = ["runc", "crun"];
     let folders = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = env::split_paths(&folders).collect();
     let in_path = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
-    let runtime = given.or_else(|| KNOWN.into_iter().find_map(in_path))?;
-    let (folder, hosts) = (state.join("containers"), Some(state.join(node::HOSTS)));
-    Some(ContainerConfig { runtime, folder, libraries: library::folder().ok(), hosts })
+    ContainerConfig {
+        runtime: given.or_else(|| KNOWN.into_iter().find_map(in_path)),
+        folder: state.join("containers"),
+        libraries: library::folder().ok(),
+        hosts: Some(state.join(node::HOSTS)),
+    }
 }
 
 /// Where `scripts/criu.sh` puts what it gets, unless an installed CRIU is new enough.

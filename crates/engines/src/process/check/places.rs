@@ -57,7 +57,7 @@ impl Findings<'_> {
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
         let (rootfs, written) = (places.container.rootfs().to_owned(), places.container.written());
-        let binds: Vec<Bind> = places.container.binds().to_vec();
+        let binds: Vec<Bind> = places.container.own().to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
         self.memory += written + kept;
         self.need_on_host(&rootfs);

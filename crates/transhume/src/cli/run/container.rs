@@ -110,7 +110,9 @@ impl Options {
             None => (number("uid").unwrap_or(0), number("gid").unwrap_or(0)),
         };
         let groups = process["user"]["additionalGids"].as_array();
-        let groups = groups.into_iter().flatten().filter_map(|group| group.as_u64()?.try_into().ok());
+        // Another user has none of the bundle's.
+        let groups = groups.filter(|_| self.user.is_none()).into_iter().flatten();
+        let groups = groups.filter_map(|group| group.as_u64()?.try_into().ok());
         let container =
             api::Container { rootfs, user, group, groups: groups.collect(), config: config.to_string() };
         Ok(Some(Program {
