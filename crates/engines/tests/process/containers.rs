@@ -1,15 +1,13 @@
 //! Containers: a move carries what is theirs, and finds the rest on the other host.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use engines::{Config, Container, ContainerConfig, Error, InstanceSpec, State, Watch};
 use serde_json::{Value, json};
 
-use crate::faults::{runs, suspended};
+use crate::faults::{hold, runs, suspended};
 use crate::lab::{
     self, Host, Lab, Node, Output, parent_of, process_of, relocate, suspend_and_kill, workload,
 };
@@ -193,19 +191,7 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
     let spec = contained(workload("held", 74, &["count", "1000074"]), &shared);
     let mut output = suspended(&spec, &a, &b);
     b.restart();
-    let config = &b.config;
-    let mut holder = b.call(|_| {
-        Command::new(lab::examples().join("holder"))
-            .args([&config.criu, &config.state, &config.images[0]])
-            .args([&config.bridge, spec.name.as_str(), "runc"])
-            .arg(containers_of(config))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let mut line = String::new();
-    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "held\n");
+    let mut holder = hold(&b, &spec);
     holder.kill().unwrap();
     holder.wait().unwrap();
     b.restart();

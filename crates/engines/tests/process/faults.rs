@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use engines::{Error, InstanceSpec, State, Watch};
@@ -29,6 +30,25 @@ pub fn runs(listener: OwnedFd, output: &mut Output) -> Node {
     node.read(output, |output| output.lines() > before + 20);
     output.assert_counts();
     node
+}
+
+/// A node of this host that holds the restored instance, and can be killed.
+pub fn hold(host: &Host, spec: &InstanceSpec) -> Child {
+    let config = &host.config;
+    let containers = config.containers.as_ref().map_or(Path::new("/none"), |found| &found.folder);
+    let mut holder = host.call(|_| {
+        Command::new(lab::examples().join("holder"))
+            .args([&config.criu, &config.state, &config.images[0]])
+            .args([&config.bridge, spec.name.as_str(), "runc"])
+            .arg(containers)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    holder
 }
 
 /// CRIU has it end with `EINTR`, also where it was begun.
@@ -72,18 +92,7 @@ fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
     let spec = workload("orphan", 22, &["count", "1000022"]);
     let mut output = suspended(&spec, &a, &b);
     b.restart();
-    let config = &b.config;
-    let mut holder = b.call(|_| {
-        Command::new(lab::examples().join("holder"))
-            .args([&config.criu, &config.state, &config.images[0]])
-            .args([&config.bridge, spec.name.as_str(), "runc", "/none"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let mut line = String::new();
-    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "held\n");
+    let mut holder = hold(&b, &spec);
     let source = a.network_of(&spec.name);
     assert!(!lab::copies(&spec, &source).is_empty());
     holder.kill().unwrap();
