@@ -469,17 +469,10 @@ impl Live {
             (State::Held | State::Prepared, _) => State::Prepared,
             (State::Running | State::Stopped | State::Ended, _) => State::Ended,
         };
-        let place = match (&first, state) {
+        let Place { namespace, link, container } = match (&first, state) {
             (Some(task), State::Running | State::Stopped) => Place::find(task, &record.spec, site)?,
-            (Some(task), _) => {
-                // Its container's root is mounted.
-                let _gone = task.signal(libc::SIGKILL);
-                task.ended_within(KILLED);
-                Place::make(&record.spec, site)?
-            }
             _ => Place::make(&record.spec, site)?,
         };
-        let Place { namespace, link, container } = place;
         record.first = first.as_ref().map(Task::id);
         (record.state, record.releasing) = (state, false);
         let mut live = Self { record, namespace, link, container, first, criu: None, turn: None };
