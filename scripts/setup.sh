@@ -23,7 +23,10 @@ readonly more_packages=(
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
     dnsmasq-base udhcpc
     runc hpcc
+    iperf3 openssh-client
 )
+# Services that tests start in containers, and by which names systemd would start them on this machine.
+readonly services=(openssh-server:ssh redis-server:redis-server)
 # What measures the overlay, and its peers, which the tests do not need.
 readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
 
@@ -74,6 +77,17 @@ install_packages() {
     [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
 }
 
+# Nobody has asked for services on this machine. Those that are there already stay as they are.
+mask_missing_services() {
+    local service
+    for service in "${services[@]}"; do
+        is_installed "${service%:*}" && continue
+        quietly as_root mkdir -p /etc/systemd/system
+        quietly as_root ln -sf /dev/null "/etc/systemd/system/${service#*:}.service"
+        printf 'setup: %s will not run here before `systemctl unmask %s`\n' "${service%:*}" "${service#*:}"
+    done
+}
+
 # The benchmark names who is missing, and measures the others: each of these is tried alone.
 install_peers() {
     local package
@@ -121,7 +135,10 @@ install_rust() {
 }
 
 case ${1:-} in
-    '') packages+=("${more_packages[@]}") ;;
+    '')
+        mask_missing_services
+        packages+=("${more_packages[@]}" "${services[@]%:*}")
+        ;;
     demo) ;;
     bench-net)
         install_peers

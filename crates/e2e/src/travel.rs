@@ -144,7 +144,7 @@ pub fn with_enough(work: u32, mut attempt: impl FnMut(u32, u32) -> Result<bool>)
             return Ok(());
         }
     }
-    bail!("it ends before it has moved {MOVES} times")
+    bail!("its work ends before all moves are made")
 }
 
 fn filled(command: &[&str], work: &str, address: &str) -> Vec<String> {
