@@ -2,15 +2,24 @@
 
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use crate::program::Program;
 use crate::testlab::TestLab;
+
+/// How long ranks may take for some turns, a move included.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The group of all containers.
 pub const GROUP: &str = "job";
+
+/// See [`Job::checks`].
+const CHECKS: &str = "checks.py";
 
 /// Where the containers see [`Job::folder`].
 const SHARED: &str = "/job";
@@ -32,7 +41,9 @@ impl Job {
         let folder = env::temp_dir().join(format!("transhume-job-{}-{}", process::id(), lab.name()));
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let job = Self { folder, ranks: hosts.len() };
-        fs::copy(Path::new(EXAMPLE).join("ring.py"), job.folder.join("ring.py"))?;
+        for program in ["ring.py", CHECKS] {
+            fs::copy(Path::new(EXAMPLE).join(program), job.folder.join(program))?;
+        }
         let volume = format!("{}:{SHARED}", job.folder.display());
         for (number, host) in (1..).zip(hosts) {
             let name = format!("rank{number}");
@@ -44,7 +55,7 @@ impl Job {
         Ok(job)
     }
 
-    /// What all containers share, as this machine sees it. The ring of ranks lies in there.
+    /// What all containers share, as this machine sees it. The programs of the example lie in there.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -59,20 +70,56 @@ impl Job {
         command.args(["--host", &hosts.join(","), "--wdir", SHARED]);
         // There are more ranks than processors.
         command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
-        command.args(["--mca", "pml", "ucx", "-x", "UCX_TLS"]).args(program);
+        // Debian's settings would have none of UCX.
+        command.args(["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", "UCX_TLS"]).args(program);
         command.env("UCX_TLS", "rc_verbs,ud_verbs:aux,self");
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.env("TRANSHUME", format!("{} --lab {}", lab.program().display(), lab.name()));
         command
     }
 
+    /// The same for a program in Python that lies in the folder.
+    fn python(&self, lab: &TestLab, program: &[&str]) -> Command {
+        // Debian's own Python: its modules are there.
+        let python = ["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False"];
+        self.mpirun(lab, &[&python[..], program].concat())
+    }
+
     /// The same for the ring of ranks, in which each checks what it gets.
     #[must_use]
     pub fn ring(&self, lab: &TestLab, turns: u32) -> Command {
-        // Debian's own Python: its modules are there.
-        let python = ["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False", "ring.py"];
-        self.mpirun(lab, &[&python[..], &[&turns.to_string()]].concat())
+        self.python(lab, &["ring.py", &turns.to_string()])
     }
+
+    /// The same for collectives, one-sided access and a shared file, of which each rank checks every result. The command writes a
+    /// line that begins with `turn` for each time that all have agreed, until [`Job::enough`].
+    #[must_use]
+    pub fn checks(&self, lab: &TestLab) -> Command {
+        self.python(lab, &[CHECKS])
+    }
+
+    /// Ends what [`Job::checks`] has begun.
+    ///
+    /// # Errors
+    /// If the folder cannot be written to.
+    pub fn enough(&self) -> io::Result<()> {
+        fs::write(self.folder.join("enough"), "")
+    }
+}
+
+/// Waits until the ranks of [`Job::checks`] have agreed some times more.
+///
+/// # Errors
+/// If they have not within two minutes, or the command has ended.
+pub fn agree_again(lab: &TestLab, ranks: &mut Program) -> Result<()> {
+    const TURNS: u32 = 4;
+    ranks.take_lines();
+    let mut turns = 0;
+    let turn = |line: &str| {
+        turns += u32::from(line.starts_with("turn"));
+        (turns > TURNS).then_some(())
+    };
+    ranks.wait_for(LIMIT, turn).with_context(|| lab.logs())
 }
 
 impl Drop for Job {

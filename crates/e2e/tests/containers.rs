@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use api::{MoveReport, Outcome};
-use e2e::job::{GROUP, Job};
+use e2e::job::{GROUP, Job, agree_again};
 use e2e::mpi;
 use e2e::program::{Ended, Program};
 use e2e::testlab::TestLab;
@@ -41,6 +41,30 @@ fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
     lab.transhume(&["undrain", "h1"])?.success()?;
     let lines = ring.end(LIMIT)?.success()?.lines;
     ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{lines:?}");
+    Ok(())
+}
+
+/// Collectives, one-sided access and a shared file, of which every rank checks every result.
+#[test]
+fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    let job = Job::start(&lab, &["h1", "h1", "h2"])?;
+    let mut ranks = Program::start(&mut job.checks(&lab))?;
+    agree_again(&lab, &mut ranks)?;
+    for host in ["h3", "h2", "h1"] {
+        ensure!(lab.move_to("rank1", host)?.outcome == Outcome::Moved);
+        agree_again(&lab, &mut ranks)?;
+    }
+    all_moved(&lab.transhume(&["move", "--group", GROUP, "h2,h3", "--json"])?.success()?, 2)?;
+    agree_again(&lab, &mut ranks)?;
+    lab.transhume(&["drain", "h2", "--json"])?.success()?;
+    ensure!(lab.instances()?.iter().all(|instance| instance.host != "h2"));
+    agree_again(&lab, &mut ranks)?;
+    lab.transhume(&["undrain", "h2"])?.success()?;
+    job.enough()?;
+    let lines = ranks.end(LIMIT)?.success()?.lines;
+    ensure!(lines.last().is_some_and(|line| line.starts_with("3 ranks agree after")), "{lines:?}");
     Ok(())
 }
 
