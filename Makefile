@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Two set-ups at once would wait for each other's lock of apt.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo build test demo bench-verbs bench-move bench-mpi bench-net soak fuzz lint man clean
+.PHONY: help setup setup-demo build test demo bench-verbs bench-move bench-drain bench-mpi bench-net soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -36,6 +36,9 @@ bench-verbs: setup build ## Compare the user-space device with UCX and libfabric
 
 bench-move: setup build ## Measure the blackout of moves against plain CRIU, and of containers against runc
 	@$(SUDO) target/release/bench-move $(BENCH_FLAGS)
+
+bench-drain: setup build ## Measure the blackouts of drains and groups against single moves (some 2 minutes)
+	@$(SUDO) target/release/bench-drain $(BENCH_FLAGS)
 
 bench-mpi: setup build ## Run HPC Challenge in containers, undisturbed and while they move (some 5 minutes)
 	@$(SUDO) target/release/bench-mpi $(BENCH_FLAGS)

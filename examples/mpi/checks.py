@@ -46,8 +46,10 @@ def collectives(turn, length):
 
 def fenced(window, memory, turn, length):
     """Each puts a block into its right neighbour's memory, and gets what its left one's has by then."""
+    # What is sent must be there until the access is over.
+    mine = block(rank, turn, length)
     window.Fence()
-    window.Put(block(rank, turn, length), (rank + 1) % size)
+    window.Put(mine, (rank + 1) % size)
     window.Fence()
     expect(memory[:length], block((rank - 1) % size, turn, length), "put", turn)
     found = numbers([0]) * length
@@ -58,10 +60,10 @@ def fenced(window, memory, turn, length):
 
 def locked(window, turn):
     """All add to one number in rank 0's memory; of those who fetch it while they add, no two see the same."""
-    seen = numbers([0])
+    seen, one, mine = numbers([0]), numbers([1]), numbers([rank])
     window.Lock(0, MPI.LOCK_SHARED)
-    window.Fetch_and_op(numbers([1]), seen, 0, 0, MPI.SUM)
-    window.Accumulate(numbers([rank]), 0, 1, MPI.SUM)
+    window.Fetch_and_op(one, seen, 0, 0, MPI.SUM)
+    window.Accumulate(mine, 0, 1, MPI.SUM)
     window.Unlock(0)
     world.Barrier()
     expect(sorted(world.allgather(seen[0])), list(range(turn * size, (turn + 1) * size)), "fetched", turn)
