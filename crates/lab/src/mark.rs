@@ -23,6 +23,8 @@ pub fn assignment(id: &str) -> String {
 pub struct Marks {
     assignment: Option<String>,
     namespaces: HashSet<(u64, u64)>,
+    /// How the names of its cgroups begin.
+    cgroups: Option<String>,
 }
 
 impl Marks {
@@ -32,7 +34,15 @@ impl Marks {
         Self {
             assignment: lab_id.map(assignment),
             namespaces: namespaces.filter_map(file_identity).collect(),
+            cgroups: None,
         }
+    }
+
+    /// And those in cgroups whose names begin so: what an OCI runtime starts has neither the mark nor a namespace of the lab's at
+    /// first, and is left to itself if the runtime is killed then.
+    #[must_use]
+    pub fn and_in_cgroups(self, prefix: String) -> Self {
+        Self { cgroups: Some(prefix), ..self }
     }
 
     /// The lab's processes, without the caller.
@@ -42,7 +52,13 @@ impl Marks {
     }
 
     fn owns(&self, pid: i32) -> bool {
-        self.is_inside(pid) || self.is_marked(pid)
+        self.is_inside(pid) || self.is_marked(pid) || self.is_in_cgroup(pid)
+    }
+
+    fn is_in_cgroup(&self, pid: i32) -> bool {
+        let Some(prefix) = &self.cgroups else { return false };
+        let cgroups = fs::read_to_string(process::file(pid, "cgroup")).unwrap_or_default();
+        cgroups.lines().any(|line| line.split('/').any(|part| part.starts_with(prefix)))
     }
 
     fn is_inside(&self, pid: i32) -> bool {

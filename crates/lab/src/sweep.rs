@@ -35,7 +35,8 @@ pub fn marks(layout: &Layout) -> Marks {
     let record = Record::read(layout);
     let namespaces = network::namespaces(layout);
     let files: Vec<PathBuf> = namespaces.iter().map(|name| network::namespace_file(name)).collect();
-    Marks::new(record.as_ref().map(|record| record.id.as_str()), files.iter().map(PathBuf::as_path))
+    let id = record.as_ref().map(|record| record.id.as_str());
+    Marks::new(id, files.iter().map(PathBuf::as_path)).and_in_cgroups(cgroup_prefix(layout))
 }
 
 /// Ends the lab's processes and waits for their end. Looks again until none is found, since one
@@ -66,7 +67,7 @@ fn detach_mounts(layout: &Layout) -> Result<()> {
 
 /// Removes the cgroups of containers, in which nothing runs any more.
 fn remove_cgroups(layout: &Layout) -> Result<()> {
-    let prefix = format!("{}-", fabric::cgroup_name(layout.root()));
+    let prefix = cgroup_prefix(layout);
     let mounts = fs::read_to_string("/proc/self/mounts").doing(|| "cannot read /proc/self/mounts".into())?;
     for hierarchy in hierarchies(&mounts) {
         let entries = fs::read_dir(&hierarchy).doing(|| format!("cannot list {}", hierarchy.display()))?;
@@ -77,6 +78,11 @@ fn remove_cgroups(layout: &Layout) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How the names of the lab's cgroups begin. No other lab's do: there is no hyphen in a lab's name.
+fn cgroup_prefix(layout: &Layout) -> String {
+    format!("{}-", fabric::cgroup_name(layout.root()))
 }
 
 /// Where `/proc/self/mounts` has hierarchies of cgroups.
@@ -118,6 +124,8 @@ fn remove(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -133,5 +141,21 @@ mod tests {
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let found: Vec<_> = hierarchies(mounts).collect();
         assert_eq!(found, ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"].map(PathBuf::from));
+    }
+
+    /// As an OCI runtime's that was killed while it made a container.
+    #[test]
+    fn what_has_nothing_but_a_cgroup_of_the_lab_is_ended_with_it() {
+        let layout = Layout::of(&format!("s{:x}", std::process::id()).parse().unwrap());
+        let mut left = Command::new("sleep").arg("60").spawn().unwrap();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let joins = |hierarchy: PathBuf| {
+            let cgroup = hierarchy.join(format!("{}h1-containers-c", cgroup_prefix(&layout)));
+            fs::create_dir(&cgroup).is_ok()
+                && fs::write(cgroup.join("cgroup.procs"), left.id().to_string()).is_ok()
+        };
+        assert!(hierarchies(&mounts).filter(|hierarchy| joins(hierarchy.clone())).count() > 0);
+        sweep(&layout).unwrap();
+        assert!(!left.wait().unwrap().success());
     }
 }
