@@ -9,13 +9,10 @@ use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::link::index_of;
+use super::link::{CARRIER, index_of};
 use super::netlink;
 use crate::instance::{InstanceSpec, Network};
 use crate::wiring::{DEVICE, Wiring};
-
-/// How long the kernel may take to see the carrier of a port.
-const CARRIER: Duration = Duration::from_secs(1);
 
 /// The host's bridge of this name.
 #[derive(Debug)]

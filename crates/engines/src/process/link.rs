@@ -21,8 +21,8 @@ use crate::wiring::{DEVICE, Wiring};
 /// Of `lo`, in each namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// How long the kernel may take to see the carrier of a new link.
-const CARRIER: Duration = Duration::from_secs(1);
+/// How long the kernel may take to see a carrier. It may put that off by a second, and by more while many links come and go.
+pub(super) const CARRIER: Duration = Duration::from_secs(10);
 
 /// A link that exists.
 pub struct Link {
