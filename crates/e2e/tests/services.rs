@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MOVES: usize = 50;
 
 /// For how long the clients work, in seconds of their own, which outlasts the moves where these take their usual time.
-const SECONDS: u32 = 40;
+const SECONDS: u32 = 35;
 
 /// What the clients have done.
 #[derive(Debug, Deserialize)]
