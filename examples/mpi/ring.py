@@ -24,6 +24,8 @@ for turn in range(turns):
     assert received == block(left, turn, length), (turn, length, received[:100])
     if turn % 100 == 0:
         assert world.allreduce(rank) == size * (size - 1) // 2
+        if rank == 0:
+            print(f"{turn} turns", flush=True)
 blocks = world.allreduce(turns)
 if rank == 0:
     print(f"{size} ranks passed {blocks} blocks on, each as it was sent")

@@ -358,7 +358,7 @@ pub fn record(bytes: &[u8]) {
 #[must_use]
 pub fn record_seeds() -> Vec<Vec<u8>> {
     let host = |name: &str| HostName::new(name).expect("a host's name");
-    let role = moves::entry::Role::Source { id: MoveId(4), destination: host("h2") };
+    let role = moves::entry::Role::Source { id: MoveId(4), destination: host("h2").into() };
     let NodeRecord::Set { entry, .. } =
         (NodeRecord::Set { vid: vid(), entry: NodeEntry { epoch: Epoch(2), role } })
     else {
@@ -366,8 +366,8 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     };
     let moved = MoveRecord {
         vid: vid(),
-        source: host("h1"),
-        destination: host("h2"),
+        source: host("h1").into(),
+        destination: host("h2").into(),
         epoch: Epoch(1),
         dry_run: false,
         stage: moves::journal::Stage::Began,

@@ -37,8 +37,8 @@ pub use report::{
     Stayed,
 };
 pub use request::{
-    Container, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance, MoveGroupRequest,
-    MoveRequest, Request, RunRequest, State,
+    CheckpointRequest, Container, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance,
+    MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
 };
 
 use fabric::attach::OutputStream;

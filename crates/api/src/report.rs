@@ -61,7 +61,9 @@ pub struct MoveReport {
 pub enum Outcome {
     /// The instance runs at the destination.
     Moved,
-    /// The instance runs on at the source.
+    /// The instance is saved in a checkpoint, and runs on at the source.
+    Saved,
+    /// The instance runs on at the source, or, if it was to be restored, nowhere.
     RolledBack(Failure),
     /// The instance has ended at the source, or is being ended there.
     Ended(Failure),

@@ -24,6 +24,10 @@ pub enum Request {
     },
     /// Moves the instances of a group, together, and follows the moves.
     MoveGroup(MoveGroupRequest),
+    /// Saves the instances of a group in one state, and lets them run on.
+    Checkpoint(CheckpointRequest),
+    /// Restores all instances of a checkpoint, or none.
+    Restore(RestoreRequest),
     /// Moves all instances away from a host, on which nothing is started from then on, and follows the moves.
     Drain(DrainRequest),
     /// Lets instances be started on a host again. A drain of it that is under way ends.
@@ -119,6 +123,25 @@ pub struct Container {
     pub group: u32,
     /// Further groups.
     pub groups: Vec<u32>,
+}
+
+/// A checkpoint of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRequest {
+    /// The group.
+    pub group: String,
+    /// Where it is to be, an absolute path: on the hosts of the members, and on the coordinator's.
+    pub directory: String,
+}
+
+/// A restore of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreRequest {
+    /// Where the checkpoint is, an absolute path: on the hosts to which its members go, and on the coordinator's.
+    pub directory: String,
+    /// The hosts to which they go; all, if none is named.
+    #[serde(default)]
+    pub hosts: Vec<String>,
 }
 
 /// A command to be run in an instance that runs.
@@ -232,6 +255,10 @@ pub enum State {
         /// The host to which it goes.
         to: String,
     },
+    /// It is being saved in a checkpoint.
+    Saving,
+    /// It is being restored from a checkpoint.
+    Restoring,
     /// Its move is given up, and its host has not yet let it run again.
     RollingBack,
     /// Its command has ended.

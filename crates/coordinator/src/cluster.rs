@@ -20,6 +20,7 @@ use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::admission::Admission;
+use crate::checkpoint::Checkpoints;
 use crate::drain::Drains;
 use crate::ending::Ending;
 use crate::exec::Sessions;
@@ -58,6 +59,7 @@ pub struct Inner {
     /// Commands that clients have started in instances, and wait for.
     pub sessions: Sessions,
     pub drains: Drains,
+    pub checkpoints: Checkpoints,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
     /// Every host that has ever been connected since the coordinator began.
@@ -135,6 +137,7 @@ impl Cluster {
             devices,
             sessions: Sessions::default(),
             drains,
+            checkpoints: Checkpoints::new(),
             wishes: Wishes::default(),
             hosts: BTreeMap::new(),
             follows,
@@ -262,6 +265,8 @@ impl Cluster {
                 inner.ends(*vid);
             }
             Record::MovesCommitted { ids } => ids.iter().for_each(|id| inner.committed(*id, began.elapsed())),
+            Record::MovesSaved { ids } => inner.are_saved(ids),
+            Record::MoveRolledBack { id, .. } => inner.is_not_saved(*id),
             _ => {}
         }
     }
@@ -363,8 +368,7 @@ impl Inner {
     /// Takes a measurement from a node that has part in the move.
     pub fn measured(&mut self, from: &HostName, id: MoveId, measurement: Measurement) {
         let takes_part = self.machine.image().moves.get(&id);
-        let takes_part =
-            takes_part.is_some_and(|record| record.source == *from || record.destination == *from);
+        let takes_part = takes_part.is_some_and(|record| record.hosts().any(|host| host == from));
         if let Some(follow) = self.follows.get_mut(&id).filter(|_| takes_part) {
             follow.measured(measurement);
         }

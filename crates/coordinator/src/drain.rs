@@ -369,7 +369,7 @@ impl Drain {
 /// How many instances are on their way to `host`. Those whose moves are committed are there.
 fn coming(inner: &Inner, host: &HostName) -> u32 {
     let is_coming =
-        |record: &MoveRecord| record.destination == *host && record.stage == Stage::Began && !record.dry_run;
+        |record: &MoveRecord| record.destination.is(host) && record.stage == Stage::Began && !record.dry_run;
     inner.machine.moves().filter(|view| is_coming(view.record)).count() as u32
 }
 
@@ -382,7 +382,7 @@ fn is_free(inner: &Inner, vid: Vid) -> bool {
 
 fn failure_of(report: &MoveReport) -> Option<Failure> {
     match &report.outcome {
-        Outcome::Moved => None,
+        Outcome::Moved | Outcome::Saved => None,
         Outcome::RolledBack(why) | Outcome::Ended(why) => Some(why.clone()),
     }
 }

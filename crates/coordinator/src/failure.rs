@@ -157,6 +157,13 @@ pub fn no_group(group: &str) -> Failure {
     )
 }
 
+pub fn only_root_checkpoints() -> Failure {
+    Failure::new(
+        "only root may save instances and restore them: their memory is in files then",
+        "run this with sudo",
+    )
+}
+
 pub fn no_destination() -> Failure {
     Failure::new("no host is named to which the group is to go", "name one, or several: `h2,h3`")
 }

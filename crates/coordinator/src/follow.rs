@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 use fabric::Vid;
-use moves::HostName;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
+use moves::{HostName, Side};
 use rpc::wire::Measurement;
 use tokio::sync::mpsc;
 
@@ -14,6 +14,24 @@ use crate::failure::from_reason;
 
 /// The shortest time between two words to the user that a move waits.
 const SAID_AGAIN: Duration = Duration::from_secs(4);
+
+/// What a move is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    Move,
+    Save,
+    Restore,
+}
+
+impl Errand {
+    fn of(record: &MoveRecord) -> Self {
+        match (&record.source, &record.destination) {
+            (Side::Host(_), Side::Host(_)) => Self::Move,
+            (_, Side::Images(_)) => Self::Save,
+            (Side::Images(_), _) => Self::Restore,
+        }
+    }
+}
 
 /// What a move's user hears.
 pub type Events = mpsc::UnboundedReceiver<Event>;
@@ -23,6 +41,7 @@ pub struct Follow {
     /// Nobody until a user comes back, if the coordinator was restarted.
     events: Vec<mpsc::UnboundedSender<Event>>,
     vid: Vid,
+    errand: Errand,
     /// The instance has ended, or is to end as soon as the move is over.
     ends: bool,
     began: Instant,
@@ -41,13 +60,14 @@ impl Follow {
     pub fn new(name: &str, record: &MoveRecord) -> Self {
         let phase = match record.stage {
             Stage::Began => progress::Phase::Prepare,
-            Stage::Committed => progress::Phase::Resume,
+            Stage::Committed | Stage::Saved => progress::Phase::Resume,
             Stage::Confirmed => progress::Phase::Destroy,
             Stage::RolledBack { .. } => progress::Phase::RollBack,
         };
         Self {
             events: Vec::new(),
             vid: record.vid,
+            errand: Errand::of(record),
             ends: false,
             began: Instant::now(),
             report: report(name, record),
@@ -160,6 +180,17 @@ impl Follow {
     fn outlook(&self) -> String {
         let MoveReport { name, from, to, .. } = &self.report;
         let then = if self.ends { "is ended" } else { "runs on" };
+        match self.errand {
+            Errand::Move => {}
+            Errand::Save if self.phase == progress::Phase::Resume => {
+                return format!("{name} is saved, and {then} at {from} as soon as {from} answers");
+            }
+            Errand::Save => return format!("if that lasts, nothing is saved and {name} {then} at {from}"),
+            Errand::Restore if self.phase == progress::Phase::Resume => {
+                return format!("all are restored, and {name} {then} at {to} as soon as {to} answers");
+            }
+            Errand::Restore => return "if that lasts, nothing is restored".into(),
+        }
         match self.phase {
             progress::Phase::Prepare => format!("{name} runs at {from} meanwhile"),
             progress::Phase::Suspend | progress::Phase::Transfer | progress::Phase::Restore => {
@@ -181,6 +212,7 @@ impl Follow {
                 return Event::Checked { obstacles: obstacles(&reasons) };
             }
             progress::Outcome::Moved => {}
+            progress::Outcome::Saved => self.report.outcome = Outcome::Saved,
             progress::Outcome::RolledBack { reasons } if self.ends => {
                 // What would help the move does not help who has ended the instance.
                 let why = all_in_one(&obstacles(&reasons)).message;
@@ -240,6 +272,7 @@ pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
     let (epoch, outcome) = match &record.stage {
         Stage::Began => (record.epoch, Outcome::Moved),
         Stage::Committed | Stage::Confirmed => (record.epoch.next(), Outcome::Moved),
+        Stage::Saved => (record.epoch, Outcome::Saved),
         Stage::RolledBack { reasons } => (record.epoch, rolled_back(reasons)),
     };
     MoveReport {
@@ -318,7 +351,7 @@ mod tests {
 
     fn record(stage: Stage) -> MoveRecord {
         let host = |name| HostName::new(name).unwrap();
-        let (source, destination) = (host("h1"), host("h2"));
+        let (source, destination) = (host("h1").into(), host("h2").into());
         let vid = Vid::new(1).unwrap();
         MoveRecord { vid, source, destination, epoch: Epoch(2), dry_run: false, stage }
     }

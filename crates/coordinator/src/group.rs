@@ -7,7 +7,8 @@ use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
 use moves::coordinator::Refusal;
 use moves::{HostName, MoveId};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
@@ -27,12 +28,8 @@ struct Member {
 /// # Errors
 /// If the client cannot be told.
 pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Client) -> io::Result<()> {
-    let names = names(&cluster.lock(), &request.group);
-    for name in names {
-        tokio::select! {
-            () = moving::wait_for_start(cluster, &name) => {}
-            () = client.gone() => return Ok(()),
-        }
+    if !wait_for_starts(cluster, &request.group, client).await {
+        return Ok(());
     }
     if request.dry_run {
         let plan = check(cluster, request).await;
@@ -45,25 +42,55 @@ pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Cl
     }
 }
 
-async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io::Result<()> {
+/// Waits until the members of `group` run that are being started; `false` if the client goes away.
+pub async fn wait_for_starts(cluster: &Cluster, group: &str, client: &mut Client) -> bool {
+    let names = names(&cluster.lock(), group);
+    for name in names {
+        tokio::select! {
+            () = moving::wait_for_start(cluster, &name) => {}
+            () = client.gone() => return false,
+        }
+    }
+    true
+}
+
+/// Tells the client how moves go on that are made together.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io::Result<()> {
     let (moves, events): (Vec<_>, Vec<_>) = moves.into_iter().unzip();
     client.say(&Event::GroupBegun { moves }).await?;
     let (user, mut waiting) = mpsc::unbounded_channel();
-    let follow = |events| {
-        let user = user.clone();
-        tokio::spawn(async move { moving::last_of(events, &user).await })
-    };
-    let moves: Vec<_> = events.into_iter().map(follow).collect();
+    let ends = ends_of(events, &user);
     drop(user);
     while let Some(event) = waiting.recv().await {
         client.say(&event).await?;
     }
-    for over in moves {
-        if let Ok(Some(Event::Moved(report))) = over.await {
-            client.say(&Event::MoveOver(report)).await?;
-        }
+    for report in reports(ends).await {
+        client.say(&report).await?;
     }
     client.say(&Event::Done).await
+}
+
+/// How moves end. For which hosts they wait is told to `user` meanwhile.
+pub fn ends_of(moves: Vec<Events>, user: &UnboundedSender<Event>) -> Vec<JoinHandle<Option<Event>>> {
+    let follow = |events| {
+        let user = user.clone();
+        tokio::spawn(async move { moving::last_of(events, &user).await })
+    };
+    moves.into_iter().map(follow).collect()
+}
+
+/// The reports of moves that end.
+pub async fn reports(ends: Vec<JoinHandle<Option<Event>>>) -> Vec<Event> {
+    let mut reports = Vec::new();
+    for end in ends {
+        if let Ok(Some(Event::Moved(report))) = end.await {
+            reports.push(Event::MoveOver(report));
+        }
+    }
+    reports
 }
 
 fn begin(
@@ -84,7 +111,8 @@ fn begin(
         return Ok(Vec::new());
     }
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    let destinations: BTreeMap<_, _> = members.iter().map(|member| (member.vid, member.to.clone())).collect();
+    let destinations: BTreeMap<_, _> =
+        members.iter().map(|member| (member.vid, member.to.clone().into())).collect();
     let (ids, outputs) =
         inner.machine.begin_together(destinations, cluster.now()).map_err(|(vid, refusal)| {
             let name = members.iter().find(|member| member.vid == vid).map(|member| member.name.as_str());
@@ -96,7 +124,7 @@ fn begin(
 }
 
 /// What happens in a move that has just begun.
-fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
+pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
     let image = inner.machine.image();
     let record = image.moves.get(&id)?;
     let name = image.instances.get(&record.vid)?.name.clone();
@@ -122,7 +150,7 @@ fn names(inner: &Inner, group: &str) -> Vec<String> {
 }
 
 /// The instances of `group` and their hosts, in the order of names.
-fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
+pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
     let all = inner.machine.image().instances.iter();
     let of_group = all.filter(|(_, instance)| instance.group.as_deref() == Some(group));
     let mut members: Vec<_> =

@@ -8,9 +8,9 @@ use api::{DEFAULT_MTU, Event, Failure, RunRequest, State};
 use engines::{Container, InstanceName, InstanceSpec, Network};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
-use moves::HostName;
 use moves::journal::{Exit, Instance};
 use moves::progress::Phase;
+use moves::{HostName, Side};
 use rpc::frame;
 use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
@@ -93,18 +93,23 @@ pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
 }
 
 fn emptiest_host(inner: &Inner, kind: NetworkKind) -> Result<HostName, Failure> {
-    let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
-    let usable = inner.nodes.iter().filter(|(host, node)| is_usable(host, node)).map(|(host, _)| host);
     // One that can only be refused is the last.
     let rank =
         |host: &HostName| (inner.check_network(host, kind).is_err(), instances_on(inner, host), host.clone());
-    let least = usable.min_by_key(|host| rank(host));
-    least.cloned().ok_or_else(|| {
-        Failure::new(
-            "no host that runs instances, and is not drained, is connected to the coordinator",
-            "start `transhume node` on one, or `transhume lab up`; `transhume hosts` shows which are drained",
-        )
-    })
+    usable_hosts(inner).min_by_key(|host| rank(host)).cloned().ok_or_else(no_usable_host)
+}
+
+/// The hosts that are connected, run instances, and are not drained.
+pub fn usable_hosts(inner: &Inner) -> impl Iterator<Item = &HostName> {
+    let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
+    inner.nodes.iter().filter(move |(host, node)| is_usable(host, node)).map(|(host, _)| host)
+}
+
+pub fn no_usable_host() -> Failure {
+    Failure::new(
+        "no host that runs instances, and is not drained, is connected to the coordinator",
+        "start `transhume node` on one, or `transhume lab up`; `transhume hosts` shows which are drained",
+    )
 }
 
 /// How many instances a host has.
@@ -188,7 +193,11 @@ pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
     let moving = moves.find(|view| view.record.vid == vid && view.is_under_way && !view.record.dry_run);
     let state = match moving {
         Some(view) if view.phase == Phase::RollBack => State::RollingBack,
-        Some(view) => State::Moving { to: view.record.destination.to_string() },
+        Some(view) => match (&view.record.source, &view.record.destination) {
+            (_, Side::Images(_)) => State::Saving,
+            (Side::Images(_), _) => State::Restoring,
+            (_, Side::Host(host)) => State::Moving { to: host.to_string() },
+        },
         _ if inner.starting.contains(&vid) => State::Starting,
         _ => State::Running,
     };

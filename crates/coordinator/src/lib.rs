@@ -8,8 +8,8 @@
 //!
 //! * [`cluster`]: feeds the state machine of the moves and does what it says.
 //! * [`nodes`]: the nodes' connections.
-//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`ending`], [`output`], [`exec`]: what it
-//!   can ask for.
+//! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
+//!   [`output`], [`exec`]: what it can ask for.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
 //! * [`session`]: a command that is run in an instance, without IO.
@@ -19,6 +19,7 @@
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
 
 mod admission;
+mod checkpoint;
 mod cluster;
 mod directory;
 mod drain;
@@ -34,6 +35,7 @@ mod network;
 mod nodes;
 mod output;
 mod requests;
+mod restore;
 mod server;
 mod session;
 

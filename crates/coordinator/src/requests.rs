@@ -10,7 +10,7 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{drain, ending, exec, failure, group, instances, moving, network, output};
+use crate::{checkpoint, drain, ending, exec, failure, group, instances, moving, network, output, restore};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -34,6 +34,8 @@ pub async fn fulfil(
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
         Request::MoveGroup(request) => return group::make(cluster, &request, client).await,
+        Request::Checkpoint(request) => return checkpoint::make(cluster, request, user, client).await,
+        Request::Restore(request) => return restore::make(cluster, request, user, client).await,
         Request::Drain(request) => return drain::make(cluster, request, client).await,
         Request::Undrain { host } => drain::undo(cluster, &host),
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,

@@ -53,7 +53,7 @@ fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Resul
     let after = lab.settled(CLIENT)?;
     let expected = match outcome {
         Some(Outcome::Moved) => to,
-        Some(Outcome::RolledBack(_) | Outcome::Ended(_)) => &before.host,
+        Some(Outcome::Saved | Outcome::RolledBack(_) | Outcome::Ended(_)) => &before.host,
         None => &after.host,
     };
     ensure!(after.host == *expected, "the outcome is {outcome:?}, but {after:?}");

@@ -4,7 +4,7 @@ use fabric::{Epoch, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Exit;
-use crate::{HostName, MoveId};
+use crate::{MoveId, Side};
 
 /// A change of what a node remembers. Durable before the outputs behind it are acted on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,14 +45,14 @@ pub enum Role {
         /// Which move.
         id: MoveId,
         /// Where the instance goes.
-        destination: HostName,
+        destination: Side,
     },
     /// The destination of a move.
     Destination {
         /// Which move.
         id: MoveId,
         /// Where the instance comes from.
-        source: HostName,
+        source: Side,
         /// How to make it.
         spec: Vec<u8>,
         /// What the check at the source found.

@@ -56,6 +56,48 @@ impl From<HostName> for String {
     }
 }
 
+/// Where an instance comes from in a move, or goes to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Side {
+    /// A host, where it runs.
+    Host(HostName),
+    /// The directory of its images in a checkpoint, on the host that is the other side: it is saved there and runs on, or
+    /// begins from there.
+    Images(String),
+}
+
+impl Side {
+    /// The host, if it is one.
+    #[must_use]
+    pub fn host(&self) -> Option<&HostName> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Images(_) => None,
+        }
+    }
+
+    /// Whether it is `host`.
+    #[must_use]
+    pub fn is(&self, host: &HostName) -> bool {
+        self.host() == Some(host)
+    }
+}
+
+impl From<HostName> for Side {
+    fn from(host: HostName) -> Self {
+        Self::Host(host)
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => host.fmt(f),
+            Self::Images(directory) => f.write_str(directory),
+        }
+    }
+}
+
 /// A text that names no host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a host name has 1 to 63 letters, digits, '-', '_' or '.'; this one ({length} bytes) does not")]

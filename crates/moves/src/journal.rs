@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
 
 /// An instance, as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,15 +44,22 @@ pub struct MoveRecord {
     /// Which instance.
     pub vid: Vid,
     /// Where it comes from.
-    pub source: HostName,
+    pub source: Side,
     /// Where it goes.
-    pub destination: HostName,
+    pub destination: Side,
     /// The instance's epoch before the move.
     pub epoch: Epoch,
     /// Whether only the checks are made.
     pub dry_run: bool,
     /// What is decided.
     pub stage: Stage,
+}
+
+impl MoveRecord {
+    /// The hosts that take part: two, or the only one of a checkpoint or restore.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        [&self.source, &self.destination].into_iter().filter_map(Side::host)
+    }
 }
 
 /// What is decided about a move.
@@ -69,6 +76,8 @@ pub enum Stage {
         /// Why, in words.
         reasons: Vec<String>,
     },
+    /// The images of a checkpoint are complete; the source runs on.
+    Saved,
 }
 
 /// A change of what the coordinator remembers. Each is one durable transaction.
@@ -101,6 +110,11 @@ pub enum Record {
         /// Which moves.
         ids: BTreeSet<MoveId>,
     },
+    /// The images of instances that are saved together are all complete.
+    MovesSaved {
+        /// Which moves.
+        ids: BTreeSet<MoveId>,
+    },
     /// The destination's copy runs.
     MoveConfirmed {
         /// Which move.
@@ -129,6 +143,8 @@ pub struct Image {
     pub moves: BTreeMap<MoveId, MoveRecord>,
     /// The highest number of a move so far.
     pub last_move: MoveId,
+    /// The highest epoch of any instance so far.
+    pub last_epoch: Epoch,
 }
 
 impl Image {
@@ -136,6 +152,7 @@ impl Image {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::InstanceAdded { vid, instance } => {
+                self.last_epoch = self.last_epoch.max(instance.epoch);
                 self.instances.insert(*vid, instance.clone());
             }
             Record::InstanceEnded { vid, .. } => {
@@ -146,6 +163,7 @@ impl Image {
                 self.moves.insert(*id, record.clone());
             }
             Record::MovesCommitted { ids } => ids.iter().for_each(|id| self.commit(*id)),
+            Record::MovesSaved { ids } => ids.iter().for_each(|id| self.set_stage(*id, Stage::Saved)),
             Record::MoveConfirmed { id } => self.set_stage(*id, Stage::Confirmed),
             Record::MoveRolledBack { id, reasons } => {
                 self.set_stage(*id, Stage::RolledBack { reasons: reasons.clone() });
@@ -159,9 +177,11 @@ impl Image {
     fn commit(&mut self, id: MoveId) {
         let Some(record) = self.moves.get_mut(&id) else { return };
         record.stage = Stage::Committed;
-        if let Some(instance) = self.instances.get_mut(&record.vid) {
-            instance.host = record.destination.clone();
+        if let (Some(instance), Some(host)) = (self.instances.get_mut(&record.vid), record.destination.host())
+        {
+            instance.host = host.clone();
             instance.epoch = record.epoch.next();
+            self.last_epoch = self.last_epoch.max(instance.epoch);
         }
     }
 

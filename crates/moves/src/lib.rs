@@ -31,5 +31,5 @@ pub mod protocol;
 pub mod sim;
 
 pub use coordinator::Coordinator;
-pub use ids::{HostName, InvalidHostName, MoveId};
+pub use ids::{HostName, InvalidHostName, MoveId, Side};
 pub use node::NodeAgent;

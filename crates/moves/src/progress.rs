@@ -20,7 +20,7 @@ pub enum Phase {
     Transfer,
     /// It is restored at the destination and held.
     Restore,
-    /// Committed: the destination lets it run.
+    /// Committed: the destination lets it run. Of a checkpoint: the source does.
     Resume,
     /// It runs at the destination; what is left at the source is removed.
     Destroy,
@@ -109,6 +109,8 @@ pub enum Silence {
 pub enum Outcome {
     /// The instance runs at the destination.
     Moved,
+    /// A checkpoint's images are complete, and the instance runs on.
+    Saved,
     /// The instance runs at the source as before, or has ended by itself.
     RolledBack {
         /// Why, in words.

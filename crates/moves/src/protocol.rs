@@ -30,6 +30,10 @@
 //! entry on the node remembers the last one. A node sends its report again, too, as long as it
 //! waits for a decision, so that one that restarted, or prepared for a move long ended, is told.
 //!
+//! A checkpoint is a move that goes only as far as Sent: its images stay in a directory of the source's host, and when those of
+//! all that are saved together do, Saved is written down and the source is told to run on, by RollBack. A restore is a move without a
+//! source: the destination takes the images from such a directory.
+//!
 //! A dry run stops after the checks; its destination is asked by `CheckDestination`, which leaves nothing.
 //!
 //! Peers of a moving instance lose their links and ask their node where it is (`Locate`). The node
@@ -41,10 +45,10 @@ use fabric::{Epoch, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Exit;
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The largest specification of an instance, and the largest facts of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
@@ -100,7 +104,7 @@ pub enum Directive {
     /// To the source: find what hinders the instance from leaving.
     CheckSource {
         /// Where it would go.
-        destination: HostName,
+        destination: Side,
         /// Whether it will not go.
         dry_run: bool,
     },
@@ -116,7 +120,7 @@ pub enum Directive {
         /// The instance's epoch if the move commits.
         epoch: Epoch,
         /// Where it comes from.
-        source: HostName,
+        source: Side,
         /// The instance's specification, as its node wrote it.
         spec: Vec<u8>,
         /// What the check at the source found.
@@ -127,13 +131,13 @@ pub enum Directive {
         /// The instance's epoch before the move.
         epoch: Epoch,
         /// Where it goes.
-        destination: HostName,
+        destination: Side,
     },
     /// To the destination: the move is committed; let the instance run.
     Resume,
     /// To the source: the instance runs at the destination; remove what is left here.
     Destroy,
-    /// To both: the move is rolled back. The source runs on, the destination cleans up.
+    /// To both: the move is rolled back, or was a checkpoint. The source runs on, the destination cleans up.
     RollBack,
 }
 

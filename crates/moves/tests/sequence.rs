@@ -255,7 +255,7 @@ fn a_dry_run_only_checks() {
     cluster.begin(MoveRequest { dry_run: true, ..to(2) });
     let asks_for_a_dry_run = |step: &Step| {
         let Step::ToNode(_, ToNode::Move { directive, .. }) = step else { return false };
-        *directive == Directive::CheckSource { destination: host(2), dry_run: true }
+        *directive == Directive::CheckSource { destination: host(2).into(), dry_run: true }
     };
     assert!(cluster.queue.iter().any(asks_for_a_dry_run));
     cluster.run(None);
@@ -439,7 +439,7 @@ fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
         let message = ToNode::Move { id: MoveId(1), vid: vid(), directive };
         agent.handle(node::Input::Message(message), Duration::ZERO)
     };
-    tell(Directive::CheckSource { destination: host(2), dry_run: false });
+    tell(Directive::CheckSource { destination: host(2).into(), dry_run: false });
     let stays = node::Output::Stays { vid: vid() };
     assert!(tell(Directive::RollBack).contains(&stays));
     // The check under way may still get something ready.

@@ -2,9 +2,10 @@
 //!
 //! The source opens the connection before the instance is suspended, and says for which move it is. The
 //! destination takes it from the host that the coordinator named for that move, and from no other. What there is most of, the
-//! pages of memory, is sent while CRIU writes it ([`sender`]).
+//! pages of memory, is sent while CRIU writes it ([`sender`]). Those of a checkpoint stay on the host ([`saved`]).
 
 mod receiver;
+pub mod saved;
 mod sender;
 
 use std::collections::HashMap;
@@ -176,6 +177,23 @@ pub async fn refuse(stream: &mut Stream, reason: String) -> io::Result<()> {
     in_time(tokio::io::copy(stream, &mut tokio::io::sink())).await.map(drop)
 }
 
+fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0'])
+}
+
 fn part_of(left: u64) -> usize {
     usize::try_from(left).unwrap_or(PART).min(PART)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        assert!(is_plain("pages-1.img"));
+        for name in ["", ".", "..", "../x", "a/b"] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
 }

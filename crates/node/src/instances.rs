@@ -1,6 +1,7 @@
 //! The instances of this host: started, found again, ended, and what they have written.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +15,10 @@ use moves::protocol::ToCoordinator;
 use overlay::Mac;
 use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::images::saved;
 use crate::node::{Node, Start};
 
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
@@ -215,6 +218,11 @@ impl Node {
                 Ok(Answer::Done)
             }
             Question::Kill { vid } => self.kill(vid).await,
+            Question::DiscardImages { vid, images } => {
+                let discarding = spawn_blocking(move || saved::discard(Path::new(&images), vid));
+                discarding.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                Ok(Answer::Done)
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +12,16 @@ use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
 use fabric::{Epoch, NetworkKind, Vid};
 use moves::entry::Role;
 use moves::journal::Exit;
-use moves::node::{Operation, Outcome};
+use moves::node::{Input, Operation, Outcome};
 use moves::protocol::Suspension;
-use moves::{HostName, MoveId};
+use moves::{HostName, MoveId, Side};
 use rpc::frame;
 use rpc::wire::{self, Blueprint, Measurement};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::cancel::Cancel;
-use crate::images;
+use crate::images::{self, saved};
 use crate::instances::Live;
 use crate::node::Node;
 
@@ -55,7 +57,7 @@ impl Node {
         self: &Arc<Self>,
         vid: Vid,
         operation: Operation,
-        leaving: Option<(MoveId, HostName)>,
+        leaving: Option<(MoveId, Side)>,
         cancel: &Arc<Cancel>,
     ) -> Outcome {
         let done = match operation {
@@ -68,7 +70,10 @@ impl Node {
             Operation::Restore { id } => self.restore(vid, id, cancel).await,
             Operation::Release { id, epoch } => self.release(vid, id, epoch).await,
             Operation::Suspend => self.suspend(vid, leaving, cancel).await,
-            Operation::Send { id, destination } => self.send(vid, id, destination, cancel).await,
+            Operation::Send { id, destination: Side::Host(host) } => self.send(vid, id, host, cancel).await,
+            Operation::Send { id, destination: Side::Images(directory) } => {
+                self.save(vid, id, directory, cancel).await
+            }
             Operation::Continue { epoch } => self.carry_on(vid, epoch).await,
             Operation::Abort { id } => self.abort(vid, id).await,
             Operation::Destroy { .. } => self.destroy(vid).await,
@@ -159,13 +164,18 @@ impl Node {
     async fn prepare(
         &self,
         vid: Vid,
-        (id, source): (MoveId, HostName),
+        (id, source): (MoveId, Side),
         spec: &[u8],
         facts: &[u8],
     ) -> Result<Outcome> {
         let blueprint = Blueprint::decode(spec)?;
         if let Some(refusal) = self.verify(&blueprint, facts).await? {
             return Ok(refusal);
+        }
+        if let Side::Images(directory) = &source
+            && let Err(error) = saved::check(Path::new(directory), vid)
+        {
+            return Ok(Outcome::Refused { reasons: vec![self.not_loaded(directory, &error).0] });
         }
         let memory = frame::decode::<Needs>(facts)?.memory;
         self.files.write_blueprint(vid, spec).map_err(|error| self.not_noted(&error))?;
@@ -179,18 +189,20 @@ impl Node {
         if let Err(error) = prepared.await {
             return Ok(Outcome::Refused { reasons: vec![self.in_words(error).0] });
         }
-        self.receptions.expect(id, vid, source);
+        if let Side::Host(source) = source {
+            self.receptions.expect(id, vid, source);
+        }
         Ok(Outcome::Done)
     }
 
     async fn suspend(
         self: &Arc<Self>,
         vid: Vid,
-        leaving: Option<(MoveId, HostName)>,
+        leaving: Option<(MoveId, Side)>,
         cancel: &Arc<Cancel>,
     ) -> Result<Outcome> {
         let live = self.known(vid)?;
-        if let Some((id, destination)) = &leaving {
+        if let Some((id, Side::Host(destination))) = &leaving {
             self.open_image_stream(vid, *id, destination.clone());
         }
         let asked = Instant::now();
@@ -262,9 +274,62 @@ impl Node {
         Ok(Outcome::Sent { bytes })
     }
 
+    /// Dumps an instance into a directory of this host, where it stays.
+    async fn save(
+        self: &Arc<Self>,
+        vid: Vid,
+        id: MoveId,
+        saved: String,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let began = Instant::now();
+        let (name, cancelled) = (live.name.clone(), cancel.clone());
+        let (from, dump) = self
+            .engine(move |engine| {
+                let dump = engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))?;
+                Ok((engine.image_directory(&name)?, dump))
+            })
+            .await
+            .map_err(|error| self.in_words(error))?;
+        self.set_state(vid, State::Stopped);
+        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
+        let dumped = Instant::now();
+        let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
+        let bytes = dump.images.iter().map(|image| image.size).sum();
+        let (node, cancelled, to) = (self.clone(), cancel.clone(), PathBuf::from(&saved));
+        let saving = spawn_blocking(move || {
+            let goes_on = |done| {
+                node.input(Input::Progress { vid, bytes: done, total: bytes });
+                !cancelled.is_cancelled()
+            };
+            saved::save((vid, carried), (&from, dump.images), &to, &goes_on)
+        });
+        saving.await?.map_err(|error| self.not_saved(&saved, &error))?;
+        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
+        Ok(Outcome::Sent { bytes })
+    }
+
+    fn not_saved(&self, directory: &str, error: &io::Error) -> Reason {
+        let what = format!("host {} cannot save it in {directory} ({error})", self.host);
+        Reason(wire::reason(&what, "mend that, or name another directory"))
+    }
+
+    fn not_loaded(&self, directory: &str, error: &io::Error) -> Reason {
+        let what = format!("host {} cannot take it from {directory} ({error})", self.host);
+        let way_out = "copy the directory of the checkpoint there as it was written, or let all hosts share its file system";
+        Reason(wire::reason(&what, way_out))
+    }
+
     async fn receive(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
         let name = self.known(vid)?.name;
         let directory = self.engine(move |engine| engine.image_directory(&name)).await?;
+        if let Some(Role::Destination { source: Side::Images(saved), .. }) =
+            self.agent.entry(vid).map(|entry| entry.role)
+        {
+            self.load(vid, saved, directory, cancel).await?;
+            return self.restore(vid, id, cancel).await;
+        }
         let receiving = async {
             let mut stream = self.receptions.stream(id).await.ok_or("no images are expected")?;
             let carried = match images::receive(&mut stream, &directory).await {
@@ -284,6 +349,14 @@ impl Node {
         self.receptions.close(id);
         received?;
         self.restore(vid, id, cancel).await
+    }
+
+    /// Takes the images of an instance from a directory of a checkpoint on this host.
+    async fn load(&self, vid: Vid, saved: String, to: PathBuf, cancel: &Arc<Cancel>) -> Result<()> {
+        let (from, cancelled) = (PathBuf::from(&saved), cancel.clone());
+        let loading = spawn_blocking(move || saved::load(&from, vid, &to, &|_| !cancelled.is_cancelled()));
+        let carried = loading.await?.map_err(|error| self.not_loaded(&saved, &error))?;
+        self.files.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))
     }
 
     /// What has gone wrong while images came.

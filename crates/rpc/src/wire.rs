@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 14;
+pub const VERSION: u16 = 15;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -232,6 +232,13 @@ pub enum Question {
         vid: Vid,
         /// Who.
         follower: Follower,
+    },
+    /// Remove what was saved of an instance in a checkpoint that was given up.
+    DiscardImages {
+        /// Which instance.
+        vid: Vid,
+        /// The directory of its images.
+        images: String,
     },
     /// End an instance.
     Kill {

@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::file::{File, NUMBERS, decode, put, take};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;
@@ -39,6 +39,7 @@ const DRAINED: TableDefinition<&str, ()> = TableDefinition::new("drained hosts")
 
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
+const LAST_INSTANCE_EPOCH: &str = "last epoch of an instance";
 const LAST_EPOCH: &str = "last epoch of a station";
 
 /// A device's host and name.
@@ -112,8 +113,10 @@ impl Store {
                 let (id, bytes) = row?;
                 image.moves.insert(MoveId(id.value()), decode(bytes.value())?);
             }
-            let last_move = read.open_table(NUMBERS)?.get(LAST_MOVE)?;
-            image.last_move = MoveId(last_move.map_or(0, |last| last.value()));
+            let numbers = read.open_table(NUMBERS)?;
+            let last = |what| Ok::<_, redb::Error>(numbers.get(what)?.map_or(0, |last| last.value()));
+            image.last_move = MoveId(last(LAST_MOVE)?);
+            image.last_epoch = Epoch(last(LAST_INSTANCE_EPOCH)?);
             Ok(image)
         })
     }
@@ -298,17 +301,21 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     for id in ids {
         put(&mut moves, id.0, image.moves.get(&id))?;
     }
+    note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
     match (record, &known[..]) {
-        (Record::MoveBegan { id, .. }, _) => note_last_move(write, *id),
+        (Record::MoveBegan { id, .. }, _) => note_highest(write, LAST_MOVE, id.0),
         (Record::MoveEnded { .. }, [(id, known)]) => keep_ended_move(write, *id, known),
         _ => Ok(()),
     }
 }
 
-fn note_last_move(write: &WriteTransaction, id: MoveId) -> Result<(), redb::Error> {
+/// Notes `value` as the number `name`, unless that is higher already.
+fn note_highest(write: &WriteTransaction, name: &str, value: u64) -> Result<(), redb::Error> {
     let mut numbers = write.open_table(NUMBERS)?;
-    let last = numbers.get(LAST_MOVE)?.map_or(0, |last| last.value());
-    numbers.insert(LAST_MOVE, last.max(id.0))?;
+    let last = numbers.get(name)?.map_or(0, |last| last.value());
+    if value > last {
+        numbers.insert(name, value)?;
+    }
     Ok(())
 }
 
@@ -334,7 +341,7 @@ fn keep_ended_instance(write: &WriteTransaction, instance: &EndedInstance) -> Re
 fn moves_of(record: &Record) -> Vec<MoveId> {
     match record {
         Record::InstanceAdded { .. } | Record::InstanceEnded { .. } => Vec::new(),
-        Record::MovesCommitted { ids } => ids.iter().copied().collect(),
+        Record::MovesCommitted { ids } | Record::MovesSaved { ids } => ids.iter().copied().collect(),
         Record::MoveBegan { id, .. }
         | Record::MoveConfirmed { id }
         | Record::MoveRolledBack { id, .. }

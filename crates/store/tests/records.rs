@@ -41,8 +41,8 @@ fn record(number: u64) -> Record {
     };
     let began = MoveRecord {
         vid,
-        source: host(1),
-        destination: host(2),
+        source: host(1).into(),
+        destination: host(2).into(),
         epoch: Epoch(0),
         dry_run: false,
         stage: Stage::Began,

@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 mod cancel;
+mod checkpoint;
 mod completions;
 mod coordinator;
 mod demo;
@@ -58,6 +59,8 @@ enum Command {
     Cancel(cancel::Arguments),
     Drain(drain::Drain),
     Undrain(drain::Undrain),
+    Checkpoint(checkpoint::Checkpoint),
+    Restore(checkpoint::Restore),
     Logs(logs::Arguments),
     Wait(wait::Arguments),
     Kill(kill::Arguments),
@@ -95,6 +98,8 @@ impl Cli {
             Command::Cancel(arguments) => arguments.run(target),
             Command::Drain(arguments) => arguments.run(target),
             Command::Undrain(arguments) => arguments.run(target),
+            Command::Checkpoint(arguments) => arguments.run(target),
+            Command::Restore(arguments) => arguments.run(target),
             Command::Logs(arguments) => arguments.run(target),
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),

@@ -62,7 +62,7 @@ impl Live {
     pub(super) fn after_restart(record: &MoveRecord, now: Duration) -> Self {
         let phase = match record.stage {
             Stage::Began => Phase::Prepare,
-            Stage::Committed => Phase::Resume,
+            Stage::Committed | Stage::Saved => Phase::Resume,
             Stage::Confirmed => Phase::Destroy,
             Stage::RolledBack { .. } => Phase::RollBack,
         };
@@ -71,17 +71,18 @@ impl Live {
 
     /// What the hosts are to do now. `spec` is the instance's.
     pub(super) fn directives(&self, record: &MoveRecord, spec: &[u8]) -> Vec<(HostName, Directive)> {
-        let (source, destination) = (record.source.clone(), record.destination.clone());
-        match &record.stage {
-            Stage::Began => self.before_commit(record, spec).into_iter().collect(),
-            Stage::Committed => vec![(destination, Directive::Resume)],
-            Stage::Confirmed => vec![(source, Directive::Destroy)],
-            Stage::RolledBack { .. } => {
-                let hosts = [(source, self.source_done), (destination, self.destination_done)];
-                let open = hosts.into_iter().filter(|(_, done)| !done);
-                open.map(|(host, _)| (host, Directive::RollBack)).collect()
-            }
-        }
+        let (source, destination) = (record.source.host(), record.destination.host());
+        let to = |host: Option<&HostName>, directive| host.map(|host| (host.clone(), directive));
+        let directives = match &record.stage {
+            Stage::Began => [self.before_commit(record, spec), None],
+            Stage::Committed => [to(destination, Directive::Resume), None],
+            Stage::Confirmed => [to(source, Directive::Destroy), None],
+            Stage::RolledBack { .. } | Stage::Saved => [
+                to(source.filter(|_| !self.source_done), Directive::RollBack),
+                to(destination.filter(|_| !self.destination_done), Directive::RollBack),
+            ],
+        };
+        directives.into_iter().flatten().collect()
     }
 
     /// The hosts without which the instance does not run on, and when each was last heard.
@@ -98,20 +99,21 @@ impl Live {
             (Stage::Began, _) => (false, !self.is_ready),
             (Stage::Committed, _) => (false, true),
             (Stage::Confirmed, _) => (false, false),
-            (Stage::RolledBack { .. }, _) => (!self.source_done, false),
+            (Stage::RolledBack { .. } | Stage::Saved, _) => (!self.source_done, false),
         };
         let hosts = [
             (source, &record.source, self.source_heard),
             (destination, &record.destination, self.destination_heard),
         ];
-        hosts.into_iter().filter(|(awaited, ..)| *awaited).map(|(_, host, heard)| (host, heard))
+        let awaited = hosts.into_iter().filter(|(awaited, ..)| *awaited);
+        awaited.filter_map(|(_, side, heard)| Some((side.host()?, heard)))
     }
 
     /// Notes that the host of the source, or of the destination, has said something.
     pub(super) fn heard(&mut self, record: &MoveRecord, from: &HostName, now: Duration) {
-        if *from == record.source {
+        if record.source.is(from) {
             self.source_heard = Due(now);
-        } else if *from == record.destination {
+        } else if record.destination.is(from) {
             self.destination_heard = Due(now);
         }
     }
@@ -119,9 +121,10 @@ impl Live {
     fn before_commit(&self, record: &MoveRecord, spec: &[u8]) -> Option<(HostName, Directive)> {
         let (source, destination) = (record.source.clone(), record.destination.clone());
         match (self.phase, &self.facts) {
-            (Phase::Prepare, None) => {
-                Some((source, Directive::CheckSource { destination, dry_run: record.dry_run }))
-            }
+            (Phase::Prepare, None) => Some((
+                source.host()?.clone(),
+                Directive::CheckSource { destination, dry_run: record.dry_run },
+            )),
             (Phase::Prepare, Some(facts)) => {
                 let (spec, facts) = (spec.to_vec(), facts.clone());
                 let epoch = record.epoch.next();
@@ -130,10 +133,10 @@ impl Live {
                 } else {
                     Directive::Prepare { epoch, source, spec, facts }
                 };
-                Some((destination, directive))
+                Some((destination.host()?.clone(), directive))
             }
             (Phase::Suspend | Phase::Transfer, _) => {
-                Some((source, Directive::Suspend { epoch: record.epoch, destination }))
+                Some((source.host()?.clone(), Directive::Suspend { epoch: record.epoch, destination }))
             }
             // Once everything is sent, the destination reports by itself.
             _ => None,

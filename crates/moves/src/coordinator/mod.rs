@@ -8,6 +8,8 @@
 //!     └──────────────────────────────▶ RolledBack ──────────────────────────▶ (ended)
 //! ```
 //!
+//! A checkpoint ends otherwise: Began, Sent from all sources, Saved, RolledBack from the source, (ended).
+//!
 //! The boxes are [`Stage`]s, written down before anyone hears of them. What lies between — the
 //! [`Phase`] — is forgotten by a restart, and need not be remembered: an undecided move is then
 //! rolled back, a decided one is asked for again.
@@ -32,7 +34,8 @@ use crate::due::Due;
 use crate::journal::{Image, Instance, MoveRecord, Record, Stage};
 use crate::progress::{Event, InstanceEnded, Phase};
 use crate::protocol::{Location, MAX_BLOB, ToCoordinator, ToNode};
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
+pub use group::{RestoreRefusal, SavedInstance};
 use live::Live;
 
 /// How long the coordinator waits, and how much it takes on.
@@ -202,6 +205,9 @@ impl Coordinator {
         for id in coordinator.undecided().collect::<Vec<_>>() {
             coordinator.give_up(id, vec!["the coordinator restarted".into()], now, &mut out);
         }
+        for id in coordinator.without_source().collect::<Vec<_>>() {
+            coordinator.end(id, &mut out);
+        }
         (coordinator, out)
     }
 
@@ -210,18 +216,23 @@ impl Coordinator {
     /// # Errors
     /// If its VID or name is taken, or its specification is too large.
     pub fn add_instance(&mut self, vid: Vid, instance: Instance) -> Result<Vec<Output>, AddError> {
+        self.check_addable(vid, &instance)?;
+        let mut out = Vec::new();
+        self.record(Record::InstanceAdded { vid, instance }, &mut out);
+        Ok(out)
+    }
+
+    fn check_addable(&self, vid: Vid, instance: &Instance) -> Result<(), AddError> {
         if self.image.instances.contains_key(&vid) {
             return Err(AddError::VidTaken(vid));
         }
         if self.image.instances.values().any(|other| other.name == instance.name) {
-            return Err(AddError::NameTaken(instance.name));
+            return Err(AddError::NameTaken(instance.name.clone()));
         }
         if instance.spec.len() > MAX_BLOB {
             return Err(AddError::SpecTooLarge);
         }
-        let mut out = Vec::new();
-        self.record(Record::InstanceAdded { vid, instance }, &mut out);
-        Ok(out)
+        Ok(())
     }
 
     /// Begins a move, or a dry run of one.
@@ -229,7 +240,8 @@ impl Coordinator {
     /// # Errors
     /// If it cannot even begin.
     pub fn begin(&mut self, request: MoveRequest, now: Duration) -> Result<(MoveId, Vec<Output>), Refusal> {
-        let record = self.admit(request, 0)?;
+        let MoveRequest { vid, destination, dry_run } = request;
+        let record = self.admit(vid, destination.into(), dry_run, 0)?;
         let mut out = Vec::new();
         self.start(vec![record], now, &mut out);
         Ok((self.image.last_move, out))
@@ -244,7 +256,7 @@ impl Coordinator {
         match self.image.moves.get(&id).map(|record| &record.stage) {
             None => return Err(TooLate::Over(id)),
             Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
-            Some(Stage::RolledBack { .. }) => {}
+            Some(Stage::RolledBack { .. } | Stage::Saved) => {}
             Some(Stage::Began) => self.give_up(id, vec![reason], now, &mut out),
         }
         Ok(out)
@@ -274,6 +286,12 @@ impl Coordinator {
         &self.image
     }
 
+    /// What the check at its source has found for a move, if it has, and no coordinator was restarted since.
+    #[must_use]
+    pub fn facts(&self, id: MoveId) -> Option<&[u8]> {
+        self.lives.get(&id)?.facts.as_deref()
+    }
+
     /// Whether the node of `host` is connected.
     #[must_use]
     pub fn is_connected(&self, host: &HostName) -> bool {
@@ -296,30 +314,42 @@ impl Coordinator {
     }
 
     /// The record of a move that is to begin, behind so many `others`.
-    fn admit(&self, request: MoveRequest, others: usize) -> Result<MoveRecord, Refusal> {
-        let MoveRequest { vid, destination, dry_run } = request;
+    fn admit(
+        &self,
+        vid: Vid,
+        destination: Side,
+        dry_run: bool,
+        others: usize,
+    ) -> Result<MoveRecord, Refusal> {
         let instance = self.image.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
-        let source = instance.host.clone();
-        if source == destination {
-            return Err(Refusal::SameHost(destination));
+        if destination.is(&instance.host) {
+            return Err(Refusal::SameHost(instance.host.clone()));
         }
-        if let Some((id, _)) = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record)) {
-            return Err(Refusal::InProgress(id));
-        }
+        let source = instance.host.clone().into();
+        self.check_settled(vid)?;
+        let epoch = instance.epoch;
+        self.admitted(MoveRecord { vid, source, destination, epoch, dry_run, stage: Stage::Began }, others)
+    }
+
+    fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
+        let unsettled = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record));
+        unsettled.map_or(Ok(()), |(id, _)| Err(Refusal::InProgress(id)))
+    }
+
+    /// `record`, if there is room for one more behind so many `others`, and its hosts are there.
+    fn admitted(&self, record: MoveRecord, others: usize) -> Result<MoveRecord, Refusal> {
         if self.image.moves.len() + others >= self.config.max_moves {
             return Err(Refusal::TooMany(self.image.moves.len() + others));
         }
-        if let Some(host) = [&source, &destination].into_iter().find(|host| !self.linked.contains(host)) {
-            return Err(Refusal::NotConnected(host.clone()));
-        }
-        Ok(MoveRecord { vid, source, destination, epoch: instance.epoch, dry_run, stage: Stage::Began })
+        let away = record.hosts().find(|host| !self.linked.contains(*host)).cloned();
+        away.map_or(Ok(record), |host| Err(Refusal::NotConnected(host)))
     }
 
     fn link_up(&mut self, host: HostName, out: &mut Vec<Output>) {
         self.linked.insert(host.clone());
         for (id, record) in &self.image.moves {
-            let both = self.linked.contains(&record.source) && self.linked.contains(&record.destination);
-            if let Some(live) = self.lives.get_mut(id).filter(|_| both) {
+            let all = record.hosts().all(|host| self.linked.contains(host));
+            if let Some(live) = self.lives.get_mut(id).filter(|_| all) {
                 live.unreachable_at = None;
             }
         }
@@ -330,7 +360,7 @@ impl Coordinator {
     fn link_down(&mut self, host: &HostName, now: Duration) {
         self.linked.remove(host);
         for (id, record) in &self.image.moves {
-            let takes_part = record.source == *host || record.destination == *host;
+            let takes_part = record.hosts().any(|part| part == host);
             if let Some(live) = self.lives.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
             {
                 live.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
@@ -356,14 +386,13 @@ impl Coordinator {
             return None;
         }
         if live.unreachable_at.is_some_and(|due| due.reached(now)) {
-            let host =
-                if self.linked.contains(&record.source) { &record.destination } else { &record.source };
-            return Some(format!("host {host} cannot be reached"));
+            let away = record.hosts().find(|host| !self.linked.contains(*host));
+            return away.map(|host| format!("host {host} cannot be reached"));
         }
         live.deadline.filter(|due| due.reached(now))?;
-        let host = &record.destination;
         Some(match self.debt(id, record) {
             Some(debt) => {
+                let host = &record.destination;
                 format!("host {host} has not yet removed what {debt} of the same instance left there")
             }
             None => format!("the {} phase took longer than it may", live.phase.name()),
@@ -372,6 +401,12 @@ impl Coordinator {
 
     fn undecided(&self) -> impl Iterator<Item = MoveId> {
         self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
+    }
+
+    /// Restores that are confirmed: there is nothing to remove at their source.
+    fn without_source(&self) -> impl Iterator<Item = MoveId> {
+        let confirmed = self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Confirmed);
+        confirmed.filter(|(_, record)| record.source.host().is_none()).map(|(id, _)| *id)
     }
 
     fn moves_of(&self, vid: Vid) -> impl Iterator<Item = (MoveId, &MoveRecord)> {
@@ -383,7 +418,9 @@ impl Coordinator {
         match record.stage {
             Stage::Began | Stage::Committed => true,
             Stage::Confirmed => false,
-            Stage::RolledBack { .. } => self.lives.get(&id).is_some_and(|live| !live.source_done),
+            Stage::RolledBack { .. } | Stage::Saved => {
+                record.source.host().is_some() && self.lives.get(&id).is_some_and(|live| !live.source_done)
+            }
         }
     }
 
@@ -391,7 +428,7 @@ impl Coordinator {
     fn debt(&self, id: MoveId, record: &MoveRecord) -> Option<MoveId> {
         let mut earlier = self.moves_of(record.vid).filter(|(other, _)| self.begins(id) && *other < id);
         let left = |(_, other): &(MoveId, &MoveRecord)| match other.stage {
-            Stage::Began | Stage::Committed => false,
+            Stage::Began | Stage::Committed | Stage::Saved => false,
             Stage::Confirmed => other.source == record.destination,
             Stage::RolledBack { .. } => other.destination == record.destination,
         };

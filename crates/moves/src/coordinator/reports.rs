@@ -8,7 +8,7 @@ use super::{Coordinator, Output};
 use crate::journal::{Exit, MoveRecord, Record, Stage};
 use crate::progress::{Event, InstanceEnded, Outcome, Phase};
 use crate::protocol::{Directive, MAX_BLOB, MAX_REASON, MAX_REASONS, Report, ToCoordinator, ToNode};
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
 
 impl Coordinator {
     pub(super) fn message(
@@ -54,10 +54,10 @@ impl Coordinator {
             live.heard(&record, from, now);
         }
         let report = bounded(report);
-        if *from == record.source {
-            self.source_reports(id, &record, report, now, out);
-        } else if *from == record.destination {
-            self.destination_reports(id, &record, report, now, out);
+        if record.source.is(from) {
+            self.source_reports(id, from, &record, report, now, out);
+        } else if record.destination.is(from) {
+            self.destination_reports(id, from, &record, report, now, out);
         }
     }
 
@@ -81,6 +81,7 @@ impl Coordinator {
     fn source_reports(
         &mut self,
         id: MoveId,
+        from: &HostName,
         record: &MoveRecord,
         report: Report,
         now: Duration,
@@ -89,7 +90,7 @@ impl Coordinator {
         let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
         match (&record.stage, report) {
             (Stage::Began, Report::Checked { facts }) if phase == Phase::Prepare => {
-                self.source_checked(id, facts, now, out);
+                self.source_checked(id, record, facts, now, out);
             }
             (Stage::Began, Report::Refused { reasons }) if phase == Phase::Prepare => {
                 self.give_up(id, reasons, now, out);
@@ -102,32 +103,50 @@ impl Coordinator {
                 out.push(Output::Event { id, event: Event::Progress { bytes, total } });
             }
             (Stage::Began, Report::Sent { .. }) if matches!(phase, Phase::Suspend | Phase::Transfer) => {
-                self.enter(id, Phase::Restore, now, out);
+                match record.destination {
+                    Side::Host(_) => self.enter(id, Phase::Restore, now, out),
+                    Side::Images(_) => self.ready(id, now, out),
+                }
             }
             (Stage::Began, Report::Failed { reason }) => self.give_up(id, vec![reason], now, out),
             (Stage::RolledBack { reasons }, Report::RolledBack) => {
-                self.rolled_back_at_source(id, record.vid, reasons.clone(), now, out);
+                let outcome = Outcome::RolledBack { reasons: reasons.clone() };
+                self.runs_on_at_source(id, record.vid, outcome, now, out);
+            }
+            (Stage::Saved, Report::RolledBack) => {
+                self.runs_on_at_source(id, record.vid, Outcome::Saved, now, out);
             }
             (Stage::Confirmed, Report::Destroyed) => self.end(id, out),
-            (_, Report::Trouble { reason }) => trouble(id, &record.source, reason, out),
+            (_, Report::Trouble { reason }) => trouble(id, from, reason, out),
             _ => {}
         }
     }
 
-    fn source_checked(&mut self, id: MoveId, facts: Vec<u8>, now: Duration, out: &mut Vec<Output>) {
+    fn source_checked(
+        &mut self,
+        id: MoveId,
+        record: &MoveRecord,
+        facts: Vec<u8>,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
         if facts.len() > MAX_BLOB {
             let reason = format!("what the check at the source found takes more than {MAX_BLOB} bytes");
             return self.give_up(id, vec![reason], now, out);
         }
         if let Some(live) = self.lives.get_mut(&id).filter(|live| live.facts.is_none()) {
             live.facts = Some(facts);
-            self.direct(id, now, out);
+            match record.destination {
+                Side::Host(_) => self.direct(id, now, out),
+                Side::Images(_) => self.prepared(id, now, out),
+            }
         }
     }
 
     fn destination_reports(
         &mut self,
         id: MoveId,
+        from: &HostName,
         record: &MoveRecord,
         report: Report,
         now: Duration,
@@ -141,7 +160,12 @@ impl Coordinator {
             (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
                 self.prepared(id, now, out);
             }
-            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.ready(id, now, out),
+            // A restore needs nobody's suspension, and may be ready before others are prepared.
+            (Stage::Began, Report::Ready)
+                if live.phase != Phase::Prepare || record.source.host().is_none() =>
+            {
+                self.ready(id, now, out);
+            }
             (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);
@@ -151,7 +175,7 @@ impl Coordinator {
                 live.destination_done = true;
                 self.end_rollback(id, out);
             }
-            (_, Report::Trouble { reason }) => trouble(id, &record.destination, reason, out),
+            (_, Report::Trouble { reason }) => trouble(id, from, reason, out),
             _ => {}
         }
     }
@@ -190,10 +214,10 @@ impl Coordinator {
         out: &mut Vec<Output>,
     ) {
         match record.stage {
-            Stage::Began if *from == record.source && epoch == record.epoch => {
+            Stage::Began if record.source.is(from) && epoch == record.epoch => {
                 self.give_up(id, vec!["the instance has ended".into()], now, out);
             }
-            Stage::Committed if *from == record.destination && epoch == record.epoch.next() => {
+            Stage::Committed if record.destination.is(from) && epoch == record.epoch.next() => {
                 self.confirm(id, record.vid, now, out);
             }
             _ => {}

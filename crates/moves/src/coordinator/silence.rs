@@ -27,7 +27,7 @@ impl Coordinator {
         if !self.linked.contains(host) {
             return Silence::NotConnected;
         }
-        let debt = self.debt(id, record).filter(|_| *host == record.destination);
+        let debt = self.debt(id, record).filter(|_| record.destination.is(host));
         debt.map_or(Silence::NoAnswer, Silence::CleaningUp)
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use fabric::Vid;
 
+use super::live::Live;
 use super::{Coordinator, Output};
 use crate::MoveId;
 use crate::due::Due;
-use crate::journal::{Record, Stage};
-use crate::progress::{Event, Outcome, Phase};
+use crate::journal::{Exit, Record, Stage};
+use crate::progress::{Event, InstanceEnded, Outcome, Phase};
 use crate::protocol::ToNode;
 
 impl Coordinator {
@@ -39,7 +40,12 @@ impl Coordinator {
             // Those on one host may be dumped one after the other.
             Phase::Suspend => Some(self.config.suspend * self.together(id).len() as u32),
             Phase::Transfer => Some(self.config.transfer),
-            Phase::Restore => Some(self.config.restore),
+            // Images of a checkpoint are read before that, while nothing else goes on.
+            Phase::Restore => Some(if self.is_restore(id) {
+                self.config.transfer + self.config.restore
+            } else {
+                self.config.restore
+            }),
             Phase::Resume | Phase::Destroy | Phase::RollBack => None,
         }
     }
@@ -77,13 +83,37 @@ impl Coordinator {
         if record.dry_run {
             return self.end_dry_run(id, Outcome::Hindered { reasons }, now, out);
         }
-        self.record(Record::MoveRolledBack { id, reasons }, out);
+        let (vid, is_restore) = (record.vid, record.source.host().is_none());
+        if is_restore {
+            // In this order: what is given up brings no instance any more.
+            self.never_runs(vid, out);
+        }
+        self.record(Record::MoveRolledBack { id, reasons: reasons.clone() }, out);
+        if is_restore {
+            self.tell_end(id, Outcome::RolledBack { reasons }, now, out);
+            self.settled(vid, out);
+        }
         self.enter(id, Phase::RollBack, now, out);
+    }
+
+    /// What is restored runs nowhere before the commit.
+    fn never_runs(&mut self, vid: Vid, out: &mut Vec<Output>) {
+        if self.image.instances.contains_key(&vid) {
+            let exit = Exit::NotStarted;
+            self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
+            out.push(Output::InstanceEnded(InstanceEnded { vid, exit }));
+        }
     }
 
     pub(super) fn end_dry_run(&mut self, id: MoveId, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
         self.tell_end(id, outcome, now, out);
         self.end(id, out);
+    }
+
+    /// The images of a checkpoint are complete: the instances may run on.
+    pub(super) fn saved(&mut self, ids: BTreeSet<MoveId>, now: Duration, out: &mut Vec<Output>) {
+        self.record(Record::MovesSaved { ids: ids.clone() }, out);
+        ids.into_iter().for_each(|id| self.enter(id, Phase::Resume, now, out));
     }
 
     /// The commit point. From the record on, the instances' places are their destinations.
@@ -96,28 +126,37 @@ impl Coordinator {
     pub(super) fn confirm(&mut self, id: MoveId, vid: Vid, now: Duration, out: &mut Vec<Output>) {
         self.record(Record::MoveConfirmed { id }, out);
         self.tell_end(id, Outcome::Moved, now, out);
-        self.enter(id, Phase::Destroy, now, out);
         self.settled(vid, out);
+        if self.is_restore(id) {
+            self.end(id, out);
+        } else {
+            self.enter(id, Phase::Destroy, now, out);
+        }
     }
 
-    /// The source has reported the rollback: the instance runs there.
-    pub(super) fn rolled_back_at_source(
+    /// The source has reported that the instance runs there, as it did before.
+    pub(super) fn runs_on_at_source(
         &mut self,
         id: MoveId,
         vid: Vid,
-        reasons: Vec<String>,
+        outcome: Outcome,
         now: Duration,
         out: &mut Vec<Output>,
     ) {
         let Some(live) = self.lives.get_mut(&id).filter(|live| !live.source_done) else { return };
         live.source_done = true;
-        self.tell_end(id, Outcome::RolledBack { reasons }, now, out);
+        self.tell_end(id, outcome, now, out);
         self.settled(vid, out);
         self.end_rollback(id, out);
     }
 
     pub(super) fn end_rollback(&mut self, id: MoveId, out: &mut Vec<Output>) {
-        if self.lives.get(&id).is_some_and(|live| live.source_done && live.destination_done) {
+        let Some(record) = self.image.moves.get(&id) else { return };
+        let is_over = |live: &Live| {
+            (live.source_done || record.source.host().is_none())
+                && (live.destination_done || record.destination.host().is_none())
+        };
+        if self.lives.get(&id).is_some_and(is_over) {
             self.end(id, out);
         }
     }
@@ -131,6 +170,16 @@ impl Coordinator {
         let later =
             vid.into_iter().flat_map(|vid| self.moves_of(vid)).filter(|(later, _)| self.begins(*later));
         out.extend(later.flat_map(|(later, _)| self.directives(later)));
+    }
+
+    /// Whether the instance is saved in a checkpoint.
+    pub(super) fn is_save(&self, id: MoveId) -> bool {
+        self.image.moves.get(&id).is_some_and(|record| record.destination.host().is_none())
+    }
+
+    /// Whether the instance comes from a checkpoint.
+    pub(super) fn is_restore(&self, id: MoveId) -> bool {
+        self.image.moves.get(&id).is_some_and(|record| record.source.host().is_none())
     }
 
     pub(super) fn begins(&self, id: MoveId) -> bool {
@@ -160,7 +209,7 @@ impl Coordinator {
         };
         let vid = record.vid;
         let spec = self.image.instances.get(&vid).map(|instance| instance.spec.as_slice());
-        let owing = self.debt(id, record).map(|_| &record.destination);
+        let owing = self.debt(id, record).and_then(|_| record.destination.host());
         let directives = live.directives(record, spec.unwrap_or_default()).into_iter();
         let directives = directives.filter(|(to, _)| owing != Some(to));
         let send = |(to, directive)| Output::Send { to, message: ToNode::Move { id, vid, directive } };

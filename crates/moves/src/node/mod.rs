@@ -37,7 +37,7 @@ use crate::due::Due;
 use crate::entry::{Entry, NodeRecord, Role};
 use crate::journal::Exit;
 use crate::protocol::{Location, Suspension, ToCoordinator, ToNode};
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
 use cell::Cell;
 
 /// How long a node waits before it says or tries something again.
@@ -136,7 +136,7 @@ pub enum Operation {
     /// Find what hinders the instance from leaving. Ends in `Checked` or `Refused`.
     CheckSource {
         /// Where it would go.
-        destination: HostName,
+        destination: Side,
         /// Whether it will not go, so that nothing is to be got ready for that.
         dry_run: bool,
     },
@@ -154,13 +154,13 @@ pub enum Operation {
         /// The instance's epoch if the move commits.
         epoch: Epoch,
         /// Where it comes from.
-        source: HostName,
+        source: Side,
         /// How to make it.
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
     },
-    /// Take the images from the source, make them durable, restore them and hold the copy before
+    /// Take the images from the source, or from the directory where they were saved, make them durable, restore them and hold the copy before
     /// it executes anything. Ends in `Done` or `Failed`.
     Receive {
         /// Which move.
@@ -182,12 +182,12 @@ pub enum Operation {
     },
     /// Have every library of the instance close its links. Ends in `Suspended` or `Failed`.
     Suspend,
-    /// Dump the instance, leave it stopped, and send the images. Ends in `Sent` or `Failed`.
+    /// Dump the instance, leave it stopped, and send the images, or save them. Ends in `Sent` or `Failed`.
     Send {
         /// Which move.
         id: MoveId,
         /// Where it goes.
-        destination: HostName,
+        destination: Side,
     },
     /// Make the instance run here, whatever a suspension or dump, or the node's restart, has left
     /// of it. `Done` if it runs; `Gone` if there is nothing to run, also if it was never started;

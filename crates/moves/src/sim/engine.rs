@@ -74,8 +74,12 @@ impl Engine {
             Operation::CheckSource { .. } | Operation::CheckDestination { .. } => {
                 (Outcome::Checked { facts: Vec::new() }, Effect::None)
             }
-            Operation::Prepare { .. } => {
+            Operation::Prepare { id, source, .. } => {
                 self.rooms.insert(vid);
+                if source.host().is_none() {
+                    // What a restore receives is there already.
+                    self.images.insert(vid, Images { id: *id, stale: false, released: false });
+                }
                 (Outcome::Done, Effect::None)
             }
             Operation::Suspend => (self.suspend(vid), Effect::None),

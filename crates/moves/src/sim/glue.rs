@@ -36,8 +36,10 @@ impl World {
                 }
             }
             Record::MoveRolledBack { .. } => self.tally.rolled_back += 1,
+            Record::MovesSaved { ids } => self.tally.saved += ids.len() as u64,
             _ => {}
         }
+        self.check_saved(record);
         match (self.sabotage, record) {
             (Sabotage::CommitIsNotDurable, Record::MovesCommitted { .. }) => {}
             (Sabotage::GroupIsCommittedInParts, Record::MovesCommitted { ids }) => {
@@ -46,6 +48,7 @@ impl World {
             _ => self.store.apply(record),
         }
         self.check_groups(record);
+        self.note_restored(record);
     }
 
     fn send_to_node(&mut self, to: &HostName, message: ToNode) {
@@ -64,7 +67,7 @@ impl World {
     fn destroy_too_early(&mut self, message: &ToNode) {
         let ToNode::Move { id, vid, directive: Directive::Resume } = message else { return };
         let Some(record) = self.store.moves.get(id) else { return };
-        let Some(to) = self.nodes.iter().position(|node| node.name == record.source) else { return };
+        let Some(to) = self.nodes.iter().position(|node| record.source.is(&node.name)) else { return };
         let message = ToNode::Move { id: *id, vid: *vid, directive: Directive::Destroy };
         self.network.insert(Envelope::ToNode { to, message });
     }

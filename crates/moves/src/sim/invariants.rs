@@ -8,9 +8,9 @@ use super::Sabotage;
 use super::engine::CopyState;
 use super::world::{Node, World};
 use crate::entry::Role;
-use crate::journal::{Record, Stage};
+use crate::journal::{MoveRecord, Record, Stage};
 use crate::node::Operation;
-use crate::{HostName, MoveId};
+use crate::{HostName, MoveId, Side};
 
 impl World {
     pub(super) fn violated(&mut self, what: impl Into<String>) {
@@ -96,6 +96,41 @@ impl World {
         if self.groups.iter().any(is_split) {
             self.violated("of moves that are made together one is committed, and another is rolled back");
         }
+    }
+
+    /// Before instances are written down as saved: each has been stopped since, and all its images are there.
+    pub(super) fn check_saved(&mut self, record: &Record) {
+        let Record::MovesSaved { ids } = record else { return };
+        for record in ids.iter().filter_map(|id| self.store.moves.get(id)).cloned().collect::<Vec<_>>() {
+            let MoveRecord { vid, source, destination, .. } = record;
+            let Side::Images(directory) = destination else {
+                return self.violated(format!("{vid} is saved, and was to be moved"));
+            };
+            let at_source = self.nodes.iter().find(|node| source.is(&node.name));
+            if !at_source.is_some_and(|node| node.copy_is(vid, CopyState::Stopped)) {
+                self.violated(format!("{vid} runs on before all are saved with which it is"));
+            }
+            if !self.written.contains(&directory) {
+                self.violated(format!("{vid} is said to be saved, and its images are not there"));
+            }
+            self.saved.insert(vid, directory);
+        }
+    }
+
+    /// What is restored has not ended any more.
+    pub(super) fn note_restored(&mut self, record: &Record) {
+        let Record::MovesCommitted { ids } = record else { return };
+        for record in ids.iter().filter_map(|id| self.store.moves.get(id)) {
+            if record.source.host().is_none() {
+                self.ended.remove(&record.vid);
+                self.tally.restored += 1;
+            }
+        }
+    }
+
+    /// Whether an instance has a checkpoint, and nothing else.
+    pub(super) fn can_restore(&self, vid: Vid) -> bool {
+        self.saved.contains_key(&vid) && !self.store.instances.contains_key(&vid)
     }
 
     /// What is durable is what the coordinator works with.

@@ -38,6 +38,8 @@ pub enum Sabotage {
     PeersAreForgotten,
     /// Of moves that are made together only the first is written down as committed.
     GroupIsCommittedInParts,
+    /// A node says that it has saved what it has not.
+    ImagesAreNotWritten,
     /// A node does not write down which move its instance was last in.
     LastMoveIsNotDurable,
 }
@@ -53,6 +55,10 @@ pub struct Tally {
     pub committed: u64,
     /// Several moves that were committed as one.
     pub groups: u64,
+    /// Instances that were saved.
+    pub saved: u64,
+    /// Instances that were restored.
+    pub restored: u64,
     /// Moves that were rolled back.
     pub rolled_back: u64,
     /// Crashes of a node, the coordinator or an engine.
@@ -74,6 +80,8 @@ impl std::ops::AddAssign for Tally {
         self.begun += other.begun;
         self.committed += other.committed;
         self.groups += other.groups;
+        self.saved += other.saved;
+        self.restored += other.restored;
         self.rolled_back += other.rolled_back;
         self.crashes += other.crashes;
         self.lost += other.lost;

@@ -144,8 +144,16 @@ impl Run {
         let vid = self.world.vids[self.random.below(self.world.vids.len())];
         let node = self.random.below(self.world.nodes.len());
         if self.random.chance(self.rates.begin) {
-            if self.random.chance(300) {
-                return Some(Action::BeginTogether(self.destinations()));
+            match self.random.below(10) {
+                0..3 => return Some(Action::BeginTogether(self.destinations())),
+                3 => return Some(Action::Save(self.destinations().into_keys().collect())),
+                _ => {}
+            }
+            if self.world.can_restore(vid) {
+                let destinations = self.destinations().into_iter();
+                return Some(Action::Restore(
+                    destinations.filter(|(vid, _)| self.world.can_restore(*vid)).collect(),
+                ));
             }
             let destination = self.world.nodes[node].name.clone();
             let dry_run = self.random.chance(100);
@@ -157,7 +165,9 @@ impl Run {
         if self.random.chance(20) && self.world.nodes[node].agent.is_some() {
             return Some(Action::Locate { node, vid });
         }
-        if self.random.chance(self.rates.exit) && self.world.can_exit().contains(&(node, vid)) {
+        // Those end more often that can come back.
+        let exit = self.rates.exit + if self.world.saved.contains_key(&vid) { 20 } else { 0 };
+        if self.random.chance(exit) && self.world.can_exit().contains(&(node, vid)) {
             return Some(Action::Exit { node, vid });
         }
         None

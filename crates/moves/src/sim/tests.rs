@@ -33,6 +33,7 @@ fn ten_thousand_seeds_keep_every_invariant() {
     let total = run_all(0..SEEDS);
     println!("{total:?}");
     assert!(total.groups > SEEDS / 20, "too few were made together: {total:?}");
+    assert!(total.saved > SEEDS / 20 && total.restored > SEEDS / 20, "too few were saved: {total:?}");
     assert!(total.committed > SEEDS && total.rolled_back > SEEDS, "too little happened: {total:?}");
     assert!(
         total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
@@ -60,6 +61,7 @@ fn a_broken_rule_is_noticed() {
         Sabotage::PeersAreForgotten,
         Sabotage::LastMoveIsNotDurable,
         Sabotage::GroupIsCommittedInParts,
+        Sabotage::ImagesAreNotWritten,
     ] {
         let failure = (0..SEEDS).find_map(|seed| run_seed(seed, sabotage, false).err());
         let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} is not noticed"));

@@ -7,13 +7,13 @@ use fabric::{Epoch, FabricId, Vid};
 
 use super::engine::{Copy, CopyState, Effect, Engine, Images, UnderWay};
 use super::{Sabotage, Tally};
-use crate::coordinator::{self, MoveRequest};
+use crate::coordinator::{self, MoveRequest, SavedInstance};
 use crate::due::Due;
 use crate::entry::{Entry, Role};
 use crate::journal::{Exit, Image, Instance};
 use crate::node::{self, Operation, Outcome};
 use crate::protocol::{Directive, ToCoordinator, ToNode};
-use crate::{Coordinator, HostName, MoveId, NodeAgent};
+use crate::{Coordinator, HostName, MoveId, NodeAgent, Side};
 
 /// Everything there is.
 #[derive(Clone, Debug, Hash)]
@@ -30,6 +30,10 @@ pub(super) struct World {
     pub(super) ended: BTreeSet<Vid>,
     /// Moves that are made together, and how each was decided, as far as it is: true if it was committed.
     pub(super) groups: Vec<BTreeMap<MoveId, Option<bool>>>,
+    /// Directories with the images of an instance, complete.
+    pub(super) written: BTreeSet<String>,
+    /// The last checkpoint of each instance.
+    pub(super) saved: BTreeMap<Vid, String>,
     pub(super) violation: Option<String>,
     /// The next party that acts crashes after this many of its outputs.
     pub(super) crash_after: Option<usize>,
@@ -95,6 +99,10 @@ pub(super) enum Action {
     },
     Begin(MoveRequest),
     BeginTogether(BTreeMap<Vid, HostName>),
+    /// Save these.
+    Save(BTreeSet<Vid>),
+    /// Restore these of their last checkpoints.
+    Restore(BTreeMap<Vid, HostName>),
     Cancel(MoveId),
 }
 
@@ -126,6 +134,8 @@ impl World {
             vids: vids.clone(),
             ended: BTreeSet::new(),
             groups: Vec::new(),
+            written: BTreeSet::new(),
+            saved: BTreeMap::new(),
             violation: None,
             crash_after: None,
             tally: Tally::default(),
@@ -141,10 +151,7 @@ impl World {
 
     fn start_instance(&mut self, vid: Vid, node: usize) {
         let host = self.nodes[node].name.clone();
-        let name = format!("i{vid}");
-        let instance =
-            Instance { name, fabric: FabricId(1), group: None, host, epoch: Epoch(0), spec: Vec::new() };
-        let added = self.coordinator.as_mut().map(|coordinator| coordinator.add_instance(vid, instance));
+        let added = self.coordinator.as_mut().map(|it| it.add_instance(vid, instance(vid, host)));
         self.coordinator_does(added.and_then(Result::ok).unwrap_or_default());
         let agent = self.nodes[node].agent.as_mut();
         let entered = agent.map(|agent| agent.host_instance(vid, Epoch(0)));
@@ -179,7 +186,15 @@ impl World {
             Action::Exit { node, vid } => self.exit(*node, *vid),
             Action::Locate { node, vid } => self.locate(*node, *vid),
             Action::Begin(request) => self.begin(request),
-            Action::BeginTogether(destinations) => self.begin_together(destinations),
+            Action::BeginTogether(destinations) => {
+                let sides = destinations.iter().map(|(vid, host)| (*vid, host.clone().into()));
+                self.begin_together(sides.collect());
+            }
+            Action::Save(vids) => {
+                let images = |vid: &Vid| Side::Images(format!("{vid} at {}", self.tally.steps));
+                self.begin_together(vids.iter().map(|vid| (*vid, images(vid))).collect());
+            }
+            Action::Restore(hosts) => self.restore(hosts),
             Action::Cancel(id) => {
                 let cancelled = self
                     .coordinator
@@ -253,7 +268,12 @@ impl World {
                 self.runs(node, vid, operation);
                 return outcome;
             }
-            (Effect::Sends, Operation::Send { id, destination }) => {
+            (Effect::Sends, Operation::Send { destination: Side::Images(directory), .. }) => {
+                if self.sabotage != Sabotage::ImagesAreNotWritten {
+                    self.written.insert(directory.clone());
+                }
+            }
+            (Effect::Sends, Operation::Send { id, destination: Side::Host(destination) }) => {
                 let stale = self.nodes[node].engine.copies.get(&vid).is_some_and(|copy| copy.stale);
                 if !self.images_arrive(destination, vid, *id, stale) {
                     return Outcome::Failed { reason: "the destination does not take the images".into() };
@@ -397,16 +417,30 @@ impl World {
         }
     }
 
-    fn begin_together(&mut self, destinations: &BTreeMap<Vid, HostName>) {
+    fn begin_together(&mut self, destinations: BTreeMap<Vid, Side>) {
         let now = self.now.0;
-        let begun = self.coordinator.as_mut().map(|c| c.begin_together(destinations.clone(), now));
-        if let Some(Ok((ids, out))) = begun {
-            self.tally.begun += ids.len() as u64;
-            self.coordinator_does(out);
-            // Who dies before it has written a number down gives it out again.
-            let durable = ids.into_iter().filter(|id| self.store.moves.contains_key(id));
-            self.groups.push(durable.map(|id| (id, None)).collect());
-        }
+        let begun = self.coordinator.as_mut().and_then(|c| c.begin_together(destinations, now).ok());
+        self.begun_together(begun);
+    }
+
+    fn restore(&mut self, hosts: &BTreeMap<Vid, HostName>) {
+        let saved = |(vid, host): (&Vid, &HostName)| {
+            let (images, instance) = (self.saved.get(vid)?.clone(), instance(*vid, host.clone()));
+            Some((*vid, SavedInstance { instance, images, facts: Vec::new() }))
+        };
+        let saved = hosts.iter().filter_map(saved).collect();
+        let now = self.now.0;
+        let begun = self.coordinator.as_mut().and_then(|c| c.restore_together(saved, now).ok());
+        self.begun_together(begun);
+    }
+
+    fn begun_together(&mut self, begun: Option<(Vec<MoveId>, Vec<coordinator::Output>)>) {
+        let Some((ids, out)) = begun else { return };
+        self.tally.begun += ids.len() as u64;
+        self.coordinator_does(out);
+        // Who dies before it has written a number down gives it out again.
+        let durable = ids.into_iter().filter(|id| self.store.moves.contains_key(id));
+        self.groups.push(durable.map(|id| (id, None)).collect());
     }
 
     fn tell_coordinator(&mut self, input: coordinator::Input) {
@@ -420,6 +454,11 @@ impl World {
         let out = self.nodes[node].agent.as_mut().map(|agent| agent.handle(input, now));
         self.node_does(node, out.unwrap_or_default());
     }
+}
+
+fn instance(vid: Vid, host: HostName) -> Instance {
+    let name = format!("i{vid}");
+    Instance { name, fabric: FabricId(1), group: None, host, epoch: Epoch(0), spec: Vec::new() }
 }
 
 impl Node {

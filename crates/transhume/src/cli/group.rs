@@ -9,7 +9,7 @@ use api::{
 };
 
 use super::target::{Target, tell, unexpected};
-use super::transfer::{self, cancel_on_interrupt, follow_again, milliseconds};
+use super::transfer::{self, cancel_on_interrupt, follow_again, mebibytes, milliseconds};
 use crate::failure::{Failure, Result};
 use crate::{output, table};
 
@@ -30,23 +30,11 @@ impl GroupTransfer {
         let (group, hosts) = (self.group.clone(), self.hosts.clone());
         let request = Request::MoveGroup(MoveGroupRequest { group, hosts, dry_run: self.dry_run });
         let mut events = target.send(&request)?;
-        match self.next(&mut events)? {
-            Event::GroupBegun { moves } => self.follow(target, events, moves),
+        match first_of(&mut events, self.json, || self.not_begun())? {
+            Event::GroupBegun { moves } => self.follow(target, events, &moves),
             Event::Plan(plan) => self.planned(&plan),
             Event::Failed(failure) => Err(self.suggest(target, failure)),
             event => Err(unexpected(&event)),
-        }
-    }
-
-    /// The next event that says more than for whom is waited.
-    fn next(&self, events: &mut Client) -> Result<Event> {
-        loop {
-            match events.next_event() {
-                Ok(waiting @ Event::Waiting { .. }) => tell_in(self.json, &waiting),
-                Ok(event) => return Ok(event),
-                Err(error) if error.is_loss() => return Err(self.not_begun()),
-                Err(error) => return Err(error.into()),
-            }
         }
     }
 
@@ -64,53 +52,15 @@ impl GroupTransfer {
         self.hosts.iter().fold(failure.into(), |failure, host| target.suggest_host(failure, host))
     }
 
-    fn follow(&self, target: &Target, mut events: Client, moves: Vec<GroupMove>) -> Result<ExitCode> {
+    fn follow(&self, target: &Target, events: Client, moves: &[GroupMove]) -> Result<ExitCode> {
         if let Some(first) = moves.first() {
             // What is rolled back of one is of all.
-            cancel_on_interrupt(target, first.name.clone(), self.json)?;
+            let outlook =
+                format!("the moves of group {} are being rolled back: it runs on where it was", self.group);
+            cancel_on_interrupt(target, first.name.clone(), outlook, self.json)?;
         }
-        let mut reports = Vec::new();
-        loop {
-            match events.next_event() {
-                Ok(Event::MoveOver(report)) => {
-                    self.say(&report)?;
-                    reports.push(*report);
-                }
-                Ok(Event::Done) => return self.over(&reports),
-                Ok(Event::Failed(failure)) => return Err(failure.into()),
-                Ok(event) if event.is_last() => return Err(unexpected(&event)),
-                Ok(event) => tell_in(self.json, &event),
-                Err(error) if error.is_loss() => {
-                    for left in &moves[reports.len()..] {
-                        let report = self.again(&target.socket(), left)?;
-                        self.say(&report)?;
-                        reports.push(report);
-                    }
-                    return self.over(&reports);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// How a move has ended of which a coordinator told that went away.
-    fn again(&self, socket: &Path, left: &GroupMove) -> Result<MoveReport> {
-        let again = || follow_again(self.json, socket, left.name.clone(), left.id);
-        let mut events = again()?;
-        loop {
-            match events.next_event() {
-                Ok(Event::Moved(report)) => return Ok(*report),
-                Ok(Event::Failed(failure)) => return Err(failure.into()),
-                Ok(event) if event.is_last() => return Err(unexpected(&event)),
-                Ok(event) => tell_in(self.json, &event),
-                Err(error) if error.is_loss() => events = again()?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn say(&self, report: &MoveReport) -> Result<()> {
-        if self.json { Ok(()) } else { output::line(&in_words(report)) }
+        let Followed { reports, .. } = follow(target, self.json, events, moves)?;
+        self.over(&reports)
     }
 
     fn over(&self, reports: &[MoveReport]) -> Result<ExitCode> {
@@ -138,6 +88,72 @@ impl GroupTransfer {
     }
 }
 
+/// The first event that says more than for whom is waited; `not_begun`, if there is none.
+pub fn first_of(events: &mut Client, json: bool, not_begun: impl Fn() -> Failure) -> Result<Event> {
+    loop {
+        match events.next_event() {
+            Ok(waiting @ Event::Waiting { .. }) => tell_in(json, &waiting),
+            Ok(event) => return Ok(event),
+            Err(error) if error.is_loss() => return Err(not_begun()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// How moves have ended that were made together.
+pub struct Followed {
+    /// In the order in which they ended.
+    pub reports: Vec<MoveReport>,
+    /// The coordinator went away meanwhile.
+    pub was_lost: bool,
+}
+
+/// Follows moves that have begun together, and says how each ended.
+pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMove]) -> Result<Followed> {
+    let mut reports = Vec::new();
+    loop {
+        match events.next_event() {
+            Ok(Event::MoveOver(report)) => {
+                say(&report, json)?;
+                reports.push(*report);
+            }
+            Ok(Event::Done) => return Ok(Followed { reports, was_lost: false }),
+            Ok(Event::Failed(failure)) => return Err(failure.into()),
+            Ok(event) if event.is_last() => return Err(unexpected(&event)),
+            Ok(event) => tell_in(json, &event),
+            Err(error) if error.is_loss() => {
+                for left in &moves[reports.len()..] {
+                    let report = again(json, &target.socket(), left)?;
+                    say(&report, json)?;
+                    reports.push(report);
+                }
+                return Ok(Followed { reports, was_lost: true });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// How a move has ended of which a coordinator told that went away.
+fn again(json: bool, socket: &Path, left: &GroupMove) -> Result<MoveReport> {
+    let again = || follow_again(json, socket, left.name.clone(), left.id);
+    let mut events = again()?;
+    loop {
+        match events.next_event() {
+            Ok(Event::Moved(report)) => return Ok(*report),
+            Ok(Event::Failed(failure)) => return Err(failure.into()),
+            Ok(event) if event.is_last() => return Err(unexpected(&event)),
+            Ok(event) => tell_in(json, &event),
+            Err(error) if error.is_loss() => events = again()?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn say(report: &MoveReport, json: bool) -> Result<()> {
+    if json { Ok(()) } else { output::line(&in_words(report)) }
+}
+
 /// Tells the user for which host something waits, as JSON or in words.
 pub fn tell_in(json: bool, event: &Event) {
     if json { transfer::tell(event) } else { tell(event) }
@@ -150,6 +166,13 @@ pub fn in_words(report: &MoveReport) -> String {
         Outcome::Moved if report.restarted => "moved; the coordinator went away meanwhile".into(),
         Outcome::Moved => {
             format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
+        }
+        Outcome::Saved => {
+            format!(
+                "saved, {}, blackout {}",
+                mebibytes(report.engine.image_bytes),
+                milliseconds(*blackout_us)
+            )
         }
         Outcome::RolledBack(why) => format!("not moved, and runs on: {why}"),
         Outcome::Ended(why) => format!("not moved: {why}"),

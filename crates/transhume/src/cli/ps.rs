@@ -59,6 +59,8 @@ pub fn describe(state: &State) -> String {
         State::Starting => "starting".into(),
         State::Running => "running".into(),
         State::Moving { to } => format!("moving to {to}"),
+        State::Saving => "being saved".into(),
+        State::Restoring => "being restored".into(),
         State::RollingBack => "rolling back".into(),
         State::Exited { code } => format!("exited ({code})"),
         State::Lost { reason } => format!("lost ({reason})"),

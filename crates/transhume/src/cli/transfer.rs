@@ -88,7 +88,8 @@ impl Transfer {
         let request = MoveRequest { name: self.name.clone(), host: self.host.clone(), dry_run: self.dry_run };
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
-            cancel_on_interrupt(target, self.name.clone(), self.json)?;
+            let outlook = format!("the move is being rolled back: {} runs on where it was", self.name);
+            cancel_on_interrupt(target, self.name.clone(), outlook, self.json)?;
         }
         let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
         let suggest = |failure| target.suggest_instance(target.suggest_host(failure, &self.host), &self.name);
@@ -168,14 +169,14 @@ pub fn follow_again(json: bool, socket: &Path, name: String, id: u64) -> Result<
 const LEAVE: &str =
     "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
 
-/// Lets a Ctrl-C cancel the move of the instance `name`.
-pub fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Result<()> {
+/// Lets a Ctrl-C cancel the move of the instance `name`; `outlook` says what comes of that.
+pub fn cancel_on_interrupt(target: &Target, name: String, outlook: String, json: bool) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
     let ask = move || Client::send(&socket, &cancel)?.next_event();
     interrupt::on_first(move || {
         let answer = match ask() {
             Ok(Event::Failed(failure)) => Interrupted::NotCancelled(failure),
-            Ok(_) => Interrupted::Cancelling { name },
+            Ok(_) => Interrupted::Cancelling { name, outlook },
             // The next coordinator rolls back by itself what the one before had not committed.
             Err(error) => Interrupted::NotCancelled(Obstacle::new(
                 error.to_string(),
@@ -190,16 +191,18 @@ pub fn cancel_on_interrupt(target: &Target, name: String, json: bool) -> io::Res
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Interrupted {
-    Cancelling { name: String },
+    Cancelling {
+        name: String,
+        #[serde(skip)]
+        outlook: String,
+    },
     NotCancelled(Obstacle),
 }
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cancelling { name } => {
-                write!(f, "the move is being rolled back: {name} runs on where it was")
-            }
+            Self::Cancelling { outlook, .. } => f.write_str(outlook),
             Self::NotCancelled(why) => Failure::from(why.clone()).fmt(f),
         }
     }
@@ -273,7 +276,7 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
         output::write(render(report))?;
     }
     match &report.outcome {
-        Outcome::Moved => Ok(ExitCode::SUCCESS),
+        Outcome::Moved | Outcome::Saved => Ok(ExitCode::SUCCESS),
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
         Outcome::Ended(reason) => {
             let message = format!("{} was not moved: {reason}", report.name);
@@ -351,7 +354,8 @@ pub fn milliseconds(microseconds: u64) -> String {
     format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
 }
 
-fn mebibytes(bytes: u64) -> String {
+/// A size in MiB, with one decimal.
+pub fn mebibytes(bytes: u64) -> String {
     let tenths = bytes * 10 / (1024 * 1024);
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }

@@ -1,0 +1,275 @@
+//! Checkpoints of groups: all members are saved in one state of the group, and run on.
+//!
+//! Nodes write the images, each in a directory of its own below that of the checkpoint, on its host. When all are complete, and all
+//! members are still stopped, the coordinator notes that, and writes [`MANIFEST`] beside them. What it does not name is of no use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use api::{Bytes, CheckpointRequest, Event, Failure, GroupMove};
+use fabric::Vid;
+use moves::coordinator::SavedInstance;
+use moves::journal::Instance;
+use moves::{HostName, MoveId, Side};
+use rpc::wire::Question;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::Events;
+use crate::server::{Client, User};
+use crate::{failure, group, moving};
+
+/// The file that says what belongs to a checkpoint.
+const MANIFEST: &str = "checkpoint.json";
+
+/// The largest [`MANIFEST`], in bytes.
+const MAX_MANIFEST: u64 = 256 * 1024 * 1024;
+
+/// Raised when the layout of [`Manifest`] changes.
+const VERSION: u16 = 1;
+
+/// How long a node may take to remove what it has saved.
+const DISCARD_LIMIT: Duration = Duration::from_secs(30);
+
+/// What belongs to a checkpoint.
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    version: u16,
+    group: String,
+    /// In seconds since 1970.
+    saved_at: u64,
+    members: Vec<Member>,
+}
+
+/// An instance in a checkpoint.
+#[derive(Serialize, Deserialize)]
+struct Member {
+    vid: Vid,
+    instance: Instance,
+    /// The directory of its images, in that of the checkpoint.
+    images: String,
+    /// What the check at its host had found.
+    facts: Bytes,
+}
+
+/// Who waits for checkpoints, by their first moves.
+pub type Checkpoints = HashMap<MoveId, oneshot::Sender<Vec<Saved>>>;
+
+/// A member that is saved.
+pub struct Saved {
+    vid: Vid,
+    instance: Instance,
+    images: PathBuf,
+    facts: Vec<u8>,
+}
+
+impl Inner {
+    /// The moves are saved: what is known of their instances is what belongs to the images.
+    pub fn are_saved(&mut self, ids: &std::collections::BTreeSet<MoveId>) {
+        let Some(waiting) = ids.first().and_then(|first| self.checkpoints.remove(first)) else { return };
+        let saved = ids.iter().filter_map(|id| self.saved(*id)).collect();
+        // Who waits is the coordinator itself, and does until it ends.
+        let _ = waiting.send(saved);
+    }
+
+    fn saved(&self, id: MoveId) -> Option<Saved> {
+        let image = self.machine.image();
+        let record = image.moves.get(&id)?;
+        let Side::Images(images) = &record.destination else { return None };
+        Some(Saved {
+            vid: record.vid,
+            instance: image.instances.get(&record.vid)?.clone(),
+            images: images.into(),
+            facts: self.machine.facts(id)?.to_vec(),
+        })
+    }
+
+    /// The move is rolled back, and with it the checkpoint to which it belongs, if it does to one.
+    pub fn is_not_saved(&mut self, id: MoveId) {
+        self.checkpoints.remove(&id);
+    }
+}
+
+/// A checkpoint that has begun.
+struct Begun {
+    moves: Vec<(GroupMove, Events)>,
+    /// Where each member's images come.
+    images: Vec<(Vid, HostName, String)>,
+    saved: oneshot::Receiver<Vec<Saved>>,
+}
+
+/// Saves the members of a group, and tells the client how that goes on. It does also if the client goes away.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn make(
+    cluster: &Arc<Cluster>,
+    request: CheckpointRequest,
+    user: User,
+    client: &mut Client,
+) -> io::Result<()> {
+    if let Err(failure) = check(&request, user) {
+        return client.say(&Event::Failed(failure)).await;
+    }
+    if !group::wait_for_starts(cluster, &request.group, client).await {
+        return Ok(());
+    }
+    let begun = begin(&mut cluster.lock(), cluster, &request);
+    let Begun { moves, images, saved } = match begun {
+        Ok(begun) => begun,
+        Err(failure) => return client.say(&Event::Failed(failure)).await,
+    };
+    let (moves, events): (Vec<_>, Vec<_>) = moves.into_iter().unzip();
+    let (user, mut waiting) = mpsc::unbounded_channel();
+    let ends = group::ends_of(events, &user);
+    drop(user);
+    let finishing = tokio::spawn(finish(cluster.clone(), request, images, saved, ends));
+    client.say(&Event::GroupBegun { moves }).await?;
+    while let Some(event) = waiting.recv().await {
+        client.say(&event).await?;
+    }
+    let (reports, written) = finishing.await.map_err(io::Error::other)?;
+    for report in reports {
+        client.say(&report).await?;
+    }
+    client.say(&written.map_or_else(Event::Failed, |()| Event::Done)).await
+}
+
+fn check(request: &CheckpointRequest, user: User) -> Result<(), Failure> {
+    if user.user != 0 {
+        return Err(failure::only_root_checkpoints());
+    }
+    let directory = Path::new(&request.directory);
+    if !directory.is_absolute() {
+        return Err(Failure::new(format!("`{}` is no absolute path", request.directory), "name one"));
+    }
+    match directory.join(MANIFEST).symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => Err(Failure::new(
+            format!("there is a checkpoint in {} already", request.directory),
+            "name another directory, or remove that one if it is of no use any more",
+        )),
+    }
+}
+
+fn begin(inner: &mut Inner, cluster: &Cluster, request: &CheckpointRequest) -> Result<Begun, Failure> {
+    let members = group::members(inner, &request.group);
+    if members.is_empty() {
+        return Err(failure::no_group(&request.group));
+    }
+    for (vid, name, host) in &members {
+        moving::check_free(inner, *vid, name, host)?;
+    }
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    // Names that no other checkpoint has used, so that what one has left that failed is in nobody's way.
+    let number = inner.machine.image().last_move.0 + 1;
+    let images: Vec<_> = members
+        .iter()
+        .map(|(vid, name, host)| (*vid, host.clone(), format!("{}/{name}.{number}", request.directory)))
+        .collect();
+    let sides: BTreeMap<_, _> =
+        images.iter().map(|(vid, _, images)| (*vid, Side::Images(images.clone()))).collect();
+    let begun = inner.machine.begin_together(sides, cluster.now());
+    let (ids, outputs) = begun.map_err(|(vid, refusal)| {
+        let name = members.iter().find(|(member, ..)| *member == vid).map(|(_, name, _)| name.as_str());
+        failure::of_refusal(&refusal, name.unwrap_or_default())
+    })?;
+    let (waiting, saved) = oneshot::channel();
+    inner.checkpoints.extend(ids.first().copied().zip(Some(waiting)));
+    let moves = ids.into_iter().filter_map(|id| group::listen(inner, id)).collect();
+    cluster.perform(inner, outputs);
+    Ok(Begun { moves, images, saved })
+}
+
+/// Writes down what belongs to the checkpoint, or has its remains removed; returns how each member went on.
+async fn finish(
+    cluster: Arc<Cluster>,
+    request: CheckpointRequest,
+    images: Vec<(Vid, HostName, String)>,
+    saved: oneshot::Receiver<Vec<Saved>>,
+    ends: Vec<JoinHandle<Option<Event>>>,
+) -> (Vec<Event>, Result<(), Failure>) {
+    let written = match saved.await {
+        Ok(saved) => Some(write(request, saved).await),
+        Err(_rolled_back) => None,
+    };
+    let reports = group::reports(ends).await;
+    if !matches!(written, Some(Ok(()))) {
+        for (vid, host, images) in images {
+            let question = Question::DiscardImages { vid, images };
+            if cluster.ask(&host, question, DISCARD_LIMIT).await.is_err() {
+                tracing::warn!("what host {host} has saved of instance {vid} is of no use, and stays");
+            }
+        }
+    }
+    (reports, written.unwrap_or(Ok(())))
+}
+
+async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Failure> {
+    let CheckpointRequest { group, directory } = request;
+    let file = Path::new(&directory).join(MANIFEST);
+    let writing = spawn_blocking(move || {
+        let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let members = saved.into_iter().filter_map(member).collect();
+        let manifest = Manifest { version: VERSION, group, saved_at, members };
+        let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
+        private::directory(Path::new(&directory))?;
+        private::replace_durably(&file, &text)
+    });
+    let written = writing.await.map_err(io::Error::other).flatten();
+    written.map_err(|error| {
+        let what = format!("the coordinator cannot write what belongs to the checkpoint: {error}");
+        Failure::new(what, "mend that, or name another directory; the group runs on")
+    })
+}
+
+fn member(saved: Saved) -> Option<Member> {
+    let images = saved.images.file_name()?.to_str()?.to_owned();
+    Some(Member { vid: saved.vid, instance: saved.instance, images, facts: Bytes(saved.facts) })
+}
+
+/// The instances of the checkpoint in `directory`, in the order of names.
+pub fn read(directory: &Path) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
+    let file = directory.join(MANIFEST);
+    let manifest = read_manifest(&file).map_err(|error| {
+        let what = format!("there is no checkpoint to be restored in {}: {error}", directory.display());
+        Failure::new(
+            what,
+            "name the directory of one, as `transhume checkpoint` has written it, on this host",
+        )
+    })?;
+    let images = |images: &str| directory.join(images).to_string_lossy().into_owned();
+    let members = manifest.members.into_iter().map(|member| {
+        let Member { vid, instance, images: name, facts } = member;
+        (vid, SavedInstance { instance, images: images(&name), facts: facts.0 })
+    });
+    let mut members: Vec<_> = members.collect();
+    members.sort_by(|(_, one), (_, other)| one.instance.name.cmp(&other.instance.name));
+    Ok(members)
+}
+
+fn read_manifest(file: &Path) -> io::Result<Manifest> {
+    let found = file.metadata()?;
+    if found.len() > MAX_MANIFEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{MANIFEST} is too large")));
+    }
+    let manifest: Manifest = serde_json::from_slice(&std::fs::read(file)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{MANIFEST}: {error}")))?;
+    let is_plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
+    let problem = match &manifest {
+        Manifest { version, .. } if *version != VERSION => {
+            format!("it was written by another release (layout {version}, and this one knows {VERSION})")
+        }
+        Manifest { members, .. } if members.is_empty() => format!("{MANIFEST} names no instance"),
+        Manifest { members, .. } if !members.iter().all(|member| is_plain(&member.images)) => {
+            format!("{MANIFEST} names directories elsewhere")
+        }
+        _ => return Ok(manifest),
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, problem))
+}

@@ -1,0 +1,110 @@
+//! Restores of checkpoints: all instances run again, or none.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use api::{Event, Failure, GroupMove, RestoreRequest};
+use fabric::Vid;
+use moves::HostName;
+use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
+use rpc::wire::Blueprint;
+use tokio::task::spawn_blocking;
+
+use crate::cluster::{Cluster, Inner};
+use crate::follow::Events;
+use crate::server::{Client, User};
+use crate::{checkpoint, failure, group, instances};
+
+/// Restores the instances of a checkpoint, and tells the client how that goes on.
+///
+/// # Errors
+/// If the client cannot be told.
+pub async fn make(
+    cluster: &Arc<Cluster>,
+    request: RestoreRequest,
+    user: User,
+    client: &mut Client,
+) -> io::Result<()> {
+    match begin(cluster, request, user).await {
+        Ok(moves) => group::follow(moves, client).await,
+        Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+async fn begin(
+    cluster: &Cluster,
+    request: RestoreRequest,
+    user: User,
+) -> Result<Vec<(GroupMove, Events)>, Failure> {
+    if user.user != 0 {
+        return Err(failure::only_root_checkpoints());
+    }
+    let RestoreRequest { directory, hosts } = request;
+    let reading = spawn_blocking(move || checkpoint::read(Path::new(&directory)));
+    let saved = reading.await.map_err(|error| Failure::new(error.to_string(), "try again"))??;
+    let inner = &mut cluster.lock();
+    inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    let placed: BTreeMap<_, _> = place(inner, saved, &hosts)?.into_iter().collect();
+    let begun = inner.machine.restore_together(placed.clone(), cluster.now());
+    let (ids, outputs) = begun.map_err(|(vid, refusal)| refused(inner, vid, &placed, &refusal))?;
+    let moves = ids.into_iter().filter_map(|id| group::listen(inner, id)).collect();
+    cluster.perform(inner, outputs);
+    Ok(moves)
+}
+
+/// Gives each instance that of the hosts which will have the fewest. Without `hosts` it is one of all that are up and not drained.
+fn place(
+    inner: &Inner,
+    saved: Vec<(Vid, SavedInstance)>,
+    hosts: &[String],
+) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
+    let hosts: Vec<HostName> = match hosts {
+        [] => instances::usable_hosts(inner).cloned().collect(),
+        named => named.iter().map(|host| instances::usable_host(inner, host)).collect::<Result<_, _>>()?,
+    };
+    let mut load: HashMap<_, _> =
+        hosts.into_iter().map(|host| (host.clone(), instances::instances_on(inner, &host))).collect();
+    let mut placed = Vec::new();
+    for (vid, mut saved) in saved {
+        let blueprint = Blueprint::decode(&saved.instance.spec).map_err(|error| {
+            Failure::new(
+                format!("what `{}` is cannot be read: {error}", saved.instance.name),
+                "restore it with the release that has made the checkpoint",
+            )
+        })?;
+        let emptiest = load.iter_mut().min_by_key(|(host, load)| (**load, (*host).clone()));
+        let (host, load) = emptiest.ok_or_else(instances::no_usable_host)?;
+        inner.check_network(host, blueprint.spec.network_kind)?;
+        saved.instance.host = host.clone();
+        *load += 1;
+        placed.push((vid, saved));
+    }
+    Ok(placed)
+}
+
+fn refused(
+    inner: &Inner,
+    vid: Vid,
+    placed: &BTreeMap<Vid, SavedInstance>,
+    refusal: &RestoreRefusal,
+) -> Failure {
+    let name = placed.get(&vid).map(|saved| saved.instance.name.as_str()).unwrap_or_default();
+    match refusal {
+        RestoreRefusal::NotAdmitted(refusal) => failure::of_refusal(refusal, name),
+        RestoreRefusal::NotAddable(AddError::NameTaken(_)) => Failure::new(
+            format!("there is an instance `{name}` already, and a restored one is called as it was"),
+            format!("end that one first, if it may go: `transhume kill {name}`"),
+        ),
+        RestoreRefusal::NotAddable(AddError::VidTaken(_)) => {
+            let other = inner.machine.image().instances.get(&vid).map(|instance| instance.name.as_str());
+            let other = other.unwrap_or_default();
+            Failure::new(
+                format!("`{name}` is known to its programs as {vid}, and that is instance `{other}` now"),
+                format!("end that one first, if it may go: `transhume kill {other}`"),
+            )
+        }
+        RestoreRefusal::NotAddable(error) => failure::of_add_error(error),
+    }
+}

@@ -1,0 +1,243 @@
+//! Images in a directory of a checkpoint.
+//!
+//! The directory holds the engine's images as they are, and [`CONTENTS`], which is written last: without it, or with
+//! anything else in it than what is there, the directory is of no use.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use blake3::Hasher;
+use broker::Carried;
+use engines::Image;
+use fabric::Vid;
+use serde::{Deserialize, Serialize};
+
+use super::{MAX_IMAGES, PART, is_plain};
+
+/// The file that says what is in the directory.
+const CONTENTS: &str = "transhume.contents";
+
+/// The longest [`CONTENTS`], in bytes.
+const MAX_CONTENTS: u64 = 64 * 1024 * 1024;
+
+/// Raised when the layout of [`Contents`] changes.
+const VERSION: u16 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    version: u16,
+    vid: Vid,
+    carried: Carried,
+    images: Vec<(Image, [u8; 32])>,
+}
+
+/// Copies `images` of `vid` from the directory `from` to `to`, which must not be there, and makes them durable. `goes_on` is told
+/// how many bytes are copied, and says whether to go on. What is not complete is removed.
+pub fn save(
+    (vid, carried): (Vid, Carried),
+    (from, images): (&Path, Vec<Image>),
+    to: &Path,
+    goes_on: &dyn Fn(u64) -> bool,
+) -> io::Result<()> {
+    if let Some(parent) = to.parent() {
+        private::directory(parent)?;
+    }
+    fs::create_dir(to)?;
+    let saved = private::directory(to).and_then(|()| fill((vid, carried), (from, images), to, goes_on));
+    if saved.is_err() {
+        fs::remove_dir_all(to)?;
+    }
+    saved
+}
+
+/// Removes what [`save`] has made of `vid`, if anything. A directory that it has not completed is not touched: it could be anybody's.
+pub fn discard(saved: &Path, vid: Vid) -> io::Result<()> {
+    match check(saved, vid) {
+        Ok(()) => fs::remove_dir_all(saved),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn fill(
+    (vid, carried): (Vid, Carried),
+    (from, images): (&Path, Vec<Image>),
+    to: &Path,
+    goes_on: &dyn Fn(u64) -> bool,
+) -> io::Result<()> {
+    let mut copier = Copier { part: vec![0; PART], copied: 0, goes_on };
+    let mut digests = Vec::new();
+    for image in images {
+        let digest = copier.copy(&from.join(&image.name), &to.join(&image.name), image.size, true)?;
+        digests.push((image, digest));
+    }
+    let contents = Contents { version: VERSION, vid, carried, images: digests };
+    let contents = postcard::to_stdvec(&contents).map_err(io::Error::other)?;
+    let digest = *blake3::hash(&contents).as_bytes();
+    private::replace_durably(&to.join(CONTENTS), &[&digest, &contents[..]].concat())
+}
+
+/// Checks that the directory `saved` is complete and of `vid`.
+pub fn check(saved: &Path, vid: Vid) -> io::Result<()> {
+    read_contents(saved, vid).map(drop)
+}
+
+/// Copies the images of `vid` from the directory `saved` to `to`, and returns what was saved beside them.
+pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: &dyn Fn(u64) -> bool) -> io::Result<Carried> {
+    let contents = read_contents(saved, vid)?;
+    let mut copier = Copier { part: vec![0; PART], copied: 0, goes_on };
+    for (image, digest) in contents.images {
+        let copied = copier.copy(&saved.join(&image.name), &to.join(&image.name), image.size, false)?;
+        if copied != digest {
+            return Err(damaged(&image.name));
+        }
+    }
+    Ok(contents.carried)
+}
+
+fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
+    let mut bytes = Vec::new();
+    File::open(saved.join(CONTENTS))?.take(MAX_CONTENTS).read_to_end(&mut bytes)?;
+    let (digest, bytes) = bytes.split_first_chunk::<32>().ok_or_else(|| damaged(CONTENTS))?;
+    if blake3::hash(bytes) != *digest {
+        return Err(damaged(CONTENTS));
+    }
+    // The version is what every layout begins with.
+    let (version, _) = postcard::take_from_bytes::<u16>(bytes).map_err(|_| damaged(CONTENTS))?;
+    if version != VERSION {
+        let what =
+            format!("it was written by another release (layout {version}, and this one knows {VERSION})");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    let contents: Contents = postcard::from_bytes(bytes).map_err(|_| damaged(CONTENTS))?;
+    let acceptable =
+        contents.images.len() <= MAX_IMAGES && contents.images.iter().all(|(image, _)| is_plain(&image.name));
+    if contents.vid != vid || !acceptable {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another instance's"));
+    }
+    Ok(contents)
+}
+
+fn damaged(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{name} in it is damaged"))
+}
+
+struct Copier<'a> {
+    part: Vec<u8>,
+    /// Bytes so far.
+    copied: u64,
+    goes_on: &'a dyn Fn(u64) -> bool,
+}
+
+impl Copier<'_> {
+    /// Copies a file of `size` bytes, and returns the digest of what was copied.
+    fn copy(&mut self, from: &Path, to: &Path, size: u64, is_durable: bool) -> io::Result<[u8; 32]> {
+        let in_words =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", from.display()));
+        let mut reader = File::open(from).map_err(in_words)?;
+        let mut writer = private::open(to, OpenOptions::new().write(true).create(true).truncate(true))?;
+        let mut hasher = Hasher::new();
+        let mut left = size;
+        while left > 0 {
+            let length = usize::try_from(left).unwrap_or(PART).min(PART);
+            let part = &mut self.part[..length];
+            reader.read_exact(part).map_err(in_words)?;
+            hasher.update(part);
+            writer.write_all(part)?;
+            left -= length as u64;
+            self.copied += length as u64;
+            if !(self.goes_on)(self.copied) {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "cancelled"));
+            }
+        }
+        if is_durable {
+            writer.sync_all()?;
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn vid() -> Vid {
+        Vid::new(7).unwrap()
+    }
+
+    /// A directory with a dump, and the images in it.
+    fn dumped(directory: &Path) -> (PathBuf, Vec<Image>) {
+        let from = directory.join("dump");
+        fs::create_dir(&from).unwrap();
+        let files =
+            [("core-1.img", vec![1; 10]), ("pages-1.img", vec![2; PART + 1]), ("empty.img", Vec::new())];
+        let images = files.map(|(name, bytes)| {
+            fs::write(from.join(name), &bytes).unwrap();
+            Image { name: name.into(), size: bytes.len() as u64 }
+        });
+        (from, images.into())
+    }
+
+    fn saved(directory: &Path) -> PathBuf {
+        let (from, images) = dumped(directory);
+        let to = directory.join("checkpoint/a.1");
+        let carried = Carried { exit: Some(3), ..Carried::default() };
+        save((vid(), carried), (&from, images), &to, &|_| true).unwrap();
+        to
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let saved = saved(directory.path());
+        check(&saved, vid()).unwrap();
+        let to = directory.path().join("again");
+        fs::create_dir(&to).unwrap();
+        let carried = load(&saved, vid(), &to, &|_| true).unwrap();
+        assert_eq!(carried.exit, Some(3));
+        for name in ["core-1.img", "pages-1.img", "empty.img"] {
+            assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(saved.join(name)).unwrap(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_cut_or_anothers_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let saved = saved(directory.path());
+        let to = directory.path().join("again");
+        fs::create_dir(&to).unwrap();
+        assert!(check(&saved, Vid::new(8).unwrap()).unwrap_err().to_string().contains("another instance's"));
+        for name in [CONTENTS, "core-1.img", "pages-1.img"] {
+            let whole = fs::read(saved.join(name)).unwrap();
+            let mut changed = whole.clone();
+            *changed.last_mut().unwrap() ^= 1;
+            for wrong in [&changed[..], &whole[..whole.len() - 1], &[]] {
+                fs::write(saved.join(name), wrong).unwrap();
+                assert!(load(&saved, vid(), &to, &|_| true).is_err(), "{name}, {} bytes", wrong.len());
+            }
+            fs::write(saved.join(name), whole).unwrap();
+        }
+        load(&saved, vid(), &to, &|_| true).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_not_complete_and_nothing_is_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, images) = dumped(directory.path());
+        let to = directory.path().join("checkpoint/a.1");
+        let save = |goes_on: &dyn Fn(u64) -> bool| {
+            save((vid(), Carried::default()), (&from, images.clone()), &to, goes_on)
+        };
+        assert!(save(&|copied| copied < PART as u64).is_err() && !to.exists());
+        save(&|_| true).unwrap();
+        assert_eq!(save(&|_| true).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        check(&to, vid()).unwrap();
+        assert!(discard(directory.path(), vid()).is_ok() && from.exists());
+        discard(&to, vid()).unwrap();
+        discard(&to, vid()).unwrap();
+        assert!(!to.exists());
+    }
+}
