@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -64,7 +64,7 @@ pub type Checkpoints = HashMap<MoveId, oneshot::Sender<Vec<Saved>>>;
 pub struct Saved {
     vid: Vid,
     instance: Instance,
-    images: PathBuf,
+    images: String,
     facts: Vec<u8>,
 }
 
@@ -72,9 +72,11 @@ impl Inner {
     /// The moves are saved: what is known of their instances is what belongs to the images.
     pub fn are_saved(&mut self, ids: &std::collections::BTreeSet<MoveId>) {
         let Some(waiting) = ids.first().and_then(|first| self.checkpoints.remove(first)) else { return };
-        let saved = ids.iter().filter_map(|id| self.saved(*id)).collect();
-        // Who waits is the coordinator itself, and does until it ends.
-        let _ = waiting.send(saved);
+        // A part of a group is no checkpoint.
+        if let Some(saved) = ids.iter().map(|id| self.saved(*id)).collect() {
+            // Who waits is the coordinator itself, and does until it ends.
+            let _ = waiting.send(saved);
+        }
     }
 
     fn saved(&self, id: MoveId) -> Option<Saved> {
@@ -84,7 +86,7 @@ impl Inner {
         Some(Saved {
             vid: record.vid,
             instance: image.instances.get(&record.vid)?.clone(),
-            images: images.into(),
+            images: images.clone(),
             facts: self.machine.facts(id)?.to_vec(),
         })
     }
@@ -215,7 +217,7 @@ async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Fail
     let file = Path::new(&directory).join(MANIFEST);
     let writing = spawn_blocking(move || {
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let members = saved.into_iter().filter_map(member).collect();
+        let members = saved.into_iter().map(member).collect();
         let manifest = Manifest { version: VERSION, group, saved_at, members };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
         private::directory(Path::new(&directory))?;
@@ -228,9 +230,9 @@ async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Fail
     })
 }
 
-fn member(saved: Saved) -> Option<Member> {
-    let images = saved.images.file_name()?.to_str()?.to_owned();
-    Some(Member { vid: saved.vid, instance: saved.instance, images, facts: Bytes(saved.facts) })
+fn member(saved: Saved) -> Member {
+    let images = saved.images.rsplit('/').next().unwrap_or_default().to_owned();
+    Member { vid: saved.vid, instance: saved.instance, images, facts: Bytes(saved.facts) }
 }
 
 /// The instances of the checkpoint in `directory`, in the order of names.

@@ -91,19 +91,22 @@ fn refused(
     refusal: &RestoreRefusal,
 ) -> Failure {
     let name = placed.get(&vid).map(|saved| saved.instance.name.as_str()).unwrap_or_default();
+    let other = inner.machine.image().instances.get(&vid).map(|instance| instance.name.as_str());
+    let in_the_way = |what: String, other| {
+        Failure::new(what, format!("end that one first, if it may go: `transhume kill {other}`"))
+    };
     match refusal {
         RestoreRefusal::NotAdmitted(refusal) => failure::of_refusal(refusal, name),
-        RestoreRefusal::NotAddable(AddError::NameTaken(_)) => Failure::new(
-            format!("there is an instance `{name}` already, and a restored one is called as it was"),
-            format!("end that one first, if it may go: `transhume kill {name}`"),
-        ),
-        RestoreRefusal::NotAddable(AddError::VidTaken(_)) => {
-            let other = inner.machine.image().instances.get(&vid).map(|instance| instance.name.as_str());
+        RestoreRefusal::NotAddable(AddError::VidTaken(_)) if other != Some(name) => {
             let other = other.unwrap_or_default();
-            Failure::new(
-                format!("`{name}` is known to its programs as {vid}, and that is instance `{other}` now"),
-                format!("end that one first, if it may go: `transhume kill {other}`"),
-            )
+            let what =
+                format!("`{name}` is known to its programs as {vid}, and that is instance `{other}` now");
+            in_the_way(what, other)
+        }
+        RestoreRefusal::NotAddable(AddError::NameTaken(_) | AddError::VidTaken(_)) => {
+            let what =
+                format!("there is an instance `{name}` already, and a restored one is called as it was");
+            in_the_way(what, name)
         }
         RestoreRefusal::NotAddable(error) => failure::of_add_error(error),
     }

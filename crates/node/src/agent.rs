@@ -221,8 +221,13 @@ impl Node {
                 tokio::spawn(async move { node.disarm(vid).await });
             }
             Output::Farewell { vid } => {
+                let Some(live) = self.live(vid) else { return };
+                self.departing.begin(live.name.clone());
                 let node = self.clone();
-                tokio::spawn(async move { node.farewell(vid).await });
+                tokio::spawn(async move {
+                    node.farewell(vid, &live).await;
+                    node.departing.end(&live.name);
+                });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The instances of this host: started, found again, ended, and what they have written.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use moves::node::Input;
 use moves::protocol::ToCoordinator;
 use overlay::Mac;
 use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -64,6 +64,31 @@ impl Live {
 
 /// What the last instances that ended had written.
 pub type Ended = VecDeque<(Vid, Carried)>;
+
+/// Instances of which what is left is being removed. Another one may have the name of one already, and one that is restored the VID
+/// as well: it must wait for that.
+#[derive(Debug, Default)]
+pub struct Departing(watch::Sender<HashSet<InstanceName>>);
+
+impl Departing {
+    pub fn begin(&self, name: InstanceName) {
+        self.0.send_modify(|names| {
+            names.insert(name);
+        });
+    }
+
+    pub fn end(&self, name: &InstanceName) {
+        self.0.send_modify(|names| {
+            names.remove(name);
+        });
+    }
+
+    /// Waits until nothing is left of an instance called `name`.
+    pub async fn wait_for(&self, name: &InstanceName) {
+        // It is never closed while somebody waits.
+        let _ = self.0.subscribe().wait_for(|names| !names.contains(name)).await;
+    }
+}
 
 impl Node {
     pub fn live(&self, vid: Vid) -> Option<Live> {
@@ -185,15 +210,15 @@ impl Node {
     }
 
     /// The coordinator knows that the instance ended: only its output is kept.
-    pub async fn farewell(self: Arc<Self>, vid: Vid) {
-        let Some(live) = self.live(vid) else { return };
+    pub async fn farewell(&self, vid: Vid, live: &Live) {
         // In this order, so that the output can be read at any time.
         if let Some(carried) = self.broker.carried(live.id(vid)) {
             self.keep_output(vid, carried);
         }
         self.broker.remove(live.id(vid));
         self.lives().remove(&vid);
-        if let Err(error) = self.engine(move |engine| engine.destroy(&live.name)).await {
+        let name = live.name.clone();
+        if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
             tracing::warn!("{error}");
         }
         self.files.remove(vid);
@@ -229,6 +254,7 @@ impl Node {
     async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8], followed: bool) -> Result<Answer, String> {
         let blueprint = self.acceptable(bytes).inspect_err(|_| self.never_starts(vid))?;
         self.enter_instance(vid).map_err(|error| error.to_string())?;
+        self.departing.wait_for(&blueprint.spec.name).await;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
         let (waiter, word) = oneshot::channel();

@@ -23,7 +23,7 @@ use crate::agent::Agent;
 use crate::control;
 use crate::directory::Directory;
 use crate::images::Receptions;
-use crate::instances::{Ended, Live};
+use crate::instances::{Departing, Ended, Live};
 use crate::links::{DataPort, NodePeers};
 use crate::metrics;
 use crate::names::Names;
@@ -50,6 +50,8 @@ pub struct Node {
     pub network: Network,
     pub lives: Mutex<HashMap<Vid, Live>>,
     pub ended: Mutex<Ended>,
+    /// Instances that have ended, and of which something is left here.
+    pub departing: Departing,
     /// Who waits for the word that an instance's command runs.
     pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
     /// How long is waited for it.
@@ -140,6 +142,7 @@ fn make(
         network,
         lives: Mutex::default(),
         ended: Mutex::default(),
+        departing: Departing::default(),
         starts: Mutex::default(),
         start_patience: options.start_patience,
         progress: options.progress,

@@ -177,6 +177,7 @@ impl Node {
         {
             return Ok(Outcome::Refused { reasons: vec![self.not_loaded(directory, &error).0] });
         }
+        self.departing.wait_for(&blueprint.spec.name).await;
         let memory = frame::decode::<Needs>(facts)?.memory;
         self.files.write_blueprint(vid, spec).map_err(|error| self.not_noted(&error))?;
         let live = Live::new(&blueprint, State::Prepared, None);

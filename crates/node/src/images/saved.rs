@@ -120,7 +120,7 @@ fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
 }
 
 fn damaged(name: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{name} in it is damaged"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{name} is damaged"))
 }
 
 struct Copier<'a> {
@@ -133,8 +133,10 @@ struct Copier<'a> {
 impl Copier<'_> {
     /// Copies a file of `size` bytes, and returns the digest of what was copied.
     fn copy(&mut self, from: &Path, to: &Path, size: u64, is_durable: bool) -> io::Result<[u8; 32]> {
-        let in_words =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", from.display()));
+        let in_words = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => damaged(&from.to_string_lossy()),
+            kind => io::Error::new(kind, format!("{}: {error}", from.display())),
+        };
         let mut reader = File::open(from).map_err(in_words)?;
         let mut writer = private::open(to, OpenOptions::new().write(true).create(true).truncate(true))?;
         let mut hasher = Hasher::new();
