@@ -31,7 +31,27 @@ impl Epoch {
 
 /// An instance's identity, unique in its fabric. Applications see it as the port's LID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
 pub struct Vid(u16);
+
+/// A number that is no unicast LID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} identifies no instance")]
+pub struct NoVid(u16);
+
+impl TryFrom<u16> for Vid {
+    type Error = NoVid;
+
+    fn try_from(lid: u16) -> Result<Self, NoVid> {
+        Self::new(lid).ok_or(NoVid(lid))
+    }
+}
+
+impl From<Vid> for u16 {
+    fn from(vid: Vid) -> Self {
+        vid.lid()
+    }
+}
 
 impl Vid {
     /// The largest unicast LID of InfiniBand.

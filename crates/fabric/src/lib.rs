@@ -19,7 +19,7 @@ pub mod seqpacket;
 pub mod session;
 pub mod stream;
 
-pub use identity::{Epoch, FabricId, ProcessId, Vid};
+pub use identity::{Epoch, FabricId, NoVid, ProcessId, Vid};
 pub use network::NetworkKind;
 
 /// What a library's userfaultfds are known by in `/proc/PID/fdinfo`. Each is open while the library turns pages into
