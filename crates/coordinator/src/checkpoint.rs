@@ -275,3 +275,43 @@ fn read_manifest(file: &Path) -> io::Result<Manifest> {
     };
     Err(io::Error::new(io::ErrorKind::InvalidData, problem))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn manifest() -> Value {
+        let instance =
+            json!({ "name": "a", "fabric": 1, "group": "g", "host": "h1", "epoch": 3, "spec": [] });
+        let member = json!({ "vid": 7, "instance": instance, "images": "a.1", "facts": { "text": "" } });
+        json!({ "version": VERSION, "group": "g", "saved_at": 0, "members": [member] })
+    }
+
+    fn read_as(manifest: &Value) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(MANIFEST), manifest.to_string()).unwrap();
+        read(directory.path())
+    }
+
+    #[test]
+    fn what_no_checkpoint_says_is_refused_with_the_reason() {
+        let read = read_as(&manifest()).unwrap();
+        assert!(read[0].0 == Vid::new(7).unwrap() && read[0].1.images.ends_with("/a.1"), "{read:?}");
+        for (what, wrong, said) in [
+            ("/version", json!(VERSION + 1), "another release"),
+            ("/members", json!([]), "names no instance"),
+            ("/members/0/images", json!("../a.1"), "elsewhere"),
+            ("/members/0/images", json!("/etc"), "elsewhere"),
+            ("/members/0/images", json!(".."), "elsewhere"),
+            ("/members/0/vid", json!(0), MANIFEST),
+            ("/members/0/facts", json!({ "base64": "%" }), MANIFEST),
+        ] {
+            let mut manifest = manifest();
+            *manifest.pointer_mut(what).unwrap() = wrong;
+            let failure = read_as(&manifest).unwrap_err();
+            assert!(failure.message.contains(said), "{what}: {failure:?}");
+        }
+    }
+}

@@ -268,10 +268,10 @@ impl World {
                 self.runs(node, vid, operation);
                 return outcome;
             }
-            (Effect::Sends, Operation::Send { destination: Side::Images(directory), .. }) => {
-                if self.sabotage != Sabotage::ImagesAreNotWritten {
-                    self.written.insert(directory.clone());
-                }
+            (Effect::Sends, Operation::Send { destination: Side::Images(directory), .. })
+                if self.sabotage != Sabotage::ImagesAreNotWritten =>
+            {
+                self.written.insert(directory.clone());
             }
             (Effect::Sends, Operation::Send { id, destination: Side::Host(destination) }) => {
                 let stale = self.nodes[node].engine.copies.get(&vid).is_some_and(|copy| copy.stale);

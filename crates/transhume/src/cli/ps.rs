@@ -33,7 +33,7 @@ impl Arguments {
             output::json(&instances)?;
         } else {
             let rows: Vec<_> = instances.iter().map(row).collect();
-            let titles = ["NAME", "GROUP", "HOST", "STATE", "VID", "ADDRESS", "MOVES", "COMMAND"];
+            let titles = ["NAME", "GROUP", "HOST", "STATE", "VID", "ADDRESS", "EPOCH", "COMMAND"];
             output::write(table::render(titles, &rows))?;
         }
         Ok(ExitCode::SUCCESS)
