@@ -139,20 +139,24 @@ fn a_mac_moves_between_ports_of_one_node() {
 
 #[test]
 fn what_is_kept_is_bounded() {
-    let limits = Limits { kept_frames: 3, kept_bytes: 1000, ..Limits::default() };
-    let mut switch = switch_with(limits);
-    push(&mut switch, &entry(1, ME, Some(ONE), 1));
-    push(&mut switch, &entry(3, ME, Some(LAN), 1));
-    for number in [1, 3] {
-        switch.pause(mac(number)).unwrap();
+    let one = Limits { kept_frames: 3, kept_bytes: 1000, ..Limits::default() };
+    let in_all = Limits { kept_bytes_in_all: 900, ..one };
+    for (limits, expected) in [(one, (3, 2)), (in_all, (3, 1))] {
+        let mut switch = switch_with(limits);
+        push(&mut switch, &entry(1, ME, Some(ONE), 1));
+        push(&mut switch, &entry(3, ME, Some(LAN), 1));
+        for number in [1, 3] {
+            switch.pause(mac(number)).unwrap();
+        }
+        let mut held = |number, length| {
+            let mut sent = frame(mac(number), mac(2));
+            sent.resize(length, 0);
+            (0..10).filter(|_| forward(&mut switch, From::Port(TWO), &sent).0 == Verdict::Held).count()
+        };
+        let held = (held(1, 60), held(3, 400));
+        assert_eq!(held, expected);
+        assert_eq!(switch.counters().dropped(Reason::KeptFull) as usize, 20 - held.0 - held.1);
     }
-    let mut held = |number, length| {
-        let mut sent = frame(mac(number), mac(2));
-        sent.resize(length, 0);
-        (0..10).filter(|_| forward(&mut switch, From::Port(TWO), &sent).0 == Verdict::Held).count()
-    };
-    assert_eq!((held(1, 60), held(3, 400)), (3, 2));
-    assert_eq!(switch.counters().dropped(Reason::KeptFull), 15);
 }
 
 #[test]

@@ -35,9 +35,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn keep(&mut self, passing: &Passing<'_>, limits: &Limits) -> Result<Verdict, Reason> {
-        let bytes = self.bytes.saturating_add(passing.frame.bytes.len());
-        if self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes {
+    /// Keeps a frame, if there is room beside `in_all` bytes that are kept for all MACs.
+    fn keep(&mut self, passing: &Passing<'_>, limits: &Limits, in_all: usize) -> Result<Verdict, Reason> {
+        let length = passing.frame.bytes.len();
+        let bytes = self.bytes.saturating_add(length);
+        let is_full = self.frames.len() >= limits.kept_frames || bytes > limits.kept_bytes;
+        if is_full || in_all.saturating_add(length) > limits.kept_bytes_in_all {
             return Err(Reason::KeptFull);
         }
         let Passing { frame, ingress, forwarded, .. } = *passing;
@@ -88,12 +91,12 @@ impl Moves {
         passing: &Passing<'_>,
         limits: &Limits,
     ) -> Option<Result<Verdict, Reason>> {
-        let mac = passing.front.destination;
+        let (mac, in_all) = (passing.front.destination, self.bytes());
         if let Some(leaving) = self.leaving.get_mut(&mac).filter(|leaving| leaving.port == port) {
-            return Some(leaving.kept.keep(passing, limits));
+            return Some(leaving.kept.keep(passing, limits, in_all));
         }
         let arriving = self.arriving.get_mut(&mac).filter(|arriving| arriving.port == port)?;
-        Some(arriving.kept.keep(passing, limits))
+        Some(arriving.kept.keep(passing, limits, in_all))
     }
 
     /// Keeps a frame whose MAC is about to live here.
@@ -102,8 +105,19 @@ impl Moves {
         passing: &Passing<'_>,
         limits: &Limits,
     ) -> Option<Result<Verdict, Reason>> {
-        let arriving = self.arriving.get_mut(&passing.front.destination)?;
-        Some(arriving.kept.keep(passing, limits))
+        let mac = passing.front.destination;
+        // Most frames are for others, and need no sum.
+        self.arriving.get(&mac)?;
+        let in_all = self.bytes();
+        let arriving = self.arriving.get_mut(&mac)?;
+        Some(arriving.kept.keep(passing, limits, in_all))
+    }
+
+    /// How many bytes are kept for all.
+    fn bytes(&self) -> usize {
+        let leaving = self.leaving.values().map(|leaving| &leaving.kept);
+        let arriving = self.arriving.values().map(|arriving| &arriving.kept);
+        leaving.chain(arriving).map(|kept| kept.bytes).sum()
     }
 
     pub fn forget_port(&mut self, port: PortId) {

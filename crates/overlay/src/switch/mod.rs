@@ -143,8 +143,10 @@ pub struct Limits {
     pub grace: Duration,
     /// Frames kept for one MAC that is on its way.
     pub kept_frames: usize,
-    /// Bytes of these.
+    /// Bytes of these: as much as a TCP connection has on its way, since it waits for its timer to send again what is lost.
     pub kept_bytes: usize,
+    /// Bytes kept for all MACs that are on their way.
+    pub kept_bytes_in_all: usize,
     /// What one port may send to many.
     pub port_flood: FloodRates,
     /// What may come from one node to many.
@@ -159,8 +161,9 @@ impl Default for Limits {
             age: Duration::from_secs(300),
             managed: 64 * 1024,
             grace: Duration::from_secs(5),
-            kept_frames: 256,
-            kept_bytes: 512 * 1024,
+            kept_frames: 4096,
+            kept_bytes: 8 << 20,
+            kept_bytes_in_all: 64 << 20,
             port_flood: FloodRates { unknown: rate(10_000, 16 << 20), broadcast: rate(10_000, 16 << 20) },
             node_flood: FloodRates { unknown: rate(40_000, 64 << 20), broadcast: rate(40_000, 64 << 20) },
         }
