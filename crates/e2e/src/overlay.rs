@@ -84,13 +84,10 @@ pub fn await_kernel(lab: &TestLab, hosts: [&str; 2], carries: bool) -> Result<()
 /// A place in a lab: what follows `lab exec` before the program's own command line.
 pub type Where<'a> = &'a [&'a str];
 
-/// The group of all instances between which streams go.
-pub const GROUP: &str = "streams";
-
 /// What stands before the command line of a program that is to be the instance `name`, on `host` and on the overlay.
 #[must_use]
-pub fn instance<'a>(name: &'a str, host: &'a str) -> [&'a str; 10] {
-    ["run", "--network", "overlay", "--group", GROUP, "--name", name, "--host", host, "--"]
+pub fn instance<'a>(name: &'a str, host: &'a str) -> [&'a str; 8] {
+    ["run", "--network", "overlay", "--name", name, "--host", host, "--"]
 }
 
 /// A stream from one place to another.

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use api::{
-    Client, Event, Instance, MoveGroupRequest, MoveReport, MoveRequest, Outcome, Phase, Request, State,
-};
+use api::{Client, Event, Instance, MoveReport, MoveRequest, Outcome, Phase, Request, State};
 use lab::layout::Layout;
 use lab::mark::Marks;
 use lab::process::{Identity, file};
@@ -180,29 +178,6 @@ impl TestLab {
     pub fn begin_move(&self, name: &str, host: &str) -> Result<Client> {
         let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false };
         let client = Client::send(&self.socket(), &Request::Move(request))?;
-        client.set_limit(Some(LIMIT))?;
-        Ok(client)
-    }
-
-    /// Asks for the moves of a group to these hosts, and returns the connection on which the events of one of them come.
-    ///
-    /// # Errors
-    /// If the coordinator does not answer, or refuses.
-    pub fn begin_group(&self, group: &str, hosts: &[&str]) -> Result<Client> {
-        let hosts = hosts.iter().copied().map(String::from).collect();
-        let request = MoveGroupRequest { group: group.into(), hosts, dry_run: false };
-        let mut all = Client::send(&self.socket(), &Request::MoveGroup(request))?;
-        all.set_limit(Some(LIMIT))?;
-        let moves = loop {
-            match all.next_event()? {
-                Event::GroupBegun { moves } => break moves,
-                Event::Waiting { .. } => {}
-                event => bail!("the group does not move: {event:?}"),
-            }
-        };
-        let first = moves.into_iter().next().context("nobody moves")?;
-        let follow = Request::FollowMove { name: first.name, id: first.id };
-        let client = Client::send(&self.socket(), &follow)?;
         client.set_limit(Some(LIMIT))?;
         Ok(client)
     }
