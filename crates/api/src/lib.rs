@@ -19,6 +19,7 @@
 mod client;
 mod failure;
 mod line;
+mod log;
 mod network;
 mod output;
 mod report;
@@ -27,6 +28,7 @@ mod request;
 pub use client::{Client, ClientError, Speaker};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
+pub use log::{LoggedEvent, MoveFigures, Occurrence};
 pub use network::{
     Carrier, DEFAULT_MTU, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid,
     NetLink, NetMac, NetStatus, NetTunnel, Network, Purpose, Shape,
@@ -163,6 +165,8 @@ pub enum Event {
         /// In the order of their numbers; none, if there is nothing to move.
         moves: Vec<GroupMove>,
     },
+    /// One of the event log, in the order of numbers; for [`Request::Events`].
+    Logged(Box<LoggedEvent>),
     /// The move is being rolled back: the first answer to [`Request::Cancel`].
     Cancelling,
     /// Output of the instance's command.
@@ -195,7 +199,7 @@ pub enum Event {
         bytes: u64,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
-    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], and to [`NetChange::Detach`] when it
+    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], to [`Request::Events`] without `follow`, and to [`NetChange::Detach`] when it
     /// is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], to `Logs` with `follow`, and to [`Request::Exec`].
@@ -230,6 +234,7 @@ impl Event {
             | Self::NetMacs { .. }
             | Self::NetFlows { .. }
             | Self::NetUnanswered { .. }
+            | Self::Logged(_)
             | Self::Cancelling
             | Self::Draining { .. }
             | Self::GroupBegun { .. }

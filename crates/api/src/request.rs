@@ -40,6 +40,15 @@ pub enum Request {
         /// The instance.
         name: String,
     },
+    /// Tells what has happened, as far as that is kept.
+    Events {
+        /// Only events with a higher number.
+        after: u64,
+        /// Only those that are not older, in milliseconds since 1970.
+        since_ms: u64,
+        /// Goes on with what will happen.
+        follow: bool,
+    },
     /// Says how the overlay is.
     Network,
     /// Says where MACs are in the overlay, as each host knows it.

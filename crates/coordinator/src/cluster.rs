@@ -26,6 +26,7 @@ use crate::ending::Ending;
 use crate::exec::Sessions;
 use crate::failure;
 use crate::follow::Follow;
+use crate::log::{self, Log};
 use crate::names;
 use crate::network::{self, Devices, Rollout, Wishes};
 
@@ -52,6 +53,7 @@ pub struct Cluster {
 pub struct Inner {
     pub machine: Coordinator,
     pub store: Store,
+    pub log: Arc<Log>,
     pub directory: Directory,
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
@@ -119,6 +121,7 @@ impl Cluster {
     /// The cluster as it is in the store at `path`. Moves that were not decided are rolled back.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         let store = Store::open(path)?;
+        let log = Log::open(&path.with_file_name("events.redb"))?;
         let image = store.load()?;
         let known = image.instances.clone().into_iter().collect();
         let follows =
@@ -131,6 +134,7 @@ impl Cluster {
         let mut inner = Inner {
             machine,
             store,
+            log,
             directory: Directory::default(),
             nodes: HashMap::new(),
             network,
@@ -149,6 +153,7 @@ impl Cluster {
             is_broken: false,
         };
         ended.into_iter().for_each(|ended| inner.keep_ended(ended));
+        log::catch_up(&inner)?;
         let cluster = Arc::new(Self {
             began: Instant::now(),
             inner: Mutex::new(inner),
@@ -257,6 +262,10 @@ impl Cluster {
                     names::gone(inner, &instance.name);
                     inner.sessions.end_of(*vid, &instance.name);
                     inner.nic_is_gone(instance);
+                    if inner.starting.contains(vid) && *exit != Exit::NotStarted {
+                        inner.log.note(&log::started(instance));
+                    }
+                    inner.log.note(&log::ended(instance, exit));
                 }
                 if let Some(instance) = known.filter(|_| *exit != Exit::NotStarted) {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
@@ -383,6 +392,9 @@ impl Inner {
         if let Some(follow) = self.follows.get_mut(&id)
             && follow.tell(event)
         {
+            if let Some(report) = follow.report() {
+                self.log.note(&log::move_over(id, report));
+            }
             self.follows.remove(&id);
         }
     }

@@ -8,7 +8,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{DrainReport, DrainRequest, Event, Failure, MoveReport, MoveRequest, Outcome, PlannedMove, Stayed};
+use api::{
+    DrainReport, DrainRequest, Event, Failure, MoveReport, MoveRequest, Occurrence, Outcome, PlannedMove,
+    Stayed,
+};
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
@@ -115,6 +118,8 @@ fn begin(cluster: &Arc<Cluster>, request: &DrainRequest) -> Result<Events, Failu
             set_drained(cluster, &mut inner, &drain.host, true)?;
         }
         drain.number = inner.drains.begin(&drain.host);
+        let instances = instances::instances_on(&inner, &drain.host);
+        inner.log.note(&Occurrence::DrainBegan { host: drain.host.to_string(), instances });
         // One that was under way ends.
         cluster.move_over.notify_waiters();
         tokio::spawn(drain.run(cluster.clone(), user));
@@ -142,6 +147,7 @@ pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     }
     inner.check_whole()?;
     set_drained(cluster, &mut inner, &host, false)?;
+    inner.log.note(&Occurrence::Undrained { host: host.to_string() });
     let progress = inner.drains.hosts.remove(&host).unwrap_or_default();
     for id in progress.moves {
         // What is committed or over is not rolled back.
@@ -304,6 +310,7 @@ impl Drain {
     /// How it has ended, after so many instances have `moved`.
     fn outcome(&self, inner: &Inner, moved: u32, mut tried: Tried) -> Event {
         if !inner.drains.is_under_way(&self.host, self.number) {
+            inner.log.note(&Occurrence::DrainEnded { host: self.host.to_string(), moved });
             return Event::Failed(failure::drain_ended(&self.host, moved));
         }
         let nowhere = || match inner.nodes.contains_key(&self.host) {
@@ -314,6 +321,8 @@ impl Drain {
         for (vid, name) in self.left(inner) {
             stayed.push(Stayed { name, why: tried.failures.remove(&vid).unwrap_or_else(nowhere) });
         }
+        let (host, left) = (self.host.to_string(), stayed.len() as u32);
+        inner.log.note(&Occurrence::Drained { host, moved, stayed: left });
         Event::Drained(DrainReport { host: self.host.to_string(), moved, stayed })
     }
 

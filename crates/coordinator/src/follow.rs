@@ -42,6 +42,7 @@ pub struct Follow {
     events: Vec<mpsc::UnboundedSender<Event>>,
     vid: Vid,
     errand: Errand,
+    dry_run: bool,
     /// The instance has ended, or is to end as soon as the move is over.
     ends: bool,
     began: Instant,
@@ -68,6 +69,7 @@ impl Follow {
             events: Vec::new(),
             vid: record.vid,
             errand: Errand::of(record),
+            dry_run: record.dry_run,
             ends: false,
             began: Instant::now(),
             report: report(name, record),
@@ -85,6 +87,11 @@ impl Follow {
         let mut follow = Self::new(name, record);
         follow.report.restarted = true;
         (record.stage != Stage::Confirmed).then_some(follow)
+    }
+
+    /// How the move went, or goes; nothing of a dry run.
+    pub fn report(&self) -> Option<&MoveReport> {
+        (!self.dry_run).then_some(&self.report)
     }
 
     /// What happens from now on.

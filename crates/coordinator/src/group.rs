@@ -127,9 +127,10 @@ fn begin(
 pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
     let image = inner.machine.image();
     let record = image.moves.get(&id)?;
-    let name = image.instances.get(&record.vid)?.name.clone();
+    let instance = image.instances.get(&record.vid)?;
+    let (name, group) = (instance.name.clone(), instance.group.clone());
     let begun = GroupMove { name, id: id.0, to: record.destination.to_string() };
-    let events = moving::follow_new(inner, &begun.name, id)?;
+    let events = moving::follow_new(inner, &begun.name, id, group.as_deref())?;
     Some((begun, events))
 }
 

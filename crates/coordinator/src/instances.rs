@@ -16,8 +16,8 @@ use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
 
 use crate::cluster::{Cluster, Inner, NodeLink};
-use crate::failure;
 use crate::server::User;
+use crate::{failure, log};
 
 /// How long a host may take to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -35,6 +35,12 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     let question = Question::Start { vid, blueprint: spec, followed };
     let started = cluster.ask(&host, question, START_LIMIT).await;
     let mut inner = cluster.lock();
+    // One that has ended by now was told of then.
+    if let Some(instance) = inner.machine.image().instances.get(&vid)
+        && !matches!(started, Ok(Answer::NotStarted(_)))
+    {
+        inner.log.note(&log::started(instance));
+    }
     cluster.is_started(&mut inner, vid);
     if let Answer::NotStarted(why) = started? {
         return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.way_out) });

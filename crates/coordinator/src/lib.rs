@@ -14,6 +14,7 @@
 //! * [`admission`]: machines that have no certificate yet.
 //! * [`session`]: a command that is run in an instance, without IO.
 //! * [`directory`]: what processes tell each other of themselves.
+//! * [`log`]: what has happened.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
@@ -29,6 +30,7 @@ mod failure;
 mod follow;
 mod group;
 mod instances;
+mod log;
 mod moving;
 mod names;
 mod network;
@@ -171,6 +173,8 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     let socket = server::listen(&options.socket)
         .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
     tokio::spawn(cluster.clone().tick());
+    let log = cluster.lock().log.clone();
+    tokio::spawn(log.write());
     tokio::spawn(network::await_nodes(cluster.clone()));
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::cluster::{Cluster, Inner};
 use crate::follow::{self, Events, Follow};
 use crate::server::Client;
-use crate::{failure, instances};
+use crate::{failure, instances, log};
 
 /// How long a move waits for its instance to be started.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -107,14 +107,18 @@ pub fn begin(
     let wish = Wish { vid, destination, dry_run: request.dry_run };
     let begun = inner.machine.begin(wish, cluster.now());
     let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
-    let events = follow_new(inner, name, id).ok_or_else(|| failure::unknown_move(name))?;
+    let events = follow_new(inner, name, id, None).ok_or_else(|| failure::unknown_move(name))?;
     cluster.perform(inner, outputs);
     Ok((id, events))
 }
 
-/// What happens in a move of the instance `name` that has just begun.
-pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId) -> Option<Events> {
-    let mut follow = Follow::new(name, inner.machine.image().moves.get(&id)?);
+/// What happens in a move of the instance `name` that has just begun, with others of `group` if it is one of these.
+pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId, group: Option<&str>) -> Option<Events> {
+    let record = inner.machine.image().moves.get(&id)?;
+    if !record.dry_run {
+        inner.log.note(&log::move_began(name, id, record, group));
+    }
+    let mut follow = Follow::new(name, record);
     let events = follow.listen();
     inner.follows.insert(id, follow);
     Some(events)

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use api::Occurrence;
 use broker::pace::{self, Pace};
 use fabric::Vid;
 use fabric::session::Word;
@@ -142,6 +143,7 @@ fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
 fn register(cluster: &Arc<Cluster>, host: &HostName, link: NodeLink, address: SocketAddr) {
     tracing::info!("host {host} is connected, at {address}");
     let mut inner = cluster.lock();
+    inner.log.note(&Occurrence::HostConnected { host: host.to_string(), address: address.to_string() });
     inner.hosts.insert(host.clone(), address);
     inner.nodes.insert(host.clone(), link);
     let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
@@ -156,6 +158,7 @@ fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     let mut inner = cluster.lock();
     if inner.nodes.get(host).is_some_and(|present| present.serial == link.serial) {
         tracing::info!("host {host} is lost");
+        inner.log.note(&Occurrence::HostLost { host: host.to_string() });
         inner.nodes.remove(host);
         inner.network.disconnected(host);
         cluster.input_to(&mut inner, Input::LinkDown(host.clone()));

@@ -10,7 +10,9 @@ use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
-use crate::{checkpoint, drain, ending, exec, failure, group, instances, moving, network, output, restore};
+use crate::{
+    checkpoint, drain, ending, exec, failure, group, instances, log, moving, network, output, restore,
+};
 
 /// Fulfils a request, and tells the client.
 ///
@@ -41,6 +43,9 @@ pub async fn fulfil(
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
+        }
+        Request::Events { after, since_ms, follow } => {
+            return log::tell(cluster, after, since_ms, follow, client).await;
         }
         Request::Exec(request) => return exec::exec(cluster, request, user, client).await,
         Request::Wait { name } => wait(cluster, &name, client).await,

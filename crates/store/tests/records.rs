@@ -13,7 +13,10 @@ use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
 use moves::{HostName, MoveId};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use store::{MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, NodeStore, Store, StoreError};
+use store::{
+    EventLog, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, MAX_EVENTS, MAX_EVENTS_BYTES, NodeStore, Store,
+    StoreError,
+};
 
 /// Where the child of [`a_killed_writer_leaves_every_acknowledged_record`] writes.
 const CHILD: &str = "TRANSHUME_TEST_STORE";
@@ -111,6 +114,28 @@ fn ended_instances_are_found_again_and_bounded() {
     let expected: Vec<_> = (1..=MAX_ENDED_INSTANCES as i32).map(Exit::Code).collect();
     assert_eq!(codes, expected);
     assert_eq!((ended[0].vid, ended[0].instance.name.as_str()), (vid(1), "i0"));
+}
+
+#[test]
+fn events_are_numbered_on_and_bounded_by_count_and_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events");
+    let log = EventLog::open(&path).unwrap();
+    let events = |count: u64, size: usize| vec![vec![7; size]; count as usize];
+    assert_eq!(log.append(&events(MAX_EVENTS, 1)).unwrap(), MAX_EVENTS);
+    assert_eq!(log.append(&[b"one".to_vec(), b"two".to_vec()]).unwrap(), MAX_EVENTS + 2);
+    let kept = log.after(0, usize::MAX).unwrap();
+    assert_eq!((kept.len() as u64, kept[0].0), (MAX_EVENTS, 3), "the oldest go");
+    drop(log);
+    let log = EventLog::open(&path).unwrap();
+    let later = vec![(MAX_EVENTS + 1, b"one".to_vec()), (MAX_EVENTS + 2, b"two".to_vec())];
+    assert_eq!(log.after(MAX_EVENTS, usize::MAX).unwrap(), later);
+    assert_eq!(log.after(MAX_EVENTS, 1).unwrap(), later[..1]);
+    log.append(&events(9, MAX_EVENTS_BYTES as usize / 8)).unwrap();
+    assert_eq!(log.after(0, usize::MAX).unwrap().len(), 8);
+    log.append(&events(1, MAX_EVENTS_BYTES as usize + 1)).unwrap();
+    assert_eq!(log.after(0, usize::MAX).unwrap()[0].0, MAX_EVENTS + 12, "numbers go on");
+    assert!(log.after(u64::MAX, 1).unwrap().is_empty());
 }
 
 #[test]

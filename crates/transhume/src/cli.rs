@@ -7,6 +7,7 @@ mod coordinator;
 mod demo;
 mod drain;
 mod echo;
+mod events;
 mod exec;
 mod group;
 mod hosts;
@@ -65,6 +66,7 @@ enum Command {
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
+    Events(events::Arguments),
     Net(net::Arguments),
     Coordinator(coordinator::Arguments),
     Node(node::Arguments),
@@ -104,6 +106,7 @@ impl Cli {
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
+            Command::Events(arguments) => arguments.run(target),
             Command::Net(arguments) => arguments.run(target),
             Command::Coordinator(arguments) => arguments.run(target),
             Command::Node(arguments) => arguments.run(),

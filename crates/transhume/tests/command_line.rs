@@ -267,6 +267,20 @@ fn wait_outlives_a_coordinator() {
 }
 
 #[test]
+fn events_go_on_behind_the_last_one_with_the_next_coordinator() {
+    let stage = Stage::new("events");
+    let first = "{\"logged\":{\"number\":7,\"time_ms\":0,\"event\":\"host_lost\",\"host\":\"h1\"}}\n";
+    let requests = stage.coordinator(&[first, "\"done\"\n"]);
+    let ended = stage.run(&["events", "--follow", "--after", "3", "--json"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(text(&ended.stdout), "{\"number\":7,\"time_ms\":0,\"event\":\"host_lost\",\"host\":\"h1\"}\n");
+    let asked = [3, 7].map(|after| format!(r#"{{"events":{{"after":{after},"since_ms":0,"follow":true}}}}"#));
+    assert_eq!(requests.iter().collect::<Vec<_>>(), asked);
+    let wrong = stage.run(&["events", "--since", "yesterday"]);
+    assert!(text(&wrong.stderr).contains("30s, 10m, 2h or 1d"), "{wrong:?}");
+}
+
+#[test]
 fn a_coordinator_whose_socket_is_gone_is_not_waited_for_long() {
     let stage = Stage::new("gone");
     let listener = UnixListener::bind(stage.socket()).unwrap();

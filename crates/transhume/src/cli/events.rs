@@ -1,0 +1,199 @@
+//! `transhume events`
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use api::{Client, Event, LoggedEvent, MoveFigures, Occurrence, Request};
+use clap::Args;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::lasting;
+use super::target::{Target, unexpected};
+use super::transfer::{mebibytes, milliseconds};
+use crate::failure::Result;
+use crate::{output, table};
+
+/// Tells what has happened to instances, moves, drains and hosts
+///
+/// The coordinator keeps the last 10,000 events, or 4 MiB of them, also when it is restarted. Each has a number, which is the one after
+/// that of the event before: `--after` goes on behind the last that was seen, and a first number that is higher
+/// tells that some in between are not kept any more. Times are UTC, by the coordinator's clock.
+/// With `--follow` this waits for a coordinator that goes away, and misses nothing.
+///
+/// With --json each event is one object on a line, with `number`, `time_ms` (since 1970), `event`, and what belongs to it; for which
+/// coordinator it waits is `waiting`, and why it ends is `failed`, on standard error.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume events --since 10m\n  transhume events --follow --since 0s\n  \
+                        transhume events --json --after 4711\n  \
+                        transhume events --json | jq 'select(.event == \"moved\") | .figures.blackout_us'"
+)]
+pub struct Arguments {
+    /// Goes on with what happens from now on
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events that are not older: as 30s, 10m, 2h or 1d, or since a time as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    since: Option<SystemTime>,
+    /// Only events with a higher number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
+    after: u64,
+    /// Writes an object of JSON for each event
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let json = self.json;
+        self.tell(target).map_err(|failure| if json { failure.in_json() } else { failure })
+    }
+
+    fn tell(mut self, target: &Target) -> Result<ExitCode> {
+        let mut events = target.send(&self.request())?;
+        if !self.json {
+            output::line(&line(["NUMBER", "TIME", "EVENT", "OF"]))?;
+        }
+        loop {
+            match events.next_event() {
+                Ok(Event::Logged(event)) => {
+                    if self.json {
+                        output::json(&event)?
+                    } else {
+                        output::line(&in_words(&event))?
+                    }
+                    self.after = event.number;
+                }
+                Ok(Event::Done) => return Ok(ExitCode::SUCCESS),
+                Ok(Event::Failed(failure)) => return Err(failure.into()),
+                Ok(event) => return Err(unexpected(&event)),
+                Err(error) if self.follow && error.is_loss() => events = self.again(target)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn request(&self) -> Request {
+        let since = self.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Request::Events { after: self.after, since_ms, follow: self.follow }
+    }
+
+    /// Goes on behind the last event, with the next coordinator.
+    fn again(&self, target: &Target) -> Result<Client> {
+        let outlook = "what has happened meanwhile is told when it is back";
+        lasting::send_again_as(self.json, &target.socket(), &self.request(), "to tell of its events", outlook)
+    }
+}
+
+/// A time, or how long ago it was.
+fn since(text: &str) -> std::result::Result<SystemTime, String> {
+    let ago = text.strip_suffix(['s', 'm', 'h', 'd']).and_then(|number| number.parse::<u64>().ok());
+    let Some(number) = ago else {
+        let time = OffsetDateTime::parse(text, &Rfc3339);
+        return time
+            .map(SystemTime::from)
+            .map_err(|_| "give it as 30s, 10m, 2h or 1d, or as 2026-01-31T12:00:00Z".into());
+    };
+    let unit = match text.as_bytes().last() {
+        Some(b's') => 1,
+        Some(b'm') => 60,
+        Some(b'h') => 60 * 60,
+        _ => 24 * 60 * 60,
+    };
+    let ago = Duration::from_secs(number.saturating_mul(unit));
+    // Further back than the clock goes.
+    Ok(SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH))
+}
+
+/// An event for people, on one line: as wide as the widest of its kind but for the last column, so that what comes later is aligned as well.
+fn in_words(event: &LoggedEvent) -> String {
+    let (kind, of) = of(&event.what);
+    line([&event.number.to_string(), &time(event.time_ms), kind, &table::printable(of)])
+}
+
+fn line([number, time, kind, of]: [&str; 4]) -> String {
+    format!("{number:>6}  {time:<23}  {kind:<19}  {of}").trim_end().to_owned()
+}
+
+/// What happened, and to whom.
+fn of(what: &Occurrence) -> (&'static str, String) {
+    match what {
+        Occurrence::CoordinatorStarted => ("coordinator started", String::new()),
+        Occurrence::HostConnected { host, address } => ("host connected", format!("{host}, at {address}")),
+        Occurrence::HostLost { host } => ("host lost", host.clone()),
+        Occurrence::DrainBegan { host, instances } => ("drain began", format!("{host}: {instances} to move")),
+        Occurrence::Drained { host, moved, stayed } => {
+            ("drained", format!("{host}: {moved} moved, {stayed} stayed"))
+        }
+        Occurrence::DrainEnded { host, moved } => {
+            ("drain ended", format!("{host}: {moved} moved before that"))
+        }
+        Occurrence::Undrained { host } => ("undrained", host.clone()),
+        Occurrence::Started { instance, host, group } => {
+            ("started", format!("{instance} on {host}{}", in_group(group.as_ref())))
+        }
+        Occurrence::NotStarted { instance, host } => ("not started", format!("{instance} on {host}")),
+        Occurrence::Exited { instance, host, code } => ("exited", format!("{instance} on {host}: {code}")),
+        Occurrence::Lost { instance, host, reason } => ("lost", format!("{instance} on {host}: {reason}")),
+        Occurrence::MoveBegan { instance, from, to, group, .. } => {
+            ("move began", format!("{instance} {from} → {to}{}", in_group(group.as_ref())))
+        }
+        Occurrence::Moved { instance, from, to, figures, .. } => {
+            ("moved", format!("{instance} {from} → {to}{}", measured(figures.as_ref())))
+        }
+        Occurrence::MoveRolledBack { instance, from, to, reason, figures, .. } => {
+            ("move rolled back", format!("{instance} {from} → {to}: {reason}{}", measured(figures.as_ref())))
+        }
+    }
+}
+
+fn in_group(group: Option<&String>) -> String {
+    group.map(|group| format!(", group {group}")).unwrap_or_default()
+}
+
+fn measured(figures: Option<&MoveFigures>) -> String {
+    let Some(MoveFigures { total_us, blackout_us, image_bytes }) = figures else { return String::new() };
+    let (total, blackout) = (milliseconds(*total_us), milliseconds(*blackout_us));
+    format!("; {total} in all, blackout {blackout}, {}", mebibytes(*image_bytes))
+}
+
+/// A point in time in UTC, to the millisecond.
+fn time(ms: u64) -> String {
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000);
+    let Ok(at) = at else { return ms.to_string() };
+    let (year, month, day) = at.to_calendar_date();
+    let (hour, minute, second, ms) = at.to_hms_milli();
+    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{ms:03}", u8::from(month))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_as_it_is_written_or_as_so_long_ago() {
+        let at = since("2026-01-31T12:00:00.5Z").unwrap().duration_since(UNIX_EPOCH).unwrap();
+        assert_eq!(time(at.as_millis() as u64), "2026-01-31 12:00:00.500");
+        assert_eq!(time(u64::MAX), u64::MAX.to_string());
+        for (text, seconds) in [("0s", 0), ("7s", 7), ("2m", 120), ("3h", 10_800), ("1d", 86_400)] {
+            let ago = since(text).unwrap().elapsed().unwrap().as_secs();
+            assert!((seconds..seconds + 60).contains(&ago), "{text}: {ago}");
+        }
+        assert_eq!(since(&format!("{}d", u64::MAX)).unwrap(), UNIX_EPOCH);
+        for wrong in ["", "s", "10", "-1s", "1w", "yesterday", "2026-01-31"] {
+            assert!(since(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn events_stay_on_their_line_and_are_aligned() {
+        let lost = Occurrence::Lost { instance: "a".into(), host: "h1".into(), reason: "no\nroom".into() };
+        let event = |number, what| in_words(&LoggedEvent { number, time_ms: 0, what });
+        let expected = "     7  1970-01-01 00:00:00.000  lost                 a on h1: no\\nroom";
+        assert_eq!(event(7, lost), expected);
+        let started = "     8  1970-01-01 00:00:00.000  coordinator started";
+        assert_eq!(event(8, Occurrence::CoordinatorStarted), started);
+    }
+}
