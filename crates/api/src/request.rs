@@ -293,6 +293,9 @@ pub struct Host {
     pub up: bool,
     /// Whether nothing is started on it.
     pub drained: bool,
+    /// Whether instances are being moved away from it by a drain.
+    #[serde(default)]
+    pub draining: bool,
     /// How many instances it has.
     pub instances: u32,
 }

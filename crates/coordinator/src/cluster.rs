@@ -29,6 +29,7 @@ use crate::follow::Follow;
 use crate::log::{self, Log};
 use crate::names;
 use crate::network::{self, Devices, Rollout, Wishes};
+use crate::statistics::Statistics;
 
 /// All that the coordinator's tasks share.
 pub struct Cluster {
@@ -62,6 +63,7 @@ pub struct Inner {
     pub sessions: Sessions,
     pub drains: Drains,
     pub checkpoints: Checkpoints,
+    pub statistics: Statistics,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
     /// Every host that has ever been connected since the coordinator began.
@@ -142,6 +144,7 @@ impl Cluster {
             sessions: Sessions::default(),
             drains,
             checkpoints: Checkpoints::new(),
+            statistics: Statistics::default(),
             wishes: Wishes::default(),
             hosts: BTreeMap::new(),
             follows,
@@ -394,6 +397,7 @@ impl Inner {
         {
             if let Some(report) = follow.report() {
                 self.log.note(&log::move_over(id, report));
+                self.statistics.moved(report);
             }
             self.follows.remove(&id);
         }

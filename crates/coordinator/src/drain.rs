@@ -46,6 +46,8 @@ pub struct Drains {
 struct Progress {
     /// Which of all drains it is; the one before ends.
     number: u64,
+    /// Whether it goes on.
+    goes_on: bool,
     /// Its moves that are not over.
     moves: BTreeSet<MoveId>,
 }
@@ -69,12 +71,25 @@ impl Drains {
 
     fn begin(&mut self, host: &HostName) -> u64 {
         self.last += 1;
-        self.hosts.entry(host.clone()).or_default().number = self.last;
+        let progress = self.hosts.entry(host.clone()).or_default();
+        (progress.number, progress.goes_on) = (self.last, true);
         self.last
     }
 
     fn is_under_way(&self, host: &HostName, number: u64) -> bool {
         self.hosts.get(host).is_some_and(|progress| progress.number == number)
+    }
+
+    /// Whether a drain of `host` is under way.
+    pub fn is_draining(&self, host: &HostName) -> bool {
+        self.hosts.get(host).is_some_and(|progress| progress.goes_on)
+    }
+
+    /// The drain of this number is over.
+    fn end(&mut self, host: &HostName, number: u64) {
+        if let Some(progress) = self.hosts.get_mut(host).filter(|progress| progress.number == number) {
+            progress.goes_on = false;
+        }
     }
 
     fn note(&mut self, host: &HostName, id: MoveId) {
@@ -260,7 +275,10 @@ impl Drain {
                 () = sleep(LOOK), if !is_there => {}
             }
         }
-        tell(self.outcome(&cluster.lock(), moved, tried));
+        let mut inner = cluster.lock();
+        let outcome = self.outcome(&inner, moved, tried);
+        inner.drains.end(&self.host, self.number);
+        tell(outcome);
     }
 
     /// Begins as many moves as may be made beside those that are under way.

@@ -14,7 +14,7 @@
 //! * [`admission`]: machines that have no certificate yet.
 //! * [`session`]: a command that is run in an instance, without IO.
 //! * [`directory`]: what processes tell each other of themselves.
-//! * [`log`]: what has happened.
+//! * [`log`]: what has happened. [`statistics`]: how often, for Prometheus.
 //! * [`follow`]: what a user sees of a move, and the report at its end.
 //!
 //! It may be killed at any time: what it has decided is in the store, and the rest is undone.
@@ -40,6 +40,7 @@ mod requests;
 mod restore;
 mod server;
 mod session;
+mod statistics;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub struct CoordinatorOptions {
     pub listen: SocketAddr,
     /// Where the command line connects.
     pub socket: PathBuf,
+    /// Where Prometheus reads metrics, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// The directory with its certificate.
     pub pki: PathBuf,
     /// The directory for what it must remember.
@@ -153,6 +156,10 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
     result
 }
 
+async fn listen(address: SocketAddr) -> Result<TcpListener, CoordinatorError> {
+    TcpListener::bind(address).await.map_err(CoordinatorError::io(format!("listening on {address}")))
+}
+
 async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorError> {
     let identity = Identity::load(&options.pki, COORDINATOR)?;
     let endpoint = match &options.enrolment {
@@ -167,9 +174,11 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
         // Nobody else has set it.
         let _first = cluster.admission.set(admission);
     }
-    let listener = TcpListener::bind(options.listen)
-        .await
-        .map_err(CoordinatorError::io(format!("listening on {}", options.listen)))?;
+    let listener = listen(options.listen).await?;
+    let metrics = match options.metrics {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
     let socket = server::listen(&options.socket)
         .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
     tokio::spawn(cluster.clone().tick());
@@ -178,6 +187,9 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     tokio::spawn(network::await_nodes(cluster.clone()));
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));
+    if let Some(listener) = metrics {
+        tokio::spawn(statistics::serve(cluster.clone(), listener));
+    }
     tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());
     Ok(cluster)
 }

@@ -70,12 +70,14 @@ fn list(inner: &Inner) -> Vec<api::Instance> {
     all
 }
 
-fn hosts(inner: &Inner) -> Vec<Host> {
+/// The hosts, in the order of names.
+pub fn hosts(inner: &Inner) -> Vec<Host> {
     let describe = |(name, address): (&HostName, &std::net::SocketAddr)| Host {
         name: name.to_string(),
         address: address.to_string(),
         up: inner.nodes.contains_key(name),
         drained: inner.drains.contains(name),
+        draining: inner.drains.is_draining(name),
         instances: instances::instances_on(inner, name),
     };
     let mut hosts: Vec<Host> = inner.hosts.iter().map(describe).collect();
@@ -85,6 +87,7 @@ fn hosts(inner: &Inner) -> Vec<Host> {
         address: String::new(),
         up: false,
         drained: true,
+        draining: inner.drains.is_draining(name),
         instances: instances::instances_on(inner, name),
     }));
     hosts.sort_by(|one, other| one.name.cmp(&other.name));

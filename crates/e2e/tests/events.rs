@@ -1,4 +1,4 @@
-//! What operators read: the event log.
+//! What operators read: the event log and the coordinator's metrics.
 
 use std::time::Duration;
 
@@ -7,11 +7,32 @@ use api::{LoggedEvent, Occurrence};
 use e2e::program::{Ended, Program};
 use e2e::testlab::TestLab;
 use lab::Place;
+use lab::layout::metrics_address;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn events(ended: &Ended) -> Result<Vec<LoggedEvent>> {
     ended.lines.iter().map(|line| serde_json::from_str(line).context(line.clone())).collect()
+}
+
+/// Reads the coordinator's metrics from a host, after three moves of one instance to h2.
+fn metrics(lab: &TestLab) -> Result<()> {
+    const READ: &str =
+        "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())";
+    let url = format!("http://{}/metrics", metrics_address(Place::Coordinator));
+    let read =
+        lab.transhume(&["lab", "exec", "h1", "--", "/usr/bin/python3", "-c", READ, &url])?.success()?;
+    for wanted in [
+        "moves_total{outcome=\"moved\"} 3",
+        "move_blackout_seconds_count 3",
+        "host_instances{host=\"h2\"} 1.0",
+        "host_up{host=\"h1\"} 1.0",
+        "host_draining{host=\"h2\"} 0.0",
+    ] {
+        let wanted = format!("transhume_{wanted}");
+        ensure!(read.lines.contains(&wanted), "{wanted} is not in {:#?}", read.lines);
+    }
+    Ok(())
 }
 
 #[test]
@@ -26,6 +47,7 @@ fn what_happens_is_told_in_order_and_over_a_restart_of_the_coordinator() -> Resu
     lab.transhume(&["drain", "h2"])?.success()?;
     lab.transhume(&["undrain", "h2"])?.success()?;
     lab.transhume(&["move", "--group", "g", "h2"])?.success()?;
+    metrics(&lab)?;
     let before = events(&lab.transhume(&["events", "--json"])?.success()?)?;
     let last = before.last().context("no events")?.number;
 

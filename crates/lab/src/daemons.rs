@@ -108,12 +108,13 @@ fn command(layout: &Layout, record: &Record, place: Place) -> Command {
 
 fn coordinator_arguments(command: &mut Command, layout: &Layout) {
     command.arg("coordinator").arg("--socket").arg(layout.socket());
+    command.arg("--metrics").arg(metrics_address(Place::Coordinator).to_string());
 }
 
 fn node_arguments(command: &mut Command, layout: &Layout, host: Host) {
     let coordinator = control_address(Place::Coordinator);
     command.args(["node", "--name", &host.to_string(), "--join", &coordinator.to_string()]);
-    command.arg("--metrics").arg(metrics_address(host).to_string());
+    command.arg("--metrics").arg(metrics_address(Place::Host(host)).to_string());
     command.arg("--images").arg(layout.images_in_memory().join(host.to_string()));
     command.arg("--images").arg(layout.state(Place::Host(host)).join("images"));
 }

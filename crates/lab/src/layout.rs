@@ -20,7 +20,7 @@ pub const PREFIX_LENGTH: u8 = 16;
 /// Where the coordinator waits for nodes, and each node for the coordinator and other nodes.
 pub const CONTROL_PORT: u16 = 7700;
 
-/// Where each node's metrics are.
+/// Where each daemon's metrics are.
 const METRICS_PORT: u16 = 9464;
 
 /// The names and paths of one lab.
@@ -143,10 +143,10 @@ pub fn control_address(place: Place) -> SocketAddr {
     (address(place), CONTROL_PORT).into()
 }
 
-/// Where the metrics of `host` are.
+/// Where the metrics of the daemon at `place` are.
 #[must_use]
-pub fn metrics_address(host: Host) -> SocketAddr {
-    (address(Place::Host(host)), METRICS_PORT).into()
+pub fn metrics_address(place: Place) -> SocketAddr {
+    (address(place), METRICS_PORT).into()
 }
 
 fn last_byte(host: Host) -> u8 {

@@ -63,6 +63,7 @@ impl Cluster {
         let options = CoordinatorOptions {
             listen: self.join,
             socket: self.socket(),
+            metrics: None,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join("coordinator"),
             enrolment: None,

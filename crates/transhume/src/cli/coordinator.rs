@@ -22,6 +22,9 @@ pub struct Arguments {
     /// Where nodes connect
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
+    /// Where Prometheus reads metrics of moves and hosts, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// The folder with the coordinator's certificate and key, and `authority.pem`
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     pki: PathBuf,
@@ -39,6 +42,7 @@ impl Arguments {
         let options = CoordinatorOptions {
             listen: self.listen,
             socket: target.socket_to_listen_on(),
+            metrics: self.metrics,
             pki: self.pki,
             state: self.state,
             enrolment: None,

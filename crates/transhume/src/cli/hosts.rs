@@ -38,7 +38,11 @@ impl Arguments {
 
 fn row(host: &Host) -> [String; 4] {
     let node = if host.up { "up" } else { "down" };
-    let node = if host.drained { format!("{node}, drained") } else { node.into() };
+    let node = match (host.draining, host.drained) {
+        (true, _) => format!("{node}, draining"),
+        (_, true) => format!("{node}, drained"),
+        _ => node.into(),
+    };
     let address = if host.address.is_empty() { "-" } else { &host.address };
     [host.name.clone(), address.into(), node, host.instances.to_string()]
 }

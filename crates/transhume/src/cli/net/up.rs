@@ -351,6 +351,7 @@ fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) ->
     Ok(CoordinatorOptions {
         listen: settings.listen,
         socket: target.socket_to_listen_on(),
+        metrics: None,
         pki: folder.pki(),
         state: folder.of_daemon("coordinator"),
         enrolment: Some(Enrolment { center }),

@@ -1,0 +1,153 @@
+//! How many moves there were, how long they took, and how hosts are, as Prometheus reads it.
+//!
+//! Moves are counted from the begin of this coordinator, as counters of other daemons are; all else is as it is when it is asked for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use api::{Host, MoveReport, Outcome};
+use metrics::{Exposition, Tally, label};
+use tokio::net::TcpListener;
+
+use crate::cluster::Cluster;
+use crate::requests;
+
+/// Upper bounds of blackouts, in seconds: from what an idle process needs to a large image on a slow network.
+const BLACKOUTS: [f64; 12] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
+
+/// Those of whole moves.
+const DURATIONS: [f64; 12] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0];
+
+/// The moves that are over.
+pub struct Statistics {
+    moved: u64,
+    rolled_back: u64,
+    ended: u64,
+    /// In seconds, of those that moved, as below; without those during which the coordinator was restarted.
+    blackouts: Tally,
+    durations: Tally,
+}
+
+impl Default for Statistics {
+    fn default() -> Self {
+        let (blackouts, durations) = (Tally::new(&BLACKOUTS), Tally::new(&DURATIONS));
+        Self { moved: 0, rolled_back: 0, ended: 0, blackouts, durations }
+    }
+}
+
+impl Statistics {
+    /// Takes a move that is over.
+    pub fn moved(&mut self, report: &MoveReport) {
+        match report.outcome {
+            Outcome::Moved => self.moved += 1,
+            Outcome::RolledBack(_) => self.rolled_back += 1,
+            Outcome::Ended(_) => self.ended += 1,
+        }
+        if report.outcome == Outcome::Moved && !report.restarted {
+            self.blackouts.observe(seconds(report.blackout_us));
+            self.durations.observe(seconds(report.total_us));
+        }
+    }
+
+    fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
+        let mut exposition = Exposition::new("transhume");
+        let outcomes = [("moved", self.moved), ("rolled_back", self.rolled_back), ("ended", self.ended)];
+        let outcomes = outcomes.map(|(outcome, count)| (label("outcome", outcome), count));
+        let help = "Moves that are over; of those that ended, the instance has as well";
+        exposition.counters("moves", help, outcomes);
+        exposition.gauge("moves_under_way", "Moves that are not over", under_way as f64);
+        let help = "How long instances that moved did not run";
+        exposition.tally("move_blackout_seconds", help, &self.blackouts);
+        exposition.tally(
+            "move_duration_seconds",
+            "How long moves took, but for those rolled back",
+            &self.durations,
+        );
+        let each = |value: fn(&Host) -> u32| {
+            hosts.iter().map(move |host| (label("host", &host.name), f64::from(value(host))))
+        };
+        exposition.gauges("host_instances", "Instances on the host", each(|host| host.instances));
+        exposition.gauges("host_up", "Whether the host's node is connected", each(|host| host.up.into()));
+        exposition.gauges(
+            "host_drained",
+            "Whether nothing is started on the host",
+            each(|host| host.drained.into()),
+        );
+        exposition.gauges(
+            "host_draining",
+            "Whether a drain of the host is under way",
+            each(|host| host.draining.into()),
+        );
+        exposition.text()
+    }
+}
+
+/// Answers for as long as it is polled.
+pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
+    let expose = move || {
+        let cluster = cluster.clone();
+        async move {
+            let inner = cluster.lock();
+            let under_way = inner.machine.moves().filter(|view| view.is_under_way && !view.record.dry_run);
+            inner.statistics.exposition(&requests::hosts(&inner), under_way.count())
+        }
+    };
+    metrics::serve(listener, expose).await;
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{EnginePart, Failure, NetworkPart};
+    use fabric::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn moves_are_counted_by_outcome_and_measured_if_they_were_made() {
+        let report = |outcome, restarted| MoveReport {
+            name: "a".into(),
+            from: "h1".into(),
+            to: "h2".into(),
+            epoch: Epoch(1),
+            outcome,
+            restarted,
+            total_us: 250_000,
+            blackout_us: 60_000,
+            phases: Vec::new(),
+            network: NetworkPart::default(),
+            engine: EnginePart::default(),
+        };
+        let mut statistics = Statistics::default();
+        let why = || Failure::new("no room", "");
+        statistics.moved(&report(Outcome::Moved, false));
+        statistics.moved(&report(Outcome::Moved, true));
+        statistics.moved(&report(Outcome::RolledBack(why()), false));
+        statistics.moved(&report(Outcome::Ended(why()), false));
+        let (name, address) = ("h\"1".into(), String::new());
+        let host = Host { name, address, up: true, drained: true, draining: false, instances: 3 };
+        let text = statistics.exposition(&[host], 2).unwrap();
+        let expected = [
+            r#"moves_total{outcome="moved"} 2"#,
+            r#"moves_total{outcome="rolled_back"} 1"#,
+            r#"moves_total{outcome="ended"} 1"#,
+            "moves_under_way 2.0",
+            r#"move_blackout_seconds_bucket{le="0.05"} 0"#,
+            r#"move_blackout_seconds_bucket{le="0.1"} 1"#,
+            "move_blackout_seconds_count 1",
+            r#"move_duration_seconds_bucket{le="0.2"} 0"#,
+            r#"move_duration_seconds_bucket{le="0.5"} 1"#,
+            r#"host_instances{host="h\"1"} 3.0"#,
+            r#"host_up{host="h\"1"} 1.0"#,
+            r#"host_drained{host="h\"1"} 1.0"#,
+            r#"host_draining{host="h\"1"} 0.0"#,
+        ];
+        for line in expected {
+            assert!(text.contains(&format!("\ntranshume_{line}\n")), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

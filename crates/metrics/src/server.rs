@@ -1,0 +1,91 @@
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// The most connections at a time.
+const MOST: usize = 16;
+
+/// How long one may last: Prometheus asks again.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a client may take for its question.
+const QUESTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// Before the next connection is looked at when one could not be accepted.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Answers `GET /metrics` with what `expose` says then, for as long as it is polled.
+pub async fn serve<E, T>(listener: TcpListener, expose: E)
+where
+    E: Fn() -> T + Clone + Send + Sync + 'static,
+    T: Future<Output = Result<String, fmt::Error>> + Send,
+{
+    let room = Arc::new(Semaphore::new(MOST));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((tcp, _)) => {
+                let expose = expose.clone();
+                tokio::spawn(async move {
+                    // Whoever does not wait for the answer has no use for it.
+                    let _ = timeout(LIMIT, converse(expose, tcp)).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("metrics: no connection accepted: {error}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse<E, T>(expose: E, tcp: TcpStream) -> hyper::Result<()>
+where
+    E: Fn() -> T + Clone + Send + Sync + 'static,
+    T: Future<Output = Result<String, fmt::Error>> + Send,
+{
+    let answer = service_fn(move |request| {
+        let expose = expose.clone();
+        async move { Ok::<_, Infallible>(answer(expose, &request).await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(QUESTION_LIMIT);
+    server.serve_connection(TokioIo::new(tcp), answer).await
+}
+
+async fn answer<E, T>(expose: E, request: &Request<Incoming>) -> Response<String>
+where
+    E: Fn() -> T,
+    T: Future<Output = Result<String, fmt::Error>>,
+{
+    let refused = |status: StatusCode, text: &str| {
+        let mut response = Response::new(format!("{text}\n"));
+        *response.status_mut() = status;
+        response
+    };
+    if request.uri().path() != "/metrics" {
+        return refused(StatusCode::NOT_FOUND, "metrics are at /metrics");
+    }
+    if request.method() != Method::GET {
+        return refused(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read");
+    }
+    let Ok(text) = expose().await else {
+        return refused(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written");
+    };
+    let mut response = Response::new(text);
+    let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format));
+    response
+}
