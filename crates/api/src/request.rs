@@ -1,3 +1,5 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use fabric::{Epoch, FabricId, NetworkKind, Vid};
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +102,12 @@ pub struct RunRequest {
     /// The group to which it belongs, if it does to any.
     #[serde(default)]
     pub group: Option<String>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
+    #[serde(default)]
+    pub anti_affinity: BTreeSet<String>,
     /// What its `eth0` is to be plugged into; the overlay, if it is laid out, if nothing is said.
     #[serde(default)]
     pub network: Option<NetworkKind>,
@@ -238,6 +246,12 @@ pub struct Instance {
     pub host: String,
     /// The group with which it can be moved.
     pub group: Option<String>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
+    #[serde(default)]
+    pub anti_affinity: BTreeSet<String>,
     /// How often it has moved.
     pub epoch: Epoch,
     /// Its address on its network, in dotted form.

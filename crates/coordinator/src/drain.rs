@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
+use crate::placement::{self, Planned};
 use crate::server::Client;
 use crate::{failure, instances, moving};
 
@@ -225,7 +226,7 @@ impl Drain {
             return Err(failure::wrong_parallel(request.parallel, MAX_PARALLEL));
         }
         let drain = Self { host, targets, parallel: request.parallel.into(), number: 0 };
-        if !drain.left(inner).is_empty() && drain.destinations(inner, &HashMap::new()).is_empty() {
+        if !drain.left(inner).is_empty() && drain.destinations(inner, &Planned::new()).is_empty() {
             return Err(failure::nowhere_to_go(&drain.host));
         }
         Ok(drain)
@@ -307,12 +308,15 @@ impl Drain {
         if !inner.drains.is_under_way(&self.host, self.number) || !inner.nodes.contains_key(&self.host) {
             return None;
         }
-        let destinations = self.destinations(inner, &HashMap::new());
+        let nothing = Planned::new();
+        let destinations = self.destinations(inner, &nothing);
         let is_free = |vid: Vid| is_free(inner, vid) && !tried.under_way.contains(&vid);
         self.left(inner).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(|(vid, name)| {
             let was_cancelled = tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
             let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
-            let to = destinations.iter().find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
+            let is_open = |host: &&HostName| placement::check_move(inner, vid, host, &nothing).is_ok();
+            let mut open = destinations.iter().filter(is_open);
+            let to = open.find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
             Some((vid, name, to.clone()))
         })
     }
@@ -331,31 +335,46 @@ impl Drain {
             inner.log.note(&Occurrence::DrainEnded { host: self.host.to_string(), moved });
             return Event::Failed(failure::drain_ended(&self.host, moved));
         }
-        let nowhere = || match inner.nodes.contains_key(&self.host) {
-            true => failure::nowhere_to_go(&self.host),
-            false => failure::host_down(&self.host),
-        };
         let mut stayed = Vec::new();
         for (vid, name) in self.left(inner) {
-            stayed.push(Stayed { name, why: tried.failures.remove(&vid).unwrap_or_else(nowhere) });
+            stayed.push(Stayed {
+                name,
+                why: tried.failures.remove(&vid).unwrap_or_else(|| self.why_left(inner, vid)),
+            });
         }
         let (host, left) = (self.host.to_string(), stayed.len() as u32);
         inner.log.note(&Occurrence::Drained { host, moved, stayed: left });
         Event::Drained(DrainReport { host: self.host.to_string(), moved, stayed })
     }
 
+    /// Why no move was made of an instance.
+    fn why_left(&self, inner: &Inner, vid: Vid) -> Failure {
+        if !inner.nodes.contains_key(&self.host) {
+            return failure::host_down(&self.host);
+        }
+        let nothing = Planned::new();
+        let destinations = self.destinations(inner, &nothing);
+        let mut refused =
+            destinations.iter().filter_map(|host| placement::check_move(inner, vid, host, &nothing).err());
+        refused.next().unwrap_or_else(|| failure::nowhere_to_go(&self.host))
+    }
+
     /// Says for each instance where it would go, or what stands in the way everywhere.
     async fn plan(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
-        let (mut planned, mut plan) = (HashMap::new(), Vec::new());
+        let (mut planned, mut plan) = (Planned::new(), Vec::new());
         let left = self.left(&cluster.lock());
-        for (_, name) in left {
+        for (vid, name) in left {
             moving::wait_for_start(&cluster, &name).await;
             let (mut to, mut obstacles) = (None, Vec::new());
             let destinations = self.destinations(&cluster.lock(), &planned);
             for host in destinations {
-                let found = moving::check(&cluster, &name, &host).await;
+                let place = placement::check_move(&cluster.lock(), vid, &host, &planned);
+                let found = match place {
+                    Ok(()) => moving::check(&cluster, &name, &host).await,
+                    Err(failure) => vec![failure],
+                };
                 if found.is_empty() {
-                    *planned.entry(host.clone()).or_default() += 1;
+                    planned.insert(vid, host.clone());
                     (to, obstacles) = (Some(host.to_string()), Vec::new());
                     break;
                 }
@@ -376,8 +395,8 @@ impl Drain {
         left
     }
 
-    /// Where instances can go, the emptiest host first, if so many more were there as are `planned`.
-    fn destinations(&self, inner: &Inner, planned: &HashMap<HostName, u32>) -> Vec<HostName> {
+    /// Where instances can go, the emptiest host first, if those were there as well that are `planned`.
+    fn destinations(&self, inner: &Inner, planned: &Planned) -> Vec<HostName> {
         let is_allowed = |host: &HostName| {
             *host != self.host
                 && !inner.drains.contains(host)
@@ -385,7 +404,7 @@ impl Drain {
         };
         let usable = inner.nodes.iter().filter(|(host, node)| node.runs_instances && is_allowed(host));
         let mut hosts: Vec<_> = usable.map(|(host, _)| host.clone()).collect();
-        let planned = |host: &HostName| planned.get(host).copied().unwrap_or_default();
+        let planned = |host: &HostName| planned.values().filter(|to| *to == host).count() as u32;
         let load =
             |host: &HostName| instances::instances_on(inner, host) + coming(inner, host) + planned(host);
         hosts.sort_by_cached_key(|host| (load(host), host.clone()));

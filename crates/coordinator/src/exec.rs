@@ -265,6 +265,7 @@ mod tests {
 
     use engines::{Container, InstanceName, InstanceSpec, Network};
     use fabric::{Epoch, FabricId, NetworkKind};
+    use moves::placement::Placement;
     use rpc::frame;
 
     use super::*;
@@ -288,7 +289,7 @@ mod tests {
         let (fabric, epoch) = (FabricId(1), Epoch(0));
         let host = HostName::new("a").unwrap();
         let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
-        Instance { name, fabric, group: None, host, epoch, spec }
+        Instance { name, fabric, group: None, placement: Placement::default(), host, epoch, spec }
     }
 
     #[test]

@@ -150,6 +150,33 @@ pub fn nowhere_to_go(host: &HostName) -> Failure {
     )
 }
 
+pub fn too_many_labels(count: usize, most: usize) -> Failure {
+    Failure::new(format!("{count} labels are too many for an instance"), format!("{most} are the most"))
+}
+
+pub fn no_label(key: &str, value: &str, longest: usize) -> Failure {
+    Failure::new(
+        format!("`{key}={value}` is no label"),
+        format!("use 1 to {longest} letters, digits and `-_./` for each part"),
+    )
+}
+
+pub fn apart_without_label(key: &str) -> Failure {
+    Failure::new(
+        format!("the instance is to be kept apart by its label `{key}`, and has none"),
+        format!("give it one: `--label {key}=…`"),
+    )
+}
+
+pub fn kept_apart(other: &str, (key, value): (&str, &str), host: &HostName) -> Failure {
+    Failure::new(
+        format!(
+            "`{other}` is on host {host}, or moves there or from there, and instances with {key}={value} are kept apart"
+        ),
+        format!("choose another host, or move `{other}` away first"),
+    )
+}
+
 pub fn no_group(group: &str) -> Failure {
     Failure::new(
         format!("no instance is in a group `{group}`"),

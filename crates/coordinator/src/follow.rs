@@ -353,6 +353,7 @@ mod tests {
 
     use fabric::{Epoch, FabricId};
     use moves::journal::Instance;
+    use moves::placement::Placement;
 
     use super::*;
 
@@ -369,6 +370,7 @@ mod tests {
             name: "a".into(),
             fabric: FabricId(1),
             group: None,
+            placement: Placement::default(),
             host: HostName::new("h2").unwrap(),
             epoch: Epoch(3),
             spec: Vec::new(),

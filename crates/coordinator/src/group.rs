@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
+use crate::placement::{self, Planned};
 use crate::server::Client;
 use crate::{failure, instances, moving};
 
@@ -173,14 +174,18 @@ fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Fail
         let load = instances::instances_on(inner, &host);
         room.insert(host, (here, load));
     }
-    let mut movers = Vec::new();
+    let (mut movers, mut planned) = (Vec::new(), Planned::new());
     for (vid, name, from) in members {
         if room.contains_key(&from) {
             continue;
         }
-        let emptiest = room.iter_mut().min_by_key(|(host, room)| (**room, (*host).clone()));
+        let is_refused = |host: &HostName| placement::check_move(inner, vid, host, &planned).is_err();
+        // One that can only be refused is the last.
+        let emptiest = room.iter_mut().min_by_key(|(host, room)| (is_refused(host), **room, (*host).clone()));
         let (to, (here, load)) = emptiest.ok_or_else(failure::no_destination)?;
+        placement::check_move(inner, vid, to, &planned)?;
         (*here, *load) = (*here + 1, *load + 1);
+        planned.insert(vid, to.clone());
         movers.push(Member { vid, name, from, to: to.clone() });
     }
     Ok(movers)

@@ -9,6 +9,7 @@ use engines::{Container, InstanceName, InstanceSpec, Network};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use moves::journal::{Exit, Instance};
+use moves::placement::Placement;
 use moves::progress::Phase;
 use moves::{HostName, Side};
 use rpc::frame;
@@ -16,6 +17,7 @@ use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
 
 use crate::cluster::{Cluster, Inner, NodeLink};
+use crate::placement::{self, Planned};
 use crate::server::User;
 use crate::{failure, log};
 
@@ -55,10 +57,12 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
 fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, HostName, Vec<u8>), Failure> {
     let mut inner = cluster.lock();
     let kind = request.network.unwrap_or_else(|| inner.usual_network());
+    let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
     let host = match &request.host {
         Some(name) => usable_host(&inner, name)?,
-        None => emptiest_host(&inner, kind)?,
+        None => emptiest_host(&inner, kind, &placement)?,
     };
+    placement::check(&inner, None, &placement, &host, &Planned::new())?;
     inner.check_network(&host, kind)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let vid = inner.store.allocate_vid().map_err(|error| failure::of_store(&error))?;
@@ -73,6 +77,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
         name,
         fabric,
         group,
+        placement,
         host: host.clone(),
         epoch: Epoch::default(),
         spec: blueprint.clone(),
@@ -98,10 +103,13 @@ pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
     Err(if is_known { failure::host_down(&host) } else { failure::no_host(name) })
 }
 
-fn emptiest_host(inner: &Inner, kind: NetworkKind) -> Result<HostName, Failure> {
+fn emptiest_host(inner: &Inner, kind: NetworkKind, placement: &Placement) -> Result<HostName, Failure> {
     // One that can only be refused is the last.
-    let rank =
-        |host: &HostName| (inner.check_network(host, kind).is_err(), instances_on(inner, host), host.clone());
+    let is_refused = |host: &HostName| {
+        inner.check_network(host, kind).is_err()
+            || placement::check(inner, None, placement, host, &Planned::new()).is_err()
+    };
+    let rank = |host: &HostName| (is_refused(host), instances_on(inner, host), host.clone());
     usable_hosts(inner).min_by_key(|host| rank(host)).cloned().ok_or_else(no_usable_host)
 }
 
@@ -228,6 +236,8 @@ fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
         fabric: instance.fabric,
         host: instance.host.to_string(),
         group: instance.group.clone(),
+        labels: instance.placement.labels.clone(),
+        anti_affinity: instance.placement.anti_affinity.clone(),
         epoch: instance.epoch,
         address: address(vid).to_string(),
         state,

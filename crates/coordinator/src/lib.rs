@@ -10,6 +10,7 @@
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: what it can ask for.
+//! * [`placement`]: which instances may share a host.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
 //! * [`session`]: a command that is run in an instance, without IO.
@@ -36,6 +37,7 @@ mod names;
 mod network;
 mod nodes;
 mod output;
+mod placement;
 mod requests;
 mod restore;
 mod server;

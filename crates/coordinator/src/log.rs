@@ -273,6 +273,7 @@ mod tests {
     use fabric::{Epoch, FabricId, Vid};
     use moves::HostName;
     use moves::journal::Record;
+    use moves::placement::Placement;
     use store::Store;
 
     use super::*;
@@ -282,6 +283,7 @@ mod tests {
             name: name.into(),
             fabric: FabricId(1),
             group: None,
+            placement: Placement::default(),
             host: HostName::new("h1").unwrap(),
             epoch: Epoch(0),
             spec: Vec::new(),

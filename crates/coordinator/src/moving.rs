@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use api::{Event, Failure, MoveRequest};
+use api::{Event, Failure, MoveReport, MoveRequest};
 use fabric::Vid;
 use moves::coordinator::{MoveRequest as Wish, TooLate};
 use moves::journal::Stage;
@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::{self, Events, Follow};
+use crate::placement::{self, Planned};
 use crate::server::Client;
 use crate::{failure, instances, log};
 
@@ -47,7 +48,7 @@ pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Clie
     let found = find(&mut cluster.lock(), name, id);
     match found {
         Ok(Found::UnderWay(events)) => pass_on(events, client).await,
-        Ok(Found::Over(event)) => client.say(&event).await,
+        Ok(Found::Over(report)) => client.say(&Event::Moved(report)).await,
         Err(failure) => client.say(&Event::Failed(failure)).await,
     }
 }
@@ -101,6 +102,7 @@ pub fn begin(
     let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
     if source != destination {
         instances::usable_host(inner, &request.host)?;
+        placement::check_move(inner, vid, &destination, &Planned::new())?;
     }
     check_free(inner, vid, name, &source)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
@@ -170,7 +172,7 @@ pub async fn last_of(mut events: Events, user: &UnboundedSender<Event>) -> Optio
 
 enum Found {
     UnderWay(Events),
-    Over(Event),
+    Over(Box<MoveReport>),
 }
 
 fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
@@ -185,7 +187,7 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
         record.filter(|record| record.stage != Stage::Began).ok_or_else(|| failure::unknown_move(name))?;
     let mut report = follow::report(name, &record);
     report.restarted = true;
-    Ok(Found::Over(Event::Moved(Box::new(report))))
+    Ok(Found::Over(Box::new(report)))
 }
 
 /// Rolls the instance's move back, if it is not committed, and tells the client when the instance runs on. It does also if

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fabric::{Epoch, FabricId, Vid};
 use serde::{Deserialize, Serialize};
 
+use crate::placement::Placement;
 use crate::{HostName, MoveId, Side};
 
 /// An instance, as the coordinator knows it.
@@ -16,6 +17,8 @@ pub struct Instance {
     pub fabric: FabricId,
     /// The group with which it can be moved.
     pub group: Option<String>,
+    /// What decides which others it can share a host with.
+    pub placement: Placement,
     /// Where it is.
     pub host: HostName,
     /// Its moves so far.

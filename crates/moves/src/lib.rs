@@ -6,6 +6,7 @@
 //!
 //! * [`protocol`]: the messages between coordinator and nodes, with the sequence diagram.
 //! * [`journal`]: what the coordinator must remember, and [`entry`]: what a node must.
+//! * [`placement`]: which instances may share a host.
 //! * [`coordinator`]: all moves, locations and epochs; it alone decides.
 //! * [`node`]: the instances of one host; it turns directives into operations of the engine.
 //! * [`progress`]: what a user sees of a move.
@@ -25,6 +26,7 @@ pub mod entry;
 mod ids;
 pub mod journal;
 pub mod node;
+pub mod placement;
 pub mod progress;
 pub mod protocol;
 #[cfg(any(test, feature = "sim"))]

@@ -7,6 +7,7 @@ use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, AddError, MoveRequest, Refusal, TooLate};
 use moves::journal::{Exit, Image, Instance, Record};
 use moves::node::{self, Operation, Outcome};
+use moves::placement::Placement;
 use moves::progress::{self, Event, Phase, Silence};
 use moves::protocol::{Directive, Report, Suspension, ToCoordinator, ToNode};
 use moves::{Coordinator, HostName, MoveId, NodeAgent};
@@ -47,7 +48,15 @@ fn vid() -> Vid {
 
 fn instance(name: &str) -> Instance {
     let spec = b"spec".to_vec();
-    Instance { name: name.into(), fabric: FabricId(1), group: None, host: host(1), epoch: Epoch(0), spec }
+    Instance {
+        name: name.into(),
+        fabric: FabricId(1),
+        group: None,
+        placement: Placement::default(),
+        host: host(1),
+        epoch: Epoch(0),
+        spec,
+    }
 }
 
 fn to(number: u8) -> MoveRequest {

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
+use moves::placement::Placement;
 use moves::{HostName, MoveId};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -38,6 +39,7 @@ fn record(number: u64) -> Record {
         name: format!("i{round}"),
         fabric: FabricId(1),
         group: None,
+        placement: Placement::default(),
         host: host(1),
         epoch: Epoch(0),
         spec: vec![step as u8; 300],

@@ -100,6 +100,7 @@ impl Inner {
 mod tests {
     use ::moves::coordinator::Input;
     use ::moves::journal::Exit;
+    use ::moves::placement::Placement;
     use ::moves::protocol::ToCoordinator;
     use fabric::{Epoch, Vid, network};
     use rpc::frame;
@@ -130,7 +131,18 @@ mod tests {
         };
         let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
         let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());
-        (vid, Instance { name: name.into(), fabric, group: None, host, epoch, spec })
+        (
+            vid,
+            Instance {
+                name: name.into(),
+                fabric,
+                group: None,
+                placement: Placement::default(),
+                host,
+                epoch,
+                spec,
+            },
+        )
     }
 
     fn add(world: &World, (vid, instance): (Vid, Instance)) {

@@ -12,6 +12,7 @@ use crate::due::Due;
 use crate::entry::{Entry, Role};
 use crate::journal::{Exit, Image, Instance};
 use crate::node::{self, Operation, Outcome};
+use crate::placement::Placement;
 use crate::protocol::{Directive, ToCoordinator, ToNode};
 use crate::{Coordinator, HostName, MoveId, NodeAgent, Side};
 
@@ -458,7 +459,8 @@ impl World {
 
 fn instance(vid: Vid, host: HostName) -> Instance {
     let name = format!("i{vid}");
-    Instance { name, fabric: FabricId(1), group: None, host, epoch: Epoch(0), spec: Vec::new() }
+    let (fabric, placement) = (FabricId(1), Placement::default());
+    Instance { name, fabric, group: None, placement, host, epoch: Epoch(0), spec: Vec::new() }
 }
 
 impl Node {

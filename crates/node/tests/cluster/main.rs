@@ -4,6 +4,7 @@
 mod engine;
 mod library;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -139,6 +140,8 @@ impl Cluster {
     fn request_run(&self, name: &str, host: &str) -> Event {
         let request = RunRequest {
             group: None,
+            labels: BTreeMap::new(),
+            anti_affinity: BTreeSet::new(),
             network: None,
             name: Some(name.into()),
             host: Some(host.into()),

@@ -18,6 +18,7 @@ use fabric::{FabricId, NetworkKind};
 use super::lasting;
 use super::logs::Reading;
 use super::target::{Target, unexpected};
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt, library, output};
 
@@ -35,6 +36,7 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
+                        transhume run --label app=db --anti-affinity app -- /data/replica\n  \
                         transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job")]
 pub struct Arguments {
     /// The host to start on [default: one that is up]
@@ -46,6 +48,12 @@ pub struct Arguments {
     /// The group to which it belongs: its instances can be moved together
     #[arg(long, value_name = "G")]
     group: Option<String>,
+    /// A label, as many as 16: letters, digits and `-_./`
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = words::variable)]
+    labels: Vec<(String, String)>,
+    /// Never shares a host with an instance that has the same value of this label, wherever one of them is started or moves
+    #[arg(long, value_name = "KEY")]
+    anti_affinity: Vec<String>,
     /// What its network device is plugged into [default: the overlay if it is laid out, else the bridge]
     #[arg(long, value_name = "NETWORK", value_parser = network())]
     network: Option<NetworkKind>,
@@ -94,6 +102,8 @@ impl Arguments {
             name: self.name,
             host: self.host,
             group: self.group,
+            labels: self.labels.into_iter().collect(),
+            anti_affinity: self.anti_affinity.into_iter().collect(),
             network: self.network,
             fabric: FabricId(self.fabric),
             command: program.command,

@@ -1,5 +1,6 @@
 //! The lab and the two instances, with the programs in them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,8 @@ const WRITE: &str = "--run_infinitely -D 1";
 fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String> {
     let request = RunRequest {
         group: None,
+        labels: BTreeMap::new(),
+        anti_affinity: BTreeSet::new(),
         network: None,
         name: Some(name.into()),
         host: Some(host.into()),

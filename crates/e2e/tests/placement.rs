@@ -1,0 +1,62 @@
+//! Instances that are kept apart never share a host.
+
+use anyhow::{Result, ensure};
+use api::PlannedMove;
+use e2e::program::Ended;
+use e2e::testlab::TestLab;
+use lab::Place;
+
+/// Starts an instance that is kept apart from its like.
+fn start(lab: &TestLab, name: &str, options: &[&str]) -> Result<Ended> {
+    let apart = ["run", "--name", name, "--detach", "--label", "app=db", "--anti-affinity", "app"];
+    lab.transhume(&[&apart, options, &["--", "sleep", "1000"]].concat())
+}
+
+fn is_refused(ended: &Ended, by: &str) -> Result<()> {
+    let why = format!("`{by}` is on host");
+    ensure!(!ended.status.success() && ended.errors.contains(&why), "{ended:?}");
+    ensure!(ended.errors.contains("instances with app=db are kept apart"), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    start(&lab, "a", &["--host", "h1"])?.success()?;
+    is_refused(&start(&lab, "b", &["--host", "h1"])?, "a")?;
+    // Both others are emptier than h1, and h2 is the first of them.
+    start(&lab, "b", &["--group", "g"])?.success()?;
+    ensure!(lab.settled("b")?.host == "h2", "{:?}", lab.instances()?);
+    let other =
+        ["run", "--name", "c", "--host", "h1", "--label", "app=web", "--detach", "--", "sleep", "1000"];
+    lab.transhume(&other)?.success()?;
+
+    lab.lab.kill(Place::Coordinator)?;
+    lab.lab.start(Place::Coordinator)?;
+    let present = lab.instance("a")?;
+    ensure!(present.labels.get("app").is_some_and(|value| value == "db"), "{present:?}");
+    ensure!(present.anti_affinity.contains("app"), "{present:?}");
+    let all_up =
+        || Ok(lab.transhume(&["hosts"])?.lines.iter().filter(|line| line.contains("up")).count() == 3);
+    lab.eventually("all hosts are back", all_up)?;
+
+    is_refused(&lab.transhume(&["move", "b", "h1"])?, "a")?;
+    is_refused(&lab.transhume(&["move", "b", "h1", "--dry-run"])?, "a")?;
+    is_refused(&lab.transhume(&["move", "--group", "g", "h1"])?, "a")?;
+    let plan = lab.transhume(&["drain", "h1", "--dry-run", "--json"])?.success()?;
+    let plan: Vec<PlannedMove> = serde_json::from_str(&plan.lines.concat())?;
+    ensure!(
+        plan.iter().all(|planned| planned.to.as_deref() != Some("h2") || planned.name == "c"),
+        "{plan:?}"
+    );
+    lab.transhume(&["drain", "h1"])?.success()?;
+    ensure!(lab.settled("a")?.host == "h3", "h2 has b");
+    let ended = lab.transhume(&["drain", "h2"])?;
+    is_refused(&ended, "a")?;
+    ensure!(lab.settled("b")?.host == "h2", "it runs on");
+    lab.transhume(&["kill", "a"])?.success()?;
+    lab.transhume(&["drain", "h2"])?.success()?;
+    ensure!(lab.settled("b")?.host == "h3", "nothing is in its way any more");
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! What is said of an instance for the choice of its host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// An instance's labels, and those by which it is kept apart from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    /// By key.
+    pub labels: BTreeMap<String, String>,
+    /// Keys of labels: no instance with the same value of one of them shares a host with this one.
+    pub anti_affinity: BTreeSet<String>,
+}
+
+impl Placement {
+    /// The label for which the two may not share a host, if there is one. It is enough that one of them says so.
+    #[must_use]
+    pub fn apart<'a>(&'a self, other: &'a Self) -> Option<(&'a str, &'a str)> {
+        let keys = self.anti_affinity.iter().chain(&other.anti_affinity);
+        let shared = |key: &'a String| {
+            let value = self.labels.get(key)?;
+            (other.labels.get(key) == Some(value)).then_some((key.as_str(), value.as_str()))
+        };
+        keys.into_iter().find_map(shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(labels: &[(&str, &str)], anti_affinity: &[&str]) -> Placement {
+        let owned = |text: &str| text.to_owned();
+        Placement {
+            labels: labels.iter().map(|(key, value)| (owned(key), owned(value))).collect(),
+            anti_affinity: anti_affinity.iter().map(|key| owned(key)).collect(),
+        }
+    }
+
+    #[test]
+    fn equal_values_keep_apart_if_one_of_both_says_so() {
+        let (says, silent) = (placement(&[("app", "db")], &["app"]), placement(&[("app", "db")], &[]));
+        let expected = Some(("app", "db"));
+        assert_eq!(
+            (says.apart(&silent), silent.apart(&says), says.apart(&says)),
+            (expected, expected, expected)
+        );
+        assert_eq!(silent.apart(&silent), None);
+        assert_eq!(says.apart(&placement(&[("app", "web")], &["app"])), None, "another value");
+        assert_eq!(says.apart(&placement(&[("role", "db")], &["role"])), None, "another label");
+    }
+}
