@@ -40,7 +40,7 @@ pub use report::{
 };
 pub use request::{
     CheckpointRequest, Container, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance,
-    MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
+    MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
 };
 
 use fabric::attach::OutputStream;

@@ -1,3 +1,4 @@
+use fabric::Epoch;
 use serde::{Deserialize, Serialize};
 
 /// An event of the coordinator's log: in JSON one object, with what happened as `event`.
@@ -115,6 +116,8 @@ pub enum Occurrence {
         to: String,
         /// The move's number.
         id: u64,
+        /// The instance's epoch after it.
+        epoch: Epoch,
         /// What was measured; not known of a move during which the coordinator was restarted.
         figures: Option<MoveFigures>,
     },
@@ -154,7 +157,7 @@ mod tests {
     fn an_event_is_one_flat_object() {
         let figures = Some(MoveFigures { total_us: 3, blackout_us: 2, image_bytes: 1 });
         let (instance, from, to) = ("a".into(), "h1".into(), "h2".into());
-        let what = Occurrence::Moved { instance, from, to, id: 9, figures };
+        let what = Occurrence::Moved { instance, from, to, id: 9, epoch: Epoch(1), figures };
         let event = LoggedEvent { number: 7, time_ms: 8, what };
         let json = serde_json::to_string(&event).unwrap();
         assert!(json.starts_with(r#"{"number":7,"time_ms":8,"event":"moved","instance":"a","#), "{json}");

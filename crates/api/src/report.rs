@@ -105,7 +105,7 @@ pub struct GroupMove {
 pub struct PlannedMove {
     /// The instance.
     pub name: String,
-    /// Where it would go; nowhere, if there are obstacles.
+    /// Where it would go; nowhere, if there are obstacles, in a group those of any.
     pub to: Option<String>,
     /// These; those of a drain each with its host.
     pub obstacles: Vec<Failure>,

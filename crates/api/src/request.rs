@@ -220,6 +220,9 @@ pub struct MoveGroupRequest {
     pub dry_run: bool,
 }
 
+/// The most moves that a drain makes at a time.
+pub const MAX_PARALLEL: u16 = 32;
+
 /// A host to be drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
@@ -227,7 +230,7 @@ pub struct DrainRequest {
     pub host: String,
     /// Where instances may go; any host that is up if there is none.
     pub to: Vec<String>,
-    /// How many moves are made at a time, at most.
+    /// How many moves are made at a time, at most: 1 to [`MAX_PARALLEL`].
     pub parallel: u16,
     /// Only finds out where each instance would go.
     pub dry_run: bool,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    DrainReport, DrainRequest, Event, Failure, MoveReport, MoveRequest, Occurrence, Outcome, PlannedMove,
-    Stayed,
+    DrainReport, DrainRequest, Event, Failure, MAX_PARALLEL, MoveReport, MoveRequest, Occurrence, Outcome,
+    PlannedMove, Stayed,
 };
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
@@ -25,9 +25,6 @@ use crate::follow::Events;
 use crate::placement::{self, Planned};
 use crate::server::Client;
 use crate::{failure, instances, moving};
-
-/// The most moves that a drain makes at a time.
-const MAX_PARALLEL: u16 = 32;
 
 /// So long after its begin a coordinator may not have heard of all hosts.
 const GATHERING: Duration = Duration::from_secs(10);
@@ -238,6 +235,10 @@ impl Drain {
         let mut heard = Instant::now();
         // Who has gone away is told nothing.
         let tell = |event| drop(user.send(event));
+        for events in leaving(&mut cluster.lock(), &self.host) {
+            let user = user.clone();
+            tokio::spawn(async move { moving::last_of(events, &user).await });
+        }
         tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
         loop {
             let changes = [&cluster.move_over, &cluster.started, &cluster.ended];
@@ -326,7 +327,8 @@ impl Drain {
         let is_away = || !inner.nodes.contains_key(&self.host);
         inner.drains.is_under_way(&self.host, self.number)
             && (self.left(inner).iter().any(|(vid, _)| !is_free(inner, *vid) || is_away())
-                || coming(inner, &self.host) > 0)
+                || coming(inner, &self.host) > 0
+                || !moves_from(inner, &self.host).is_empty())
     }
 
     /// How it has ended, after so many instances have `moved`.
@@ -417,6 +419,23 @@ fn coming(inner: &Inner, host: &HostName) -> u32 {
     let is_coming =
         |record: &MoveRecord| record.destination.is(host) && record.stage == Stage::Began && !record.dry_run;
     inner.machine.moves().filter(|view| is_coming(view.record)).count() as u32
+}
+
+/// The moves that are under way and lead away from `host`, whoever has begun them.
+fn moves_from(inner: &Inner, host: &HostName) -> Vec<MoveId> {
+    let is_one = |record: &MoveRecord| record.source == *host && !record.dry_run;
+    inner
+        .machine
+        .moves()
+        .filter(|view| view.is_under_way && is_one(view.record))
+        .map(|view| view.id)
+        .collect()
+}
+
+/// What happens in these. A former coordinator may have begun them, and nobody hears for which host they wait.
+fn leaving(inner: &mut Inner, host: &HostName) -> Vec<Events> {
+    let moves = moves_from(inner, host);
+    moves.into_iter().map(|id| moving::listen(inner, Some(id))).collect()
 }
 
 /// Whether nothing is done with an instance that keeps it from being moved.

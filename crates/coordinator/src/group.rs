@@ -144,6 +144,10 @@ async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<Plan
         let to = obstacles.is_empty().then(|| to.to_string());
         plan.push(PlannedMove { name, to, obstacles });
     }
+    // One obstacle keeps all where they are.
+    if plan.iter().any(|planned| !planned.obstacles.is_empty()) {
+        plan.iter_mut().for_each(|planned| planned.to = None);
+    }
     Ok(plan)
 }
 

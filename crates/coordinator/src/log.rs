@@ -193,7 +193,7 @@ pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
         image_bytes: report.engine.image_bytes,
     });
     match &report.outcome {
-        Outcome::Moved => Occurrence::Moved { instance, from, to, id, figures },
+        Outcome::Moved => Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures },
         Outcome::RolledBack(why) | Outcome::Ended(why) => {
             let reason = cut(&why.message);
             Occurrence::MoveRolledBack { instance, from, to, id, reason, figures }

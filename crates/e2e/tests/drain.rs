@@ -139,6 +139,7 @@ fn a_drain_survives_the_death_of_the_coordinator_and_of_nodes() -> Result<()> {
         }
         let drained = report(&drains.end(LIMIT)?.success().with_context(|| lab.logs())?)?;
         ensure!(drained.stayed.is_empty(), "{drained:?}\n{}", lab.logs());
+        ensure!(drained.moved == 6, "each is told of, also those of the coordinator before: {drained:?}");
         lab.transhume(&["undrain", "h1"])?.success()?;
         for instance in lab.instances()? {
             ensure!(instance.host != "h1", "{instance:?}");

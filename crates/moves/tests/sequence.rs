@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, AddError, MoveRequest, Refusal, TooLate};
-use moves::journal::{Exit, Image, Instance, Record};
+use moves::journal::{Exit, Image, Instance, Record, Stage};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::progress::{self, Event, Phase, Silence};
@@ -455,4 +455,21 @@ fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
     let outcome = Outcome::Checked { facts: Vec::new() };
     let out = agent.handle(node::Input::Ended { vid: vid(), outcome }, Duration::ZERO);
     assert!(out.contains(&stays));
+}
+
+#[test]
+fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
+    let mut cluster = Cluster::new();
+    let other = Vid::new(77).unwrap();
+    cluster.coordinator.add_instance(other, instance("other")).unwrap();
+    let together = [(vid(), host(2)), (other, host(2))].into();
+    let (ids, _) = cluster.coordinator.begin_together(together, cluster.now).unwrap();
+    let reasons = ["a is open", "b is open"].map(String::from).to_vec();
+    let id = *ids.iter().find(|id| cluster.coordinator.image().moves[*id].vid == vid()).unwrap();
+    let message = ToCoordinator::Move { id, vid: vid(), report: Report::Refused { reasons } };
+    cluster.coordinator.handle(coordinator::Input::Message { from: host(1), message }, cluster.now);
+    let moves = &cluster.coordinator.image().moves;
+    let of_other = moves.values().find(|record| record.vid == other).unwrap();
+    let expected = ["job, which moves with it, was not moved: a is open", "b is open"].map(String::from);
+    assert_eq!(of_other.stage, Stage::RolledBack { reasons: expected.to_vec() });
 }

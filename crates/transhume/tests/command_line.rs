@@ -702,3 +702,106 @@ fn changes_of_the_overlay_that_fail_say_so_in_json() {
         assert_eq!((text(&ended.stdout), text(&ended.stderr)), (String::new(), FAILED.into()), "{line}");
     }
 }
+
+/// The report of a move that was made, as one of those of a drain or a group.
+fn move_over(name: &str) -> String {
+    let report = MOVED
+        .lines()
+        .last()
+        .unwrap()
+        .replace("\"moved\":{\"name\":\"job\"", "\"move_over\":{\"name\":\"NAME\"");
+    format!("{}\n", report.replace("NAME", name))
+}
+
+fn leaked(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+#[test]
+fn a_drain_reports_also_what_went_forward_when_the_coordinator_was_lost() {
+    let stage = Stage::new("drain-lost");
+    let begun = leaked(format!("{{\"draining\":{{\"instances\":3}}}}\n{}", move_over("a")));
+    let rest = leaked(format!(
+        "{{\"draining\":{{\"instances\":1}}}}\n{}{{\"drained\":{{\"host\":\"h1\",\"moved\":1,\"stayed\":[]}}}}\n",
+        move_over("c")
+    ));
+    let logged = |name: &str, from: &str| {
+        format!(
+            "{{\"logged\":{{\"number\":9,\"time_ms\":0,\"event\":\"moved\",\"instance\":\"{name}\",\"from\":\"{from}\",\"to\":\"h2\",\"id\":4,\"epoch\":1,\"figures\":null}}}}\n"
+        )
+    };
+    let log = leaked(format!("{}{}{}\"done\"\n", logged("a", "h1"), logged("b", "h1"), logged("d", "h3")));
+    let requests = stage.coordinator(&[begun, rest, log]);
+    let ended = stage.run(&["drain", "h1", "--json"]);
+    assert!(ended.status.success(), "{ended:?}");
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let moves: Vec<_> =
+        report["moves"].as_array().unwrap().iter().map(|of| (&of["name"], &of["restarted"])).collect();
+    let expected =
+        [("a", false), ("c", false), ("b", true)].map(|(name, restarted)| (name.into(), restarted.into()));
+    assert_eq!(
+        moves,
+        expected
+            .each_ref()
+            .map(|(name, restarted): &(serde_json::Value, serde_json::Value)| (name, restarted))
+    );
+    assert_eq!(report["moved"], 3);
+    assert!(requests.iter().last().unwrap().starts_with(r#"{"events":{"after":0,"since_ms":"#));
+}
+
+#[test]
+fn with_json_a_drain_that_is_ended_reports_what_it_has_moved_and_ctrl_c_is_answered() {
+    let stage = Stage::new("drain-json");
+    let listener = UnixListener::bind(stage.socket()).unwrap();
+    let mut command = stage.command(&["drain", "h1", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut draining, _) = listener.accept().unwrap();
+    read_line(&draining);
+    draining
+        .write_all(format!("{{\"draining\":{{\"instances\":2}}}}\n{}", move_over("a")).as_bytes())
+        .unwrap();
+    wait_for_handler(child.id());
+    interrupt(&child);
+    let (mut undrained, _) = listener.accept().unwrap();
+    assert_eq!(read_line(&undrained), r#"{"undrain":{"host":"h1"}}"#);
+    undrained.write_all(b"\"done\"\n").unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    draining
+        .write_all(b"{\"failed\":{\"message\":\"the drain of h1 was ended\",\"help\":\"look\"}}\n")
+        .unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let failed = serde_json::json!({"failed": {"message": "the drain of h1 was ended", "help": "look"}});
+    assert_eq!(json_lines(said.as_bytes()), [serde_json::json!({"ended": {"host": "h1"}}), failed]);
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&report["moved"], &report["moves"][0]["name"]), (&1.into(), &"a".into()));
+}
+
+#[test]
+fn of_a_group_it_is_said_once_that_the_coordinator_is_lost() {
+    let stage = Stage::new("group-lost");
+    let begun = "{\"group_begun\":{\"moves\":[{\"name\":\"a\",\"id\":1,\"to\":\"h2\"},{\"name\":\"b\",\"id\":2,\"to\":\"h2\"}]}}\n";
+    let requests = stage.coordinator(&[begun, MOVED, MOVED]);
+    let ended = stage.run(&["move", "--group", "g", "h2"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(text(&ended.stderr).matches("is lost").count(), 1, "{ended:?}");
+    assert_eq!(requests.iter().last().unwrap(), r#"{"follow_move":{"name":"b","id":2}}"#);
+}
+
+#[test]
+fn lists_of_hosts_and_numbers_of_moves_are_checked_before_anything_is_asked() {
+    let stage = Stage::new("lists");
+    for (wrong, said) in [
+        (&["move", "--group", "g", "h2,,h3"][..], "missing beside a comma: `h2,,h3`"),
+        (&["drain", "h1", "--to", "h2,"], "missing beside a comma"),
+        (&["drain", "h1", "--parallel", "33"], "33 is not in 1..=32"),
+        (&["drain", "h1", "--parallel", "0"], "0 is not in 1..=32"),
+    ] {
+        let refused = stage.run(wrong);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(text(&refused.stderr).contains(said), "{refused:?}");
+    }
+}

@@ -61,7 +61,11 @@ impl Coordinator {
     /// Gives a move up that is not committed, and those that are made together with it.
     pub(super) fn give_up(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
         let together = self.together(id);
-        let of_others: Vec<_> = reasons.iter().map(|reason| self.reason_of_others(id, reason)).collect();
+        let mut of_others = reasons.clone();
+        // Said once: what follows is of the same instance.
+        if let Some(first) = of_others.first_mut() {
+            *first = self.reason_of_others(id, first);
+        }
         self.give_up_alone(id, reasons, now, out);
         for other in together.into_iter().filter(|other| *other != id) {
             self.give_up_alone(other, of_others.clone(), now, out);

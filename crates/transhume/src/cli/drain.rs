@@ -1,19 +1,25 @@
 //! `transhume drain`, `transhume undrain`
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{
-    Client, DrainReport, DrainRequest, Event, Failure as Obstacle, MoveReport, Outcome, PlannedMove, Request,
+    Client, DrainReport, DrainRequest, EnginePart, Event, Failure as Obstacle, MAX_PARALLEL, MoveReport,
+    NetworkPart, Occurrence, Outcome, PlannedMove, Request,
 };
-use clap::Args;
+use clap::{Args, value_parser};
+use serde::Serialize;
 
 use super::group::{in_words, say_plan, tell_in};
 use super::lasting;
 use super::target::{Target, unexpected};
+use super::transfer;
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::{interrupt, output};
 
@@ -26,8 +32,9 @@ use crate::{interrupt, output};
 /// A second drain of the same host takes the place of the first, which fails.
 ///
 /// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
-/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`. Why there is no report is `failed`, and for which
-/// host it waits is `waiting`, on standard error.
+/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`. All that goes to standard error is JSON as well, one
+/// object a line: `waiting` with `host`, `why` and `outlook`, after a Ctrl-C `ended` with `host`, or `not_ended`, and last `failed` if the drain
+/// was ended or refused; the latter two with `message` and `help`. The report of one that was ended has no `stayed`.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume drain h1\n  transhume drain h1 --to h2,h3 --parallel 4\n  \
                         transhume drain h1 --dry-run\n  transhume drain h1 --json | jq '.moves[].blackout_us'")]
@@ -35,10 +42,10 @@ pub struct Drain {
     /// The host
     host: String,
     /// Where the instances may go, several with commas [default: any host that is up]
-    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = words::host)]
     to: Vec<String>,
     /// How many moves are made at a time, at most: 1 to 32
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MAX_PARALLEL)))]
     parallel: u16,
     /// Only says where each instance would go, and what stands in the way
     #[arg(long)]
@@ -74,9 +81,9 @@ impl Drain {
         let mut events = target.send(&request)?;
         let is_ended = Arc::new(AtomicBool::new(false));
         if !self.dry_run {
-            undrain_on_interrupt(target, self.host.clone(), is_ended.clone())?;
+            undrain_on_interrupt(target, self.host.clone(), is_ended.clone(), self.json)?;
         }
-        let mut moves = Vec::new();
+        let (mut moves, mut lost, began) = (Vec::new(), false, SystemTime::now());
         loop {
             match events.next_event() {
                 Ok(Event::Draining { instances }) => self.say_begin(instances)?,
@@ -84,17 +91,27 @@ impl Drain {
                     self.say_move(&report)?;
                     moves.push(*report);
                 }
-                Ok(Event::Drained(report)) => return self.drained(report, moves),
+                Ok(Event::Drained(report)) => {
+                    if lost {
+                        self.add_untold(target, began, &mut moves)?;
+                    }
+                    return self.drained(report, moves);
+                }
                 Ok(Event::Plan(plan)) => return self.planned(&plan),
-                Ok(Event::Failed(failure)) => return Err(self.suggest(target, failure)),
+                Ok(Event::Failed(failure)) => {
+                    self.ended(&moves)?;
+                    return Err(self.suggest(target, failure));
+                }
                 Ok(event) if event.is_last() => return Err(unexpected(&event)),
                 Ok(event) => tell_in(self.json, &event),
                 Err(error) if error.is_loss() => {
                     let errand = format!("to drain {}", self.host);
                     let outlook = format!("then what is left on {} moves away", self.host);
+                    lost = true;
                     let socket = target.socket();
                     events = lasting::send_again_as(self.json, &socket, &request, &errand, &outlook)?;
                     if is_ended.load(Ordering::Relaxed) {
+                        self.ended(&moves)?;
                         return Err(self.end_again(&socket));
                     }
                 }
@@ -109,6 +126,54 @@ impl Drain {
         let _ = Client::send(socket, &undrain(&self.host)).and_then(|mut client| client.next_event());
         let message = format!("the drain of {} was ended", self.host);
         Failure::new(message, "`transhume hosts` shows whether it takes instances again")
+    }
+
+    /// What was moved by a drain that was ended, or by none if it was refused.
+    fn ended(&self, moves: &[MoveReport]) -> Result<()> {
+        if !self.json || moves.is_empty() {
+            return Ok(());
+        }
+        output::json(&serde_json::json!({ "host": self.host, "moved": moved(moves), "moves": moves }))
+    }
+
+    /// Adds what went forward when the coordinator was lost, and of which it did not tell any more: this is in the event log.
+    fn add_untold(&self, target: &Target, began: SystemTime, moves: &mut Vec<MoveReport>) -> Result<()> {
+        let since = began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let mut events = target.send(&Request::Events { after: 0, since_ms, follow: false })?;
+        loop {
+            match events.next_event()? {
+                Event::Logged(event) => {
+                    if let Some(report) = self.untold(event.what, moves) {
+                        self.say_move(&report)?;
+                        moves.push(report);
+                    }
+                }
+                Event::Done => return Ok(()),
+                Event::Failed(failure) => return Err(failure.into()),
+                event => return Err(unexpected(&event)),
+            }
+        }
+    }
+
+    /// The move, if it left the host, and is none of `moves`.
+    fn untold(&self, what: Occurrence, moves: &[MoveReport]) -> Option<MoveReport> {
+        let Occurrence::Moved { instance, from, to, epoch, figures: None, .. } = what else { return None };
+        // An instance leaves once: none comes to a host that is drained.
+        let is_told = moves.iter().any(|of| of.name == instance && of.outcome == Outcome::Moved);
+        (from == self.host && !is_told).then(|| MoveReport {
+            name: instance,
+            from,
+            to,
+            epoch,
+            outcome: Outcome::Moved,
+            restarted: true,
+            total_us: 0,
+            blackout_us: 0,
+            phases: Vec::new(),
+            network: NetworkPart::default(),
+            engine: EnginePart::default(),
+        })
     }
 
     /// The failure, with the host that was perhaps meant.
@@ -133,7 +198,7 @@ impl Drain {
 
     fn drained(&self, report: DrainReport, moves: Vec<MoveReport>) -> Result<ExitCode> {
         // Those that a former coordinator has told of as well.
-        let moved = moves.iter().filter(|report| report.outcome == Outcome::Moved).count();
+        let moved = moved(&moves);
         let DrainReport { host, stayed, .. } = report;
         if self.json {
             let code = if stayed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -173,6 +238,10 @@ impl Undrain {
     }
 }
 
+fn moved(moves: &[MoveReport]) -> usize {
+    moves.iter().filter(|report| report.outcome == Outcome::Moved).count()
+}
+
 fn counted(instances: usize) -> String {
     if instances == 1 { "1 instance".into() } else { format!("{instances} instances") }
 }
@@ -185,22 +254,51 @@ fn undrain(host: &str) -> Request {
 }
 
 /// Lets a Ctrl-C end the drain: `is_ended` says so to who asks the next coordinator for it.
-fn undrain_on_interrupt(target: &Target, host: String, is_ended: Arc<AtomicBool>) -> io::Result<()> {
+fn undrain_on_interrupt(
+    target: &Target,
+    host: String,
+    is_ended: Arc<AtomicBool>,
+    json: bool,
+) -> io::Result<()> {
     let socket = target.socket();
     interrupt::on_first(move || {
         is_ended.store(true, Ordering::Relaxed);
         let answer = Client::send(&socket, &undrain(&host)).and_then(|mut client| client.next_event());
-        match answer {
-            Ok(Event::Failed(failure)) => {
-                // It has not begun, and does not without this command.
-                eprintln!("{}", Failure::from(failure));
-                process::exit(1);
+        let (answer, is_refused) = match answer {
+            // It has not begun, and does not without this command.
+            Ok(Event::Failed(failure)) => (Interrupted::NotEnded(failure), true),
+            Ok(_) => (Interrupted::Ended { host }, false),
+            Err(error) => {
+                let help = format!(
+                    "the drain is ended when the coordinator is back; Ctrl-C again leaves at once, and {host} stays drained"
+                );
+                (Interrupted::NotEnded(Obstacle::new(error.to_string(), help)), false)
             }
-            Ok(_) => eprintln!("the drain is ended: {host} takes instances again\n{LEAVE}"),
-            Err(error) => eprintln!(
-                "{}\nthe drain is ended when the coordinator is back; Ctrl-C again leaves at once, and {host} stays drained",
-                Failure::from(error)
-            ),
+        };
+        if json {
+            transfer::tell(&answer)
+        } else {
+            eprintln!("{answer}")
+        }
+        if is_refused {
+            process::exit(1);
         }
     })
+}
+
+/// What has come of a Ctrl-C.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Interrupted {
+    Ended { host: String },
+    NotEnded(Obstacle),
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended { host } => write!(f, "the drain is ended: {host} takes instances again\n{LEAVE}"),
+            Self::NotEnded(why) => Failure::from(why.clone()).fmt(f),
+        }
+    }
 }

@@ -122,8 +122,13 @@ pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMov
             Ok(event) if event.is_last() => return Err(unexpected(&event)),
             Ok(event) => tell_in(json, &event),
             Err(error) if error.is_loss() => {
-                for left in &moves[reports.len()..] {
-                    let report = again(json, &target.socket(), left)?;
+                let socket = target.socket();
+                let left = &moves[reports.len()..];
+                // Once it is there, it is asked for the others without a word about that.
+                let mut next = left.first().map(|first| again(json, &socket, first)).transpose()?;
+                for left in left {
+                    let events = next.take().map_or_else(|| ask(json, &socket, left), Ok)?;
+                    let report = outcome(json, &socket, left, events)?;
                     say(&report, json)?;
                     reports.push(report);
                 }
@@ -134,17 +139,29 @@ pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMov
     }
 }
 
-/// How a move has ended of which a coordinator told that went away.
-fn again(json: bool, socket: &Path, left: &GroupMove) -> Result<MoveReport> {
-    let again = || follow_again(json, socket, left.name.clone(), left.id);
-    let mut events = again()?;
+/// Follows a move on of which a coordinator told that went away.
+fn again(json: bool, socket: &Path, left: &GroupMove) -> Result<Client> {
+    follow_again(json, socket, left.name.clone(), left.id)
+}
+
+/// The same, with the next coordinator, which was there a moment ago.
+fn ask(json: bool, socket: &Path, left: &GroupMove) -> Result<Client> {
+    let request = Request::FollowMove { name: left.name.clone(), id: left.id };
+    match Client::send(socket, &request) {
+        Err(error) if error.is_loss() => again(json, socket, left),
+        sent => Ok(sent?),
+    }
+}
+
+/// How such a move ends.
+fn outcome(json: bool, socket: &Path, left: &GroupMove, mut events: Client) -> Result<MoveReport> {
     loop {
         match events.next_event() {
             Ok(Event::Moved(report)) => return Ok(*report),
             Ok(Event::Failed(failure)) => return Err(failure.into()),
             Ok(event) if event.is_last() => return Err(unexpected(&event)),
             Ok(event) => tell_in(json, &event),
-            Err(error) if error.is_loss() => events = again()?,
+            Err(error) if error.is_loss() => events = again(json, socket, left)?,
             Err(error) => return Err(error.into()),
         }
     }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::group::GroupTransfer;
 use super::lasting;
 use super::target::{Target, unexpected};
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt, output, table};
 
@@ -62,8 +63,7 @@ impl Arguments {
         let made = match (name, group) {
             (Some(name), _) => Transfer { name, host, dry_run, json }.make(target),
             (None, Some(group)) => {
-                let hosts = host.split(',').map(str::to_owned).collect();
-                GroupTransfer { group, hosts, dry_run, json }.make(target)
+                hosts(&host).and_then(|hosts| GroupTransfer { group, hosts, dry_run, json }.make(target))
             }
             (None, None) => Err(Failure::new(
                 format!("it is not said what is to be moved to {host}"),
@@ -73,6 +73,13 @@ impl Arguments {
         };
         made.map_err(|failure| if json { failure.in_json() } else { failure })
     }
+}
+
+/// The hosts that are named with commas in between.
+fn hosts(text: &str) -> Result<Vec<String>> {
+    let hosts: std::result::Result<_, String> = text.split(',').map(words::host).collect();
+    let help = "name one host, or several with one comma between two: `h2,h3`";
+    hosts.map_err(|why| Failure::new(format!("{why}: `{text}`"), help).with_code(WRONG_USAGE))
 }
 
 /// A move of one instance.

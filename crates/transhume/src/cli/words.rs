@@ -8,6 +8,14 @@ pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
     }
 }
 
+/// A host in a list with commas.
+pub fn host(text: &str) -> std::result::Result<String, String> {
+    match text {
+        "" => Err("a host's name is missing beside a comma".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// `UID` or `UID:GID`
 pub fn user(text: &str) -> std::result::Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').unwrap_or((text, text));
@@ -24,6 +32,7 @@ mod tests {
         assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
         assert_eq!(variable("A=").unwrap().1, "");
         assert!(variable("A").is_err() && variable("=b").is_err());
+        assert!(host("h1").is_ok() && host("").is_err());
         assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
         assert!(user("root").is_err() && user("7:").is_err());
     }
