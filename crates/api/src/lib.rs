@@ -156,9 +156,17 @@ pub enum Event {
     },
     /// One of the moves of a drain, or of a group, was made, or was not. A drain then tries another host.
     MoveOver(Box<MoveReport>),
+    /// What a drain has still to do, after each of its moves.
+    Remaining {
+        /// How many instances are on the host.
+        instances: u32,
+        /// How long their moves will take by what the last moves have taken, in microseconds; nothing, if that cannot be said.
+        time_us: Option<u64>,
+    },
     /// Nothing is left that could be moved: the last answer to [`Request::Drain`].
     Drained(DrainReport),
-    /// What would be done, in the order of names: the last answer to a dry run of a drain, or of a group's move.
+    /// What would be done: the last answer to a dry run of a drain, in the order in which it would be, or of a group's move, in the order of
+    /// names.
     Plan(Vec<PlannedMove>),
     /// Moves have begun that are made together: the first answer to [`Request::MoveGroup`].
     GroupBegun {
@@ -237,6 +245,7 @@ impl Event {
             | Self::Logged(_)
             | Self::Cancelling
             | Self::Draining { .. }
+            | Self::Remaining { .. }
             | Self::GroupBegun { .. }
             | Self::MoveOver(_)
             | Self::Output { .. }

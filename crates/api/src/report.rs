@@ -105,6 +105,12 @@ pub struct GroupMove {
 pub struct PlannedMove {
     /// The instance.
     pub name: String,
+    /// How much the move would carry, in bytes, where that is known.
+    pub bytes: Option<u64>,
+    /// How long it would take by what the last moves have taken, in microseconds; nothing, if none was of such a size.
+    pub total_us: Option<u64>,
+    /// How long the instance would not run, likewise.
+    pub blackout_us: Option<u64>,
     /// Where it would go; nowhere, if there are obstacles, in a group those of any.
     pub to: Option<String>,
     /// These; those of a drain each with its host.

@@ -23,6 +23,7 @@ use crate::admission::Admission;
 use crate::checkpoint::Checkpoints;
 use crate::drain::Drains;
 use crate::ending::Ending;
+use crate::estimate::Experience;
 use crate::exec::Sessions;
 use crate::failure;
 use crate::follow::Follow;
@@ -64,6 +65,7 @@ pub struct Inner {
     pub drains: Drains,
     pub checkpoints: Checkpoints,
     pub statistics: Statistics,
+    pub experience: Experience,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
     /// Every host that has ever been connected since the coordinator began.
@@ -145,6 +147,7 @@ impl Cluster {
             drains,
             checkpoints: Checkpoints::new(),
             statistics: Statistics::default(),
+            experience: Experience::default(),
             wishes: Wishes::default(),
             hosts: BTreeMap::new(),
             follows,
@@ -156,7 +159,7 @@ impl Cluster {
             is_broken: false,
         };
         ended.into_iter().for_each(|ended| inner.keep_ended(ended));
-        log::catch_up(&inner)?;
+        log::catch_up(&mut inner)?;
         let cluster = Arc::new(Self {
             began: Instant::now(),
             inner: Mutex::new(inner),
@@ -398,6 +401,7 @@ impl Inner {
             if let Some(report) = follow.report() {
                 self.log.note(&log::move_over(id, report));
                 self.statistics.moved(report);
+                self.experience.learn_from(report);
             }
             self.follows.remove(&id);
         }

@@ -15,7 +15,7 @@ use api::{
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
-use rpc::wire;
+use rpc::wire::{self, Answer, Question};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -25,6 +25,10 @@ use crate::follow::Events;
 use crate::placement::{self, Planned};
 use crate::server::Client;
 use crate::{failure, instances, moving};
+
+/// How long a host may take to say what an instance weighs, and how many it is asked for at a time.
+const WEIGH_LIMIT: Duration = Duration::from_secs(10);
+const WEIGHED_AT_A_TIME: usize = 8;
 
 /// So long after its begin a coordinator may not have heard of all hosts.
 const GATHERING: Duration = Duration::from_secs(10);
@@ -198,12 +202,16 @@ struct Drain {
     number: u64,
 }
 
+/// How many bytes moves have to carry, as far as that is known.
+type Weights = HashMap<Vid, u64>;
+
 /// What was tried with instances that have not moved.
 #[derive(Default)]
 struct Tried {
     /// Those of whose moves it is not known yet how they have ended.
     under_way: BTreeSet<Vid>,
     hosts: HashMap<Vid, BTreeSet<HostName>>,
+    weights: Weights,
     failures: HashMap<Vid, Failure>,
 }
 
@@ -231,15 +239,17 @@ impl Drain {
 
     /// Makes moves until nothing is left to move.
     async fn run(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
-        let (mut tried, mut moved, mut under_way) = (Tried::default(), 0, JoinSet::new());
-        let mut heard = Instant::now();
         // Who has gone away is told nothing.
         let tell = |event| drop(user.send(event));
+        tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
         for events in leaving(&mut cluster.lock(), &self.host) {
             let user = user.clone();
             tokio::spawn(async move { moving::last_of(events, &user).await });
         }
-        tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
+        let weights = self.weigh(&cluster).await;
+        let mut tried = Tried { weights, ..Tried::default() };
+        let (mut moved, mut under_way) = (0, JoinSet::new());
+        let mut heard = Instant::now();
         loop {
             let changes = [&cluster.move_over, &cluster.started, &cluster.ended];
             let mut changes = changes.map(|change| Box::pin(change.notified()));
@@ -270,6 +280,7 @@ impl Drain {
                         None => moved += 1,
                     }
                     tell(Event::MoveOver(report));
+                    tell(self.remaining(&cluster.lock(), &tried));
                 }
                 () = move_over => {}
                 () = started => {}
@@ -312,14 +323,53 @@ impl Drain {
         let nothing = Planned::new();
         let destinations = self.destinations(inner, &nothing);
         let is_free = |vid: Vid| is_free(inner, vid) && !tried.under_way.contains(&vid);
-        self.left(inner).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(|(vid, name)| {
-            let was_cancelled = tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
-            let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
-            let is_open = |host: &&HostName| placement::check_move(inner, vid, host, &nothing).is_ok();
-            let mut open = destinations.iter().filter(is_open);
-            let to = open.find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
-            Some((vid, name, to.clone()))
-        })
+        self.in_order(inner, &tried.weights).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(
+            |(vid, name)| {
+                let was_cancelled =
+                    tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
+                let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
+                let is_open = |host: &&HostName| placement::check_move(inner, vid, host, &nothing).is_ok();
+                let mut open = destinations.iter().filter(is_open);
+                let to = open.find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
+                Some((vid, name, to.clone()))
+            },
+        )
+    }
+
+    /// What each instance on the host weighs.
+    async fn weigh(&self, cluster: &Arc<Cluster>) -> Weights {
+        let left = self.left(&cluster.lock());
+        let (mut weights, mut asked) = (Weights::new(), JoinSet::new());
+        let mut waiting = left.into_iter();
+        loop {
+            while asked.len() < WEIGHED_AT_A_TIME
+                && let Some((vid, _)) = waiting.next()
+            {
+                let (cluster, host) = (cluster.clone(), self.host.clone());
+                asked.spawn(
+                    async move { (vid, cluster.ask(&host, Question::Weigh { vid }, WEIGH_LIMIT).await) },
+                );
+            }
+            match asked.join_next().await {
+                Some(Ok((vid, Ok(Answer::Weight { bytes })))) => drop(weights.insert(vid, bytes)),
+                // The move will say what is the matter.
+                Some(_) => {}
+                None => return weights,
+            }
+        }
+    }
+
+    /// What is left to be done, if nothing goes wrong.
+    fn remaining(&self, inner: &Inner, tried: &Tried) -> Event {
+        let left = self.left(inner);
+        let time = |vid| Some(inner.experience.estimate(*tried.weights.get(vid)?)?.total_us);
+        let times: Option<Vec<u64>> = left.iter().map(|(vid, _)| time(vid)).collect();
+        // So many at a time, but none faster than the slowest.
+        let time_us = times.map(|times| {
+            let all: u64 = times.iter().sum();
+            (all / self.parallel as u64).max(times.into_iter().max().unwrap_or_default())
+        });
+        Event::Remaining { instances: left.len() as u32, time_us }
     }
 
     /// Whether there will be more to do when something is over that this drain does not do itself.
@@ -364,7 +414,8 @@ impl Drain {
     /// Says for each instance where it would go, or what stands in the way everywhere.
     async fn plan(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
         let (mut planned, mut plan) = (Planned::new(), Vec::new());
-        let left = self.left(&cluster.lock());
+        let weights = self.weigh(&cluster).await;
+        let left = self.in_order(&cluster.lock(), &weights);
         for (vid, name) in left {
             moving::wait_for_start(&cluster, &name).await;
             let (mut to, mut obstacles) = (None, Vec::new());
@@ -383,7 +434,16 @@ impl Drain {
                 let of_host = |found: Failure| Failure::new(format!("{host}: {}", found.message), found.help);
                 obstacles.extend(found.into_iter().map(of_host));
             }
-            plan.push(PlannedMove { name, to, obstacles });
+            let bytes = weights.get(&vid).copied();
+            let estimate = bytes.and_then(|bytes| cluster.lock().experience.estimate(bytes));
+            plan.push(PlannedMove {
+                name,
+                bytes,
+                total_us: estimate.map(|estimate| estimate.total_us),
+                blackout_us: estimate.map(|estimate| estimate.blackout_us),
+                to,
+                obstacles,
+            });
         }
         // Who has gone away is told nothing.
         let _ = user.send(Event::Plan(plan));
@@ -394,6 +454,14 @@ impl Drain {
         let here = inner.machine.image().instances.iter().filter(|(_, instance)| instance.host == self.host);
         let mut left: Vec<_> = here.map(|(vid, instance)| (*vid, instance.name.clone())).collect();
         left.sort_by(|(_, one), (_, other)| one.cmp(other));
+        left
+    }
+
+    /// The same in the order in which they are moved: what has little to carry first, so that most are away soon, and what is not known last.
+    fn in_order(&self, inner: &Inner, weights: &Weights) -> Vec<(Vid, String)> {
+        let mut left = self.left(inner);
+        // Less than a MiB makes no difference.
+        left.sort_by_key(|(vid, _)| weights.get(vid).map_or(u64::MAX, |bytes| bytes >> 20));
         left
     }
 

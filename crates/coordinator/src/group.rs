@@ -142,7 +142,7 @@ async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<Plan
     for Member { name, to, .. } in members {
         let obstacles = moving::check(cluster, &name, &to).await;
         let to = obstacles.is_empty().then(|| to.to_string());
-        plan.push(PlannedMove { name, to, obstacles });
+        plan.push(PlannedMove { name, bytes: None, total_us: None, blackout_us: None, to, obstacles });
     }
     // One obstacle keeps all where they are.
     if plan.iter().any(|planned| !planned.obstacles.is_empty()) {

@@ -10,6 +10,7 @@
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: what it can ask for.
+//! * [`estimate`]: how long a move will take.
 //! * [`placement`]: which instances may share a host.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet.
@@ -26,6 +27,7 @@ mod cluster;
 mod directory;
 mod drain;
 mod ending;
+mod estimate;
 mod exec;
 mod failure;
 mod follow;

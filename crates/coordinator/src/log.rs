@@ -230,15 +230,21 @@ impl Open {
     }
 }
 
-/// Notes that the coordinator was started, and before that what the one before had decided and not written any more.
+/// Notes that the coordinator was started, and before that what the one before had decided and not written any more. How long moves
+/// take is learnt on the way.
 ///
 /// # Errors
 /// If log or store cannot be read.
-pub fn catch_up(inner: &Inner) -> Result<(), StoreError> {
+pub fn catch_up(inner: &mut Inner) -> Result<(), StoreError> {
     let (mut open, mut after) = (Open::default(), 0);
     loop {
         let read = inner.log.after(after)?;
-        read.events.into_iter().for_each(|event| open.take(event.what));
+        for event in read.events {
+            if let Occurrence::Moved { figures: Some(figures), .. } = event.what {
+                inner.experience.learn(figures);
+            }
+            open.take(event.what);
+        }
         match read.last {
             Some(last) => after = last,
             None => break,

@@ -161,6 +161,7 @@ async fn ask(
         | Answer::Net(_)
         | Answer::Macs(_)
         | Answer::Flows(_)
+        | Answer::Weight { .. }
         | Answer::Tap(_) => Err(failure::host_silent(host)),
     }
 }

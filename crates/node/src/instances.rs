@@ -248,6 +248,7 @@ impl Node {
                 discarding.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
                 Ok(Answer::Done)
             }
+            Question::Weigh { vid } => self.weigh(vid).await,
         }
     }
 
@@ -338,6 +339,12 @@ impl Node {
             self.has_ended(vid);
         }
         Ok(Answer::Done)
+    }
+
+    async fn weigh(&self, vid: Vid) -> Result<Answer, String> {
+        let live = self.live(vid).ok_or("the instance is not on this host")?;
+        let report = self.engine(move |engine| engine.check(&live.name)).await;
+        report.map(|report| Answer::Weight { bytes: report.needs.memory }).map_err(|error| error.to_string())
     }
 
     async fn output(&self, vid: Vid, from: u64, follower: Option<Follower>) -> Result<Answer, String> {

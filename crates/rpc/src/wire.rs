@@ -245,6 +245,11 @@ pub enum Question {
         /// Which instance.
         vid: Vid,
     },
+    /// How much a move of an instance has to carry.
+    Weigh {
+        /// Which instance.
+        vid: Vid,
+    },
 }
 
 impl Question {
@@ -276,6 +281,11 @@ pub enum Answer {
     Flows(Vec<api::NetFlow>),
     /// The instance's command could not be started, and nothing of the instance is left.
     NotStarted(NotStarted),
+    /// How much a move has to carry.
+    Weight {
+        /// Memory that is in use, and what a container has written.
+        bytes: u64,
+    },
 }
 
 /// How long part of a move took, in microseconds.

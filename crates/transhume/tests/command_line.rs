@@ -750,6 +750,30 @@ fn a_drain_reports_also_what_went_forward_when_the_coordinator_was_lost() {
 }
 
 #[test]
+fn a_drain_says_how_much_is_left_and_for_how_long_if_it_is_known() {
+    let stage = Stage::new("drain-rest");
+    let rest =
+        |instances, time| format!("{{\"remaining\":{{\"instances\":{instances},\"time_us\":{time}}}}}\n");
+    let answer = leaked(format!(
+        "{{\"draining\":{{\"instances\":3}}}}\n{}{}{}{{\"drained\":{{\"host\":\"h1\",\"moved\":0,\"stayed\":[]}}}}\n",
+        rest(2, "1200000"),
+        rest(1, "null"),
+        rest(0, "0")
+    ));
+    let plan = "{\"plan\":[{\"name\":\"a\",\"bytes\":1048576,\"total_us\":2000,\"blackout_us\":1000,\"to\":\"h2\",\"obstacles\":[]}]}\n";
+    let _requests = stage.coordinator(&[answer, plan]);
+    let ended = stage.run(&["drain", "h1"]);
+    let said = text(&ended.stdout);
+    assert_eq!(
+        said.lines().skip(1).take(2).collect::<Vec<_>>(),
+        ["  2 instances left, about 2 s", "  1 instance left"]
+    );
+    assert_eq!(said.lines().count(), 4, "{said}");
+    let planned = text(&stage.run(&["drain", "h1", "--dry-run"]).stdout);
+    assert_eq!(planned, "INSTANCE  TO  SIZE     ABOUT   BLACKOUT\na         h2  1.0 MiB  2.0 ms  1.0 ms\n");
+}
+
+#[test]
 fn with_json_a_drain_that_is_ended_reports_what_it_has_moved_and_ctrl_c_is_answered() {
     let stage = Stage::new("drain-json");
     let listener = UnixListener::bind(stage.socket()).unwrap();

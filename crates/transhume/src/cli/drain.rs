@@ -15,24 +15,24 @@ use api::{
 use clap::{Args, value_parser};
 use serde::Serialize;
 
-use super::group::{in_words, say_plan, tell_in};
+use super::group::{destination, in_words, say_obstacles, tell_in};
 use super::lasting;
 use super::target::{Target, unexpected};
-use super::transfer;
+use super::transfer::{self, mebibytes, milliseconds};
 use super::words;
 use crate::failure::{Failure, Result};
-use crate::{interrupt, output};
+use crate::{interrupt, output, table};
 
 /// Moves all instances away from a host
 ///
-/// Nothing is started on the host from then on, and nothing moves there, until `transhume undrain`. Each instance goes to the
+/// Nothing is started on the host from then on, and nothing moves there, until `transhume undrain`. What has the least memory goes first, each to the
 /// host that has the fewest; where that cannot take it, to the next. What cannot be moved stays, and runs on. Ctrl-C ends the drain:
 /// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once;
 /// while the coordinator is away, the host stays drained then. If the coordinator goes away, this waits for it and drains what is left.
 /// A second drain of the same host takes the place of the first, which fails.
 ///
 /// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
-/// reports them; a dry run writes a list of objects with `name`, `to` and `obstacles`. All that goes to standard error is JSON as well, one
+/// reports them; a dry run writes a list of objects with `name`, `bytes`, `total_us`, `blackout_us`, `to` and `obstacles`. All that goes to standard error is JSON as well, one
 /// object a line: `waiting` with `host`, `why` and `outlook`, after a Ctrl-C `ended` with `host`, or `not_ended`, and last `failed` if the drain
 /// was ended or refused; the latter two with `message` and `help`. The report of one that was ended has no `stayed`.
 #[derive(Args)]
@@ -47,7 +47,7 @@ pub struct Drain {
     /// How many moves are made at a time, at most: 1 to 32
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MAX_PARALLEL)))]
     parallel: u16,
-    /// Only says where each instance would go, and what stands in the way
+    /// Only says where each instance would go, how long that would take by what the last moves have taken, and what stands in the way
     #[arg(long)]
     dry_run: bool,
     /// Writes the report as JSON, and no progress
@@ -91,6 +91,7 @@ impl Drain {
                     self.say_move(&report)?;
                     moves.push(*report);
                 }
+                Ok(Event::Remaining { instances, time_us }) => self.say_rest(instances, time_us)?,
                 Ok(Event::Drained(report)) => {
                     if lost {
                         self.add_untold(target, began, &mut moves)?;
@@ -189,6 +190,14 @@ impl Drain {
         output::line(&format!("draining {}, which has {}", self.host, counted(instances as usize)))
     }
 
+    fn say_rest(&self, instances: u32, time_us: Option<u64>) -> Result<()> {
+        if self.json || instances == 0 {
+            return Ok(());
+        }
+        let time = time_us.map(|time| format!(", about {} s", time.div_ceil(1_000_000))).unwrap_or_default();
+        output::line(&format!("  {} left{time}", counted(instances as usize)))
+    }
+
     fn say_move(&self, report: &MoveReport) -> Result<()> {
         if self.json {
             return Ok(());
@@ -225,7 +234,20 @@ impl Drain {
         if self.json {
             return output::json(&plan).map(|()| code);
         }
-        say_plan(plan).map(|()| code)
+        let figure = |figure: Option<u64>, text: fn(u64) -> String| figure.map_or_else(|| "-".into(), text);
+        let row = |planned: &PlannedMove| {
+            [
+                planned.name.clone(),
+                destination(planned),
+                figure(planned.bytes, mebibytes),
+                figure(planned.total_us, milliseconds),
+                figure(planned.blackout_us, milliseconds),
+            ]
+        };
+        let rows: Vec<_> = plan.iter().map(row).collect();
+        output::write(table::render(["INSTANCE", "TO", "SIZE", "ABOUT", "BLACKOUT"], &rows))?;
+        say_obstacles(plan);
+        Ok(code)
     }
 }
 

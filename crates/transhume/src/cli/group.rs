@@ -84,7 +84,13 @@ impl GroupTransfer {
     fn planned(&self, plan: &[PlannedMove]) -> Result<ExitCode> {
         let is_possible = plan.iter().all(|planned| planned.to.is_some());
         let code = if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        if self.json { output::json(&plan).map(|()| code) } else { say_plan(plan).map(|()| code) }
+        if self.json {
+            return output::json(&plan).map(|()| code);
+        }
+        let rows: Vec<_> = plan.iter().map(|planned| [planned.name.clone(), destination(planned)]).collect();
+        output::write(table::render(["INSTANCE", "TO"], &rows))?;
+        say_obstacles(plan);
+        Ok(code)
     }
 }
 
@@ -199,16 +205,17 @@ pub fn in_words(report: &MoveReport) -> String {
     format!("{name} {from} → {to}: {outcome}")
 }
 
-/// Writes where instances would go, and to standard error what stands in the way.
-pub fn say_plan(plan: &[PlannedMove]) -> Result<()> {
-    let row =
-        |planned: &PlannedMove| [planned.name.clone(), planned.to.clone().unwrap_or_else(|| "stays".into())];
-    output::write(table::render(["INSTANCE", "TO"], &plan.iter().map(row).collect::<Vec<_>>()))?;
+/// Writes to standard error what stands in the way.
+pub fn say_obstacles(plan: &[PlannedMove]) {
     for PlannedMove { name, obstacles, .. } in plan {
         for obstacle in obstacles {
             let message = format!("{name} cannot be moved: {}", obstacle.message);
             eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.help)));
         }
     }
-    Ok(())
+}
+
+/// Where an instance would go.
+pub fn destination(planned: &PlannedMove) -> String {
+    planned.to.clone().unwrap_or_else(|| "stays".into())
 }

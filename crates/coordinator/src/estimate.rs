@@ -1,0 +1,125 @@
+//! How long a move will take, from those that were made.
+//!
+//! A move takes some time whatever moves, and some for each byte: both are what fits the last moves best. Nothing is said of sizes
+//! of which these tell nothing.
+
+use std::collections::VecDeque;
+
+use api::{MoveFigures, MoveReport, Outcome};
+
+/// Of so many moves it is known how long they took; the oldest are forgotten.
+const MOST: usize = 64;
+
+/// Below this size in bytes it does not matter how large an instance is.
+const SMALL: u64 = 16 << 20;
+
+/// How much larger than all that was ever moved an instance may be.
+const REACH: u64 = 2;
+
+/// The last moves.
+#[derive(Default)]
+pub struct Experience(VecDeque<MoveFigures>);
+
+/// What is expected of a move, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// From its begin to its end.
+    pub total_us: u64,
+    /// How long the instance will not run.
+    pub blackout_us: u64,
+}
+
+impl Experience {
+    /// Takes what was measured of a move that was made.
+    pub fn learn(&mut self, figures: MoveFigures) {
+        self.0.truncate(MOST - 1);
+        self.0.push_front(figures);
+    }
+
+    /// Takes a move that is over. One that was not made, or that was not measured, teaches nothing.
+    pub fn learn_from(&mut self, report: &MoveReport) {
+        if report.outcome == Outcome::Moved && !report.restarted {
+            let image_bytes = report.engine.image_bytes;
+            self.learn(MoveFigures {
+                total_us: report.total_us,
+                blackout_us: report.blackout_us,
+                image_bytes,
+            });
+        }
+    }
+
+    /// What is expected of a move of so many bytes; nothing, if none of such a size was made.
+    pub fn estimate(&self, bytes: u64) -> Option<Estimate> {
+        let largest = self.0.iter().map(size).max()?;
+        let bytes = bytes.max(SMALL);
+        if bytes > largest.saturating_mul(REACH) {
+            return None;
+        }
+        let of = |figure: fn(&MoveFigures) -> u64| self.fitted(bytes as f64, figure);
+        Some(Estimate { total_us: of(|of| of.total_us)?, blackout_us: of(|of| of.blackout_us)? })
+    }
+
+    /// The value at `size` of the line that fits best, and that does not fall.
+    fn fitted(&self, bytes: f64, figure: fn(&MoveFigures) -> u64) -> Option<u64> {
+        let points = || self.0.iter().map(|of| (size(of) as f64, figure(of) as f64));
+        let count = self.0.len() as f64;
+        let (sizes, times) =
+            points().fold((0.0, 0.0), |(sizes, times), (size, time)| (sizes + size, times + time));
+        let (mean_size, mean_time) = (sizes / count, times / count);
+        let spread: f64 = points().map(|(size, _)| (size - mean_size).powi(2)).sum();
+        let common: f64 = points().map(|(size, time)| (size - mean_size) * (time - mean_time)).sum();
+        // Of sizes that are all alike the differences in time tell nothing.
+        let tells = (spread / count).sqrt() > mean_size / 4.0;
+        let slope = if tells { (common / spread).max(0.0) } else { 0.0 };
+        let least = points().map(|(_, time)| time).reduce(f64::min)?;
+        // A small one is not faster than the fastest was.
+        Some((mean_time + slope * (bytes - mean_size)).max(least) as u64)
+    }
+}
+
+fn size(of: &MoveFigures) -> u64 {
+    of.image_bytes.max(SMALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Of moves of so many MiB, which took so long.
+    fn experience(of: &[(u64, u64)]) -> Experience {
+        let mut experience = Experience::default();
+        for (size, total_us) in of {
+            let (blackout_us, image_bytes) = (total_us / 2, size * MIB);
+            experience.learn(MoveFigures { total_us: *total_us, blackout_us, image_bytes });
+        }
+        experience
+    }
+
+    fn total(of: &[(u64, u64)], size: u64) -> Option<u64> {
+        experience(of).estimate(size * MIB).map(|estimate| estimate.total_us)
+    }
+
+    #[test]
+    fn an_estimate_is_what_the_last_moves_have_in_common() {
+        assert_eq!(total(&[], 100), None);
+        assert_eq!(total(&[(100, 20), (200, 30)], 400), Some(50), "10 for a move, and 1 for each 10 MiB");
+        assert_eq!(total(&[(100, 20), (200, 30)], 0), Some(20), "not less than was ever seen");
+        assert_eq!(total(&[(100, 30), (200, 20)], 300), Some(25), "a larger one is not faster");
+        assert_eq!(experience(&[(100, 20)]).estimate(1).unwrap().blackout_us, 10);
+    }
+
+    #[test]
+    fn nothing_is_made_of_what_tells_nothing() {
+        assert_eq!(total(&[(100, 20), (200, 30)], 401), None, "none was so large");
+        assert_eq!(total(&[(100, 20), (101, 30)], 200), Some(25), "all were alike");
+        assert_eq!(total(&[(0, 20), (1, 30), (9, 40)], 32), Some(30), "as good as nothing");
+    }
+
+    #[test]
+    fn what_is_long_ago_is_forgotten() {
+        let moves: Vec<_> = std::iter::once((1, 1_000_000)).chain([(1, 10); MOST]).collect();
+        assert_eq!(total(&moves, 1), Some(10));
+    }
+}
