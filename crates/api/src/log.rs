@@ -93,7 +93,7 @@ pub enum Occurrence {
         /// What is known of it.
         reason: String,
     },
-    /// A move has begun.
+    /// A move has begun, or a checkpoint or restore, which has the directory of its images in the place of a host.
     MoveBegan {
         /// The instance.
         instance: String,
@@ -119,6 +119,32 @@ pub enum Occurrence {
         /// The instance's epoch after it.
         epoch: Epoch,
         /// What was measured; not known of a move during which the coordinator was restarted.
+        figures: Option<MoveFigures>,
+    },
+    /// An instance is saved in a checkpoint, and runs on.
+    Saved {
+        /// The instance.
+        instance: String,
+        /// Where it is.
+        host: String,
+        /// Where its images are.
+        directory: String,
+        /// The move's number.
+        id: u64,
+        /// What was measured; not known if the coordinator was restarted meanwhile.
+        figures: Option<MoveFigures>,
+    },
+    /// An instance runs again, from a checkpoint.
+    Restored {
+        /// The instance.
+        instance: String,
+        /// Where its images are.
+        directory: String,
+        /// Where it is.
+        host: String,
+        /// The move's number.
+        id: u64,
+        /// What was measured; not known if the coordinator was restarted meanwhile.
         figures: Option<MoveFigures>,
     },
     /// A move was given up: its instance runs on where it was, unless it has ended.

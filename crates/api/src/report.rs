@@ -63,6 +63,8 @@ pub enum Outcome {
     Moved,
     /// The instance is saved in a checkpoint, and runs on at the source.
     Saved,
+    /// The instance runs at the destination, from a checkpoint.
+    Restored,
     /// The instance runs on at the source, or, if it was to be restored, nowhere.
     RolledBack(Failure),
     /// The instance has ended at the source, or is being ended there.

@@ -491,7 +491,7 @@ fn coming(inner: &Inner, host: &HostName) -> u32 {
 
 /// The moves that are under way and lead away from `host`, whoever has begun them.
 fn moves_from(inner: &Inner, host: &HostName) -> Vec<MoveId> {
-    let is_one = |record: &MoveRecord| record.source == *host && !record.dry_run;
+    let is_one = |record: &MoveRecord| record.source.is(host) && !record.dry_run;
     inner
         .machine
         .moves()
@@ -515,7 +515,7 @@ fn is_free(inner: &Inner, vid: Vid) -> bool {
 
 fn failure_of(report: &MoveReport) -> Option<Failure> {
     match &report.outcome {
-        Outcome::Moved | Outcome::Saved => None,
+        Outcome::Moved | Outcome::Saved | Outcome::Restored => None,
         Outcome::RolledBack(why) | Outcome::Ended(why) => Some(why.clone()),
     }
 }

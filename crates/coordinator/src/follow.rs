@@ -31,6 +31,15 @@ impl Errand {
             (Side::Images(_), _) => Self::Restore,
         }
     }
+
+    /// How it has ended if all went well.
+    fn done(self) -> Outcome {
+        match self {
+            Self::Move => Outcome::Moved,
+            Self::Save => Outcome::Saved,
+            Self::Restore => Outcome::Restored,
+        }
+    }
 }
 
 /// What a move's user hears.
@@ -218,8 +227,7 @@ impl Follow {
             progress::Outcome::Hindered { reasons } => {
                 return Event::Checked { obstacles: obstacles(&reasons) };
             }
-            progress::Outcome::Moved => {}
-            progress::Outcome::Saved => self.report.outcome = Outcome::Saved,
+            progress::Outcome::Moved | progress::Outcome::Saved => self.report.outcome = self.errand.done(),
             progress::Outcome::RolledBack { reasons } if self.ends => {
                 // What would help the move does not help who has ended the instance.
                 let why = all_in_one(&obstacles(&reasons)).message;
@@ -276,10 +284,10 @@ impl Follow {
 
 /// What is known of a move by its record alone.
 pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
+    let done = Errand::of(record).done();
     let (epoch, outcome) = match &record.stage {
-        Stage::Began => (record.epoch, Outcome::Moved),
-        Stage::Committed | Stage::Confirmed => (record.epoch.next(), Outcome::Moved),
-        Stage::Saved => (record.epoch, Outcome::Saved),
+        Stage::Began | Stage::Saved => (record.epoch, done),
+        Stage::Committed | Stage::Confirmed => (record.epoch.next(), done),
         Stage::RolledBack { reasons } => (record.epoch, rolled_back(reasons)),
     };
     MoveReport {

@@ -194,6 +194,8 @@ pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
     });
     match &report.outcome {
         Outcome::Moved => Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures },
+        Outcome::Saved => Occurrence::Saved { instance, host: from, directory: to, id, figures },
+        Outcome::Restored => Occurrence::Restored { instance, directory: from, host: to, id, figures },
         Outcome::RolledBack(why) | Outcome::Ended(why) => {
             let reason = cut(&why.message);
             Occurrence::MoveRolledBack { instance, from, to, id, reason, figures }
@@ -222,7 +224,13 @@ impl Open {
                 self.instances.remove(&instance);
             }
             Occurrence::MoveBegan { instance, id, .. } => drop(self.moves.insert(id, instance)),
-            Occurrence::Moved { id, .. } | Occurrence::MoveRolledBack { id, .. } => {
+            Occurrence::Restored { instance, host, id, .. } => {
+                self.moves.remove(&id);
+                self.instances.insert(instance, host);
+            }
+            Occurrence::Moved { id, .. }
+            | Occurrence::Saved { id, .. }
+            | Occurrence::MoveRolledBack { id, .. } => {
                 self.moves.remove(&id);
             }
             _ => {}
@@ -298,7 +306,7 @@ mod tests {
 
     fn record(vid: u16) -> MoveRecord {
         let host = |name| HostName::new(name).unwrap();
-        let (source, destination) = (host("h1"), host("h2"));
+        let (source, destination) = (host("h1").into(), host("h2").into());
         let vid = Vid::new(vid).unwrap();
         MoveRecord { vid, source, destination, epoch: Epoch(0), dry_run: false, stage: Stage::Began }
     }

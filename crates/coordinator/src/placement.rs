@@ -58,14 +58,23 @@ pub fn check(
     planned: &Planned,
 ) -> Result<(), Failure> {
     let others = inner.machine.image().instances.iter().filter(|(other, _)| Some(**other) != vid);
-    for (other, instance) in others {
-        if let Some(label) = placement.apart(&instance.placement)
-            && may_be_on(inner, *other, instance, host, planned)
-        {
-            return Err(failure::kept_apart(&instance.name, label, host));
-        }
-    }
-    Ok(())
+    let there = others.filter(|(other, instance)| may_be_on(inner, **other, instance, host, planned));
+    check_beside(placement, there.map(|(_, instance)| instance), host)
+}
+
+/// Checks that an instance with this `placement` may be on `host` with the `others`.
+///
+/// # Errors
+/// If it is kept apart from one of them.
+pub fn check_beside<'a>(
+    placement: &Placement,
+    others: impl IntoIterator<Item = &'a Instance>,
+    host: &HostName,
+) -> Result<(), Failure> {
+    let mut others = others.into_iter();
+    let in_the_way = others
+        .find_map(|other| Some(failure::kept_apart(&other.name, placement.apart(&other.placement)?, host)));
+    in_the_way.map_or(Ok(()), Err)
 }
 
 /// As [`check`], for an instance that is to move to `host`.
@@ -84,7 +93,7 @@ fn may_be_on(inner: &Inner, vid: Vid, instance: &Instance, host: &HostName, plan
     }
     let mut moves = inner.machine.image().moves.values();
     instance.host == *host
-        || moves.any(|of| of.vid == vid && of.destination == *host && of.stage == Stage::Began && !of.dry_run)
+        || moves.any(|of| of.vid == vid && of.destination.is(host) && of.stage == Stage::Began && !of.dry_run)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
+use crate::placement::{self, Planned};
 use crate::server::{Client, User};
 use crate::{checkpoint, failure, group, instances};
 
@@ -66,7 +67,7 @@ fn place(
     };
     let mut load: HashMap<_, _> =
         hosts.into_iter().map(|host| (host.clone(), instances::instances_on(inner, &host))).collect();
-    let mut placed = Vec::new();
+    let mut placed: Vec<(Vid, SavedInstance)> = Vec::new();
     for (vid, mut saved) in saved {
         let blueprint = Blueprint::decode(&saved.instance.spec).map_err(|error| {
             Failure::new(
@@ -74,14 +75,35 @@ fn place(
                 "restore it with the release that has made the checkpoint",
             )
         })?;
-        let emptiest = load.iter_mut().min_by_key(|(host, load)| (**load, (*host).clone()));
-        let (host, load) = emptiest.ok_or_else(instances::no_usable_host)?;
-        inner.check_network(host, blueprint.spec.network_kind)?;
-        saved.instance.host = host.clone();
-        *load += 1;
+        let suits = |host: &HostName| {
+            inner.check_network(host, blueprint.spec.network_kind)?;
+            placement::check(inner, None, &saved.instance.placement, host, &Planned::new())?;
+            let beside = placed.iter().map(|(_, other)| &other.instance).filter(|other| other.host == *host);
+            placement::check_beside(&saved.instance.placement, beside, host)
+        };
+        let host = emptiest(&load, suits)?;
+        *load.entry(host.clone()).or_default() += 1;
+        saved.instance.host = host;
         placed.push((vid, saved));
     }
     Ok(placed)
+}
+
+/// That of the hosts with the least load which suits; if none does, why the first does not.
+fn emptiest(
+    load: &HashMap<HostName, u32>,
+    suits: impl Fn(&HostName) -> Result<(), Failure>,
+) -> Result<HostName, Failure> {
+    let mut hosts: Vec<_> = load.iter().map(|(host, load)| (*load, host)).collect();
+    hosts.sort();
+    let mut refused = None;
+    for (_, host) in hosts {
+        match suits(host) {
+            Ok(()) => return Ok(host.clone()),
+            Err(failure) => drop(refused.get_or_insert(failure)),
+        }
+    }
+    Err(refused.unwrap_or_else(instances::no_usable_host))
 }
 
 fn refused(

@@ -21,6 +21,8 @@ const DURATIONS: [f64; 12] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 12
 /// The moves that are over.
 pub struct Statistics {
     moved: u64,
+    saved: u64,
+    restored: u64,
     rolled_back: u64,
     ended: u64,
     /// In seconds, of those that moved, as below; without those during which the coordinator was restarted.
@@ -31,7 +33,7 @@ pub struct Statistics {
 impl Default for Statistics {
     fn default() -> Self {
         let (blackouts, durations) = (Tally::new(&BLACKOUTS), Tally::new(&DURATIONS));
-        Self { moved: 0, rolled_back: 0, ended: 0, blackouts, durations }
+        Self { moved: 0, saved: 0, restored: 0, rolled_back: 0, ended: 0, blackouts, durations }
     }
 }
 
@@ -40,6 +42,8 @@ impl Statistics {
     pub fn moved(&mut self, report: &MoveReport) {
         match report.outcome {
             Outcome::Moved => self.moved += 1,
+            Outcome::Saved => self.saved += 1,
+            Outcome::Restored => self.restored += 1,
             Outcome::RolledBack(_) => self.rolled_back += 1,
             Outcome::Ended(_) => self.ended += 1,
         }
@@ -51,7 +55,13 @@ impl Statistics {
 
     fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
         let mut exposition = Exposition::new("transhume");
-        let outcomes = [("moved", self.moved), ("rolled_back", self.rolled_back), ("ended", self.ended)];
+        let outcomes = [
+            ("moved", self.moved),
+            ("saved", self.saved),
+            ("restored", self.restored),
+            ("rolled_back", self.rolled_back),
+            ("ended", self.ended),
+        ];
         let outcomes = outcomes.map(|(outcome, count)| (label("outcome", outcome), count));
         let help = "Moves that are over; of those that ended, the instance has as well";
         exposition.counters("moves", help, outcomes);

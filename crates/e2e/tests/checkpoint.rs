@@ -60,7 +60,7 @@ fn save(lab: &TestLab, group: &str, directory: &str) -> Result<Vec<MoveReport>> 
 
 fn restore(lab: &TestLab, directory: &str, to: &str) -> Result<Vec<MoveReport>> {
     let restored = reports(&lab.transhume(&["restore", directory, "--to", to, "--json"])?.success()?)?;
-    ensure!(restored.iter().all(|report| report.outcome == Outcome::Moved), "{restored:?}");
+    ensure!(restored.iter().all(|report| report.outcome == Outcome::Restored), "{restored:?}");
     Ok(restored)
 }
 

@@ -53,7 +53,8 @@ fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Resul
     let after = lab.settled(CLIENT)?;
     let expected = match outcome {
         Some(Outcome::Moved) => to,
-        Some(Outcome::Saved | Outcome::RolledBack(_) | Outcome::Ended(_)) => &before.host,
+        Some(Outcome::RolledBack(_) | Outcome::Ended(_)) => &before.host,
+        Some(other) => anyhow::bail!("it was to be moved, and is {other:?}"),
         None => &after.host,
     };
     ensure!(after.host == *expected, "the outcome is {outcome:?}, but {after:?}");

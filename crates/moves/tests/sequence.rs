@@ -462,7 +462,7 @@ fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
     let mut cluster = Cluster::new();
     let other = Vid::new(77).unwrap();
     cluster.coordinator.add_instance(other, instance("other")).unwrap();
-    let together = [(vid(), host(2)), (other, host(2))].into();
+    let together = [(vid(), host(2).into()), (other, host(2).into())].into();
     let (ids, _) = cluster.coordinator.begin_together(together, cluster.now).unwrap();
     let reasons = ["a is open", "b is open"].map(String::from).to_vec();
     let id = *ids.iter().find(|id| cluster.coordinator.image().moves[*id].vid == vid()).unwrap();

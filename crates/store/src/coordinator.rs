@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::file::{File, NUMBERS, decode, put, take};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;

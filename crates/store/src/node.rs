@@ -11,7 +11,7 @@ use crate::StoreError;
 use crate::file::{File, decode, put};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const ENTRIES: TableDefinition<u16, &[u8]> = TableDefinition::new("entries");
 

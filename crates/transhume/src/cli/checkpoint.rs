@@ -112,7 +112,7 @@ impl Restore {
             )
         };
         let reports = together(target, &Request::Restore(request), outlook, json, not_begun)?.reports;
-        over(&reports, json, Outcome::Moved, format!("nothing of {directory} is restored"))?;
+        over(&reports, json, Outcome::Restored, format!("nothing of {directory} is restored"))?;
         let count = reports.len();
         said(
             json,

@@ -143,6 +143,12 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         Occurrence::Moved { instance, from, to, figures, .. } => {
             ("moved", format!("{instance} {from} → {to}{}", measured(figures.as_ref())))
         }
+        Occurrence::Saved { instance, host, directory, figures, .. } => {
+            ("saved", format!("{instance} on {host}, in {directory}{}", measured(figures.as_ref())))
+        }
+        Occurrence::Restored { instance, directory, host, figures, .. } => {
+            ("restored", format!("{instance} on {host}, from {directory}{}", measured(figures.as_ref())))
+        }
         Occurrence::MoveRolledBack { instance, from, to, reason, figures, .. } => {
             ("move rolled back", format!("{instance} {from} → {to}: {reason}{}", measured(figures.as_ref())))
         }

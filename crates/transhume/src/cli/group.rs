@@ -187,8 +187,7 @@ pub fn in_words(report: &MoveReport) -> String {
     let MoveReport { name, from, to, outcome, total_us, blackout_us, .. } = report;
     let outcome = match outcome {
         Outcome::Moved if report.restarted => "moved; the coordinator went away meanwhile".into(),
-        // What was restored did not run before.
-        Outcome::Moved if *blackout_us == 0 => format!("{} in all", milliseconds(*total_us)),
+        Outcome::Restored => format!("restored, {} in all", milliseconds(*total_us)),
         Outcome::Moved => {
             format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
         }

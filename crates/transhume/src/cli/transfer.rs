@@ -283,7 +283,7 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
         output::write(render(report))?;
     }
     match &report.outcome {
-        Outcome::Moved | Outcome::Saved => Ok(ExitCode::SUCCESS),
+        Outcome::Moved | Outcome::Saved | Outcome::Restored => Ok(ExitCode::SUCCESS),
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
         Outcome::Ended(reason) => {
             let message = format!("{} was not moved: {reason}", report.name);

@@ -79,7 +79,7 @@ fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
             Event::Begun { .. } | Event::Transferred { .. } | Event::Waiting { .. } => {}
             Event::Failed(failure) => return Err(failure.into()),
             Event::Moved(report) => match report.outcome {
-                Outcome::Moved | Outcome::Saved => return Ok(*report),
+                Outcome::Moved | Outcome::Saved | Outcome::Restored => return Ok(*report),
                 Outcome::RolledBack(failure) | Outcome::Ended(failure) => return Err(failure.into()),
             },
             event => return Err(unexpected(&event)),
