@@ -22,7 +22,7 @@ readonly more_packages=(
     ibverbs-utils rdmacm-utils ucx-utils
     qperf python3-pyverbs libfabric-bin openmpi-bin python3-mpi4py
     dnsmasq-base udhcpc
-    runc hpcc
+    runc podman hpcc
     iperf3 openssh-client
 )
 # Services that tests start in containers, and by which names systemd would start them on this machine.

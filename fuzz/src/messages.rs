@@ -253,6 +253,7 @@ fn spec() -> InstanceSpec {
         network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
         container: None,
         network_kind: NetworkKind::Overlay,
+        image: None,
     }
 }
 

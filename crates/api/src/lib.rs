@@ -39,8 +39,8 @@ pub use report::{
     Stayed,
 };
 pub use request::{
-    CheckpointRequest, Container, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance,
-    MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
+    CheckpointRequest, Container, ContainerImage, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW,
+    Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
 };
 
 use fabric::attach::OutputStream;

@@ -130,7 +130,7 @@ pub struct RunRequest {
 /// A container to be made by an OCI runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// The root file system: an absolute path that exists on every host.
+    /// The root file system: an absolute path that exists on every host. Empty if there is an image.
     pub rootfs: String,
     /// The runtime's configuration, `config.json` of the OCI runtime specification.
     pub config: String,
@@ -140,6 +140,18 @@ pub struct Container {
     pub group: u32,
     /// Further groups.
     pub groups: Vec<u32>,
+    /// The image of which the root file system is made, in place of a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ContainerImage>,
+}
+
+/// An image of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerImage {
+    /// Where each host has it: `oci:DIR`, `oci:DIR:TAG` or `podman:NAME`, with a path from the root on.
+    pub source: String,
+    /// What its files are known by: the `ChainID` of the OCI image specification.
+    pub root: String,
 }
 
 /// A checkpoint of a group.

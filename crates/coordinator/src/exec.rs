@@ -285,6 +285,7 @@ mod tests {
             network,
             container,
             network_kind: NetworkKind::Bridge,
+            image: None,
         };
         let (fabric, epoch) = (FabricId(1), Epoch(0));
         let host = HostName::new("a").unwrap();

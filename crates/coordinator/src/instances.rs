@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{DEFAULT_MTU, Event, Failure, RunRequest, State};
-use engines::{Container, InstanceName, InstanceSpec, Network};
+use engines::{Container, ContainerImage, InstanceName, InstanceSpec, Network};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use moves::journal::{Exit, Instance};
@@ -24,6 +24,9 @@ use crate::{failure, log};
 /// How long a host may take to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
+/// How much longer it may take if an image must be unpacked first, as another one may be at that moment.
+const UNPACK_LIMIT: Duration = Duration::from_secs(600);
+
 /// The MTU on bridges, in bytes.
 const BRIDGE_MTU: u32 = 1500;
 
@@ -33,9 +36,11 @@ const NETWORK: (u8, u8) = (10, 77);
 /// Starts an instance, and returns the last event for the user.
 pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<Event, Failure> {
     let followed = request.followed;
+    let has_image = request.container.as_ref().is_some_and(|container| container.image.is_some());
+    let limit = if has_image { START_LIMIT + UNPACK_LIMIT } else { START_LIMIT };
     let (vid, host, spec) = enter(cluster, request, user)?;
     let question = Question::Start { vid, blueprint: spec, followed };
-    let started = cluster.ask(&host, question, START_LIMIT).await;
+    let started = cluster.ask(&host, question, limit).await;
     let mut inner = cluster.lock();
     // One that has ended by now was told of then.
     if let Some(instance) = inner.machine.image().instances.get(&vid)
@@ -154,6 +159,8 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
         None => (user.user, user.group, Vec::new()),
     };
     let (user, group, groups) = ids;
+    let image =
+        request.container.as_ref().and_then(|container| container.image.clone()).map(image).transpose()?;
     let container = request
         .container
         .map(|container| Container { rootfs: PathBuf::from(container.rootfs), config: container.config });
@@ -172,7 +179,16 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
         network: network(vid, kind),
         container,
         network_kind: kind,
+        image,
     })
+}
+
+/// The image of a container.
+fn image(asked: api::ContainerImage) -> Result<ContainerImage, Failure> {
+    let root = asked.root.parse().map_err(|error: oci_image::BadDigest| {
+        Failure::new(error.to_string(), "use a command line of the coordinator's version")
+    })?;
+    Ok(ContainerImage { source: asked.source, root })
 }
 
 /// The group that is asked for, which is called as instances are.

@@ -1,13 +1,15 @@
 //! Containers: an MPI job in them goes on while they move, and what is wrong with one is told.
 
 use std::fs;
+use std::path::Path;
+use std::process::{self, Command};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use api::{MoveReport, Outcome};
 use e2e::job::{GROUP, Job, agree_again};
 use e2e::mpi;
-use e2e::program::{Ended, Program};
+use e2e::program::{self, Ended, Program};
 use e2e::testlab::TestLab;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -136,5 +138,90 @@ fn a_bundle_runs_as_it_says() -> Result<()> {
     ensure!(logs.errors.contains("touch: cannot touch '/x': Read-only file system"), "{logs:?}");
     let who = lab.transhume(&["exec", "c", "--", "sh", "-c", "hostname; id -G"])?.success()?;
     ensure!(who.lines == ["other", "0 9"], "{who:?}");
+    Ok(())
+}
+
+/// An image of a shell that says what it is given.
+const SHELL: &[&str] = &[
+    r#"ENTRYPOINT ["/bin/sh", "-c", "echo $0 $1; echo $0 >/kept; exec sleep infinity", "one"]"#,
+    "/bin/sh",
+    "/bin/sleep",
+    "/bin/cat",
+];
+
+/// Writes an image as an OCI image layout.
+fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/tests/process/image.sh");
+    program::run(Command::new(SCRIPT).arg(layout).args(image), LIMIT)?.success().map(drop)
+}
+
+/// From a layout: each host unpacks it for itself, or has it already.
+#[test]
+fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let folder = tempfile::tempdir()?;
+    let [layout, away] = ["layout", "away"].map(|name| folder.path().join(name));
+    write_image(&layout, SHELL)?;
+    let source = format!("oci:{}", layout.display());
+    let run = ["run", "--name", "c", "--host", "h1", "--detach", "--without-rdma", "--image"];
+    lab.transhume(&[&run[..], &[&source, "--", "more"]].concat())?.success()?;
+    let dry_run = || lab.transhume(&["move", "c", "h2", "--dry-run"]);
+    fs::rename(&layout, &away)?;
+    let missing = dry_run()?;
+    ensure!(missing.errors.contains("does not have the container's image"), "{missing:?}");
+    write_image(&layout, &["CMD true", "/bin/true"])?;
+    let differs = dry_run()?;
+    ensure!(differs.errors.contains("image differs: "), "{differs:?}");
+    fs::remove_dir_all(&layout)?;
+    fs::rename(&away, &layout)?;
+    dry_run()?.success()?;
+    ensure!(lab.move_to("c", "h2")?.outcome == Outcome::Moved);
+    fs::remove_dir_all(&layout)?;
+    ensure!(lab.move_to("c", "h1")?.outcome == Outcome::Moved);
+    ensure!(lab.transhume(&["logs", "c"])?.lines == ["one more"]);
+    let kept = lab.transhume(&["exec", "c", "--", "cat", "/kept"])?.success()?;
+    ensure!(kept.lines == ["one"], "{kept:?}");
+    let gone = lab.transhume(&["run", "--image", &source])?;
+    ensure!(gone.errors.contains("is no OCI image layout"), "{gone:?}");
+    Ok(())
+}
+
+/// An image in this machine's podman, which goes with this.
+struct OfPodman(String);
+
+impl Drop for OfPodman {
+    fn drop(&mut self) {
+        if let Err(error) = Command::new("podman").args(["rmi", "--force", &self.0]).output() {
+            eprintln!("the image {} is left over: {error}", self.0);
+        }
+    }
+}
+
+#[test]
+fn an_image_of_podman_runs_and_moves() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    // Podman calls it after its path, and wants that in lower case.
+    let folder = tempfile::Builder::new()
+        .prefix("transhume-")
+        .rand_bytes(0)
+        .suffix(&process::id().to_string())
+        .tempdir()?;
+    let layout = folder.path().join("layout");
+    write_image(&layout, SHELL)?;
+    let mut load = Command::new("podman");
+    load.args(["load", "--quiet", "--input"]).arg(&layout);
+    let loaded = program::run(&mut load, LIMIT)?.success()?.lines.concat();
+    let of_podman = OfPodman(loaded.rsplit(' ').next().unwrap_or_default().to_owned());
+    let name = format!("podman:{}", of_podman.0);
+    let run = ["run", "--name", "c", "--host", "h1", "--detach", "--without-rdma", "--image", &name];
+    lab.transhume(&run)?.success()?;
+    ensure!(lab.move_to("c", "h2")?.outcome == Outcome::Moved);
+    let kept = lab.transhume(&["exec", "c", "--", "cat", "/kept"])?.success()?;
+    ensure!(kept.lines == ["one"], "{kept:?}");
+    drop(of_podman);
+    let gone = lab.transhume(&["run", "--image", &name])?;
+    ensure!(gone.errors.contains("podman does not give the image"), "{gone:?}");
     Ok(())
 }

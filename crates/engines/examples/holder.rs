@@ -17,9 +17,11 @@ fn main() {
         containers: None,
     };
     let name = InstanceName::new(&next()).expect("an instance's name");
+    let (runtime, folder) = (next(), PathBuf::from(next()));
     let containers = Some(ContainerConfig {
-        runtime: Some(next().into()),
-        folder: next().into(),
+        runtime: Some(runtime.into()),
+        unpacked: folder.with_extension("unpacked"),
+        folder,
         libraries: None,
         hosts: None,
     });

@@ -34,8 +34,8 @@ use self::child::Child;
 use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
-use crate::guard;
 use crate::instance::InstanceSpec;
+use crate::{guard, unpack};
 
 /// Before names of the command's environment that must not have an effect on init itself.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
@@ -71,7 +71,8 @@ pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
 
 /// Runs a command as the first process of an instance, and returns its exit code once the node
 /// has recorded it. `arguments` are those that the engine adds to
-/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU.
+/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU, or to unpack
+/// an image.
 ///
 /// # Errors
 /// If signals cannot be set up, or the arguments are not the engine's. A command that does not
@@ -79,6 +80,9 @@ pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
 pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == guard::WORD) {
         return guard::run(rest).map(|()| 0);
+    }
+    if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == unpack::WORD) {
+        return unpack::run(rest).map(|()| 0);
     }
     let signals = Signals::block()?;
     let launch = Launch::parse(arguments)?;

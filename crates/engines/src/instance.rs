@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use fabric::NetworkKind;
+use oci_image::Digest;
 use serde::{Deserialize, Serialize};
 
 /// What an instance is called: unique in its cluster, and fit to be a file name.
@@ -82,20 +83,33 @@ pub struct InstanceSpec {
     /// What it has beside processes, if it is a container.
     #[serde(default)]
     pub container: Option<Container>,
-    /// What its network device is plugged into. The last field: what was written before it was there is read as if it said the bridge.
+    /// What its network device is plugged into. What was written before it was there is read as if it said the bridge.
     #[serde(default)]
     pub network_kind: NetworkKind,
+    /// The image of which the container's root file system is made, if that is no directory of the host's. The last field: what
+    /// was written before it was there is read as if there were none.
+    #[serde(default)]
+    pub image: Option<ContainerImage>,
 }
 
 /// A root file system of an instance's own, and what else an OCI runtime gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The root file system: a directory that is on each host, the same on all, and that nobody changes. What the instance
-    /// writes lies in a layer above it, which travels.
+    /// writes lies in a layer above it, which travels. Empty if there is an image.
     pub rootfs: PathBuf,
     /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
     /// are replaced.
     pub config: String,
+}
+
+/// An image of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerImage {
+    /// Where each host has it, as [`oci_image::Source`] reads it.
+    pub source: String,
+    /// What its files are known by.
+    pub root: Digest,
 }
 
 /// A resource limit, as `setrlimit` takes it.

@@ -3,6 +3,7 @@
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
 //! * [`process`]: the engine for process trees, on CRIU.
 //! * [`init`]: the instance's first process.
+//! * [`unpack`]: from a container's image to its files.
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`wiring`]: what its network device is plugged into.
@@ -17,11 +18,12 @@ pub mod instance;
 pub mod process;
 pub mod report;
 mod stopwatch;
+mod unpack;
 pub mod wiring;
 
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
-pub use instance::{Container, InstanceName, InstanceSpec, Network, ResourceLimit};
+pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
 #[doc(hidden)]
 pub use process::foreign;
 pub use process::{CONTAINER_LIBRARIES, Config, ContainerConfig, ProcessEngine, validate_container};

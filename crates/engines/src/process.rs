@@ -16,11 +16,12 @@
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
-//! * [`container`], [`oci`], [`support`], [`cgroup`]: its file systems, if it is a container;
+//! * [`container`], [`unpacked`], [`oci`], [`support`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
-//! * [`task`], [`sockets`]: processes and their sockets.
+//! * [`task`], [`sockets`]: processes and their sockets;
+//! * [`helper`]: programs that do a part of the work.
 
 mod bridge;
 pub(crate) mod call;
@@ -30,6 +31,7 @@ mod container;
 mod criu;
 #[doc(hidden)]
 pub mod foreign;
+mod helper;
 mod host;
 mod images;
 mod interrupted;
@@ -52,6 +54,7 @@ mod support;
 pub(crate) mod task;
 mod timers;
 mod turn;
+mod unpacked;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -256,14 +259,25 @@ impl Engine for ProcessEngine {
             }
             placed => placed?,
         }
+        let spec = &live.record.spec;
         Ok(Report {
             blockers,
-            needs: Needs { files, memory, container: live.record.spec.container.is_some(), host },
+            needs: Needs {
+                files,
+                memory,
+                container: spec.container.is_some(),
+                image: spec.image.clone(),
+                host,
+            },
         })
     }
 
     fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
-        Ok(check::verify::verify(needs, &self.host()?))
+        let mut lacks = check::verify::verify(needs, &self.host()?);
+        if let Some((image, containers)) = needs.image.as_ref().zip(self.site.containers.as_ref()) {
+            lacks.extend(containers.lack(image));
+        }
+        Ok(lacks)
     }
 
     fn arm(&self, name: &InstanceName) -> Result<()> {
@@ -385,6 +399,9 @@ impl Engine for ProcessEngine {
             let (spec, state) = (live.record.spec.clone(), live.record.state);
             found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));
+        }
+        if let Some(containers) = &self.site.containers {
+            containers.sweep()?;
         }
         Ok(found)
     }

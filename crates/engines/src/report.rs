@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::instance::ContainerImage;
+
 /// What [`Engine::check`](crate::Engine::check) finds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -46,6 +48,8 @@ pub struct Needs {
     pub memory: u64,
     /// Whether it is a container.
     pub container: bool,
+    /// The image of which that is made, if it is one.
+    pub image: Option<ContainerImage>,
     /// The source, whose CPU features and versions the destination must have.
     pub host: Host,
 }

@@ -63,16 +63,16 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The one in `bytes`. One that was written when all instances were on the host's bridge, or none was a container, ends before
-    /// it says so.
+    /// The one in `bytes`. One that was written when no container was of an image, all instances were on the host's bridge, or none
+    /// was a container, ends before it says so.
     ///
     /// # Errors
     /// `InvalidData` if it is none.
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        const ON_THE_BRIDGE: &[u8] = &[NetworkKind::Bridge as u8];
-        const NO_CONTAINER: &[u8] = &[0, NetworkKind::Bridge as u8];
-        let with = |end: &[u8]| frame::decode(&[bytes, end].concat());
-        with(&[]).or_else(|_| with(ON_THE_BRIDGE)).or_else(|_| with(NO_CONTAINER))
+        // Neither a container nor an image, and the bridge.
+        const UNSAID: [u8; 3] = [0, NetworkKind::Bridge as u8, 0];
+        let with = |missing: usize| frame::decode(&[bytes, &UNSAID[UNSAID.len() - missing..]].concat());
+        (1..=UNSAID.len()).fold(with(0), |read, missing| read.or_else(|_| with(missing)))
     }
 }
 
@@ -452,13 +452,14 @@ mod tests {
             network,
             container: None,
             network_kind: NetworkKind::Bridge,
+            image: None,
         };
         let blueprint = Blueprint { fabric: FabricId(1), spec };
         let bytes = frame::encode(&blueprint).unwrap();
         assert_eq!(Blueprint::decode(&bytes).unwrap(), blueprint);
-        for missing in [1, 2] {
+        for missing in [1, 2, 3] {
             assert_eq!(Blueprint::decode(&bytes[..bytes.len() - missing]).unwrap(), blueprint);
         }
-        assert!(Blueprint::decode(&bytes[..bytes.len() - 3]).is_err());
+        assert!(Blueprint::decode(&bytes[..bytes.len() - 4]).is_err());
     }
 }

@@ -128,6 +128,7 @@ mod tests {
             },
             container: None,
             network_kind: kind,
+            image: None,
         };
         let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
         let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());

@@ -19,18 +19,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
+use super::helper::{Helper, ended_within};
 use super::oci::{Bind, Config, Wanted};
 use super::record::absent_is_fine;
 use super::support::Support;
 use super::task::{Task, TaskId};
+use super::unpacked::Unpacked;
 use super::{cgroup, launch};
+use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
-use crate::instance::{self, InstanceName, InstanceSpec};
+use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
+use crate::report::Blocker;
 
 /// What runs containers on a host.
 #[derive(Clone, Debug)]
@@ -39,6 +43,8 @@ pub struct ContainerConfig {
     pub runtime: Option<PathBuf>,
     /// Where each has a folder, with its root mounted there; of this node alone.
     pub folder: PathBuf,
+    /// Where images are unpacked; of this node alone.
+    pub unpacked: PathBuf,
     /// The folder with the drop-in libraries.
     pub libraries: Option<PathBuf>,
     /// What containers have as `/etc/hosts`.
@@ -55,6 +61,9 @@ const KILLED: Duration = Duration::from_secs(10);
 /// What the layer travels as.
 const LAYER: &str = "layer.img";
 
+/// What `tar` complains of.
+const TAR_LOG: &str = "tar.log";
+
 /// What overlay file systems note of a copied file's original, which is another one on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
@@ -62,6 +71,7 @@ const ORIGIN: &str = "trusted.overlay.origin";
 pub struct Containers {
     runtime: Option<PathBuf>,
     support: Support,
+    images: Unpacked,
     /// A folder of each in there.
     folder: PathBuf,
     /// What an instance's first process is started with.
@@ -73,7 +83,10 @@ pub struct Container {
     name: InstanceName,
     runtime: Option<PathBuf>,
     folder: PathBuf,
-    rootfs: PathBuf,
+    /// The directory below its layer.
+    rootfs: Arc<PathBuf>,
+    /// Whether that is an image's.
+    is_of_image: bool,
     /// What the user shows it of the host.
     own: Vec<Bind>,
     /// All that it sees of the host beside its root.
@@ -94,7 +107,10 @@ impl Containers {
             .doing(|| "finding what runs containers".into())?;
         let folder =
             std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
-        Ok(Self { runtime: config.runtime.clone(), support, folder, init: init.to_vec() })
+        let unpacked = std::path::absolute(&config.unpacked)
+            .doing(|| format!("finding {}", config.unpacked.display()))?;
+        let images = Unpacked::new(unpacked, init);
+        Ok(Self { runtime: config.runtime.clone(), support, images, folder, init: init.to_vec() })
     }
 
     /// Whether there is anything that makes containers.
@@ -102,17 +118,35 @@ impl Containers {
         self.runtime.is_some()
     }
 
-    /// The container of an instance, which is here already or yet to be made.
-    pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
-        Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
+    /// Why this host cannot have an image, if it cannot.
+    pub fn lack(&self, image: &ContainerImage) -> Option<Blocker> {
+        self.images.lack(image).map(|error| {
+            let what = format!("the destination does not have the container's image ({})", error.what);
+            Blocker::new(what, error.way_out)
+        })
     }
 
-    fn new_container(&self, name: &InstanceName, wanted: &instance::Container, config: &Config) -> Container {
+    /// Deletes unpacked images that nobody uses, once all containers of this host are known.
+    pub fn sweep(&self) -> Result<()> {
+        self.images.sweep()
+    }
+
+    /// The container of an instance, which is here already or yet to be made.
+    pub fn find(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<Container> {
+        Ok(self.new_container(spec, wanted, &parse(&wanted.config)?))
+    }
+
+    fn new_container(&self, spec: &InstanceSpec, wanted: &instance::Container, config: &Config) -> Container {
+        let rootfs = match &spec.image {
+            Some(image) => self.images.place(&image.root),
+            None => Arc::new(wanted.rootfs.clone()),
+        };
         Container {
-            name: name.clone(),
+            name: spec.name.clone(),
             runtime: self.runtime.clone(),
-            folder: self.folder.join(name.as_str()),
-            rootfs: wanted.rootfs.clone(),
+            folder: self.folder.join(spec.name.as_str()),
+            rootfs,
+            is_of_image: spec.image.is_some(),
             own: config.binds().to_vec(),
             binds: config.binds().iter().cloned().chain(self.support.binds_beside(config)).collect(),
             places: config.places(),
@@ -130,8 +164,11 @@ impl Containers {
         network: BorrowedFd<'_>,
     ) -> Result<Container> {
         let config = parse(&wanted.config)?;
-        let mut container = self.new_container(&spec.name, wanted, &config);
+        let mut container = self.new_container(spec, wanted, &config);
         container.remove()?;
+        if let Some(image) = &spec.image {
+            self.images.provide(image, &container.rootfs)?;
+        }
         container.all_is_here()?;
         let made = container.make(self, spec, config, network);
         if let Err(error) = made {
@@ -162,9 +199,9 @@ impl Container {
         self.folder.join("work")
     }
 
-    /// What it was made from.
-    pub fn rootfs(&self) -> &Path {
-        &self.rootfs
+    /// The directory of the host of which it was made; `None` if that is an image.
+    pub fn rootfs(&self) -> Option<&Path> {
+        (!self.is_of_image).then_some(self.rootfs.as_path())
     }
 
     /// What it sees of the host, beside its root.
@@ -196,7 +233,7 @@ impl Container {
             return Err(Error::unusable(what, "put it there too, at the same path"));
         }
         let strange = |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
-        if let Some(path) = [&self.rootfs, &self.folder].into_iter().find(strange) {
+        if let Some(path) = [self.rootfs.as_ref(), &self.folder].into_iter().find(strange) {
             let what = format!("{} has a comma, a colon or a backslash in its name", path.display());
             return Err(Error::unusable(what, "a root file system needs a path without"));
         }
@@ -289,19 +326,22 @@ impl Container {
     pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
         let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
         tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg(".");
-        Packing::begin(&mut tar, &self.folder)
-            .doing(|| format!("starting to pack what `{}` has written", self.name))
+        let doing = format!("packing what `{}` has written", self.name);
+        let tar = Helper::begin(&mut tar, self.folder.join(TAR_LOG)).doing(|| doing.clone())?;
+        Ok(Packing { tar, doing })
     }
 
     /// Unpacks the layer, and mounts the root with it.
-    pub fn bring_back(&mut self, images: &Path) -> Result<()> {
+    pub fn bring_back(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
         self.make_way();
+        let doing = format!("unpacking what `{}` has written", self.name);
         let mut tar = tar("--extract", &self.layer(), &images.join(LAYER));
-        self.unmount_root()
+        let begun = self
+            .unmount_root()
             .and_then(|()| self.lay_out())
-            .and_then(|()| Packing::begin(tar.arg("--preserve-permissions"), &self.folder)?.succeed())
-            .and_then(|()| self.mount_root())
-            .doing(|| format!("unpacking what `{}` has written", self.name))
+            .and_then(|()| Helper::begin(tar.arg("--preserve-permissions"), self.folder.join(TAR_LOG)));
+        Packing { tar: begun.doing(|| doing.clone())?, doing: doing.clone() }.succeed(watch)?;
+        self.mount_root().doing(|| doing)
     }
 
     /// What is in the layer, in bytes.
@@ -338,7 +378,7 @@ impl Container {
             fs::create_dir(folder)?;
         }
         // It is the root directory that the instance sees.
-        let rootfs = fs::metadata(&self.rootfs)?;
+        let rootfs = fs::metadata(self.rootfs.as_path())?;
         fs::set_permissions(&layer, Permissions::from_mode(rootfs.mode()))?;
         std::os::unix::fs::chown(&layer, Some(rootfs.uid()), Some(rootfs.gid()))
     }
@@ -395,7 +435,7 @@ impl Container {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: between fork and exec, system calls only.
         unsafe { command.pre_exec(launch::leave_the_node) };
-        let called = command.spawn().and_then(|child| ended_within(child, CALL));
+        let called = command.spawn().and_then(|child| ended_within(child, CALL, &|| false));
         called.map_err(|error| {
             let program = runtime.display();
             let reason = last_error(&fs::read_to_string(&log).unwrap_or_default());
@@ -431,6 +471,19 @@ fn unescaped(field: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
 }
 
+/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
+pub struct Packing {
+    tar: Helper,
+    doing: String,
+}
+
+impl Packing {
+    /// Waits for a good end; otherwise it says why.
+    pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
+        self.tar.succeed(PACK, watch.cancelled, || self.doing)
+    }
+}
+
 fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
     tar.args([
@@ -444,66 +497,6 @@ fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     ]);
     tar.arg(folder).arg("--file").arg(archive);
     tar
-}
-
-/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
-pub struct Packing {
-    tar: Option<process::Child>,
-    /// What it complains of, which may be a lot.
-    complaints: PathBuf,
-}
-
-impl Packing {
-    fn begin(tar: &mut Command, folder: &Path) -> io::Result<Self> {
-        let complaints = folder.join("tar.log");
-        tar.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
-        // SAFETY: between fork and exec, one system call.
-        unsafe { tar.pre_exec(end_with_the_node) };
-        Ok(Self { tar: Some(tar.spawn()?), complaints })
-    }
-
-    /// Waits for a good end; otherwise it says why.
-    pub fn succeed(mut self) -> io::Result<()> {
-        let ended = self.tar.take().map_or(Ok(()), |tar| ended_within(tar, PACK));
-        ended.map_err(|error| {
-            let said = fs::read_to_string(&self.complaints).unwrap_or_default();
-            io::Error::other(said.lines().next().map_or_else(|| error.to_string(), str::to_owned))
-        })
-    }
-}
-
-impl Drop for Packing {
-    fn drop(&mut self) {
-        if let Some(mut tar) = self.tar.take() {
-            let _ended = tar.kill();
-            let _reaped = tar.wait();
-        }
-    }
-}
-
-/// A node that comes after this one does not expect that somebody still writes into a layer.
-fn end_with_the_node() -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
-}
-
-/// Waits for a good end of `child`, and kills it if it takes too long.
-fn ended_within(mut child: process::Child, time: Duration) -> io::Result<()> {
-    let end = Instant::now() + time;
-    let mut pause = Duration::from_micros(200);
-    loop {
-        match child.try_wait()? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(io::Error::other(format!("it ended with {status}"))),
-            None if Instant::now() > end => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            None => thread::sleep(pause),
-        }
-        pause = (pause * 2).min(Duration::from_millis(5));
-    }
 }
 
 /// What the runtime said last that went wrong: each line of its log is an object.

@@ -221,7 +221,7 @@ impl Live {
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
         match layer {
-            Some(layer) => layer.succeed().doing(|| format!("packing what `{name}` has written"))?,
+            Some(layer) => layer.succeed(watch)?,
             None => own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?,
         }
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
@@ -314,7 +314,7 @@ impl Live {
     fn begin_restore(&mut self, program: &Path, watch: &Watch<'_>) -> Result<Criu> {
         let images = self.record.images.clone();
         if let Some(container) = &mut self.container {
-            container.bring_back(&images)?;
+            container.bring_back(&images, watch)?;
         }
         let images = images.as_path();
         let Some(mut armed) = self.criu.take() else {
@@ -542,7 +542,7 @@ impl Place {
 
     /// What is yet to be made is made by [`Live::make_container`].
     fn container(spec: &InstanceSpec, site: &Site) -> Result<Option<Container>> {
-        spec.container.as_ref().map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()
+        spec.container.as_ref().map(|wanted| site.containers()?.find(spec, wanted)).transpose()
     }
 
     /// That of an instance which has them.

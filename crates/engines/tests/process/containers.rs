@@ -3,8 +3,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use engines::{Config, Container, ContainerConfig, Error, InstanceSpec, State, Watch};
+use engines::{
+    Config, Container, ContainerConfig, ContainerImage, Error, InstanceName, InstanceSpec, State, Watch,
+};
+use oci_image::Source;
 use serde_json::{Value, json};
 
 use crate::faults::{hold, runs, suspended};
@@ -17,10 +21,14 @@ const PROCESSES: &str = "17";
 /// A host that runs containers.
 fn host(lab: &Lab, name: &str) -> Host {
     lab.host_with(name, |config| {
-        let folder = containers_of(config);
-        config.containers =
-            Some(ContainerConfig { runtime: Some("runc".into()), folder, libraries: None, hosts: None });
+        let (folder, unpacked) = (containers_of(config), unpacked_of(config));
+        let runtime = Some("runc".into());
+        config.containers = Some(ContainerConfig { runtime, folder, unpacked, libraries: None, hosts: None });
     })
+}
+
+fn unpacked_of(config: &Config) -> PathBuf {
+    config.images[0].with_extension("unpacked")
 }
 
 fn containers_of(config: &Config) -> PathBuf {
@@ -238,4 +246,56 @@ fn a_host_without_a_runtime_says_so() {
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err();
     assert!(matches!(refused, Error::Unusable { .. }) && refused.to_string().contains("runs no containers"));
     assert!(a.is_empty());
+}
+
+/// In a container of an image with the libraries that the workload needs.
+fn of_image(spec: InstanceSpec, layout: &Path) -> InstanceSpec {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/image.sh");
+    let mut command = Command::new(script);
+    let made = command.arg(layout).arg("CMD [\"sh\"]").arg(lab::examples().join("workload")).status();
+    assert!(made.unwrap().success());
+    let source = format!("oci:{}", layout.display());
+    let (_, root) = source.parse::<Source>().unwrap().look().unwrap();
+    let container = spec.container.map(|container| Container { rootfs: PathBuf::new(), ..container });
+    InstanceSpec { container, image: Some(ContainerImage { source, root }), ..spec }
+}
+
+/// What is unpacked on a host.
+fn unpacked(host: &Host) -> Vec<String> {
+    let entries = fs::read_dir(unpacked_of(&host.config)).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn an_image_is_unpacked_where_it_is_used_and_whole_or_not_at_all() {
+    let lab = Lab::new();
+    let (mut a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let layout = lab.folder().join("layout");
+    let spec = of_image(contained(workload("imaged", 77, &["count", "1000077"]), &shared(&lab)), &layout);
+    let digits = spec.image.as_ref().unwrap().root.digits().to_owned();
+    // A crash has left a part of it, and one that nobody uses.
+    for left in ["new/root/bin", "old/bin", &"0".repeat(64)] {
+        fs::create_dir_all(unpacked_of(&a.config).join(left)).unwrap();
+    }
+    a.restart();
+    a.call(|engine| engine.recover()).unwrap();
+    assert!(unpacked(&a).is_empty());
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    relocate(node, &spec, &a, &b, &mut output);
+    assert_eq!([&unpacked(&a)[..], &unpacked(&b)].concat(), [digits.clone(), digits]);
+    // It stays for the next one, as long as the node does.
+    a.restart();
+    a.call(|engine| engine.recover()).unwrap();
+    assert!(unpacked(&a).is_empty());
+    let blobs = fs::read_dir(layout.join("blobs/sha256")).unwrap().map(|blob| blob.unwrap().path());
+    let layer = blobs.max_by_key(|blob| fs::metadata(blob).unwrap().len()).unwrap();
+    let mut bytes = fs::read(&layer).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&layer, bytes).unwrap();
+    let other = InstanceSpec { name: InstanceName::new("damaged").unwrap(), ..spec };
+    let refused = a.call(|engine| engine.prepare(&other, 0)).unwrap_err().to_string();
+    assert!(refused.contains("a part of an image is damaged"), "{refused}");
+    assert!(unpacked(&a).is_empty() && a.is_empty());
 }

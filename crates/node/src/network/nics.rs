@@ -400,6 +400,7 @@ mod tests {
             },
             container: None,
             network_kind: NetworkKind::Overlay,
+            image: None,
         }
     }
 

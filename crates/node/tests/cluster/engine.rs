@@ -146,7 +146,7 @@ impl Engine for Handle {
     }
 
     fn check(&self, _: &InstanceName) -> Result<Report> {
-        let needs = Needs { files: Vec::new(), memory: 0, container: false, host: self.host()? };
+        let needs = Needs { files: Vec::new(), memory: 0, container: false, image: None, host: self.host()? };
         Ok(Report { blockers: Vec::new(), needs })
     }
 

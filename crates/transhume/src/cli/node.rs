@@ -132,6 +132,7 @@ fn containers(given: Option<PathBuf>, state: &Path) -> ContainerConfig {
     ContainerConfig {
         runtime: given.or_else(|| KNOWN.into_iter().find_map(in_path)),
         folder: state.join("containers"),
+        unpacked: state.join("unpacked"),
         libraries: library::folder().ok(),
         hosts: Some(state.join(node::HOSTS)),
     }

@@ -37,7 +37,8 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
                         transhume run --label app=db --anti-affinity app -- /data/replica\n  \
-                        transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job")]
+                        transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job\n  \
+                        transhume run --image oci:/srv/images/job:1.0 --volume /data:/data")]
 pub struct Arguments {
     /// The host to start on [default: one that is up]
     #[arg(long, value_name = "H")]

@@ -24,7 +24,7 @@ impl<'a> Places<'a> {
         Ok(Self { container, layer: container.layer(), mountpoints: container::mountpoints(first)? })
     }
 
-    /// Where the host has what the container sees at `path`; `None` if that travels with it, or is made anew.
+    /// Where the host has what the container sees at `path`; `None` if that travels with it, is made anew, or is an image's.
     pub fn on_host(&self, path: &Path) -> Option<PathBuf> {
         let above = self.mountpoints.iter().filter(|mountpoint| path.starts_with(mountpoint));
         let mountpoint = above.max_by_key(|mountpoint| mountpoint.components().count())?;
@@ -35,7 +35,8 @@ impl<'a> Places<'a> {
         }
         let is_root = mountpoint.parent().is_none();
         let is_written = || fs::symlink_metadata(self.layer.join(below)).is_ok();
-        (is_root && !is_written()).then(|| self.container.rootfs().join(below))
+        let rootfs = self.container.rootfs().filter(|_| is_root)?;
+        (!is_written()).then(|| rootfs.join(below))
     }
 
     fn bind_at(&self, mountpoint: &Path) -> Option<&Bind> {
@@ -56,11 +57,13 @@ impl Findings<'_> {
     /// What the container has from the host, and how much it has written.
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
-        let (rootfs, written) = (places.container.rootfs().to_owned(), places.container.written());
+        let (rootfs, written) = (places.container.rootfs().map(Path::to_owned), places.container.written());
         let binds: Vec<Bind> = places.container.own().to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
         self.memory += written + kept;
-        self.need_on_host(&rootfs);
+        if let Some(rootfs) = rootfs {
+            self.need_on_host(&rootfs);
+        }
         binds.iter().for_each(|bind| self.need_on_host(&bind.source));
     }
 }

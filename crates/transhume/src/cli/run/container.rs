@@ -1,10 +1,13 @@
-//! What `transhume run` gives a container: the OCI runtime's configuration, of a bundle or of options.
+//! What `transhume run` gives a container: the OCI runtime's configuration, of a bundle, an image or options.
+
+mod image;
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use oci_image::Source;
 use serde_json::{Value, json};
 
 use super::Program;
@@ -52,34 +55,38 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 pub struct Options {
     /// Runs it in a container with this root file system: a directory on each host, of which nothing is changed. What the
     /// program writes lies in a layer above it, which moves along
-    #[arg(long, value_name = "DIR", conflicts_with = "bundle")]
+    #[arg(long, value_name = "DIR", group = "root", conflicts_with = "bundle")]
     rootfs: Option<PathBuf>,
+    /// Runs it in a container of this image, which each host has by this name: in an OCI image layout (`oci:DIR` or `oci:DIR:TAG`) or
+    /// in its podman (`podman:NAME`). The command comes after the image's entry point, in place of its arguments
+    #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
+    image: Option<Source>,
     /// Runs it in a container by the `config.json` of this OCI bundle, with its command unless one is given
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     /// Shows a file or directory of the host in the container; it must be on each host
-    #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "rootfs")]
+    #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "root")]
     volume: Vec<Volume>,
     /// Sets a variable of the program's environment; a container gets nothing of yours
     #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
     env: Vec<(String, String)>,
-    /// Where in the container the program starts [default: / or the bundle's]
+    /// Where in the container the program starts [default: / or what image or bundle say]
     #[arg(long, value_name = "DIR")]
     directory: Option<String>,
-    /// As whom the program runs in the container [default: 0:0 or the bundle's]
+    /// As whom the program runs in the container [default: 0:0 or what image or bundle say]
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
     /// The most memory that the container may use, as 512M or 2G
-    #[arg(long, value_name = "SIZE", requires = "rootfs")]
+    #[arg(long, value_name = "SIZE", requires = "root")]
     memory: Option<Size>,
     /// The most processors that it may use, as 1.5
-    #[arg(long, value_name = "N", requires = "rootfs", value_parser = processors)]
+    #[arg(long, value_name = "N", requires = "root", value_parser = processors)]
     cpus: Option<f64>,
     /// The most processes that it may have
-    #[arg(long, value_name = "N", requires = "rootfs", value_parser = clap::value_parser!(i64).range(2..))]
+    #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(i64).range(2..))]
     pids: Option<i64>,
     /// Lets the program in the container write to volumes and to memory only
-    #[arg(long, requires = "rootfs")]
+    #[arg(long, requires = "root")]
     read_only: bool,
     /// Leaves out the RDMA libraries, which need glibc 2.34 or newer in the container
     #[arg(long)]
@@ -89,16 +96,25 @@ pub struct Options {
 impl Options {
     /// The program to run, if it is one in a container.
     pub fn program(&self, command: &[String]) -> Result<Option<Program>> {
-        let (rootfs, config) = match (&self.rootfs, &self.bundle) {
-            (Some(rootfs), _) => (absolute(rootfs)?, self.configuration()),
-            (None, Some(bundle)) => read(bundle)?,
-            (None, None) => return self.without_container().map(|()| None),
+        let (rootfs, config, image) = match (&self.rootfs, &self.bundle, &self.image) {
+            (Some(rootfs), ..) => (absolute(rootfs)?, self.configuration(), None),
+            (_, Some(bundle), _) => read(bundle).map(|(rootfs, config)| (rootfs, config, None))?,
+            (.., Some(source)) => {
+                let (said, image) = image::look(source)?;
+                (
+                    String::new(),
+                    image::apply(self.configuration(), &said, command, self.user.is_some())?,
+                    Some(image),
+                )
+            }
+            _ => return self.without_container().map(|()| None),
         };
         if let Err(why) = engines::validate_container(&config.to_string()) {
             return Err(Failure::new(why.what, why.remedy).with_code(WRONG_USAGE));
         }
         let process = &config["process"];
-        let command = if command.is_empty() { texts(&process["args"]) } else { command.to_vec() };
+        let replaces = !command.is_empty() && image.is_none();
+        let command = if replaces { command.to_vec() } else { texts(&process["args"]) };
         if command.is_empty() {
             let help = "give a program and its arguments after `--`";
             return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
@@ -113,8 +129,14 @@ impl Options {
         // Another user has none of the bundle's.
         let groups = groups.filter(|_| self.user.is_none()).into_iter().flatten();
         let groups = groups.filter_map(|group| group.as_u64()?.try_into().ok());
-        let container =
-            api::Container { rootfs, user, group, groups: groups.collect(), config: config.to_string() };
+        let container = api::Container {
+            rootfs,
+            user,
+            group,
+            groups: groups.collect(),
+            config: config.to_string(),
+            image,
+        };
         Ok(Some(Program {
             command,
             environment: self.environment(&texts(&process["env"])),
@@ -135,7 +157,7 @@ impl Options {
             None => Ok(()),
             Some((option, _)) => {
                 let what = format!("{option} is for containers");
-                Err(Failure::new(what, "add `--rootfs` or `--bundle`").with_code(WRONG_USAGE))
+                Err(Failure::new(what, "add `--rootfs`, `--image` or `--bundle`").with_code(WRONG_USAGE))
             }
         }
     }

@@ -1,0 +1,118 @@
+//! A program that does a part of a call's work, such as `tar`. It ends with this process, in time, and when the call is cancelled.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing, Error, Result};
+
+/// See the module. It is killed when this goes away.
+pub struct Helper {
+    child: Option<Child>,
+    /// What it complains of, which may be a lot.
+    complaints: PathBuf,
+}
+
+impl Helper {
+    /// Starts `command`, which writes its complaints to a file.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn begin(command: &mut Command, complaints: PathBuf) -> io::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
+        // SAFETY: between fork and exec, one system call.
+        unsafe { command.pre_exec(end_with_the_node) };
+        Ok(Self { child: Some(command.spawn()?), complaints })
+    }
+
+    /// Waits for a good end.
+    ///
+    /// # Errors
+    /// The first of its complaints, when it was to do `what`; [`Error::Cancelled`].
+    pub fn succeed(
+        mut self,
+        limit: Duration,
+        cancelled: &dyn Fn() -> bool,
+        what: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let Some(child) = self.child.take() else { return Ok(()) };
+        match ended_within(child, limit, cancelled) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(Error::Cancelled),
+            Err(error) => {
+                let said = fs::read_to_string(&self.complaints).unwrap_or_default();
+                Err(io::Error::other(said.lines().next().map_or_else(|| error.to_string(), str::to_owned)))
+                    .doing(what)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+/// A node that comes after this one does not expect that somebody still writes.
+fn end_with_the_node() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits for a good end of `child`, and kills it if it takes longer, or, with `Interrupted`, once that is cancelled.
+///
+/// # Errors
+/// If it did not end well.
+pub fn ended_within(mut child: Child, limit: Duration, cancelled: &dyn Fn() -> bool) -> io::Result<()> {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        let reason = match child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(io::Error::other(format!("it ended with {status}"))),
+            None if Instant::now() > end => io::ErrorKind::TimedOut,
+            None if cancelled() => io::ErrorKind::Interrupted,
+            None => {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(5));
+                continue;
+            }
+        };
+        child.kill()?;
+        child.wait()?;
+        return Err(reason.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(words: &[&str], limit: Duration, cancelled: bool) -> String {
+        let folder =
+            std::env::temp_dir().join(format!("helper-{}-{cancelled}-{}", std::process::id(), words.len()));
+        let mut command = Command::new("sh");
+        let helper = Helper::begin(command.arg("-c").args(words), folder.clone()).unwrap();
+        let ended = helper.succeed(limit, &|| cancelled, || "helping".into());
+        fs::remove_file(folder).unwrap();
+        ended.map_or_else(|error| error.to_string(), |()| "well".into())
+    }
+
+    #[test]
+    fn a_helper_ends_well_or_says_why_not() {
+        const LONG: Duration = Duration::from_secs(60);
+        assert_eq!(ends(&["true"], LONG, false), "well");
+        assert_eq!(ends(&["echo ill >&2; exit 1", "x"], LONG, false), "helping: ill");
+        assert_eq!(ends(&["exec sleep 60", "x", "x"], LONG, true), "cancelled");
+        assert!(ends(&["exec sleep 60", "x", "x", "x"], Duration::ZERO, false).contains("timed out"));
+    }
+}
