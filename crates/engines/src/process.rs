@@ -259,7 +259,7 @@ impl Engine for ProcessEngine {
             }
             placed => placed?,
         }
-        let spec = &live.record.spec;
+        let (spec, support) = (&live.record.spec, live.support());
         Ok(Report {
             blockers,
             needs: Needs {
@@ -267,6 +267,7 @@ impl Engine for ProcessEngine {
                 memory,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
+                support,
                 host,
             },
         })
@@ -274,8 +275,9 @@ impl Engine for ProcessEngine {
 
     fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
         let mut lacks = check::verify::verify(needs, &self.host()?);
-        if let Some((image, containers)) = needs.image.as_ref().zip(self.site.containers.as_ref()) {
-            lacks.extend(containers.lack(image));
+        if let Some(containers) = &self.site.containers {
+            lacks.extend(needs.image.as_ref().and_then(|image| containers.lack(image)));
+            lacks.extend(containers.unsupported(&needs.support));
         }
         Ok(lacks)
     }

@@ -50,6 +50,8 @@ pub struct Needs {
     pub container: bool,
     /// The image of which that is made, if it is one.
     pub image: Option<ContainerImage>,
+    /// Where that sees what each host has of its own for containers.
+    pub support: Vec<PathBuf>,
     /// The source, whose CPU features and versions the destination must have.
     pub host: Host,
 }

@@ -126,6 +126,20 @@ impl Containers {
         })
     }
 
+    /// What this host has not of the `support` that a container sees elsewhere.
+    pub fn unsupported(&self, support: &[PathBuf]) -> Vec<Blocker> {
+        let lacks = support.iter().filter(|place| !self.support.has(place));
+        lacks
+            .map(|place| {
+                let what = format!(
+                    "the destination has nothing for {}, which the container mounts",
+                    place.display()
+                );
+                Blocker::new(what, "run the same version of transhume on both hosts, with the same libraries")
+            })
+            .collect()
+    }
+
     /// Deletes unpacked images that nobody uses, once all containers of this host are known.
     pub fn sweep(&self) -> Result<()> {
         self.images.sweep()
@@ -207,6 +221,17 @@ impl Container {
     /// What it sees of the host, beside its root.
     pub fn binds(&self) -> &[Bind] {
         &self.binds
+    }
+
+    /// What of these it has seen since it was made, whatever one that is made now would.
+    pub fn was_made_with(&mut self, binds: Vec<Bind>) {
+        self.binds = binds;
+    }
+
+    /// Where it sees what each host has of its own for containers.
+    pub fn support(&self) -> Vec<PathBuf> {
+        let ours = self.binds.iter().filter(|bind| !self.own.contains(bind));
+        ours.map(|bind| bind.destination.clone()).collect()
     }
 
     /// What the user shows it of the host.

@@ -68,6 +68,7 @@ impl Live {
             images: images.to_owned(),
             paused: Vec::new(),
             reuse: sockets::Reuse::new(),
+            binds: None,
         };
         let Place { namespace, link, container } = Place::make(&record.spec, site)?;
         Ok(Self { record, namespace, link, container, first: None, criu: None, turn: None })
@@ -79,7 +80,9 @@ impl Live {
         if let Some(wanted) =
             spec.container.as_ref().filter(|_| !present.as_ref().is_some_and(Container::is_made))
         {
-            *present = Some(site.containers()?.create(spec, wanted, self.namespace.as_fd())?);
+            let made = site.containers()?.create(spec, wanted, self.namespace.as_fd())?;
+            self.record.binds = Some(made.binds().to_vec());
+            *present = Some(made);
         }
         Ok(())
     }
@@ -278,6 +281,11 @@ impl Live {
         Ok(check::Subject { first, network: &self.record.spec.network, container: self.container.as_ref() })
     }
 
+    /// Where it sees what each host has of its own for containers.
+    pub fn support(&self) -> Vec<PathBuf> {
+        self.container.as_ref().map(Container::support).unwrap_or_default()
+    }
+
     /// Brings up the link of an instance that was just started. A short command may have ended by now.
     pub fn begin(&mut self, records: &Records) -> Result<()> {
         self.link.mend().doing(|| "mending the link".into())?;
@@ -470,7 +478,7 @@ impl Live {
             (State::Running | State::Stopped | State::Ended, _) => State::Ended,
         };
         let Place { namespace, link, container } = match (&first, state) {
-            (Some(task), State::Running | State::Stopped) => Place::find(task, &record.spec, site)?,
+            (Some(task), State::Running | State::Stopped) => Place::find(task, &record, site)?,
             _ => Place::make(&record.spec, site)?,
         };
         record.first = first.as_ref().map(Task::id);
@@ -546,12 +554,16 @@ impl Place {
     }
 
     /// That of an instance which has them.
-    fn find(task: &Task, spec: &InstanceSpec, site: &Site) -> Result<Self> {
+    fn find(task: &Task, record: &Record, site: &Site) -> Result<Self> {
+        let spec = &record.spec;
         let path = format!("/proc/{}/ns/net", task.id().pid);
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
         let link = Link::find(namespace.as_fd(), spec, site.wiring(spec.network_kind)?);
         let link = link.doing(|| format!("finding the link of `{}`", spec.name))?;
-        let container = Self::container(spec, site)?;
+        let mut container = Self::container(spec, site)?;
+        if let Some((container, binds)) = container.as_mut().zip(record.binds.as_ref()) {
+            container.was_made_with(binds.clone());
+        }
         Ok(Self { namespace, link, container })
     }
 }

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::support::{self, Support};
@@ -23,7 +24,7 @@ const MADE_ANEW: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 const OF_THE_HOST: [&str; 2] = ["cgroup", "cgroup2"];
 
 /// A part of the host's file system that a container sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     /// Where it is on the host.
     pub source: PathBuf,

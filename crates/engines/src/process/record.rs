@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::oci::Bind;
 use super::task::TaskId;
 use crate::engine::State;
 use crate::error::{Doing, Result};
@@ -36,6 +37,9 @@ pub struct Record {
     pub paused: Vec<i32>,
     /// `SO_REUSEADDR` of its TCP sockets, for a rollback.
     pub reuse: HashMap<u64, i32>,
+    /// What it sees of the host, if it is a container: another version of the node would give it something else.
+    #[serde(default)]
+    pub binds: Option<Vec<Bind>>,
 }
 
 impl Record {

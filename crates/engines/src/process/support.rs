@@ -53,6 +53,16 @@ impl Support {
 
     /// What is mounted beside the user's own.
     pub fn binds_beside(&self, config: &Config) -> Vec<Bind> {
+        let taken = config.places();
+        self.binds().filter(|ours| !taken.contains(&ours.destination)).collect()
+    }
+
+    /// Whether there is something to be mounted at `place`.
+    pub fn has(&self, place: &Path) -> bool {
+        self.binds().any(|bind| bind.destination == place)
+    }
+
+    fn binds(&self) -> impl Iterator<Item = Bind> + '_ {
         let bind = |source: &Path, destination: &str| Bind {
             source: source.to_owned(),
             destination: destination.into(),
@@ -62,9 +72,7 @@ impl Support {
         let devices = Path::new(DEVICES);
         let devices = devices.is_dir().then(|| bind(devices, DEVICES));
         let hosts = self.hosts.as_deref().map(|file| bind(file, HOSTS));
-        let ours = always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts);
-        let taken = config.places();
-        ours.filter(|ours| !taken.contains(&ours.destination)).collect()
+        always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts)
     }
 
     /// `command`, of which the program is the first word, as it is run in a container.

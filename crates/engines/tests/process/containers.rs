@@ -238,6 +238,32 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
     assert!(a.is_empty());
 }
 
+/// A container that has a library of the node's goes on by that, also after the node has come up with others.
+#[test]
+fn what_a_container_was_made_with_is_remembered() {
+    let lab = Lab::new();
+    let (mut a, mut b) = (host(&lab, "a"), host(&lab, "b"));
+    let libraries = lab.folder().join("libraries");
+    fs::create_dir(&libraries).unwrap();
+    fs::write(libraries.join("libown.so"), "").unwrap();
+    let come_up_with = |host: &mut Host, libraries: Option<&PathBuf>| {
+        host.config.containers.as_mut().unwrap().libraries = libraries.cloned();
+        host.restart();
+        host.call(|engine| engine.recover()).unwrap();
+    };
+    come_up_with(&mut a, Some(&libraries));
+    let spec = contained(workload("upgraded", 78, &["count", "1000078"]), &shared(&lab));
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    come_up_with(&mut a, None);
+    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let lacks = b.call(|engine| engine.verify(&needs)).unwrap();
+    assert_eq!(lacks.len(), 1);
+    assert!(lacks[0].what.contains("nothing for /.transhume/lib/libown.so"), "{}", lacks[0]);
+    come_up_with(&mut b, Some(&libraries));
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
 #[test]
 fn a_host_without_a_runtime_says_so() {
     let lab = Lab::new();

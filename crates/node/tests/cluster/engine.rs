@@ -146,7 +146,8 @@ impl Engine for Handle {
     }
 
     fn check(&self, _: &InstanceName) -> Result<Report> {
-        let needs = Needs { files: Vec::new(), memory: 0, container: false, image: None, host: self.host()? };
+        let (files, support) = (Vec::new(), Vec::new());
+        let needs = Needs { files, memory: 0, container: false, image: None, support, host: self.host()? };
         Ok(Report { blockers: Vec::new(), needs })
     }
 

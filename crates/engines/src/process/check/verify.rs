@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn needs(files: Vec<OpenFile>) -> Needs {
-        Needs { files, memory: 1 << 20, container: false, image: None, host: host() }
+        Needs { files, memory: 1 << 20, container: false, image: None, support: Vec::new(), host: host() }
     }
 
     fn open_file(path: &str, size: u64) -> OpenFile {
