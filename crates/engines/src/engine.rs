@@ -35,8 +35,8 @@ pub trait Engine: Send + Sync {
     fn host(&self) -> Result<Host>;
 
     /// Makes the instance's network namespace, with its link down. Nothing runs in it.
-    /// Both for a first start and at the destination of a move. For the latter, `memory` is what the
-    /// source reports in [`Needs::memory`]: images of that size must fit.
+    /// Both for a first start and at the destination of a move. For the latter, `memory` is what
+    /// [`Needs::images`] says of the source's report: images of that size must fit.
     ///
     /// # Errors
     /// If the bridge is missing, there is no room, or an instance of this name is here already.

@@ -192,8 +192,14 @@ impl Engine for ProcessEngine {
                 self.host.get_or_init(|| host).clone()
             }
         };
-        let containers = self.site.containers.as_ref().is_some_and(Containers::has_runtime);
-        Ok(Host { memory_available: host::memory_available()?, image_room: self.room(), containers, ..host })
+        let containers = self.site.containers.as_ref();
+        Ok(Host {
+            memory_available: host::memory_available()?,
+            image_room: self.room(),
+            layer_room: containers.map_or(0, Containers::room),
+            containers: containers.is_some_and(Containers::has_runtime),
+            ..host
+        })
     }
 
     fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
@@ -252,8 +258,8 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Running)?;
-        let (mut blockers, files, memory) = check::inspect(&live.subject()?)?;
-        match live.place_images(&self.config.images, memory) {
+        let check::Found { mut blockers, files, memory, layer } = check::inspect(&live.subject()?)?;
+        match live.place_images(&self.config.images, memory + layer) {
             Err(error @ Error::NoRoom(_)) => {
                 blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
             }
@@ -265,6 +271,7 @@ impl Engine for ProcessEngine {
             needs: Needs {
                 files,
                 memory,
+                layer,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
                 support,

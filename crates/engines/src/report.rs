@@ -43,9 +43,10 @@ impl fmt::Display for Blocker {
 pub struct Needs {
     /// Files that are open, mapped or the working directory of a process.
     pub files: Vec<OpenFile>,
-    /// Memory that the processes have in use, and what a container has written, in bytes: room for the images, and again to
-    /// restore.
+    /// Memory that the processes have in use, with file systems in memory, in bytes: room for the images, and again to restore.
     pub memory: u64,
+    /// What a container has written, in bytes: room for the images, and again where it is unpacked.
+    pub layer: u64,
     /// Whether it is a container.
     pub container: bool,
     /// The image of which that is made, if it is one.
@@ -54,6 +55,14 @@ pub struct Needs {
     pub support: Vec<PathBuf>,
     /// The source, whose CPU features and versions the destination must have.
     pub host: Host,
+}
+
+impl Needs {
+    /// What the images hold, in bytes.
+    #[must_use]
+    pub fn images(&self) -> u64 {
+        self.memory + self.layer
+    }
 }
 
 /// A file that must be the same at the destination.
@@ -107,6 +116,8 @@ pub struct Host {
     pub memory_available: u64,
     /// Room for images, in bytes.
     pub image_room: u64,
+    /// Room for what containers write, in bytes.
+    pub layer_room: u64,
     /// Whether it has an OCI runtime, for containers.
     pub containers: bool,
 }

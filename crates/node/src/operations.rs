@@ -178,13 +178,13 @@ impl Node {
             return Ok(Outcome::Refused { reasons: vec![self.not_loaded(directory, &error).0] });
         }
         self.departing.wait_for(&blueprint.spec.name).await;
-        let memory = frame::decode::<Needs>(facts)?.memory;
+        let needed = frame::decode::<Needs>(facts)?.images();
         self.files.write_blueprint(vid, spec).map_err(|error| self.not_noted(&error))?;
         let live = Live::new(&blueprint, State::Prepared, None);
         let name = live.name.clone();
         self.lives().insert(vid, live);
         let prepared = self.engine(move |engine| {
-            engine.prepare(&blueprint.spec, memory)?;
+            engine.prepare(&blueprint.spec, needed)?;
             engine.arm(&name)
         });
         if let Err(error) = prepared.await {

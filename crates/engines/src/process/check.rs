@@ -68,6 +68,19 @@ pub struct Findings<'a> {
     /// The pipes that can be read from, as the kernel calls them.
     pipes: HashSet<PathBuf>,
     memory: u64,
+    layer: u64,
+}
+
+/// What is found of a tree that runs.
+pub struct Found {
+    /// What pins it.
+    pub blockers: Vec<Blocker>,
+    /// What the destination must have too.
+    pub files: Vec<OpenFile>,
+    /// The memory that it has in use, in bytes.
+    pub memory: u64,
+    /// What it has written, if it is a container, in bytes.
+    pub layer: u64,
 }
 
 /// What the kernel calls the files of `memfd_secret`.
@@ -80,13 +93,12 @@ const MOMENT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Inspects a tree that runs.
-pub fn inspect(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
     loop {
         let found = look(subject)?;
-        let (blockers, ..) = &found;
-        if blockers.is_empty() || Instant::now() > end {
+        if found.blockers.is_empty() || Instant::now() > end {
             return Ok(found);
         }
         pause += PAUSE;
@@ -94,7 +106,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u6
     }
 }
 
-fn look(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
+fn look(subject: &Subject<'_>) -> Result<Found> {
     let (tree, mut findings) = begin(subject)?;
     // As long as it has not ended.
     let _ended = findings.network();
@@ -111,7 +123,8 @@ fn look(subject: &Subject<'_>) -> Result<(Vec<Blocker>, Vec<OpenFile>, u64)> {
             .and_then(|()| findings.descriptors(pid));
     }
     findings.pipes();
-    Ok((findings.blockers, findings.files.into_values().collect(), findings.memory))
+    let Findings { blockers, files, memory, layer, .. } = findings;
+    Ok(Found { blockers, files: files.into_values().collect(), memory, layer })
 }
 
 /// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
@@ -139,6 +152,7 @@ fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
         files: BTreeMap::new(),
         pipes: HashSet::new(),
         memory: 0,
+        layer: 0,
     };
     Ok((tree, findings))
 }

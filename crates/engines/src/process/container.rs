@@ -30,7 +30,7 @@ use super::record::absent_is_fine;
 use super::support::Support;
 use super::task::{Task, TaskId};
 use super::unpacked::Unpacked;
-use super::{cgroup, launch};
+use super::{cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
@@ -116,6 +116,13 @@ impl Containers {
     /// Whether there is anything that makes containers.
     pub fn has_runtime(&self) -> bool {
         self.runtime.is_some()
+    }
+
+    /// Room for what containers write, in bytes.
+    pub fn room(&self) -> u64 {
+        // The folder goes with the last of them.
+        let there = self.folder.ancestors().find(|folder| folder.exists());
+        there.and_then(|folder| images::free_bytes(folder).ok()).unwrap_or(0)
     }
 
     /// Why this host cannot have an image, if it cannot.

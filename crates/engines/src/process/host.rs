@@ -41,6 +41,7 @@ pub fn inspect(criu: &Path) -> Result<Host> {
         cpu_features,
         memory_available: 0,
         image_room: 0,
+        layer_room: 0,
         containers: false,
     })
 }

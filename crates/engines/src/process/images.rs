@@ -56,7 +56,8 @@ pub fn is_full(directory: &Path) -> bool {
     free_bytes(directory).is_ok_and(|free| free < LOG)
 }
 
-fn free_bytes(directory: &Path) -> io::Result<u64> {
+/// Free bytes of the file system under a directory.
+pub fn free_bytes(directory: &Path) -> io::Result<u64> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     // SAFETY: all-zero is a valid statvfs.
     let mut found: libc::statvfs = unsafe { mem::zeroed() };

@@ -213,6 +213,10 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
     let refused = b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap_err().to_string();
     assert!(refused.contains("which `held` mounts, is not on this host"), "{refused}");
     fs::rename(&elsewhere, link_to(&shared)).unwrap();
+    // One that is cancelled while its layer is unpacked, or later, is restored again.
+    let unwanted = Watch { cancelled: &|| true, ..Watch::QUIET };
+    let cancelled = b.call(|engine| engine.restore(&spec.name, &unwanted));
+    assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
     b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap();
     b.call(|engine| engine.abort(&spec.name)).unwrap();
     assert!(b.is_empty());

@@ -123,6 +123,7 @@ impl Engine for Handle {
             cpu_features: Vec::new(),
             memory_available: 1 << 30,
             image_room: 1 << 30,
+            layer_room: 1 << 30,
             containers: false,
         })
     }
@@ -147,7 +148,8 @@ impl Engine for Handle {
 
     fn check(&self, _: &InstanceName) -> Result<Report> {
         let (files, support) = (Vec::new(), Vec::new());
-        let needs = Needs { files, memory: 0, container: false, image: None, support, host: self.host()? };
+        let needs =
+            Needs { files, memory: 0, layer: 0, container: false, image: None, support, host: self.host()? };
         Ok(Report { blockers: Vec::new(), needs })
     }
 

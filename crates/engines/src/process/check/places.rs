@@ -60,7 +60,8 @@ impl Findings<'_> {
         let (rootfs, written) = (places.container.rootfs().map(Path::to_owned), places.container.written());
         let binds: Vec<Bind> = places.container.own().to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
-        self.memory += written + kept;
+        self.memory += kept;
+        self.layer = written;
         if let Some(rootfs) = rootfs {
             self.need_on_host(&rootfs);
         }

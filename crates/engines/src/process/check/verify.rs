@@ -48,23 +48,26 @@ fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
 }
 
 fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
-    let mebibytes = needs.memory >> 20;
-    let mut found = Vec::new();
-    if here.memory_available < needs.memory {
-        let free = here.memory_available >> 20;
-        found.push(Blocker::new(
-            format!("the destination has {free} MiB of memory to give, and {mebibytes} MiB are needed"),
+    let rooms = [
+        (
+            "memory to give",
+            here.memory_available,
+            needs.memory,
             "choose a destination with more, or end something there",
-        ));
-    }
-    if here.image_room < needs.memory {
-        let free = here.image_room >> 20;
-        found.push(Blocker::new(
-            format!("the destination has room for {free} MiB of images, and {mebibytes} MiB are needed"),
-            "free room there",
-        ));
-    }
-    found
+        ),
+        ("room for images", here.image_room, needs.images(), "free room there"),
+        ("room for what the container has written", here.layer_room, needs.layer, "free room there"),
+    ];
+    let lacking = rooms.into_iter().filter(|(_, free, needed, _)| free < needed);
+    lacking
+        .map(|(what, free, needed, remedy)| {
+            let (free, needed) = (free >> 20, needed >> 20);
+            Blocker::new(
+                format!("the destination has {free} MiB of {what}, and {needed} MiB are needed"),
+                remedy,
+            )
+        })
+        .collect()
 }
 
 fn file(needed: &OpenFile) -> Option<Blocker> {
@@ -114,12 +117,21 @@ mod tests {
             cpu_features: vec!["avx".into(), "sse".into()],
             memory_available: 1 << 30,
             image_room: 1 << 30,
+            layer_room: 1 << 30,
             containers: false,
         }
     }
 
     fn needs(files: Vec<OpenFile>) -> Needs {
-        Needs { files, memory: 1 << 20, container: false, image: None, support: Vec::new(), host: host() }
+        Needs {
+            files,
+            memory: 1 << 20,
+            layer: 1 << 20,
+            container: false,
+            image: None,
+            support: Vec::new(),
+            host: host(),
+        }
     }
 
     fn open_file(path: &str, size: u64) -> OpenFile {
@@ -141,10 +153,22 @@ mod tests {
             cpu_features: vec!["sse".into()],
             memory_available: 0,
             image_room: 0,
+            layer_room: 0,
             containers: false,
         };
         let container = Needs { container: true, ..needs(Vec::new()) };
-        assert_eq!(verify(&container, &poor).len(), 7);
+        assert_eq!(verify(&container, &poor).len(), 8);
+    }
+
+    /// It is packed beside the memory, and unpacked elsewhere.
+    #[test]
+    fn what_a_container_has_written_needs_room_and_no_memory() {
+        let needs = Needs { layer: 600 << 20, memory: 500 << 20, ..needs(Vec::new()) };
+        let found = verify(&needs, &host());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].what.contains("1024 MiB of room for images, and 1100 MiB are"), "{}", found[0]);
+        let full = Host { layer_room: 599 << 20, image_room: 2 << 30, ..host() };
+        assert!(verify(&needs, &full)[0].what.contains("599 MiB of room for what the container has written"));
     }
 
     #[test]
