@@ -8,6 +8,7 @@
 //! * [`network`]: what is set up in the instance's network;
 //! * [`process`]: what a process is;
 //! * [`places`]: where the files of a container are;
+//! * [`watches`]: what is watched there;
 //! * [`verify`]: what the destination lacks.
 
 mod descriptors;
@@ -19,6 +20,7 @@ mod process;
 mod sockets;
 mod system_v;
 pub mod verify;
+mod watches;
 
 pub use descriptors::is_page_turner;
 pub use elf::build_id_in;
@@ -112,6 +114,7 @@ fn look(subject: &Subject<'_>) -> Result<Found> {
     let _ended = findings.network();
     if findings.places.is_some() {
         findings.mounts();
+        findings.message_queues();
     } else {
         findings.system_v();
     }

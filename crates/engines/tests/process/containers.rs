@@ -268,6 +268,52 @@ fn what_a_container_was_made_with_is_remembered() {
     relocate(node, &spec, &a, &b, &mut output);
 }
 
+/// Watches what its arguments say, and leaves a message queue behind.
+const WATCHER: &str = r#"
+import ctypes, sys, time
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+for path in sys.argv[1:]:
+    if libc.inotify_add_watch(watch, path.encode(), 2) < 0: sys.exit(7)
+if "/tmp" in sys.argv: libc.mq_close(libc.mq_open(b"/left", 0o102, 0o600, None))
+while True:
+    print("watching", flush=True)
+    time.sleep(0.01)
+"#;
+
+/// What CRIU finds again moves.
+#[test]
+fn what_a_container_watches_on_its_root_is_told_before_the_move() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let shared = shared(&lab);
+    let reasons = |number: u8, watched: &[&str]| -> Vec<String> {
+        let mut spec = contained(workload(&format!("watcher-{number}"), number, &[]), &shared);
+        let queues = json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue" });
+        let container = spec.container.as_mut().unwrap();
+        let mut config: Value = serde_json::from_str(&container.config).unwrap();
+        config["mounts"].as_array_mut().unwrap().push(queues);
+        container.config = config.to_string();
+        spec.command =
+            ["/usr/bin/python3", "-c", WATCHER].iter().chain(watched).map(|word| (*word).into()).collect();
+        let (mut node, mut output) = (a.start(&spec), Output::default());
+        node.read(&mut output, |output| output.lines() > 5);
+        let report = a.call(|engine| engine.check(&spec.name)).unwrap();
+        if report.blockers.is_empty() {
+            relocate(node, &spec, &a, &b, &mut output);
+        } else {
+            a.call(|engine| engine.destroy(&spec.name)).unwrap();
+        }
+        report.blockers.into_iter().map(|blocker| blocker.what).collect()
+    };
+    let shared_path = shared.to_str().unwrap();
+    assert_eq!(reasons(79, &["/", "/etc", "/dev/shm", shared_path]), [""; 0]);
+    let found = reasons(80, &["/tmp"]);
+    assert!(found[0].ends_with("has the message queue /left"), "{found:?}");
+    assert!(found[1].contains("watches files of the container's own root (inotify)"), "{found:?}");
+    assert_eq!(found.len(), 2, "{found:?}");
+}
+
 #[test]
 fn a_host_without_a_runtime_says_so() {
     let lab = Lab::new();

@@ -112,6 +112,9 @@ impl Findings<'_> {
             let what = format!("{} has an eventfd open that is a semaphore (EFD_SEMAPHORE)", named(pid));
             return self.block(what, "let it use a POSIX semaphore without a name, or a pipe");
         }
+        if ["inotify", "fanotify"].contains(&kind) {
+            self.watches(pid, kind, &info_of(pid, number));
+        }
         if CARRIED.contains(&name) || (kind == "userfaultfd" && is_page_turner(&info_of(pid, number))) {
             return;
         }
@@ -197,7 +200,7 @@ pub fn is_page_turner(info: &str) -> bool {
 }
 
 /// True for a POSIX message queue.
-fn is_message_queue(via: &Path) -> bool {
+pub(super) fn is_message_queue(via: &Path) -> bool {
     const MQUEUE_MAGIC: libc::__fsword_t = 0x1980_0202;
     let Ok(via) = CString::new(via.as_os_str().as_bytes()) else { return false };
     // SAFETY: all-zero is a valid statfs.

@@ -44,7 +44,7 @@ impl<'a> Places<'a> {
     }
 
     /// The file systems that travel with what is in them, as this host sees them.
-    fn travelling(&self, first: i32) -> impl Iterator<Item = PathBuf> {
+    pub(super) fn travelling(&self, first: i32) -> impl Iterator<Item = PathBuf> {
         let own =
             self.mountpoints.iter().filter(|place| place.parent().is_some() && self.bind_at(place).is_none());
         own.filter_map(move |place| {
