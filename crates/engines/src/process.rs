@@ -68,7 +68,7 @@ use fabric::NetworkKind;
 
 use self::bridge::Bridge;
 pub use self::container::ContainerConfig;
-use self::container::Containers;
+use self::container::{Container, Containers};
 use self::live::Live;
 pub use self::oci::validate as validate_container;
 use self::record::Records;
@@ -265,7 +265,7 @@ impl Engine for ProcessEngine {
             }
             placed => placed?,
         }
-        let (spec, support) = (&live.record.spec, live.support());
+        let (spec, container) = (&live.record.spec, live.container());
         Ok(Report {
             blockers,
             needs: Needs {
@@ -274,7 +274,8 @@ impl Engine for ProcessEngine {
                 layer,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
-                support,
+                support: container.map(Container::support).unwrap_or_default(),
+                controllers: container.map(Container::controllers).unwrap_or_default(),
                 host,
             },
         })

@@ -53,6 +53,8 @@ pub struct Needs {
     pub image: Option<ContainerImage>,
     /// Where that sees what each host has of its own for containers.
     pub support: Vec<PathBuf>,
+    /// The cgroup controllers that its limits need.
+    pub controllers: Vec<String>,
     /// The source, whose CPU features and versions the destination must have.
     pub host: Host,
 }
@@ -120,6 +122,8 @@ pub struct Host {
     pub layer_room: u64,
     /// Whether it has an OCI runtime, for containers.
     pub containers: bool,
+    /// The cgroup controllers by which it can limit these.
+    pub controllers: Vec<String>,
 }
 
 /// A path that may be no UTF-8.

@@ -55,6 +55,64 @@ pub fn remove(name: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// The controllers by which this host can limit what is used, as cgroups name them.
+///
+/// # Errors
+/// If hierarchies cannot be found.
+pub fn controllers() -> io::Result<Vec<String>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let of_second = |hierarchy: PathBuf| fs::read_to_string(hierarchy.join("cgroup.controllers"));
+    let of_second = hierarchies(&mounts).filter_map(|hierarchy| of_second(hierarchy).ok());
+    let mut found = of_first_version(&mounts);
+    found.extend(of_second.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()));
+    Ok(found)
+}
+
+/// Those of hierarchies of version 1, among their options.
+fn of_first_version(mounts: &str) -> Vec<String> {
+    let options = mounts.lines().filter_map(|line| {
+        let mut kind = line.split_once(" - ")?.1.split(' ');
+        (kind.next()? == "cgroup").then(|| kind.nth(1))?
+    });
+    options.flat_map(|options| options.split(',').map(str::to_owned)).collect()
+}
+
+/// How often the kernel has ended a process for want of memory, and the limit in bytes if that was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortage {
+    /// Processes that were ended.
+    pub kills: u64,
+    /// The limit of the cgroup; `None` if it is the host that had no more.
+    pub limit: Option<u64>,
+}
+
+/// What the cgroups of this name tell of memory.
+///
+/// # Errors
+/// If hierarchies cannot be found.
+pub fn shortage(name: &str) -> io::Result<Shortage> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let read = |cgroup: &Path, file: &str| fs::read_to_string(cgroup.join(file)).unwrap_or_default();
+    let found = hierarchies(&mounts).map(|hierarchy| hierarchy.join(name)).find_map(|cgroup| {
+        // Of version 1 and of version 2.
+        let told = [read(&cgroup, "memory.oom_control"), read(&cgroup, "memory.events")].concat();
+        let kills = counter(&told, "oom_kill")?;
+        let reached = counter(&told, "oom").unwrap_or(0) + number(&read(&cgroup, "memory.failcnt"));
+        let limit = [read(&cgroup, "memory.limit_in_bytes"), read(&cgroup, "memory.max")].concat();
+        Some(Shortage { kills, limit: (reached > 0).then(|| number(&limit)).filter(|limit| *limit > 0) })
+    });
+    Ok(found.unwrap_or_default())
+}
+
+/// The counter of this name among lines of `NAME NUMBER`.
+fn counter(lines: &str, name: &str) -> Option<u64> {
+    lines.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn number(text: &str) -> u64 {
+    text.trim().parse().unwrap_or(0)
+}
+
 /// Where `/proc/self/mountinfo` has hierarchies of cgroups.
 fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let is_one = |line: &&str| line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("cgroup"));
@@ -107,8 +165,18 @@ mod tests {
         let expected =
             ["systemd", "cpu", "unified"].map(|name| format!("/sys/fs/cgroup/{name}/job/cgroup.procs"));
         assert_eq!(paths(OWN, both), expected.map(PathBuf::from));
+        let found = of_first_version(both);
+        assert!(found.contains(&"cpu".to_owned()) && !found.contains(&"memory".to_owned()), "{found:?}");
         let second = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
         assert_eq!(paths(OWN, second), [PathBuf::from("/sys/fs/cgroup/job/cgroup.procs")]);
+    }
+
+    #[test]
+    fn counters_are_read_by_their_whole_names() {
+        let events = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n";
+        assert_eq!((counter(events, "oom"), counter(events, "oom_kill")), (Some(2), Some(1)));
+        assert_eq!(counter("under_oom 0\n", "oom"), None);
+        assert_eq!((number("16777216\n"), number("max\n")), (16 << 20, 0));
     }
 
     #[test]

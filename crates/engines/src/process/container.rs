@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cgroup::Shortage;
 use super::helper::{Helper, ended_within};
 use super::oci::{Bind, Config, Wanted};
 use super::record::absent_is_fine;
@@ -91,6 +92,8 @@ pub struct Container {
     own: Vec<Bind>,
     /// All that it sees of the host beside its root.
     binds: Vec<Bind>,
+    /// The cgroup controllers that its limits need.
+    controllers: Vec<String>,
     /// Where file systems are mounted in it.
     places: Vec<PathBuf>,
     /// What the runtime has made, as long as it waits to be started.
@@ -170,6 +173,7 @@ impl Containers {
             is_of_image: spec.image.is_some(),
             own: config.binds().to_vec(),
             binds: config.binds().iter().cloned().chain(self.support.binds_beside(config)).collect(),
+            controllers: config.controllers(),
             places: config.places(),
             waiting: None,
             doors: Vec::new(),
@@ -241,6 +245,11 @@ impl Container {
         ours.map(|bind| bind.destination.clone()).collect()
     }
 
+    /// The cgroup controllers that its limits need.
+    pub fn controllers(&self) -> Vec<String> {
+        self.controllers.clone()
+    }
+
     /// What the user shows it of the host.
     pub fn own(&self) -> &[Bind] {
         &self.own
@@ -254,6 +263,29 @@ impl Container {
     /// Puts the first process of a tree that is being restored into the cgroups. What it forks is there too.
     pub fn take_in(&self, first: i32) -> Result<()> {
         cgroup::take_in(&self.doors, first).doing(|| format!("limiting what `{}` may use", self.name))
+    }
+
+    /// What its cgroups tell of memory.
+    pub fn shortage(&self) -> Shortage {
+        cgroup::shortage(&fabric::cgroup_name(&self.folder)).unwrap_or_default()
+    }
+
+    /// Why the kernel has ended what was being restored, if that is what happened since there was `before`.
+    pub fn too_large(&self, before: Shortage) -> Option<Error> {
+        let name = &self.name;
+        let Shortage { kills, limit } = self.shortage();
+        match limit {
+            _ if kills == before.kills => None,
+            Some(limit) => {
+                let limit = limit >> 20;
+                let what = format!("`{name}` needs more memory than its limit on this host, {limit} MiB");
+                Some(Error::unusable(what, "let it use less, or start it with a higher limit (`--memory`)"))
+            }
+            None => {
+                let what = format!("this host has not the memory that `{name}` needs");
+                Some(Error::unusable(what, "choose another host, or end something there"))
+            }
+        }
     }
 
     /// The runtime names what is missing by a call that failed.

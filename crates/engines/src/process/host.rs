@@ -7,6 +7,7 @@ use std::mem;
 use std::path::Path;
 use std::process::Command;
 
+use super::cgroup;
 use crate::error::{Doing, Error, Result};
 use crate::report::Host;
 
@@ -43,6 +44,7 @@ pub fn inspect(criu: &Path) -> Result<Host> {
         image_room: 0,
         layer_room: 0,
         containers: false,
+        controllers: cgroup::controllers().doing(|| "finding the cgroup controllers".into())?,
     })
 }
 

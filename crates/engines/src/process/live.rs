@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabric::netns;
 
+use super::cgroup::Shortage;
 use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::link::Link;
@@ -281,9 +282,9 @@ impl Live {
         Ok(check::Subject { first, network: &self.record.spec.network, container: self.container.as_ref() })
     }
 
-    /// Where it sees what each host has of its own for containers.
-    pub fn support(&self) -> Vec<PathBuf> {
-        self.container.as_ref().map(Container::support).unwrap_or_default()
+    /// Its file systems, if it is a container.
+    pub fn container(&self) -> Option<&Container> {
+        self.container.as_ref()
     }
 
     /// Brings up the link of an instance that was just started. A short command may have ended by now.
@@ -305,7 +306,9 @@ impl Live {
         self.make_container(site)?;
         let mut criu = self.begin_restore(program, watch)?;
         self.record.criu = Some(criu.id());
+        let before = self.container.as_ref().map(Container::shortage);
         let restored = self.restore_with(&mut criu, records, watch, &mut clock);
+        let restored = restored.map_err(|error| self.or_shortage(error, before));
         if restored.is_ok() {
             self.criu = Some(criu);
         } else {
@@ -316,6 +319,13 @@ impl Live {
         records.save(&self.record)?;
         clock.lap("record");
         restored.map(|()| clock.stop())
+    }
+
+    /// CRIU knows only that somebody was killed.
+    fn or_shortage(&self, error: Error, before: Option<Shortage>) -> Error {
+        let container = self.container.as_ref().filter(|_| matches!(error, Error::Criu { .. }));
+        let shortage = container.zip(before).and_then(|(container, before)| container.too_large(before));
+        shortage.unwrap_or(error)
     }
 
     /// The armed CRIU, if there is one, with the images.

@@ -102,6 +102,22 @@ impl Config {
         &self.binds
     }
 
+    /// The cgroup controllers that its limits need.
+    pub fn controllers(&self) -> Vec<String> {
+        let resources = self.all.get("linux").and_then(|linux| linux.get("resources"));
+        let said =
+            |name: &str| resources.and_then(|resources| resources.get(name)).filter(|part| !part.is_null());
+        let cpu = |name: &str| said("cpu").and_then(|cpu| cpu.get(name)).is_some();
+        let needed = [
+            ("memory", said("memory").is_some()),
+            ("pids", said("pids").is_some()),
+            ("hugetlb", said("hugepageLimits").is_some()),
+            ("cpu", cpu("quota") || cpu("shares")),
+            ("cpuset", cpu("cpus") || cpu("mems")),
+        ];
+        needed.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name.to_owned()).collect()
+    }
+
     /// Where something is mounted in it.
     pub fn places(&self) -> Vec<PathBuf> {
         let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
@@ -258,6 +274,15 @@ mod tests {
         assert!(refusal(&mounted(&ours)).contains("each container has"));
         assert!(Config::parse("[]").is_err() && Config::parse("{").is_err());
         assert!(Config::parse(&" ".repeat(MAX_CONFIG + 1)).unwrap_err().what.contains("longer than 256 KiB"));
+    }
+
+    #[test]
+    fn limits_need_their_controllers() {
+        let resources =
+            json!({ "devices": [], "memory": { "limit": 1 }, "pids": null, "cpu": { "quota": 1 } });
+        let config = json!({ "linux": { "resources": resources } }).to_string();
+        assert_eq!(Config::parse(&config).unwrap().controllers(), ["memory", "cpu"]);
+        assert_eq!(Config::parse("{}").unwrap().controllers(), [""; 0]);
     }
 
     #[test]

@@ -314,6 +314,38 @@ fn what_a_container_watches_on_its_root_is_told_before_the_move() {
     assert_eq!(found.len(), 2, "{found:?}");
 }
 
+/// Counts, with 40 MiB in use.
+const LARGE: &str = "
+import time
+used, count = bytearray(b'x') * (40 << 20), 0
+while True:
+    print(count, flush=True)
+    count += 1
+    time.sleep(0.005)
+";
+
+/// The kernel ends what is restored; the source runs on.
+#[test]
+fn a_container_without_room_in_its_limit_is_rolled_back_with_the_reason() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let mut spec = contained(workload("large", 82, &[]), &shared(&lab));
+    spec.command = ["/usr/bin/python3", "-c", LARGE].map(str::to_owned).into();
+    let mut output = suspended(&spec, &a, &b);
+    let cgroup = fabric::cgroup_name(&containers_of(&b.config).join(spec.name.as_str()));
+    let limits = [("memory/", "memory.limit_in_bytes"), ("", "memory.max")];
+    let files = limits.map(|(hierarchy, file)| format!("/sys/fs/cgroup/{hierarchy}{cgroup}/{file}"));
+    let limit = files.iter().find(|file| Path::new(file).exists()).unwrap();
+    fs::write(limit, "16M").unwrap();
+    let refused = b.call(|engine| engine.restore(&spec.name, &Watch::QUIET)).unwrap_err().to_string();
+    assert!(refused.contains("more memory than its limit on this host, 16 MiB"), "{refused}");
+    b.call(|engine| engine.abort(&spec.name)).unwrap();
+    assert!(b.is_empty());
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    runs(listener, &mut output);
+}
+
 #[test]
 fn a_host_without_a_runtime_says_so() {
     let lab = Lab::new();

@@ -125,6 +125,7 @@ impl Engine for Handle {
             image_room: 1 << 30,
             layer_room: 1 << 30,
             containers: false,
+            controllers: Vec::new(),
         })
     }
 
@@ -147,9 +148,17 @@ impl Engine for Handle {
     }
 
     fn check(&self, _: &InstanceName) -> Result<Report> {
-        let (files, support) = (Vec::new(), Vec::new());
-        let needs =
-            Needs { files, memory: 0, layer: 0, container: false, image: None, support, host: self.host()? };
+        let (files, support, controllers) = (Vec::new(), Vec::new(), Vec::new());
+        let needs = Needs {
+            files,
+            memory: 0,
+            layer: 0,
+            container: false,
+            image: None,
+            support,
+            controllers,
+            host: self.host()?,
+        };
         Ok(Report { blockers: Vec::new(), needs })
     }
 

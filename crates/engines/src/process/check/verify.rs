@@ -13,7 +13,19 @@ pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
     let runtime = (needs.container && !here.containers).then(|| {
         Blocker::new("the destination has no OCI runtime", "install runc there, and start its node again")
     });
-    versions(&needs.host, here).into_iter().chain(runtime).chain(rooms(needs, here)).chain(files).collect()
+    let controllers = needs.controllers.iter().filter(|name| !here.controllers.contains(name)).map(|name| {
+        let what = format!(
+            "the destination has no cgroup controller `{name}`, which a limit of the container needs"
+        );
+        Blocker::new(what, "have its kernel mount it, or start the container without that limit")
+    });
+    versions(&needs.host, here)
+        .into_iter()
+        .chain(runtime)
+        .chain(controllers)
+        .chain(rooms(needs, here))
+        .chain(files)
+        .collect()
 }
 
 fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
@@ -119,6 +131,7 @@ mod tests {
             image_room: 1 << 30,
             layer_room: 1 << 30,
             containers: false,
+            controllers: Vec::new(),
         }
     }
 
@@ -130,6 +143,7 @@ mod tests {
             container: false,
             image: None,
             support: Vec::new(),
+            controllers: Vec::new(),
             host: host(),
         }
     }
@@ -155,9 +169,11 @@ mod tests {
             image_room: 0,
             layer_room: 0,
             containers: false,
+            controllers: Vec::new(),
         };
-        let container = Needs { container: true, ..needs(Vec::new()) };
-        assert_eq!(verify(&container, &poor).len(), 8);
+        let controllers = vec!["memory".into()];
+        let container = Needs { container: true, controllers, ..needs(Vec::new()) };
+        assert_eq!(verify(&container, &poor).len(), 9);
     }
 
     /// It is packed beside the memory, and unpacked elsewhere.
