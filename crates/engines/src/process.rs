@@ -410,9 +410,6 @@ impl Engine for ProcessEngine {
             found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));
         }
-        if let Some(containers) = &self.site.containers {
-            containers.sweep()?;
-        }
         Ok(found)
     }
 }

@@ -150,11 +150,6 @@ impl Containers {
             .collect()
     }
 
-    /// Deletes unpacked images that nobody uses, once all containers of this host are known.
-    pub fn sweep(&self) -> Result<()> {
-        self.images.sweep()
-    }
-
     /// The container of an instance, which is here already or yet to be made.
     pub fn find(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<Container> {
         Ok(self.new_container(spec, wanted, &parse(&wanted.config)?))

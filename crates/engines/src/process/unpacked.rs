@@ -6,7 +6,7 @@
 //! FOLDER/old        one that is being deleted
 //! ```
 //!
-//! Those that no instance uses are deleted when the node has started, and before another one is unpacked.
+//! Those that no instance uses are deleted before another one is unpacked.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -122,18 +122,7 @@ impl Unpacked {
         fs::rename(&files, place).doing(doing)
     }
 
-    /// Deletes those that no instance uses, and what a crash has left. For a node that knows of all its instances.
-    ///
-    /// # Errors
-    /// If one cannot be deleted.
-    pub fn sweep(&self) -> Result<()> {
-        let _turn = lock(&self.turn);
-        if !self.folder.exists() {
-            return Ok(());
-        }
-        self.delete_unused().doing(|| format!("deleting unused images in {}", self.folder.display()))
-    }
-
+    /// And what a crash has left. The node knows of all its instances by then.
     fn delete_unused(&self) -> io::Result<()> {
         private::directory(&self.folder)?;
         let old = self.folder.join("old");
