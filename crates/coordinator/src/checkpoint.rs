@@ -283,8 +283,8 @@ mod tests {
     use super::*;
 
     fn manifest() -> Value {
-        let instance =
-            json!({ "name": "a", "fabric": 1, "group": "g", "host": "h1", "epoch": 3, "spec": [] });
+        let placement = json!({ "labels": {}, "anti_affinity": [] });
+        let instance = json!({ "name": "a", "fabric": 1, "group": "g", "placement": placement, "host": "h1", "epoch": 3, "spec": [] });
         let member = json!({ "vid": 7, "instance": instance, "images": "a.1", "facts": { "text": "" } });
         json!({ "version": VERSION, "group": "g", "saved_at": 0, "members": [member] })
     }
