@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{self, Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 const DIRECTORY: u32 = 0o700;
 const PARENT: u32 = 0o755;
 const STICKY: u32 = 0o1000;
@@ -30,6 +32,19 @@ pub fn directory(path: &Path) -> io::Result<()> {
     require_own(&path, &fs::symlink_metadata(&path)?)?;
     require_own(&path, &opened.metadata()?)?;
     opened.set_permissions(Permissions::from_mode(DIRECTORY))
+}
+
+/// Makes the directory at `path` if it is not there, its owner's alone then. One that is there stays as it is.
+///
+/// # Errors
+/// If it cannot be made, or if another user could put another in its place, or replace what lies in it.
+pub fn trusted(path: &Path) -> io::Result<()> {
+    let path = path::absolute(path)?;
+    for part in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
+        make(part, if part == path { DIRECTORY } else { PARENT })?;
+        require_trusted(part)?;
+    }
+    Ok(())
 }
 
 /// Makes a directory with `mode`, if nothing is there.
@@ -108,6 +123,35 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(FILE).open(path)?;
     file.set_permissions(Permissions::from_mode(FILE))?;
     Ok(file)
+}
+
+/// Opens the regular file at `path` for reading: of nothing else, as of a named pipe, anything is waited for.
+///
+/// # Errors
+/// As opening any file; `InvalidData` if it is of another kind.
+pub fn regular(path: &Path) -> io::Result<File> {
+    let without_waiting = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is no regular file", path.display())))
+}
+
+/// Writes a file that is not there yet: readers see nothing, or all of it, and it is there after a crash of the machine, too, when
+/// this returns.
+///
+/// # Errors
+/// `AlreadyExists` if it is there, also if somebody else has just written it; otherwise as writing any file.
+pub fn create_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut own = path.as_os_str().to_owned();
+    own.push(format!(".{}", std::process::id()));
+    let own = PathBuf::from(own);
+    let mut file = open(&own, OpenOptions::new().write(true).create(true).truncate(true))?;
+    let written = file.write_all(contents).and_then(|()| file.sync_all());
+    let created = written.and_then(|()| fs::hard_link(&own, path));
+    let _left = fs::remove_file(&own);
+    created.and_then(|()| sync_folder_of(path))
 }
 
 /// Where the new contents of the file at `path` are written, before they take its name. No other file's are: `a.pid` and
@@ -210,6 +254,40 @@ mod tests {
         tree(&state).unwrap();
         assert_eq!([mode(&state), mode(&state.join("deep"))], [0o700; 2]);
         assert_eq!((mode(&state.join("deep/file")), mode(&outside)), (0o600, 0o644));
+    }
+
+    #[test]
+    fn a_directory_that_is_there_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("old"), folder.path().join("old/deep/new"));
+        fs::create_dir(&old).unwrap();
+        set_mode(&old, 0o755);
+        trusted(&old).unwrap();
+        trusted(&new).unwrap();
+        assert_eq!([mode(&old), mode(&new)], [0o755, 0o700]);
+        set_mode(&old, 0o777);
+        assert_eq!(trusted(&new).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn what_is_created_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        create_durably(&path, b"first").unwrap();
+        assert_eq!(create_durably(&path, b"second").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read_dir(folder.path()).unwrap().count()),
+            (b"first".to_vec(), 1)
+        );
+    }
+
+    #[test]
+    fn nobody_waits_for_the_other_end_of_a_pipe() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(regular(&pipe).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(regular(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     /// Who owns nothing else here.
