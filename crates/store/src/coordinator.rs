@@ -302,6 +302,10 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
         put(&mut moves, id.0, image.moves.get(&id))?;
     }
     note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
+    if let Record::InstanceAdded { vid, .. } = record {
+        // Also of one that is restored, and has its VID from elsewhere.
+        note_highest(write, LAST_VID, vid.lid().into())?;
+    }
     match (record, &known[..]) {
         (Record::MoveBegan { id, .. }, _) => note_highest(write, LAST_MOVE, id.0),
         (Record::MoveEnded { .. }, [(id, known)]) => keep_ended_move(write, *id, known),

@@ -157,9 +157,16 @@ fn vids_come_in_turn_and_are_unused() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("store")).unwrap();
     let Record::InstanceAdded { instance, .. } = record(0) else { unreachable!() };
-    store.apply(&Record::InstanceAdded { vid: vid(2), instance }).unwrap();
-    let given: Vec<u16> = (0..3).map(|_| store.allocate_vid().unwrap().lid()).collect();
-    assert_eq!(given, [1, 3, 4]);
+    let add = |lid| {
+        store.apply(&Record::InstanceAdded { vid: vid(lid), instance: instance.clone() }).unwrap();
+    };
+    let given = |count| (0..count).map(|_| store.allocate_vid().unwrap().lid()).collect::<Vec<_>>();
+    assert_eq!(given(2), [1, 2]);
+    // Those that are restored bring theirs.
+    [1, 4].into_iter().for_each(add);
+    assert_eq!(given(2), [5, 6]);
+    add(Vid::MAX);
+    assert_eq!(given(3), [2, 3, 5]);
 }
 
 #[test]
