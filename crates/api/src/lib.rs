@@ -35,8 +35,8 @@ pub use network::{
 };
 pub use output::{Bytes, Position};
 pub use report::{
-    DrainReport, EnginePart, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime, PlannedMove,
-    Stayed,
+    DrainReport, EnginePart, Errand, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
+    PlannedMove, Stayed,
 };
 pub use request::{
     CheckpointRequest, Container, ContainerImage, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW,

@@ -27,14 +27,30 @@ pub enum Phase {
     RollBack,
 }
 
+/// What a move is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Errand {
+    /// The instance goes to another host.
+    #[default]
+    Move,
+    /// It is saved in a checkpoint.
+    Save,
+    /// It is restored from one.
+    Restore,
+}
+
 /// How a move went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MoveReport {
     /// The instance.
     pub name: String,
-    /// Where it was.
+    /// What it was for.
+    #[serde(default)]
+    pub errand: Errand,
+    /// Where it was; of a restore, where its images are.
     pub from: String,
-    /// Where it should go.
+    /// Where it should go; of a checkpoint, where its images are.
     pub to: String,
     /// Its epoch after the move.
     pub epoch: Epoch,

@@ -3,13 +3,13 @@
 //! Nodes write the images, each in a directory of its own below that of the checkpoint, on its host. When all are complete, and all
 //! members are still stopped, the coordinator notes that, and writes [`MANIFEST`] beside them. What it does not name is of no use.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{Bytes, CheckpointRequest, Event, Failure, GroupMove};
+use api::{Bytes, CheckpointRequest, Event, Failure, GroupMove, Outcome};
 use fabric::Vid;
 use moves::coordinator::SavedInstance;
 use moves::journal::Instance;
@@ -32,6 +32,9 @@ const MAX_MANIFEST: u64 = 256 * 1024 * 1024;
 
 /// Raised when the layout of [`Manifest`] changes.
 const VERSION: u16 = 1;
+
+/// More moves than any instance makes.
+const MAX_EPOCH: u64 = 1 << 48;
 
 /// How long a node may take to remove what it has saved.
 const DISCARD_LIMIT: Duration = Duration::from_secs(30);
@@ -70,7 +73,7 @@ pub struct Saved {
 
 impl Inner {
     /// The moves are saved: what is known of their instances is what belongs to the images.
-    pub fn are_saved(&mut self, ids: &std::collections::BTreeSet<MoveId>) {
+    pub fn are_saved(&mut self, ids: &BTreeSet<MoveId>) {
         let Some(waiting) = ids.first().and_then(|first| self.checkpoints.remove(first)) else { return };
         // A part of a group is no checkpoint.
         if let Some(saved) = ids.iter().map(|id| self.saved(*id)).collect() {
@@ -115,7 +118,11 @@ pub async fn make(
     user: User,
     client: &mut Client,
 ) -> io::Result<()> {
-    if let Err(failure) = check(&request, user) {
+    let mut checked = check(&request, user);
+    if checked.is_ok() {
+        checked = check_free(&request.directory).await;
+    }
+    if let Err(failure) = checked {
         return client.say(&Event::Failed(failure)).await;
     }
     if !group::wait_for_starts(cluster, &request.group, client).await {
@@ -150,13 +157,28 @@ fn check(request: &CheckpointRequest, user: User) -> Result<(), Failure> {
     if !directory.is_absolute() {
         return Err(Failure::new(format!("`{}` is no absolute path", request.directory), "name one"));
     }
-    match directory.join(MANIFEST).symlink_metadata() {
+    Ok(())
+}
+
+/// Checks that there is no checkpoint yet where one is to be.
+async fn check_free(directory: &str) -> Result<(), Failure> {
+    let manifest = Path::new(directory).join(MANIFEST);
+    let looking = spawn_blocking(move || manifest.symlink_metadata());
+    match looking.await.map_err(io::Error::other).flatten() {
+        Ok(_) => Err(there_is_one(directory)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        _ => Err(Failure::new(
-            format!("there is a checkpoint in {} already", request.directory),
-            "name another directory, or remove that one if it is of no use any more",
+        Err(error) => Err(Failure::new(
+            format!("{directory} cannot be used for a checkpoint: {error}"),
+            "name another directory",
         )),
     }
+}
+
+fn there_is_one(directory: &str) -> Failure {
+    Failure::new(
+        format!("there is a checkpoint in {directory} already"),
+        "name another directory, or remove that one if it is of no use any more",
+    )
 }
 
 fn begin(inner: &mut Inner, cluster: &Cluster, request: &CheckpointRequest) -> Result<Begun, Failure> {
@@ -209,22 +231,31 @@ async fn finish(
             }
         }
     }
-    (reports, written.unwrap_or(Ok(())))
+    let all_saved = reports
+        .iter()
+        .all(|report| matches!(report, Event::MoveOver(report) if report.outcome == Outcome::Saved));
+    // What was rolled back says so itself.
+    let unwritten = if all_saved { Err(failure::coordinator_ends()) } else { Ok(()) };
+    (reports, written.unwrap_or(unwritten))
 }
 
 async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Failure> {
     let CheckpointRequest { group, directory } = request;
+    let place = directory.clone();
     let file = Path::new(&directory).join(MANIFEST);
     let writing = spawn_blocking(move || {
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let members = saved.into_iter().map(member).collect();
         let manifest = Manifest { version: VERSION, group, saved_at, members };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
-        private::directory(Path::new(&directory))?;
-        private::replace_durably(&file, &text)
+        private::trusted(Path::new(&directory))?;
+        private::create_durably(&file, &text)
     });
     let written = writing.await.map_err(io::Error::other).flatten();
     written.map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            return there_is_one(&place);
+        }
         let what = format!("the coordinator cannot write what belongs to the checkpoint: {error}");
         Failure::new(what, "mend that, or name another directory; the group runs on")
     })
@@ -256,13 +287,11 @@ pub fn read(directory: &Path) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
 }
 
 fn read_manifest(file: &Path) -> io::Result<Manifest> {
-    let found = file.metadata()?;
-    if found.len() > MAX_MANIFEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{MANIFEST} is too large")));
-    }
-    let manifest: Manifest = serde_json::from_slice(&std::fs::read(file)?)
+    let mut text = Vec::new();
+    private::regular(file)?.take(MAX_MANIFEST).read_to_end(&mut text)?;
+    let manifest: Manifest = serde_json::from_slice(&text)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{MANIFEST}: {error}")))?;
-    let is_plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
+    let is_plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains('/');
     let problem = match &manifest {
         Manifest { version, .. } if *version != VERSION => {
             format!("it was written by another release (layout {version}, and this one knows {VERSION})")
@@ -271,9 +300,22 @@ fn read_manifest(file: &Path) -> io::Result<Manifest> {
         Manifest { members, .. } if !members.iter().all(|member| is_plain(&member.images)) => {
             format!("{MANIFEST} names directories elsewhere")
         }
+        Manifest { members, .. } if !are_distinct(members) => {
+            format!("{MANIFEST} names an instance twice")
+        }
+        Manifest { members, .. } if members.iter().any(|member| member.instance.epoch.0 > MAX_EPOCH) => {
+            format!("{MANIFEST} names an impossible epoch")
+        }
         _ => return Ok(manifest),
     };
     Err(io::Error::new(io::ErrorKind::InvalidData, problem))
+}
+
+/// Whether each member has a name and a VID of its own.
+fn are_distinct(members: &[Member]) -> bool {
+    let vids: HashSet<_> = members.iter().map(|member| member.vid).collect();
+    let names: HashSet<_> = members.iter().map(|member| &member.instance.name).collect();
+    vids.len() == members.len() && names.len() == members.len()
 }
 
 #[cfg(test)]
@@ -306,6 +348,9 @@ mod tests {
             ("/members/0/images", json!("/etc"), "elsewhere"),
             ("/members/0/images", json!(".."), "elsewhere"),
             ("/members/0/vid", json!(0), MANIFEST),
+            ("/members/0/images", json!("a/"), "elsewhere"),
+            ("/members/0/instance/epoch", json!(u64::MAX - 1), "impossible epoch"),
+            ("/members", json!([manifest()["members"][0], manifest()["members"][0]]), "twice"),
             ("/members/0/facts", json!({ "base64": "%" }), MANIFEST),
         ] {
             let mut manifest = manifest();

@@ -60,7 +60,7 @@ fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>,
     inner.endings.insert(vid, ending.clone());
     inner.ends(vid);
     if let Some(id) = moving {
-        let reason = wire::reason(&format!("the move was cancelled, because `{name}` is being ended"), "");
+        let reason = wire::reason(&format!("it was cancelled, because `{name}` is being ended"), "");
         // One that is committed goes forward, and is waited for.
         let _too_late = moving::cancel_for(cluster, &mut inner, id, reason);
     }

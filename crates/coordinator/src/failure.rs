@@ -11,7 +11,7 @@ use store::{MAX_ENDED_INSTANCES, StoreError};
 pub const NOT_STARTED: &str = "it was never started";
 
 /// Why a move was rolled back that a user has cancelled.
-pub const CANCELLED: &str = "the move was cancelled";
+pub const CANCELLED: &str = "it was cancelled";
 
 /// The failure for what a node, or the move protocol, gives as its reason.
 pub fn from_reason(reason: &str) -> Failure {
@@ -224,8 +224,8 @@ pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
         }
         Refusal::NotConnected(host) => host_down(host),
         Refusal::InProgress(_) => Failure::new(
-            format!("`{name}` is being moved already"),
-            "wait until that move is over, or end it with `transhume cancel`",
+            format!("`{name}` is being moved already, or saved, or restored"),
+            "wait until that is over, or end it with `transhume cancel`",
         ),
         Refusal::TooMany(moves) => {
             Failure::new(format!("{moves} moves are not over"), "wait for some of them to end")
@@ -248,6 +248,10 @@ pub fn of_too_late(error: TooLate, name: &str) -> Failure {
         TooLate::Committed(_) => Failure::new(
             format!("the move of `{name}` is committed and goes forward"),
             "move it back when it has arrived",
+        ),
+        TooLate::Saved(_) => Failure::new(
+            format!("`{name}` is saved already, with all of its group"),
+            "remove the checkpoint if it is of no use",
         ),
         TooLate::Over(_) => not_moving(name),
     }

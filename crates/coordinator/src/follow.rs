@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use api::{EnginePart, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use api::{EnginePart, Errand, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 use fabric::Vid;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
@@ -15,30 +15,20 @@ use crate::failure::from_reason;
 /// The shortest time between two words to the user that a move waits.
 const SAID_AGAIN: Duration = Duration::from_secs(4);
 
-/// What a move is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Errand {
-    Move,
-    Save,
-    Restore,
+fn errand_of(record: &MoveRecord) -> Errand {
+    match (&record.source, &record.destination) {
+        (Side::Host(_), Side::Host(_)) => Errand::Move,
+        (_, Side::Images(_)) => Errand::Save,
+        (Side::Images(_), _) => Errand::Restore,
+    }
 }
 
-impl Errand {
-    fn of(record: &MoveRecord) -> Self {
-        match (&record.source, &record.destination) {
-            (Side::Host(_), Side::Host(_)) => Self::Move,
-            (_, Side::Images(_)) => Self::Save,
-            (Side::Images(_), _) => Self::Restore,
-        }
-    }
-
-    /// How it has ended if all went well.
-    fn done(self) -> Outcome {
-        match self {
-            Self::Move => Outcome::Moved,
-            Self::Save => Outcome::Saved,
-            Self::Restore => Outcome::Restored,
-        }
+/// How a move has ended if all went well.
+fn done(errand: Errand) -> Outcome {
+    match errand {
+        Errand::Move => Outcome::Moved,
+        Errand::Save => Outcome::Saved,
+        Errand::Restore => Outcome::Restored,
     }
 }
 
@@ -50,7 +40,6 @@ pub struct Follow {
     /// Nobody until a user comes back, if the coordinator was restarted.
     events: Vec<mpsc::UnboundedSender<Event>>,
     vid: Vid,
-    errand: Errand,
     dry_run: bool,
     /// The instance has ended, or is to end as soon as the move is over.
     ends: bool,
@@ -77,7 +66,6 @@ impl Follow {
         Self {
             events: Vec::new(),
             vid: record.vid,
-            errand: Errand::of(record),
             dry_run: record.dry_run,
             ends: false,
             began: Instant::now(),
@@ -196,7 +184,7 @@ impl Follow {
     fn outlook(&self) -> String {
         let MoveReport { name, from, to, .. } = &self.report;
         let then = if self.ends { "is ended" } else { "runs on" };
-        match self.errand {
+        match self.report.errand {
             Errand::Move => {}
             Errand::Save if self.phase == progress::Phase::Resume => {
                 return format!("{name} is saved, and {then} at {from} as soon as {from} answers");
@@ -227,8 +215,13 @@ impl Follow {
             progress::Outcome::Hindered { reasons } => {
                 return Event::Checked { obstacles: obstacles(&reasons) };
             }
-            progress::Outcome::Moved | progress::Outcome::Saved => self.report.outcome = self.errand.done(),
-            progress::Outcome::RolledBack { reasons } if self.ends => {
+            progress::Outcome::Moved | progress::Outcome::Saved => {
+                self.report.outcome = done(self.report.errand)
+            }
+            // What is not restored has ended by that alone.
+            progress::Outcome::RolledBack { reasons }
+                if self.ends && self.report.errand != Errand::Restore =>
+            {
                 // What would help the move does not help who has ended the instance.
                 let why = all_in_one(&obstacles(&reasons)).message;
                 self.report.outcome = Outcome::Ended(Failure::new(why, ""));
@@ -284,7 +277,8 @@ impl Follow {
 
 /// What is known of a move by its record alone.
 pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
-    let done = Errand::of(record).done();
+    let errand = errand_of(record);
+    let done = done(errand);
     let (epoch, outcome) = match &record.stage {
         Stage::Began | Stage::Saved => (record.epoch, done),
         Stage::Committed | Stage::Confirmed => (record.epoch.next(), done),
@@ -292,6 +286,7 @@ pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
     };
     MoveReport {
         name: name.into(),
+        errand,
         from: record.source.to_string(),
         to: record.destination.to_string(),
         epoch,

@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
 use crate::placement::{self, Planned};
 use crate::server::{Client, User};
-use crate::{checkpoint, failure, group, instances};
+use crate::{checkpoint, failure, group, instances, moving};
 
 /// Restores the instances of a checkpoint, and tells the client how that goes on.
 ///
@@ -47,6 +47,9 @@ async fn begin(
     let saved = reading.await.map_err(|error| Failure::new(error.to_string(), "try again"))??;
     let inner = &mut cluster.lock();
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
+    for (vid, saved) in &saved {
+        moving::check_free(inner, *vid, &saved.instance.name, &saved.instance.host)?;
+    }
     let placed: BTreeMap<_, _> = place(inner, saved, &hosts)?.into_iter().collect();
     let begun = inner.machine.restore_together(placed.clone(), cluster.now());
     let (ids, outputs) = begun.map_err(|(vid, refusal)| refused(inner, vid, &placed, &refusal))?;
@@ -75,6 +78,12 @@ fn place(
                 "restore it with the release that has made the checkpoint",
             )
         })?;
+        if blueprint.spec.name.as_str() != saved.instance.name {
+            return Err(Failure::new(
+                format!("`{}` is called `{}` in its description", saved.instance.name, blueprint.spec.name),
+                "restore a checkpoint as it was written",
+            ));
+        }
         let suits = |host: &HostName| {
             inner.check_network(host, blueprint.spec.network_kind)?;
             placement::check(inner, None, &saved.instance.placement, host, &Planned::new())?;

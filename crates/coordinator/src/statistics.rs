@@ -119,6 +119,7 @@ mod tests {
     #[test]
     fn moves_are_counted_by_outcome_and_measured_if_they_were_made() {
         let report = |outcome, restarted| MoveReport {
+            errand: api::Errand::Move,
             name: "a".into(),
             from: "h1".into(),
             to: "h2".into(),

@@ -189,7 +189,7 @@ pub enum Report {
         /// What it took.
         suspension: Suspension,
     },
-    /// How much of the images has been sent.
+    /// How much of the images has been sent, or saved, or taken from a checkpoint.
     Progress {
         /// Bytes so far.
         bytes: u64,

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ impl Node {
             Operation::CheckSource { dry_run, .. } => self.check_source(vid, dry_run).await,
             Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
             Operation::Prepare { id, source, spec, facts, .. } => {
-                self.prepare(vid, (id, source), &spec, &facts).await
+                self.prepare(vid, (id, source), &spec, &facts, cancel).await
             }
             Operation::Receive { id } => self.receive(vid, id, cancel).await,
             Operation::Restore { id } => self.restore(vid, id, cancel).await,
@@ -167,15 +167,16 @@ impl Node {
         (id, source): (MoveId, Side),
         spec: &[u8],
         facts: &[u8],
+        cancel: &Cancel,
     ) -> Result<Outcome> {
         let blueprint = Blueprint::decode(spec)?;
         if let Some(refusal) = self.verify(&blueprint, facts).await? {
             return Ok(refusal);
         }
         if let Side::Images(directory) = &source
-            && let Err(error) = saved::check(Path::new(directory), vid)
+            && let Err(reason) = self.check_saved(vid, directory, cancel).await
         {
-            return Ok(Outcome::Refused { reasons: vec![self.not_loaded(directory, &error).0] });
+            return Ok(Outcome::Refused { reasons: vec![reason.0] });
         }
         self.departing.wait_for(&blueprint.spec.name).await;
         let needed = frame::decode::<Needs>(facts)?.images();
@@ -298,17 +299,22 @@ impl Node {
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
         let bytes = dump.images.iter().map(|image| image.size).sum();
-        let (node, cancelled, to) = (self.clone(), cancel.clone(), PathBuf::from(&saved));
-        let saving = spawn_blocking(move || {
-            let goes_on = |done| {
-                node.input(Input::Progress { vid, bytes: done, total: bytes });
-                !cancelled.is_cancelled()
-            };
-            saved::save((vid, carried), (&from, dump.images), &to, &goes_on)
-        });
-        saving.await?.map_err(|error| self.not_saved(&saved, &error))?;
+        let dumped_images = saved::Dumped { vid, carried, directory: from, images: dump.images };
+        let (to, goes_on) = (PathBuf::from(&saved), self.telling(vid, cancel));
+        let saving = spawn_blocking(move || saved::save(dumped_images, &to, &goes_on));
+        // A file system that hangs does not hold the instance up: what is written is removed when that goes on.
+        let saving = cancel.unless(saving).await.ok_or("cancelled")??;
+        saving.map_err(|error| self.not_saved(&saved, &error))?;
         self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })
+    }
+
+    /// Checks that a directory of a checkpoint on this host is complete.
+    async fn check_saved(&self, vid: Vid, directory: &str, cancel: &Cancel) -> Result<()> {
+        let path = PathBuf::from(directory);
+        let checking = spawn_blocking(move || saved::check(&path, vid));
+        let checked = cancel.unless(checking).await.ok_or("cancelled")??;
+        checked.map_err(|error| self.not_loaded(directory, &error))
     }
 
     fn not_saved(&self, directory: &str, error: &io::Error) -> Reason {
@@ -353,11 +359,27 @@ impl Node {
     }
 
     /// Takes the images of an instance from a directory of a checkpoint on this host.
-    async fn load(&self, vid: Vid, saved: String, to: PathBuf, cancel: &Arc<Cancel>) -> Result<()> {
-        let (from, cancelled) = (PathBuf::from(&saved), cancel.clone());
-        let loading = spawn_blocking(move || saved::load(&from, vid, &to, &|_| !cancelled.is_cancelled()));
-        let carried = loading.await?.map_err(|error| self.not_loaded(&saved, &error))?;
+    async fn load(
+        self: &Arc<Self>,
+        vid: Vid,
+        saved: String,
+        to: PathBuf,
+        cancel: &Arc<Cancel>,
+    ) -> Result<()> {
+        let (from, goes_on) = (PathBuf::from(&saved), self.telling(vid, cancel));
+        let loading = spawn_blocking(move || saved::load(&from, vid, &to, &goes_on));
+        let loading = cancel.unless(loading).await.ok_or("cancelled")??;
+        let carried = loading.map_err(|error| self.not_loaded(&saved, &error))?;
         self.files.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))
+    }
+
+    /// Tells how far the copying of images is, which goes on until it is cancelled.
+    fn telling(self: &Arc<Self>, vid: Vid, cancel: &Arc<Cancel>) -> impl Fn(u64, u64) -> bool + Send + use<> {
+        let (node, cancelled) = (self.clone(), cancel.clone());
+        move |bytes, total| {
+            node.input(Input::Progress { vid, bytes, total });
+            !cancelled.is_cancelled()
+        }
     }
 
     /// What has gone wrong while images came.

@@ -151,6 +151,9 @@ pub enum TooLate {
     /// It is committed.
     #[error("{0} is committed and goes forward")]
     Committed(MoveId),
+    /// It is a checkpoint, and complete.
+    #[error("{0} is a checkpoint, and complete")]
+    Saved(MoveId),
     /// It is over, or never was.
     #[error("{0} is over")]
     Over(MoveId),
@@ -250,13 +253,14 @@ impl Coordinator {
     /// Rolls a move back for `reason`, in words, if it is not committed.
     ///
     /// # Errors
-    /// If it is committed or over.
+    /// If it is committed, saved or over.
     pub fn cancel(&mut self, id: MoveId, reason: String, now: Duration) -> Result<Vec<Output>, TooLate> {
         let mut out = Vec::new();
         match self.image.moves.get(&id).map(|record| &record.stage) {
             None => return Err(TooLate::Over(id)),
             Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
-            Some(Stage::RolledBack { .. } | Stage::Saved) => {}
+            Some(Stage::Saved) => return Err(TooLate::Saved(id)),
+            Some(Stage::RolledBack { .. }) => {}
             Some(Stage::Began) => self.give_up(id, vec![reason], now, &mut out),
         }
         Ok(out)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fabric::{Epoch, Vid};
 
 use super::{Coordinator, Output};
+use crate::due::Due;
 use crate::journal::{Exit, MoveRecord, Record, Stage};
 use crate::progress::{Event, InstanceEnded, Outcome, Phase};
 use crate::protocol::{Directive, MAX_BLOB, MAX_REASON, MAX_REASONS, Report, ToCoordinator, ToNode};
@@ -100,7 +101,7 @@ impl Coordinator {
                 self.enter(id, Phase::Transfer, now, out);
             }
             (Stage::Began, Report::Progress { bytes, total }) => {
-                out.push(Output::Event { id, event: Event::Progress { bytes, total } });
+                self.goes_on(id, (bytes, total), now, out);
             }
             (Stage::Began, Report::Sent { .. }) if matches!(phase, Phase::Suspend | Phase::Transfer) => {
                 match record.destination {
@@ -160,12 +161,17 @@ impl Coordinator {
             (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
                 self.prepared(id, now, out);
             }
+            (Stage::Began, Report::Progress { bytes, total }) => {
+                self.goes_on(id, (bytes, total), now, out);
+            }
             // A restore needs nobody's suspension, and may be ready before others are prepared.
             (Stage::Began, Report::Ready)
-                if live.phase != Phase::Prepare || record.source.host().is_none() =>
+                if live.phase == Phase::Prepare && record.source.host().is_none() =>
             {
+                self.prepared(id, now, out);
                 self.ready(id, now, out);
             }
+            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.ready(id, now, out),
             (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);
@@ -177,6 +183,19 @@ impl Coordinator {
             }
             (_, Report::Trouble { reason }) => trouble(id, from, reason, out),
             _ => {}
+        }
+    }
+
+    /// Images come or go. Those of a checkpoint may take as long as they do, if there are ever more of them.
+    fn goes_on(&mut self, id: MoveId, (bytes, total): (u64, u64), now: Duration, out: &mut Vec<Output>) {
+        out.push(Output::Event { id, event: Event::Progress { bytes, total } });
+        let is_checkpoint = self.is_save(id) || self.is_restore(id);
+        let phase = self.lives.get(&id).map(|live| live.phase);
+        let limit = phase.and_then(|phase| self.limit(id, phase)).filter(|_| is_checkpoint);
+        if let (Some(limit), Some(live)) = (limit, self.lives.get_mut(&id))
+            && live.deadline.is_some()
+        {
+            live.deadline = Some(Due::after(now, limit));
         }
     }
 

@@ -34,7 +34,7 @@ impl Coordinator {
         }
     }
 
-    fn limit(&self, id: MoveId, phase: Phase) -> Option<Duration> {
+    pub(super) fn limit(&self, id: MoveId, phase: Phase) -> Option<Duration> {
         match phase {
             Phase::Prepare => Some(self.config.prepare),
             // Those on one host may be dumped one after the other.
@@ -76,7 +76,13 @@ impl Coordinator {
     fn reason_of_others(&self, id: MoveId, reason: &str) -> String {
         let vid = self.image.moves.get(&id).map(|record| record.vid);
         let name = vid.and_then(|vid| self.image.instances.get(&vid)).map(|instance| &instance.name);
-        format!("{}, which moves with it, was not moved: {reason}", name.map_or("another", String::as_str))
+        let (goes, gone) = match (self.is_save(id), self.is_restore(id)) {
+            (true, _) => ("is saved", "saved"),
+            (_, true) => ("is restored", "restored"),
+            _ => ("moves", "moved"),
+        };
+        let name = name.map_or("another", String::as_str);
+        format!("{name}, which {goes} with it, was not {gone}: {reason}")
     }
 
     fn give_up_alone(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {

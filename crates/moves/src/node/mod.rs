@@ -71,7 +71,7 @@ pub enum Input {
         /// How it ended.
         outcome: Outcome,
     },
-    /// [`Operation::Send`] has sent some more.
+    /// [`Operation::Send`] has sent or saved some more, or [`Operation::Receive`] has taken more from a checkpoint.
     Progress {
         /// Which instance.
         vid: Vid,

@@ -26,7 +26,8 @@ impl NodeAgent {
 
     pub(super) fn progress(&mut self, vid: Vid, bytes: u64, total: u64, out: &mut Vec<Output>) {
         let Some(cell) = self.cells.get(&vid) else { return };
-        if let Some(Role::Source { id, .. }) = cell.entry.as_ref().map(|entry| &entry.role) {
+        let role = cell.entry.as_ref().map(|entry| &entry.role);
+        if let Some(Role::Source { id, .. } | Role::Destination { id, .. }) = role {
             let report = Report::Progress { bytes, total };
             out.push(Output::Send(ToCoordinator::Move { id: *id, vid, report }));
         }

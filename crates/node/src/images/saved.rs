@@ -3,9 +3,10 @@
 //! The directory holds the engine's images as they are, and [`CONTENTS`], which is written last: without it, or with
 //! anything else in it than what is there, the directory is of no use.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
 use broker::Carried;
@@ -17,6 +18,9 @@ use super::{MAX_IMAGES, PART, is_plain};
 
 /// The file that says what is in the directory.
 const CONTENTS: &str = "transhume.contents";
+
+/// The file that says whose images the directory is for, from the beginning.
+const BEGUN: &str = "transhume.begun";
 
 /// The longest [`CONTENTS`], in bytes.
 const MAX_CONTENTS: u64 = 64 * 1024 * 1024;
@@ -32,49 +36,66 @@ struct Contents {
     images: Vec<(Image, [u8; 32])>,
 }
 
-/// Copies `images` of `vid` from the directory `from` to `to`, which must not be there, and makes them durable. `goes_on` is told
-/// how many bytes are copied, and says whether to go on. What is not complete is removed.
-pub fn save(
-    (vid, carried): (Vid, Carried),
-    (from, images): (&Path, Vec<Image>),
-    to: &Path,
-    goes_on: &dyn Fn(u64) -> bool,
-) -> io::Result<()> {
-    if let Some(parent) = to.parent() {
-        private::directory(parent)?;
+/// What is to be saved of an instance.
+pub struct Dumped {
+    /// Which instance.
+    pub vid: Vid,
+    /// What its broker knows.
+    pub carried: Carried,
+    /// Where its images are.
+    pub directory: PathBuf,
+    /// These.
+    pub images: Vec<Image>,
+}
+
+/// Told how many bytes are copied, and of how many; says whether to go on.
+pub type GoesOn<'a> = &'a dyn Fn(u64, u64) -> bool;
+
+/// Copies images to the directory `to`, which must not be there, and makes them durable. What is not complete is removed.
+pub fn save(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
+    if dumped.images.len() > MAX_IMAGES {
+        return Err(io::Error::other(format!("it has more than {MAX_IMAGES} images")));
     }
-    fs::create_dir(to)?;
-    let saved = private::directory(to).and_then(|()| fill((vid, carried), (from, images), to, goes_on));
+    if let Some(parent) = to.parent() {
+        private::trusted(parent)?;
+    }
+    DirBuilder::new().mode(0o700).create(to)?;
+    let saved = fill(dumped, to, goes_on);
     if saved.is_err() {
         fs::remove_dir_all(to)?;
     }
     saved
 }
 
-/// Removes what [`save`] has made of `vid`, if anything. A directory that it has not completed is not touched: it could be anybody's.
+/// Removes what [`save`] has made of `vid`, complete or not, if anything. Any other directory is not touched.
 pub fn discard(saved: &Path, vid: Vid) -> io::Result<()> {
+    let is_begun =
+        || fs::read(saved.join(BEGUN)).is_ok_and(|whose| whose == vid.lid().to_string().as_bytes());
     match check(saved, vid) {
-        Ok(()) => fs::remove_dir_all(saved),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+        Err(_) if is_begun() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !saved.exists() => return Ok(()),
+        checked => checked?,
     }
+    fs::remove_dir_all(saved)
 }
 
-fn fill(
-    (vid, carried): (Vid, Carried),
-    (from, images): (&Path, Vec<Image>),
-    to: &Path,
-    goes_on: &dyn Fn(u64) -> bool,
-) -> io::Result<()> {
-    let mut copier = Copier { part: vec![0; PART], copied: 0, goes_on };
+fn fill(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
+    let Dumped { vid, carried, directory, images } = dumped;
+    private::replace(&to.join(BEGUN), vid.lid().to_string().as_bytes())?;
+    let total = images.iter().map(|image| image.size).sum();
+    let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
     let mut digests = Vec::new();
     for image in images {
-        let digest = copier.copy(&from.join(&image.name), &to.join(&image.name), image.size, true)?;
+        let digest = copier.copy(&directory.join(&image.name), &to.join(&image.name), image.size, true)?;
         digests.push((image, digest));
     }
     let contents = Contents { version: VERSION, vid, carried, images: digests };
     let contents = postcard::to_stdvec(&contents).map_err(io::Error::other)?;
+    if contents.len() as u64 > MAX_CONTENTS {
+        return Err(io::Error::other("its output and its images' names take too much room"));
+    }
     let digest = *blake3::hash(&contents).as_bytes();
+    private::sync_folder_of(to)?;
     private::replace_durably(&to.join(CONTENTS), &[&digest, &contents[..]].concat())
 }
 
@@ -84,9 +105,10 @@ pub fn check(saved: &Path, vid: Vid) -> io::Result<()> {
 }
 
 /// Copies the images of `vid` from the directory `saved` to `to`, and returns what was saved beside them.
-pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: &dyn Fn(u64) -> bool) -> io::Result<Carried> {
+pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: GoesOn<'_>) -> io::Result<Carried> {
     let contents = read_contents(saved, vid)?;
-    let mut copier = Copier { part: vec![0; PART], copied: 0, goes_on };
+    let total = contents.images.iter().map(|(image, _)| image.size).fold(0, u64::saturating_add);
+    let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
     for (image, digest) in contents.images {
         let copied = copier.copy(&saved.join(&image.name), &to.join(&image.name), image.size, false)?;
         if copied != digest {
@@ -98,7 +120,7 @@ pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: &dyn Fn(u64) -> bool) ->
 
 fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
     let mut bytes = Vec::new();
-    File::open(saved.join(CONTENTS))?.take(MAX_CONTENTS).read_to_end(&mut bytes)?;
+    private::regular(&saved.join(CONTENTS))?.take(MAX_CONTENTS + 32).read_to_end(&mut bytes)?;
     let (digest, bytes) = bytes.split_first_chunk::<32>().ok_or_else(|| damaged(CONTENTS))?;
     if blake3::hash(bytes) != *digest {
         return Err(damaged(CONTENTS));
@@ -111,9 +133,10 @@ fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     let contents: Contents = postcard::from_bytes(bytes).map_err(|_| damaged(CONTENTS))?;
-    let acceptable =
-        contents.images.len() <= MAX_IMAGES && contents.images.iter().all(|(image, _)| is_plain(&image.name));
-    if contents.vid != vid || !acceptable {
+    if contents.images.len() > MAX_IMAGES || !contents.images.iter().all(|(image, _)| is_plain(&image.name)) {
+        return Err(damaged(CONTENTS));
+    }
+    if contents.vid != vid {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another instance's"));
     }
     Ok(contents)
@@ -127,7 +150,9 @@ struct Copier<'a> {
     part: Vec<u8>,
     /// Bytes so far.
     copied: u64,
-    goes_on: &'a dyn Fn(u64) -> bool,
+    /// Bytes in all.
+    total: u64,
+    goes_on: GoesOn<'a>,
 }
 
 impl Copier<'_> {
@@ -137,7 +162,7 @@ impl Copier<'_> {
             io::ErrorKind::UnexpectedEof => damaged(&from.to_string_lossy()),
             kind => io::Error::new(kind, format!("{}: {error}", from.display())),
         };
-        let mut reader = File::open(from).map_err(in_words)?;
+        let mut reader = private::regular(from).map_err(in_words)?;
         let mut writer = private::open(to, OpenOptions::new().write(true).create(true).truncate(true))?;
         let mut hasher = Hasher::new();
         let mut left = size;
@@ -149,7 +174,7 @@ impl Copier<'_> {
             writer.write_all(part)?;
             left -= length as u64;
             self.copied += length as u64;
-            if !(self.goes_on)(self.copied) {
+            if length == PART && !(self.goes_on)(self.copied, self.total) {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "cancelled"));
             }
         }
@@ -162,7 +187,7 @@ impl Copier<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -170,24 +195,23 @@ mod tests {
         Vid::new(7).unwrap()
     }
 
-    /// A directory with a dump, and the images in it.
-    fn dumped(directory: &Path) -> (PathBuf, Vec<Image>) {
+    /// A dump in `directory`.
+    fn dumped(directory: &Path) -> Dumped {
         let from = directory.join("dump");
-        fs::create_dir(&from).unwrap();
+        fs::create_dir_all(&from).unwrap();
         let files =
             [("core-1.img", vec![1; 10]), ("pages-1.img", vec![2; PART + 1]), ("empty.img", Vec::new())];
         let images = files.map(|(name, bytes)| {
             fs::write(from.join(name), &bytes).unwrap();
             Image { name: name.into(), size: bytes.len() as u64 }
         });
-        (from, images.into())
+        let carried = Carried { exit: Some(3), ..Carried::default() };
+        Dumped { vid: vid(), carried, directory: from, images: images.into() }
     }
 
     fn saved(directory: &Path) -> PathBuf {
-        let (from, images) = dumped(directory);
         let to = directory.join("checkpoint/a.1");
-        let carried = Carried { exit: Some(3), ..Carried::default() };
-        save((vid(), carried), (&from, images), &to, &|_| true).unwrap();
+        save(dumped(directory), &to, &|_, _| true).unwrap();
         to
     }
 
@@ -196,9 +220,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let saved = saved(directory.path());
         check(&saved, vid()).unwrap();
+        assert_eq!(fs::metadata(&saved).unwrap().permissions().mode() & 0o777, 0o700);
         let to = directory.path().join("again");
         fs::create_dir(&to).unwrap();
-        let carried = load(&saved, vid(), &to, &|_| true).unwrap();
+        let carried = load(&saved, vid(), &to, &|_, _| true).unwrap();
         assert_eq!(carried.exit, Some(3));
         for name in ["core-1.img", "pages-1.img", "empty.img"] {
             assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(saved.join(name)).unwrap(), "{name}");
@@ -218,28 +243,33 @@ mod tests {
             *changed.last_mut().unwrap() ^= 1;
             for wrong in [&changed[..], &whole[..whole.len() - 1], &[]] {
                 fs::write(saved.join(name), wrong).unwrap();
-                assert!(load(&saved, vid(), &to, &|_| true).is_err(), "{name}, {} bytes", wrong.len());
+                assert!(load(&saved, vid(), &to, &|_, _| true).is_err(), "{name}, {} bytes", wrong.len());
             }
             fs::write(saved.join(name), whole).unwrap();
         }
-        load(&saved, vid(), &to, &|_| true).unwrap();
+        load(&saved, vid(), &to, &|_, _| true).unwrap();
     }
 
     #[test]
     fn nothing_is_left_of_what_is_not_complete_and_nothing_is_overwritten() {
         let directory = tempfile::tempdir().unwrap();
-        let (from, images) = dumped(directory.path());
         let to = directory.path().join("checkpoint/a.1");
-        let save = |goes_on: &dyn Fn(u64) -> bool| {
-            save((vid(), Carried::default()), (&from, images.clone()), &to, goes_on)
-        };
-        assert!(save(&|copied| copied < PART as u64).is_err() && !to.exists());
-        save(&|_| true).unwrap();
-        assert_eq!(save(&|_| true).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(save(dumped(directory.path()), &to, &|_, _| false).is_err() && !to.exists());
+        save(dumped(directory.path()), &to, &|_, _| true).unwrap();
+        let again = save(dumped(directory.path()), &to, &|_, _| true);
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         check(&to, vid()).unwrap();
-        assert!(discard(directory.path(), vid()).is_ok() && from.exists());
-        discard(&to, vid()).unwrap();
-        discard(&to, vid()).unwrap();
-        assert!(!to.exists());
+    }
+
+    #[test]
+    fn what_was_begun_is_discarded_complete_or_not_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let whole = saved(directory.path());
+        assert!(discard(&whole, Vid::new(8).unwrap()).is_err() && discard(directory.path(), vid()).is_err());
+        fs::remove_file(whole.join(CONTENTS)).unwrap();
+        assert!(discard(&whole, Vid::new(8).unwrap()).is_err() && whole.exists());
+        discard(&whole, vid()).unwrap();
+        discard(&whole, vid()).unwrap();
+        assert!(!whole.exists());
     }
 }

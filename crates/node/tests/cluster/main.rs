@@ -490,7 +490,7 @@ fn whoever_waits_for_a_move_hears_that_it_was_cancelled() {
     let gate = cluster.engines[1].restore_gate.lock().unwrap();
     let events = move_up_to(&cluster, "a", "h2", Phase::Restore);
     assert_eq!(cluster.ask(&Request::Cancel { name: "a".into() }), Event::Done);
-    assert_eq!(outcome(events), Outcome::RolledBack(Failure::new("the move was cancelled", "")));
+    assert_eq!(outcome(events), Outcome::RolledBack(Failure::new("it was cancelled", "")));
     drop(gate);
     assert_eq!(a.comes_back(), Epoch(0));
 }
@@ -509,7 +509,7 @@ fn a_kill_cancels_a_move_and_ends_the_instance() {
         assert_eq!(cluster.ask(&Request::Wait { name: name.into() }), Event::Exited { code: 137 });
         match outcome(events) {
             Outcome::Ended(why) => {
-                assert_eq!(why.message, format!("the move was cancelled, because `{name}` is being ended"));
+                assert_eq!(why.message, format!("it was cancelled, because `{name}` is being ended"));
             }
             other => panic!("{phase:?}: {other:?}"),
         }

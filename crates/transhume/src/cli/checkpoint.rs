@@ -23,8 +23,8 @@ use crate::output;
 /// Each host writes what it has into DIR, and the coordinator what belongs together: let all share its file system, or copy it
 /// together. A directory takes one checkpoint. Only root may make one, and read it: the memory of programs is in it.
 ///
-/// Ctrl-C asks for the end of it, and the group runs on; nothing is saved then. It is also given up if the coordinator goes away, or
-/// any member cannot be saved.
+/// Ctrl-C asks for the end of it, and the group runs on; it is also given up if any member cannot be saved, or the coordinator goes away
+/// before all are. What a host has written then is removed, unless its node cannot be reached.
 ///
 /// With --json there is a list of reports, as `transhume move --json` writes them.
 #[derive(Args)]
@@ -46,7 +46,8 @@ pub struct Checkpoint {
 ///
 /// All run again, or none: what stands in the way of one is said, and nothing of the others is left. They have the names, addresses and
 /// RDMA identities that they had, so whatever has these now must have ended. Files that they have open must be there as they were.
-/// A checkpoint can be restored any number of times, one after the other.
+/// A checkpoint can be restored any number of times, one after the other. An instance whose host cannot be reached has not ended: it may
+/// run there.
 ///
 /// With --json there is a list of reports, as `transhume move --json` writes them.
 #[derive(Args)]
@@ -56,7 +57,7 @@ pub struct Restore {
     /// Where the checkpoint is
     #[arg(value_name = "DIR")]
     directory: String,
-    /// The hosts where they are to run, several with commas [default: all that are up]
+    /// The hosts where they are to run, several with commas [default: all that are up and not drained]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     to: Vec<String>,
     /// Writes the reports as JSON, and no progress
@@ -77,8 +78,11 @@ impl Checkpoint {
         let outlook = format!("the checkpoint is given up: group {group} runs on");
         let not_saved = || {
             Failure::new(
-                format!("the coordinator went away, and group {group} is not saved in {directory}"),
-                "the group runs on; save it again when the coordinator is back",
+                format!("the coordinator went away, and whether group {group} is saved is not known"),
+                format!(
+                    "the group runs on; it is saved if checkpoint.json is in {directory}, else what is there is of no use: remove it, \
+                     and save it again when the coordinator is back"
+                ),
             )
         };
         let reports = match together(target, &Request::Checkpoint(request), outlook, json, not_saved)? {
@@ -160,7 +164,17 @@ fn over(reports: &[MoveReport], json: bool, wanted: Outcome, message: String) ->
     if reports.iter().all(|report| report.outcome == wanted) {
         return Ok(());
     }
-    Err(Obstacle::new(message, "mend what is said above, and try again").into())
+    let mut ways_out: Vec<&str> = Vec::new();
+    for report in reports {
+        if let Outcome::RolledBack(why) | Outcome::Ended(why) = &report.outcome
+            && !why.help.is_empty()
+            && !ways_out.contains(&why.help.as_str())
+        {
+            ways_out.push(&why.help);
+        }
+    }
+    let way_out = if ways_out.is_empty() { "try again".into() } else { ways_out.join("; ") };
+    Err(Obstacle::new(message, way_out).into())
 }
 
 fn said(json: bool, what: &str) -> Result<ExitCode> {

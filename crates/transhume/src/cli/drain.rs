@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{
-    Client, DrainReport, DrainRequest, EnginePart, Event, Failure as Obstacle, MAX_PARALLEL, MoveReport,
-    NetworkPart, Occurrence, Outcome, PlannedMove, Request,
+    Client, DrainReport, DrainRequest, EnginePart, Errand, Event, Failure as Obstacle, MAX_PARALLEL,
+    MoveReport, NetworkPart, Occurrence, Outcome, PlannedMove, Request,
 };
 use clap::{Args, value_parser};
 use serde::Serialize;
@@ -163,6 +163,7 @@ impl Drain {
         // An instance leaves once: none comes to a host that is drained.
         let is_told = moves.iter().any(|of| of.name == instance && of.outcome == Outcome::Moved);
         (from == self.host && !is_told).then(|| MoveReport {
+            errand: Errand::Move,
             name: instance,
             from,
             to,

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use api::{
-    Client, Event, Failure as Obstacle, GroupMove, MoveGroupRequest, MoveReport, Outcome, PlannedMove,
-    Request,
+    Client, Errand, Event, Failure as Obstacle, GroupMove, MoveGroupRequest, MoveReport, Outcome,
+    PlannedMove, Request,
 };
 
 use super::target::{Target, tell, unexpected};
@@ -198,8 +198,16 @@ pub fn in_words(report: &MoveReport) -> String {
                 milliseconds(*blackout_us)
             )
         }
-        Outcome::RolledBack(why) => format!("not moved, and runs on: {why}"),
-        Outcome::Ended(why) => format!("not moved: {why}"),
+        Outcome::RolledBack(why) => match report.errand {
+            Errand::Move => format!("not moved, and runs on: {why}"),
+            Errand::Save => format!("not saved, and runs on: {why}"),
+            Errand::Restore => format!("not restored: {why}"),
+        },
+        Outcome::Ended(why) => match report.errand {
+            Errand::Move => format!("not moved: {why}"),
+            Errand::Save => format!("not saved: {why}"),
+            Errand::Restore => format!("not restored: {why}"),
+        },
     };
     format!("{name} {from} → {to}: {outcome}")
 }
