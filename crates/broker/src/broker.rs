@@ -233,10 +233,11 @@ impl Broker {
     /// nobody can attach.
     ///
     /// # Errors
-    /// If the instance is not running here, or some process does not let go. In the latter case
-    /// [`Broker::resume`] undoes what has been done.
+    /// If the instance is not running here, some process is away all the time, or does not let go. In the
+    /// last case [`Broker::resume`] undoes what has been done; otherwise nothing has been.
     pub async fn suspend(&self, id: InstanceId, limit: Duration) -> Result<SuspendReport, SuspendError> {
         let begin = Instant::now();
+        self.whole(id, begin, limit).await?;
         let accepting = {
             let mut instances = self.shared.lock();
             let instance = instances.get_mut(&id).ok_or(SuspendError::Unknown)?;
@@ -258,6 +259,23 @@ impl Broker {
             Ok(Err(_)) => Err(SuspendError::Unknown),
             Err(_) => Err(self.silent(id, limit)),
         }
+    }
+
+    /// Waits until no process of a running instance is away: one that a node before this has lost would not hear that it
+    /// moves, and would speak for where it was.
+    async fn whole(&self, id: InstanceId, begin: Instant, limit: Duration) -> Result<(), SuspendError> {
+        let whole = |instance: &mut Instance| {
+            !matches!(instance.phase, Phase::Listening(_)) || instance.still_away().is_empty()
+        };
+        match timeout_at((begin + limit).into(), self.shared.until(id, whole)).await {
+            Ok(waited) => waited.map_err(|_| SuspendError::Unknown),
+            Err(_) => Err(self.away(id, limit)),
+        }
+    }
+
+    fn away(&self, id: InstanceId, limit: Duration) -> SuspendError {
+        let away = self.shared.with(id, |instance| instance.still_away().len());
+        away.map_or(SuspendError::Unknown, |processes| SuspendError::Away { processes, limit })
     }
 
     fn suspended(&self, id: InstanceId, begin: Instant) -> Result<SuspendReport, SuspendError> {

@@ -214,6 +214,39 @@ fn a_silent_process_stops_the_suspension_and_stays_attached() {
     });
 }
 
+/// Has another broker know of the instance what the one before it knew, as when a node is started again: nobody is attached.
+fn restart(runtime: &tokio::runtime::Runtime, broker: &broker::Broker, instance: &LocalInstance) {
+    let (id, carried) = (instance.id(), broker.carried(instance.id()).unwrap());
+    let network = instance.network().try_clone_to_owned().unwrap();
+    broker.add(broker::Config { id, network, pids: None, carried });
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // The socket of the one before is closed by a task of its own.
+    while let Err(error) = runtime.block_on(broker.resume(id, Epoch::default())) {
+        assert!(Instant::now() < deadline, "{error}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn an_instance_is_suspended_when_all_that_a_restart_has_lost_are_back() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let instance = fabric.add_instance(0).unwrap();
+    let (id, broker) = (Process::verbs(&instance).id, fabric.broker(0).unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    restart(&runtime, broker, &instance);
+    let suspend = |limit| runtime.block_on(broker.suspend(instance.id(), limit));
+    let limit = Duration::from_millis(50);
+    assert_eq!(suspend(limit).unwrap_err(), SuspendError::Away { processes: 1, limit });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let back = Process::attach(&instance, Role::Verbs, Some(id));
+            back.say(&ToNode::Resumed { elapsed_us: 1 });
+            back.let_go();
+        });
+        assert_eq!(suspend(Duration::from_secs(5)).unwrap().processes.len(), 1);
+    });
+}
+
 #[test]
 fn output_and_exit_code_arrive_before_the_farewell() {
     let fabric = LocalFabric::new(1).unwrap();

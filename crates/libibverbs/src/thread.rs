@@ -481,7 +481,13 @@ impl Runtime {
     fn resume(&mut self, socket: OwnedFd, welcome: &Welcome) {
         let start = Instant::now();
         let mut state = self.process.lock_first();
-        if matches!(self.node, Node::Suspended) {
+        let suspended = matches!(self.node, Node::Suspended);
+        // It was moved while it had no node that could tell it: peers refuse what it says for its last place.
+        let moved = state.device.epoch() != welcome.epoch;
+        if moved && !suspended {
+            state.device.suspend(now());
+        }
+        if moved || suspended {
             state.device.resume(welcome.epoch);
             self.process.deliver(&mut state);
         }

@@ -622,6 +622,11 @@ impl Device {
         }
     }
 
+    /// The moves of the instance that it knows of.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// Runs again, here or elsewhere: real handles are issued again, and active peers get links.
     pub fn resume(&mut self, epoch: Epoch) {
         self.suspended = false;
