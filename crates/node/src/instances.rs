@@ -1,11 +1,11 @@
 //! The instances of this host: started, found again, ended, and what they have written.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Carried, Config, Follower, InstanceId, Namespace};
+use broker::{Config, Follower, InstanceId, Namespace};
 use engines::{InstanceName, State};
 use fabric::{Epoch, FabricId, Vid, network};
 use moves::entry::Role;
@@ -26,9 +26,6 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// The most bytes of output in one answer: a follower that takes it slowly is still heard of in time.
 const OUTPUT_LIMIT: usize = 64 * 1024;
-
-/// How many instances' output is kept after their end.
-const MAX_ENDED: usize = 64;
 
 /// What a shell reports for a command that was killed.
 const KILLED: i32 = 137;
@@ -61,9 +58,6 @@ impl Live {
         InstanceId { fabric: self.fabric, vid }
     }
 }
-
-/// What the last instances that ended had written.
-pub type Ended = VecDeque<(Vid, Carried)>;
 
 /// Instances of which what is left is being removed. Another one may have the name of one already, and one that is restored the VID
 /// as well: it must wait for that.
@@ -213,7 +207,7 @@ impl Node {
     pub async fn farewell(&self, vid: Vid, live: &Live) {
         // In this order, so that the output can be read at any time.
         if let Some(carried) = self.broker.carried(live.id(vid)) {
-            self.keep_output(vid, carried);
+            self.ended().keep(vid, carried);
         }
         self.broker.remove(live.id(vid));
         self.lives().remove(&vid);
@@ -222,14 +216,6 @@ impl Node {
             tracing::warn!("{error}");
         }
         self.files.remove(vid);
-    }
-
-    fn keep_output(&self, vid: Vid, carried: Carried) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.push_back((vid, carried));
-        if ended.len() > MAX_ENDED {
-            ended.pop_front();
-        }
     }
 
     pub async fn answer(self: &Arc<Self>, question: Question) -> Result<Answer, String> {
@@ -357,15 +343,14 @@ impl Node {
         }
         match self.broker.output(live.id(vid), from, OUTPUT_LIMIT) {
             Some((chunks, next, exit)) => Ok(Answer::Output { chunks, next, exit }),
-            None => self.output_of_ended(vid, from),
+            None if live.state == State::Ended => self.output_of_ended(vid, from),
+            None => Err("the instance does not run here yet".into()),
         }
     }
 
     fn output_of_ended(&self, vid: Vid, from: u64) -> Result<Answer, String> {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = ended.iter().rev().find(|(ended, _)| *ended == vid);
-        let (_, carried) = kept.ok_or("the instance's output is not kept any more")?;
-        let (chunks, next) = carried.output.read(from, OUTPUT_LIMIT);
-        Ok(Answer::Output { chunks, next, exit: carried.exit })
+        let kept = self.ended().read(vid, from, OUTPUT_LIMIT);
+        let (chunks, next, exit) = kept.ok_or("the instance's output is not kept any more")?;
+        Ok(Answer::Output { chunks, next, exit })
     }
 }

@@ -26,6 +26,7 @@ mod agent;
 mod cancel;
 mod control;
 mod directory;
+mod ended;
 mod images;
 mod instances;
 mod links;

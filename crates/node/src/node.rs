@@ -22,8 +22,9 @@ use tokio::time::sleep;
 use crate::agent::Agent;
 use crate::control;
 use crate::directory::Directory;
+use crate::ended::Ended;
 use crate::images::Receptions;
-use crate::instances::{Departing, Ended, Live};
+use crate::instances::{Departing, Live};
 use crate::links::{DataPort, NodePeers};
 use crate::metrics;
 use crate::names::Names;
@@ -49,7 +50,7 @@ pub struct Node {
     pub data: DataPort,
     pub network: Network,
     pub lives: Mutex<HashMap<Vid, Live>>,
-    pub ended: Mutex<Ended>,
+    ended: Mutex<Ended>,
     /// Instances that have ended, and of which something is left here.
     pub departing: Departing,
     /// Who waits for the word that an instance's command runs.
@@ -157,6 +158,10 @@ impl Node {
 
     pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What `work` returns, which may block.

@@ -474,6 +474,7 @@ impl Node {
             _ => live.first,
         };
         // Nobody listens for a tree that may yet be restored again. From here on it runs.
+        self.ended().lives_again(vid);
         self.runs(vid, pid);
         self.listen_for(vid, &live, epoch).await;
         let release_us = micros(began.elapsed());

@@ -1,0 +1,72 @@
+//! What the last instances that ended here had written.
+
+use std::collections::VecDeque;
+
+use broker::{Carried, Chunk};
+use fabric::Vid;
+
+/// How many instances' output is kept after their end.
+const LIMIT: usize = 64;
+
+/// The output of ended instances, the newest last.
+#[derive(Debug, Default)]
+pub struct Ended(VecDeque<(Vid, Carried)>);
+
+impl Ended {
+    /// Keeps what an instance has written that ends here; the oldest one's may go for it.
+    pub fn keep(&mut self, vid: Vid, carried: Carried) {
+        self.0.push_back((vid, carried));
+        if self.0.len() > LIMIT {
+            self.0.pop_front();
+        }
+    }
+
+    /// An instance of this VID runs here, restored from when another one of it had not ended: it has not ended either, also when it
+    /// is not here any more.
+    pub fn lives_again(&mut self, vid: Vid) {
+        self.0.retain(|(ended, _)| *ended != vid);
+    }
+
+    /// At most `limit` bytes of its output behind position `from`, the position behind them, and how it ended.
+    pub fn read(&self, vid: Vid, from: u64, limit: usize) -> Option<(Vec<Chunk>, u64, Option<i32>)> {
+        let (_, carried) = self.0.iter().rev().find(|(ended, _)| *ended == vid)?;
+        let (chunks, next) = carried.output.read(from, limit);
+        Some((chunks, next, carried.exit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit_of(ended: &Ended, vid: u16) -> Option<i32> {
+        ended.read(Vid::new(vid).unwrap(), 0, 1).and_then(|(_, _, exit)| exit)
+    }
+
+    fn keep(ended: &mut Ended, vid: u16, code: i32) {
+        ended.keep(Vid::new(vid).unwrap(), Carried { exit: Some(code), ..Carried::default() });
+    }
+
+    #[test]
+    fn one_that_lives_again_has_not_ended() {
+        let mut ended = Ended::default();
+        for vid in [1, 2, 1] {
+            keep(&mut ended, vid, vid.into());
+        }
+        ended.lives_again(Vid::new(1).unwrap());
+        assert_eq!((exit_of(&ended, 1), exit_of(&ended, 2)), (None, Some(2)));
+    }
+
+    #[test]
+    fn the_last_ones_are_kept() {
+        let mut ended = Ended::default();
+        let limit = u16::try_from(LIMIT).unwrap();
+        for vid in 1..=limit + 1 {
+            keep(&mut ended, vid, 7);
+        }
+        assert_eq!(
+            (exit_of(&ended, 1), exit_of(&ended, 2), exit_of(&ended, limit + 1)),
+            (None, Some(7), Some(7))
+        );
+    }
+}
