@@ -24,12 +24,15 @@ mod seccomp;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use self::proxy::Wait;
 use self::ptrace::{Context, Stop};
 use self::rescue::When;
 pub(crate) use self::rescue::clean;
+use crate::mounts;
 
 /// The word before the PID of the CRIU, in place of the arguments of an instance's first process.
 pub(crate) const WORD: &str = "guard";
@@ -39,6 +42,8 @@ pub(crate) const WORD: &str = "guard";
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
     let criu = arguments.first().and_then(|pid| pid.to_str()?.parse().ok());
     let criu = criu.ok_or_else(|| io::Error::other("the guard needs the PID of a CRIU"))?;
+    // What CRIU mounts is mounted there.
+    mounts::enter(File::open(format!("/proc/{criu}/ns/mnt"))?.as_fd())?;
     seccomp::install(criu)?;
     io::stdout().write_all(b"ready\n")?;
     Guard { criu, tracees: BTreeMap::new(), infections: BTreeMap::new(), wait: None }.watch()

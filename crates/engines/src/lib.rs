@@ -15,6 +15,7 @@ pub mod error;
 mod guard;
 pub mod init;
 pub mod instance;
+mod mounts;
 pub mod process;
 pub mod report;
 mod stopwatch;

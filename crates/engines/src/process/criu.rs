@@ -1,7 +1,7 @@
 //! One run of CRIU, driven through its RPC socket (`criu swrk`).
 //!
-//! CRIU runs in the instance's network namespace, so that it neither dumps nor makes one, and in the
-//! host's mount namespace, which instances share. It stops at hooks and waits for an answer; when our
+//! CRIU runs in the instance's network and mount namespaces, so that it neither dumps nor makes one; of a container, which
+//! has its own file systems, in the host's mount namespace. It stops at hooks and waits for an answer; when our
 //! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
 //! restored one is killed.
 
@@ -22,9 +22,9 @@ use super::rpc::{self, FileSystems, Request, Response};
 use super::task::TaskId;
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
-use crate::guard;
 use crate::instance::InstanceName;
 use crate::report::Blocker;
+use crate::{guard, mounts};
 
 /// How often a wait looks whether the caller cancelled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -53,6 +53,35 @@ pub struct Launch<'a> {
     pub container: Option<&'a Container>,
     /// What it is to do.
     pub request: Request,
+}
+
+/// What CRIU sees of file systems, which is what the instance sees that it dumps or restores.
+enum View {
+    /// What the node sees.
+    OfTheNode,
+    /// What the instance sees, in its mount namespace.
+    OfTheInstance(File),
+    /// What an instance sees that is yet to come.
+    New,
+}
+
+impl View {
+    fn of(launch: &Launch<'_>) -> io::Result<Self> {
+        match launch.request {
+            _ if launch.container.is_some() => Ok(Self::OfTheNode),
+            Request::Dump { pid } => File::open(format!("/proc/{pid}/ns/mnt")).map(Self::OfTheInstance),
+            Request::Restore => Ok(Self::New),
+        }
+    }
+
+    /// Lets a forked process see it. It makes system calls only.
+    fn enter(&self) -> io::Result<()> {
+        match self {
+            Self::OfTheNode => Ok(()),
+            Self::OfTheInstance(namespace) => mounts::enter(namespace.as_fd()),
+            Self::New => mounts::have_own(),
+        }
+    }
 }
 
 /// A running CRIU.
@@ -91,16 +120,20 @@ impl Criu {
     fn spawn(launch: &Launch<'_>) -> io::Result<Self> {
         let (near, far) = packet_pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
+        let view = View::of(launch)?;
         let mut command = Command::new(launch.program);
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/").process_group(0);
-        // SAFETY: between fork and exec, only system calls on descriptors that stay open.
+        // SAFETY: between fork and exec, only system calls; their descriptors stay open.
         unsafe {
             command.pre_exec(move || {
                 let kept = libc::fcntl(theirs, libc::F_SETFD, 0);
                 let entered = libc::setns(namespace, libc::CLONE_NEWNET);
-                if kept == -1 || entered == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+                if kept == -1 || entered == -1 {
+                    return Err(io::Error::last_os_error());
+                }
+                view.enter()
             });
         }
         let child = command.spawn()?;

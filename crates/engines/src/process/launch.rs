@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::init;
 use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::{init, mounts};
 
 /// Starts `first` with the instance's command as its arguments, and returns its PID. It is our child.
 ///
@@ -59,6 +59,8 @@ impl Entry {
         unsafe {
             check(libc::setns(self.namespace, libc::CLONE_NEWNET))?;
             check(libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWUTS))?;
+            mounts::have_own()?;
+            be_silent()?;
             let pid = sibling()?;
             if pid != 0 {
                 libc::write(self.report, (&raw const pid).cast(), size_of_val(&pid));
@@ -73,6 +75,18 @@ impl Entry {
             Ok(())
         }
     }
+}
+
+/// What is open comes from another mount namespace, of which CRIU knows nothing.
+fn be_silent() -> io::Result<()> {
+    // SAFETY: the path is live.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    check(null)?;
+    for standard in 0..3 {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::dup2(null, standard) })?;
+    }
+    Ok(())
 }
 
 /// Lets a forked process, before it becomes another program, have nothing of the node. It makes system calls only.

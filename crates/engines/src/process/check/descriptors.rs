@@ -34,8 +34,8 @@ const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
 const TERMINALS: [u32; 4] = [4, 5, 88, PSEUDO_TERMINALS];
 const PSEUDO_TERMINALS: u32 = 136;
-/// `/dev/ptmx`, by which they are made.
-const MULTIPLEXER: libc::dev_t = libc::makedev(5, 2);
+/// `/dev/tty`, which is the one that controls the process, and `/dev/ptmx`, by which they are made.
+const STANDING_FOR_THEM: [libc::dev_t; 2] = [libc::makedev(5, 0), libc::makedev(5, 2)];
 
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
@@ -177,8 +177,8 @@ impl Findings<'_> {
         if major == MEMORY_DEVICES && HARMLESS.contains(&minor) {
             return self.named_file(pid, number, path, via);
         }
-        // A pseudo-terminal of its own travels with both ends.
-        if self.places.is_some() && (major == PSEUDO_TERMINALS || device == MULTIPLEXER) {
+        // Each instance has pseudo-terminals of its own, which travel with both ends.
+        if major == PSEUDO_TERMINALS || STANDING_FOR_THEM.contains(&device) {
             return;
         }
         let (what, remedy) = if TERMINALS.contains(&major) {

@@ -8,11 +8,11 @@ use super::super::task::{self, Stat};
 use super::{Findings, named};
 
 /// Instances share these with their host; containers do not share [`OF_CONTAINERS`].
-const SHARED: [&str; 4] = ["mnt", "ipc", "user", "cgroup"];
+const SHARED: [&str; 3] = ["ipc", "user", "cgroup"];
 /// Of its own each container has one.
-const OF_CONTAINERS: [&str; 2] = ["mnt", "ipc"];
+const OF_CONTAINERS: &str = "ipc";
 /// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
-const TOGETHER: [&str; 4] = ["net", "pid", "time", "uts"];
+const TOGETHER: [&str; 5] = ["mnt", "net", "pid", "time", "uts"];
 /// The calls by which a thread may wait for its child.
 const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
@@ -39,16 +39,13 @@ impl Findings<'_> {
         for kind in SHARED.into_iter().chain(TOGETHER) {
             let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
             let first = fs::read_link(format!("/proc/{}/ns/{kind}", self.first))?;
-            let own = self.places.is_some() && OF_CONTAINERS.contains(&kind);
+            let own = self.places.is_some() && kind == OF_CONTAINERS;
             let shared = SHARED.contains(&kind) && !own;
             if shared && first != fs::read_link(format!("/proc/self/ns/{kind}"))? {
                 let what = format!(
                     "the node runs in another {kind} namespace than the one that started the instance"
                 );
-                self.block(
-                    what,
-                    "start the node where it was started before: not by a service with a PrivateTmp, say",
-                );
+                self.block(what, "start the node where it was started before");
             }
             if theirs != first {
                 let what = format!("{} has a {kind} namespace of its own", named(pid));
