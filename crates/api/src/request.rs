@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use fabric::session::WindowSize;
 use fabric::{Epoch, FabricId, NetworkKind, Vid};
 use serde::{Deserialize, Serialize};
 
@@ -192,6 +193,9 @@ pub struct ExecRequest {
     /// Whether it has a standard input, which [`ExecLine::Input`] brings.
     #[serde(default)]
     pub input: bool,
+    /// A pseudo-terminal of this size for its standard input, output and error; then it has a standard input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<WindowSize>,
 }
 
 /// What the client says after [`Request::Exec`], a line each. When it closes the connection the command is hung up.
@@ -205,6 +209,8 @@ pub enum ExecLine {
     InputEnd,
     /// The command is to get the signal of this number.
     Signal(i32),
+    /// The client's window has this size now.
+    Window(WindowSize),
 }
 
 /// The most bytes of input on their way.

@@ -130,11 +130,12 @@ fn new_id() -> Result<SessionId, Failure> {
 }
 
 fn order(request: &ExecRequest) -> Result<Order, Failure> {
-    let ExecRequest { command, environment, directory, user, input, .. } = request.clone();
+    let ExecRequest { command, environment, directory, user, input, terminal, .. } = request.clone();
     if command.first().is_none_or(String::is_empty) {
         return Err(failure::no_command());
     }
-    let order = Order { command, environment, directory, user, input };
+    let input = input || terminal.is_some();
+    let order = Order { command, environment, directory, user, input, terminal };
     let words = order.command.iter().chain(order.environment.iter().flat_map(|(name, value)| [name, value]));
     if words.chain(&order.directory).any(|word| word.contains('\0')) {
         return Err(failure::with_a_zero());
@@ -203,6 +204,7 @@ async fn hear_client(open: &Open, mut reader: impl AsyncBufRead + Unpin) -> io::
                 Ok(())
             }
             ExecLine::Signal(signal) => session.signal(signal),
+            ExecLine::Window(size) => session.resize(size),
         });
         if let Err(TooMuch) = taken {
             open.change(|session| session.fail(failure::client_says_too_much()));
@@ -302,6 +304,7 @@ mod tests {
             directory: None,
             user,
             input: false,
+            terminal: None,
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
         let container = Container { rootfs: "/".into(), config: "{}".into() };

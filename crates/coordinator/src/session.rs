@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use api::{Bytes, Event, Failure};
 use fabric::attach::OutputStream;
-use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession};
+use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession, WindowSize};
 use fabric::stream::{Receiving, Sending};
 
 use crate::failure;
@@ -33,6 +33,10 @@ pub struct Session {
     signals_taken: u32,
     /// How many of `signals` have been told since messages were lost last.
     signals_told: usize,
+    /// The size to which the client's window has changed.
+    window: Option<WindowSize>,
+    /// It is to be told.
+    window_due: bool,
     output: [Receiving; 2],
     /// Output that the client has not had.
     untold: VecDeque<(OutputStream, Vec<u8>)>,
@@ -60,6 +64,8 @@ impl Session {
             signals: VecDeque::new(),
             signals_taken: 0,
             signals_told: 0,
+            window: None,
+            window_due: false,
             output: Default::default(),
             untold: VecDeque::new(),
             end: None,
@@ -96,6 +102,15 @@ impl Session {
         Ok(())
     }
 
+    /// The client's window has this size now.
+    pub fn resize(&mut self, size: WindowSize) -> Result<(), TooMuch> {
+        if self.order.terminal.is_none() {
+            return Err(TooMuch);
+        }
+        (self.window, self.window_due) = (Some(size), true);
+        Ok(())
+    }
+
     /// Nothing more comes of it.
     pub fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
@@ -129,6 +144,7 @@ impl Session {
         self.input.rewind();
         self.output.iter_mut().for_each(Receiving::tell_again);
         self.end_due = self.input_ended;
+        self.window_due = self.window.is_some();
         self.signals_told = 0;
     }
 
@@ -145,6 +161,9 @@ impl Session {
     pub fn next_message(&mut self) -> Option<ToSession> {
         if std::mem::take(&mut self.open_due) {
             return Some(ToSession::Open(self.order.clone()));
+        }
+        if let Some(size) = self.window.filter(|_| std::mem::take(&mut self.window_due)) {
+            return Some(ToSession::Resize(size));
         }
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             if let Some(up_to) = self.output[stream as usize].word() {
@@ -253,6 +272,22 @@ mod tests {
         session.go_on(Some(State { input: 0, signals: 2 }));
         assert_eq!(messages(&mut session), [signal(3, 1), end]);
         assert_eq!(session.give(b"x"), Err(TooMuch));
+    }
+
+    #[test]
+    fn the_last_size_of_a_window_is_told_again_when_it_may_be_lost() {
+        let [first, last] = [40, 50].map(|rows| WindowSize { rows, columns: 80 });
+        let order = Order { terminal: Some(WindowSize::default()), ..Order::default() };
+        let mut session = Session::new("job", order.clone());
+        assert_eq!(messages(&mut session), [ToSession::Open(order)]);
+        session.go_on(Some(State::default()));
+        assert_eq!(messages(&mut session), []);
+        session.resize(first).unwrap();
+        session.resize(last).unwrap();
+        assert_eq!(messages(&mut session), [ToSession::Resize(last)]);
+        session.go_on(Some(State::default()));
+        assert_eq!(messages(&mut session), [ToSession::Resize(last)]);
+        assert_eq!(Session::new("job", Order::default()).resize(first), Err(TooMuch));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod pipe;
 mod session;
 mod sessions;
 mod signals;
+mod terminal;
 
 use std::env;
 use std::ffi::OsString;

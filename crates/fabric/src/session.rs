@@ -43,6 +43,17 @@ pub struct Order {
     pub user: Option<(u32, u32)>,
     /// Whether it has a standard input; else that is `/dev/null`.
     pub input: bool,
+    /// A pseudo-terminal of this size for its standard input, output and error, which controls its session.
+    pub terminal: Option<WindowSize>,
+}
+
+/// The size of a terminal's window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Lines of text.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
 }
 
 impl Order {
@@ -92,6 +103,8 @@ pub enum ToSession {
     },
     /// Nobody is interested any more.
     Leave,
+    /// The window of its terminal has this size now.
+    Resize(WindowSize),
 }
 
 /// What the first process says of its sessions.

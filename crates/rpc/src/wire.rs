@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 16;
+pub const VERSION: u16 = 17;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]

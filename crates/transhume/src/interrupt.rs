@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{fs, io, process, thread};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
 /// So long after the first signal others are the same: `timeout` signals its child, and then its whole group.
@@ -34,6 +34,13 @@ pub fn on_each(mut action: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
         signals.add_signal(SIGHUP)?;
     }
     thread::spawn(move || signals.forever().for_each(&mut action));
+    Ok(())
+}
+
+/// Calls `action` on another thread whenever the terminal's window has another size.
+pub fn on_resize(mut action: impl FnMut() + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new([SIGWINCH])?;
+    thread::spawn(move || signals.forever().for_each(|_| action()));
     Ok(())
 }
 

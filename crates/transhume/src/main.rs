@@ -9,6 +9,7 @@ mod logging;
 mod output;
 mod precedence;
 mod table;
+mod terminal;
 
 use std::process::ExitCode;
 

@@ -24,7 +24,7 @@ pub struct Child {
 impl Child {
     /// Starts the command with this environment and no other.
     pub fn start(launch: &Launch, environment: impl Iterator<Item = (OsString, OsString)>) -> Self {
-        match launch.spawn(environment, Stdio::null(), Company::Init) {
+        match launch.spawn(environment, [Stdio::null(), Stdio::piped(), Stdio::piped()], Company::Init) {
             Ok(mut child) => {
                 let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
                 for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)] {

@@ -22,12 +22,14 @@ pub struct Launch {
 }
 
 /// Whose signals a command hears.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Company {
     /// Those of init's process group.
     Init,
     /// Those of a group of its own, in a session of its own.
     Own,
+    /// The same, and its standard input is the session's terminal.
+    AtTerminal,
 }
 
 impl Launch {
@@ -63,23 +65,30 @@ impl Launch {
         launch
     }
 
-    /// Starts the command with this environment and no other; its output goes into pipes.
+    /// As whom it runs.
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// Starts the command with this environment and no other, and these for standard input, output and error.
     pub fn spawn(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
-        stdin: Stdio,
+        [stdin, stdout, stderr]: [Stdio; 3],
         company: Company,
     ) -> io::Result<process::Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear().envs(environment);
-        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
         let (user, group, groups) = (self.user, self.group, self.groups.clone());
         let directory = CString::new(self.directory.as_bytes())?;
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
             command.pre_exec(move || {
                 let failed = unblock_signals() == -1
-                    || matches!(company, Company::Own) && libc::setsid() == -1
+                    || company != Company::Init && libc::setsid() == -1
+                    || company == Company::AtTerminal
+                        && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == -1
                     || libc::setgroups(groups.len(), groups.as_ptr()) == -1
                     || libc::setgid(group) == -1
                     || libc::setuid(user) == -1
@@ -106,6 +115,12 @@ impl Launch {
         }
         not_started(126, what, "see that it is an executable file that its user may run (`ls -l`, `file`)")
     }
+}
+
+/// Why there is no terminal for it.
+pub fn without_terminal(error: &io::Error) -> NotStarted {
+    let what = format!("there is no terminal for the command: {error}");
+    not_started(126, what, "see that /dev/ptmx and /dev/pts are there, or leave `--tty` out")
 }
 
 fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {

@@ -1,4 +1,4 @@
-//! A session: a command that runs beside the instance's own, its pipes, and what there is to say of it.
+//! A session: a command that runs beside the instance's own, its pipes or its terminal, and what there is to say of it.
 //!
 //! ```text
 //!  runs ──reaped──▶ ended ──pipes read, all said──▶ told ──Leave──▶ (forgotten)
@@ -8,17 +8,20 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::process::{ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use fabric::attach::NotStarted;
 use fabric::attach::OutputStream::{self, Stderr, Stdout};
-use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession};
+use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession, WindowSize};
 use fabric::stream::{Receiving, Sending};
 
 use super::child::code_of;
-use super::launch::{Company, Launch};
+use super::launch::{self, Company, Launch};
 use super::pipe::{self, set_nonblocking};
+use super::terminal;
 
 /// How long a command may take to end once nobody is interested in it.
 const GRACE: Duration = Duration::from_secs(5);
@@ -31,9 +34,11 @@ const LAST_SIGNAL: i32 = 64;
 pub struct Session {
     /// Its process, which leads a process group, until it is reaped.
     pid: Option<i32>,
-    stdin: Option<ChildStdin>,
-    stdout: Option<ChildStdout>,
-    stderr: Option<ChildStderr>,
+    /// The other end of its standard input; of its terminal, if it has one.
+    stdin: Option<File>,
+    /// The other end of its standard output; of its terminal, if it has one.
+    stdout: Option<File>,
+    stderr: Option<File>,
     output: [Sending; 2],
     input: Receiving,
     /// Input that the command has not read.
@@ -59,21 +64,51 @@ impl Session {
     ) -> Self {
         let launch = launch.of_session(order);
         let own = order.environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let stdin = if order.input { Stdio::piped() } else { Stdio::null() };
-        match launch.spawn(environment.chain(own), stdin, Company::Own) {
-            Ok(child) => {
-                let pid = Some(child.id().cast_signed());
-                let (stdin, stdout, stderr) = (child.stdin, child.stdout, child.stderr);
-                let input = stdin.as_ref().map(AsFd::as_fd);
-                let outputs = [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)];
-                outputs.into_iter().chain([input]).flatten().for_each(set_nonblocking);
-                Self { pid, stdin, stdout, stderr, state_due: true, ..Self::default() }
-            }
-            Err(error) => {
-                let end = Some(End::NotStarted(launch.explain(&error)));
-                Self { end, state_due: true, ..Self::default() }
-            }
-        }
+        let environment = environment.chain(own);
+        let started = match order.terminal {
+            Some(size) => Self::at_terminal(&launch, environment, size),
+            None => Self::with_pipes(&launch, environment, order.input),
+        };
+        let session =
+            started.unwrap_or_else(|why| Self { end: Some(End::NotStarted(why)), ..Self::default() });
+        Self { state_due: true, ..session }
+    }
+
+    fn with_pipes(
+        launch: &Launch,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        input: bool,
+    ) -> Result<Self, NotStarted> {
+        let stdin = if input { Stdio::piped() } else { Stdio::null() };
+        let child = launch
+            .spawn(environment, [stdin, Stdio::piped(), Stdio::piped()], Company::Own)
+            .map_err(|error| launch.explain(&error))?;
+        let pid = Some(child.id().cast_signed());
+        let pipes = [
+            child.stdin.map(OwnedFd::from),
+            child.stdout.map(OwnedFd::from),
+            child.stderr.map(OwnedFd::from),
+        ];
+        pipes.iter().flatten().for_each(|pipe| set_nonblocking(pipe.as_fd()));
+        let [stdin, stdout, stderr] = pipes.map(|pipe| pipe.map(File::from));
+        Ok(Self { pid, stdin, stdout, stderr, ..Self::default() })
+    }
+
+    fn at_terminal(
+        launch: &Launch,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        size: WindowSize,
+    ) -> Result<Self, NotStarted> {
+        let open = || {
+            let (master, slave) = terminal::open(size, launch.user())?;
+            let inside = [slave.try_clone()?, slave.try_clone()?, slave].map(Stdio::from);
+            Ok((master.try_clone()?, master, inside))
+        };
+        let (stdin, stdout, inside) = open().map_err(|error| launch::without_terminal(&error))?;
+        let child =
+            launch.spawn(environment, inside, Company::AtTerminal).map_err(|error| launch.explain(&error))?;
+        let pid = Some(child.id().cast_signed());
+        Ok(Self { pid, stdin: Some(stdin), stdout: Some(stdout), ..Self::default() })
     }
 
     /// Does what it is told; another `Open` is the first one again.
@@ -85,7 +120,13 @@ impl Session {
             ToSession::Taken { stream, up_to } => self.output[stream as usize].confirm(up_to),
             ToSession::Signal { number, signal } => self.signal(number, signal),
             ToSession::Leave => self.leave(),
+            ToSession::Resize(size) => self.resize(size),
         }
+    }
+
+    /// One that has no terminal, or none any more, has no window.
+    fn resize(&self, size: WindowSize) {
+        let _no_terminal = self.stdout.as_ref().map(|master| terminal::resize(master, size));
     }
 
     fn signal(&mut self, number: u32, signal: i32) {
@@ -229,5 +270,96 @@ fn carry_output(
         if !ended {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::os::unix::process::ExitStatusExt;
+    use std::thread::sleep;
+
+    use super::*;
+
+    const SIZE: WindowSize = WindowSize { rows: 24, columns: 80 };
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// A command at a terminal.
+    fn at_terminal(script: &str) -> Session {
+        let launch: Vec<OsString> = ["0", "0", "", "/", "true"].map(OsString::from).into();
+        let command = ["sh", "-c", script].map(str::to_owned).into();
+        let order = Order { command, input: true, terminal: Some(SIZE), ..Order::default() };
+        Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os())
+    }
+
+    /// What it writes until `enough` is written, or it has ended.
+    fn read(session: &mut Session, enough: &str) -> String {
+        let (mut text, end) = (String::new(), Instant::now() + LIMIT);
+        while !text.contains(enough) {
+            assert!(Instant::now() < end, "only {text:?}");
+            reap(session);
+            session.carry(|_| true);
+            match session.next_word() {
+                Some(FromSession::Output { bytes, .. }) => text += &String::from_utf8(bytes).unwrap(),
+                Some(FromSession::Ended { .. }) => break,
+                Some(FromSession::State(_)) => {}
+                None => sleep(Duration::from_millis(1)),
+            }
+        }
+        text
+    }
+
+    /// Only its own process: others are of other tests.
+    fn reap(session: &mut Session) {
+        let (Some(pid), mut status) = (session.pid, 0) else { return };
+        // SAFETY: `status` is live and writable.
+        if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid {
+            session.reaped(pid, ExitStatus::from_raw(status));
+        }
+    }
+
+    fn type_in(session: &mut Session, text: &str) {
+        let offset = session.input.arrived();
+        session.hear(ToSession::Input { offset, bytes: text.into() });
+    }
+
+    #[test]
+    fn a_terminal_has_the_size_of_the_window_also_when_that_changes() {
+        let script = "trap 'stty size; exit 3' WINCH; stty size; while :; do read line; done";
+        let mut session = at_terminal(script);
+        assert_eq!(read(&mut session, "\n"), "24 80\r\n");
+        session.hear(ToSession::Resize(WindowSize { rows: 50, columns: 132 }));
+        // The trap is run when the reading of a line has ended.
+        type_in(&mut session, "x\n");
+        let rest = read(&mut session, "no more than this");
+        assert!(rest.ends_with("50 132\r\n"), "{rest:?}");
+        assert_eq!(session.end, Some(End::Exited(3)));
+    }
+
+    #[test]
+    fn the_keys_of_a_terminal_are_its_commands_signals() {
+        let mut session =
+            at_terminal("trap 'echo caught' INT; tty; echo >/dev/tty ready; read line; sleep 60");
+        let text = read(&mut session, "ready");
+        assert!(text.starts_with("/dev/pts/"), "{text:?}");
+        type_in(&mut session, "\u{3}");
+        read(&mut session, "caught");
+        type_in(&mut session, "\u{1c}");
+        read(&mut session, "no more than this");
+        assert!(matches!(session.end, Some(End::Exited(131 | 0 | 1))), "{:?}", session.end);
+    }
+
+    #[test]
+    fn who_is_at_a_terminal_that_is_left_is_hung_up() {
+        let mut session = at_terminal("echo ready; cat");
+        read(&mut session, "ready");
+        session.hear(ToSession::Leave);
+        let end = Instant::now() + LIMIT;
+        while !session.is_over() {
+            assert!(Instant::now() < end);
+            reap(&mut session);
+            sleep(Duration::from_millis(1));
+        }
+        assert_eq!(session.end, Some(End::Exited(128 + libc::SIGHUP)));
     }
 }

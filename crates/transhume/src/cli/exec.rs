@@ -1,5 +1,6 @@
 //! `transhume exec`
 
+use std::env;
 use std::io::{self, Read};
 use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,12 +8,14 @@ use std::thread;
 
 use api::{Bytes, Client, ClientError, Event, ExecLine, ExecRequest, INPUT_WINDOW, Request, Speaker};
 use clap::Args;
+use fabric::session::WindowSize;
 
 use super::logs;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
 use super::words;
 use crate::failure::{Failure, Result};
+use crate::terminal::{self, Raw};
 use crate::{WRONG_USAGE, interrupt};
 
 /// What this command ends with if the failure is not the other command's, as `ssh` has it.
@@ -28,18 +31,23 @@ const PIECE: usize = 16 * 1024;
 /// byte, and its exit code is that of this command: 127 if it was not found, 126 if it cannot be run, and 255 if something
 /// else has failed, as when the instance ends, or the coordinator goes away.
 /// Without `--stdin` it has no standard input (`/dev/null`). Ctrl-C, SIGTERM, SIGQUIT and a terminal that is closed are passed on
-/// to it. When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
+/// to it. With `--tty` the command has a terminal, which moves with it: there keys such as Ctrl-C have their meaning, not here.
+/// When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
 /// it leaves in the background runs on, without its output.
 /// There may be 64 at a time in an instance. It waits for an instance that is being moved, for up to two minutes.
 #[derive(Args)]
 #[command(override_usage = "transhume exec [OPTIONS] <NAME> -- <CMD>...")]
-#[command(after_help = "Examples:\n  transhume exec job1 -- ip address\n  \
+#[command(after_help = "Examples:\n  transhume exec --tty job1 -- bash\n  \
+                        transhume exec job1 -- ip address\n  \
                         transhume exec --env LEVEL=2 --directory /tmp job1 -- sh -c 'echo $LEVEL in $PWD'\n  \
                         tar c data | transhume exec -i job1 -- tar x -C /scratch")]
 pub struct Arguments {
     /// Passes the standard input on, up to its end
     #[arg(short = 'i', long)]
     stdin: bool,
+    /// Gives it a terminal, of the size and kind of this one, for its input, output and errors
+    #[arg(short = 't', long)]
+    tty: bool,
     /// Sets a variable of its environment; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
     env: Vec<(String, String)>,
@@ -62,13 +70,15 @@ impl Arguments {
             let help = "give a program and its arguments after `--`: `transhume exec job1 -- ip address`";
             return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
         }
-        let (name, input) = (self.name.clone(), self.stdin);
+        let window = self.window()?;
+        let (name, input) = (self.name.clone(), self.stdin || self.tty);
         let events =
-            target.send(&Request::Exec(self.request())).map_err(|failure| failure.with_code(FAILED))?;
+            target.send(&Request::Exec(self.request(window))).map_err(|failure| failure.with_code(FAILED))?;
         let room = Arc::new(Room::default());
         let speaker = Arc::new(Mutex::new(events.speaker()?));
         let told = speaker.clone();
         interrupt::on_each(move |signal| drop(lock(&told).say(&ExecLine::Signal(signal))))?;
+        let _raw = window.map(|_| attend_window(&speaker)).transpose()?;
         if input {
             let room = room.clone();
             thread::spawn(move || drop(give_input(&speaker, &room)));
@@ -76,16 +86,41 @@ impl Arguments {
         copy(events, &room, &name).map_err(|failure| target.suggest_instance(failure, &name))
     }
 
-    fn request(self) -> ExecRequest {
+    /// The size of the terminal that is asked for.
+    fn window(&self) -> Result<Option<WindowSize>> {
+        if !self.tty {
+            return Ok(None);
+        }
+        terminal::window().map(Some).ok_or_else(|| {
+            let help = "leave `--tty` out: `--stdin` passes on what comes from a file or a pipe";
+            Failure::new("the standard input is no terminal", help).with_code(WRONG_USAGE)
+        })
+    }
+
+    fn request(self, terminal: Option<WindowSize>) -> ExecRequest {
+        let kind = env::var("TERM").ok().filter(|_| terminal.is_some()).map(|kind| ("TERM".to_owned(), kind));
         ExecRequest {
             name: self.name,
             command: self.command,
-            environment: self.env,
+            // The last one counts.
+            environment: kind.into_iter().chain(self.env).collect(),
             directory: self.directory,
             user: self.user,
             input: self.stdin,
+            terminal,
         }
     }
+}
+
+/// Leaves this terminal to the command, and tells it of each change of the window's size.
+fn attend_window(speaker: &Arc<Mutex<Speaker>>) -> io::Result<Raw> {
+    let told = speaker.clone();
+    interrupt::on_resize(move || {
+        if let Some(size) = terminal::window() {
+            let _ended = lock(&told).say(&ExecLine::Window(size));
+        }
+    })?;
+    Raw::enter()
 }
 
 /// Writes what comes until the command has ended.

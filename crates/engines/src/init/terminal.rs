@@ -1,0 +1,36 @@
+//! Pseudo-terminals of sessions. Init holds the master, so that both ends travel with the instance.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+
+use fabric::session::WindowSize;
+
+/// Makes a pseudo-terminal that belongs to `user`: its master, which is never waited for, and its other end.
+pub fn open(size: WindowSize, user: u32) -> io::Result<(File, OwnedFd)> {
+    let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
+    let master = File::options().read(true).write(true).custom_flags(flags).open("/dev/ptmx")?;
+    let unlocked: libc::c_int = 0;
+    // SAFETY: the kernel reads a number from `unlocked`.
+    check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) })?;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: no memory is passed.
+    let slave = check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
+    // SAFETY: the kernel has just made it for us.
+    let slave = unsafe { OwnedFd::from_raw_fd(slave) };
+    fchown(&slave, Some(user), None)?;
+    resize(&master, size)?;
+    Ok((master, slave))
+}
+
+/// Sets the size of its window. The foreground process group gets SIGWINCH if that is another one.
+pub fn resize(master: &File, size: WindowSize) -> io::Result<()> {
+    let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: `size` is live, and what the kernel reads for this request.
+    check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
