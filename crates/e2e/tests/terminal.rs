@@ -1,0 +1,136 @@
+//! Commands in instances at a user's terminal: keys, windows and ends, over a move.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::Outcome;
+use e2e::testlab::TestLab;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A user's terminal, and `transhume exec --tty` at it.
+struct Desk {
+    keys: File,
+    terminal: File,
+    client: Child,
+    pieces: Receiver<Vec<u8>>,
+    /// What was read and not expected yet.
+    text: String,
+}
+
+impl Desk {
+    fn start(lab: &TestLab, name: &str, command: &[&str]) -> Result<Self> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let keys = openpt(flags)?;
+        unlockpt(&keys)?;
+        let terminal = File::from(ioctl_tiocgptpeer(&keys, flags)?);
+        let keys = File::from(keys);
+        resize(&keys, 33, 97)?;
+        let arguments = [&["exec", "--tty", "--env", "PS1=prompt> ", name, "--"], command].concat();
+        let wanted = lab.command(&arguments);
+        // The terminal is to control it, and so to signal changes of its window.
+        let mut client = Command::new("setsid");
+        client.arg("--ctty").arg(wanted.get_program()).args(wanted.get_args());
+        client.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("TERM", "vt220");
+        client.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(Stdio::inherit());
+        let client = client.spawn()?;
+        let (sender, pieces) = channel();
+        let mut reader = keys.try_clone()?;
+        thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(length @ 1..) = reader.read(&mut piece) {
+                if sender.send(piece[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { keys, terminal, client, pieces, text: String::new() })
+    }
+
+    fn press(&mut self, keys: &str) -> Result<()> {
+        Ok(self.keys.write_all(keys.as_bytes())?)
+    }
+
+    /// Reads on until `text` has come.
+    fn expect(&mut self, text: &str) -> Result<()> {
+        let end = Instant::now() + LIMIT;
+        loop {
+            if let Some((_, rest)) = self.text.split_once(text) {
+                self.text = rest.to_owned();
+                return Ok(());
+            }
+            match self.pieces.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(piece) => self.text += &String::from_utf8_lossy(&piece),
+                Err(_) => bail!("no {text:?} in {:?}", self.text),
+            }
+        }
+    }
+
+    /// Whether keys have a meaning here.
+    fn is_cooked(&self) -> Result<bool> {
+        let cooked = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
+        Ok(tcgetattr(&self.terminal)?.local_modes.contains(cooked))
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _gone = self.client.kill();
+        let _reaped = self.client.wait();
+    }
+}
+
+fn resize(terminal: &File, rows: u16, columns: u16) -> Result<()> {
+    Ok(tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })?)
+}
+
+#[test]
+fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let sleep = ["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"];
+    lab.transhume(&sleep)?.success()?;
+    let mut desk = Desk::start(&lab, "job", &["bash", "--norc", "--noediting"])?;
+    desk.expect("prompt> ")?;
+    ensure!(!desk.is_cooked()?, "keys have no meaning here");
+    desk.press("stty size; echo $TERM\n")?;
+    desk.expect("33 97\r\nvt220\r\n")?;
+    desk.press("cat\nbefore\n")?;
+    desk.expect("before\r\nbefore\r\n")?;
+    ensure!(lab.move_to("job", "h2")?.outcome == Outcome::Moved);
+    desk.press("after\n")?;
+    desk.expect("after\r\nafter\r\n")?;
+    desk.press("\x03")?;
+    desk.expect("^C")?;
+    resize(&desk.keys, 40, 100)?;
+    desk.press("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.01; done; echo $((6 * 7))\n")?;
+    desk.expect("\n42\r\n")?;
+    desk.press("sleep 4330\n")?;
+    // The key drops what was typed and not read.
+    lab.eventually("it runs", || Ok(!lab.find(|words| words == ["sleep", "4330"]).is_empty()))?;
+    desk.press("\x1a")?;
+    desk.expect("Stopped")?;
+    desk.press("kill %1; wait; exit 7\n")?;
+    let code = desk.client.wait()?.code().context("it was killed")?;
+    ensure!(code == 7 && desk.is_cooked()?, "{code}");
+
+    let mut desk = Desk::start(&lab, "job", &["sh", "-c", "echo there; sleep 4331"])?;
+    desk.expect("there")?;
+    let runs = || !lab.find(|words| words == ["sleep", "4331"]).is_empty();
+    lab.eventually("the command runs", || Ok(runs()))?;
+    desk.client.kill()?;
+    lab.eventually("the command of a client that was killed has ended", || Ok(!runs()))?;
+    let refused = lab.transhume(&["exec", "--tty", "job", "--", "bash"])?;
+    ensure!(
+        refused.status.code() == Some(2) && refused.errors.contains("the standard input is no terminal"),
+        "{refused:?}"
+    );
+    Ok(())
+}
