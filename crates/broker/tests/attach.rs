@@ -231,9 +231,12 @@ fn restart(runtime: &tokio::runtime::Runtime, broker: &broker::Broker, instance:
 fn an_instance_is_suspended_when_all_that_a_restart_has_lost_are_back() {
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
-    let (id, broker) = (Process::verbs(&instance).id, fabric.broker(0).unwrap());
+    let (process, broker) = (Process::verbs(&instance), fabric.broker(0).unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     restart(&runtime, broker, &instance);
+    // Until now it is attached: who leaves is forgotten.
+    let id = process.id;
+    drop(process);
     let suspend = |limit| runtime.block_on(broker.suspend(instance.id(), limit));
     let limit = Duration::from_millis(50);
     assert_eq!(suspend(limit).unwrap_err(), SuspendError::Away { processes: 1, limit });
