@@ -338,8 +338,9 @@ mod tests {
 
     #[test]
     fn the_keys_of_a_terminal_are_its_commands_signals() {
-        let mut session =
-            at_terminal("trap 'echo caught' INT; tty; echo >/dev/tty ready; read line; sleep 60");
+        let script =
+            "trap 'echo caught' INT; tty; echo >/dev/tty ready; while sleep 0.01; do :; done; sleep 60";
+        let mut session = at_terminal(script);
         let text = read(&mut session, "ready");
         assert!(text.starts_with("/dev/pts/"), "{text:?}");
         type_in(&mut session, "\u{3}");
