@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::super::task::{self, Stat};
 use super::{Findings, named};
@@ -13,6 +15,8 @@ const SHARED: [&str; 3] = ["ipc", "user", "cgroup"];
 const OF_CONTAINERS: &str = "ipc";
 /// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
 const TOGETHER: [&str; 5] = ["mnt", "net", "pid", "time", "uts"];
+/// Who waits longer than this for a child that it has made with vfork is said to wait: most children start their program at once.
+const SHORT: Duration = Duration::from_millis(500);
 /// The calls by which a thread may wait for its child.
 const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
@@ -59,7 +63,7 @@ impl Findings<'_> {
     /// CRIU cannot stop a thread before its child lets it go on.
     fn threads(&mut self, pid: i32) -> io::Result<()> {
         let threads = task::numbers_in(&format!("/proc/{pid}/task"))?;
-        if threads.into_iter().any(|thread| waits_for_a_child(pid, thread)) {
+        if threads.into_iter().any(|thread| waits_long_for_a_child(pid, thread)) {
             let what = format!("{} waits for a child that it has made with vfork", named(pid));
             self.block(what, "move it when the child has started its program, or has ended");
         }
@@ -87,6 +91,17 @@ impl Findings<'_> {
 /// Whether an open file's name is that of a namespace, such as `net:[4026531840]`.
 pub(super) fn is_namespace(name: &str) -> bool {
     name.split_once(":[").is_some_and(|(kind, _)| SHARED.contains(&kind) || TOGETHER.contains(&kind))
+}
+
+fn waits_long_for_a_child(pid: i32, thread: i32) -> bool {
+    let end = Instant::now() + SHORT;
+    while waits_for_a_child(pid, thread) {
+        if Instant::now() > end {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 /// Whether a thread is in a call that makes a child, and sleeps there so that only a kill can wake it.
