@@ -85,6 +85,7 @@ impl Launch {
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
             command.pre_exec(move || {
+                default_signals();
                 let failed = unblock_signals() == -1
                     || company != Company::Init && libc::setsid() == -1
                     || company == Company::AtTerminal
@@ -127,6 +128,14 @@ fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
     NotStarted { code, what, way_out: way_out.to_owned() }
 }
 
+/// What the node ignores, as one that `nohup` or a shell's `&` has started does, is none of the program's concern.
+fn default_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: no handler is set. Those that cannot be changed stay as they are.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// A program expects to start with no signal blocked; init has blocked those that it hears.
 fn unblock_signals() -> libc::c_int {
     // SAFETY: the set is made empty before it is used.
@@ -144,6 +153,8 @@ fn number(text: &OsStr) -> io::Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     #[test]
@@ -156,6 +167,17 @@ mod tests {
         assert!(Launch::parse(&words("7 8  /srv program")).unwrap().groups.is_empty());
         assert!(Launch::parse(&words("7 x  /srv program")).is_err());
         assert!(Launch::parse(&words("sleep 10")).is_err());
+    }
+
+    #[test]
+    fn a_command_ignores_no_signal_that_its_starter_ignores() {
+        // SAFETY: no other test has to do with this signal.
+        unsafe { libc::signal(libc::SIGVTALRM, libc::SIG_IGN) };
+        let words = ["0", "0", "", "/", "sh", "-c", "kill -VTALRM $$"].map(OsString::from);
+        let launch = Launch::parse(&words).unwrap();
+        let streams = [Stdio::null(), Stdio::null(), Stdio::null()];
+        let mut child = launch.spawn(std::env::vars_os(), streams, Company::Own).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGVTALRM));
     }
 
     #[test]
