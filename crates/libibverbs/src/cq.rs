@@ -12,7 +12,7 @@ use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::crowding::NAP;
-use crate::process::{Held, Process};
+use crate::process::{Held, Process, State};
 use crate::{errno, object, thread};
 use waiting::Acks;
 
@@ -46,19 +46,33 @@ impl Cq {
     /// Hands the next completions to `take`, at most `room`, and says how many.
     #[inline]
     pub(crate) fn poll(&self, room: usize, take: impl FnMut(&Wc)) -> Result<usize, Errno> {
-        let (found, crowded) = self.process.with(|state| {
-            let found = state.device.poll_cq(self.handle, room, take)?;
-            self.process.count_poll();
-            if found == 0 {
-                return Ok((0, state.crowding.in_vain(thread::now, thread::own_time)));
-            }
-            state.crowding.found();
-            Ok((found, false))
-        })?;
+        let (found, crowded) = match self.process.lock_as_owner() {
+            Some(mut state) => self.poll_locked(&mut state, room, take),
+            None => self.process.locked_politely(|state| self.poll_locked(state, room, take)),
+        }?;
         if crowded {
             std::thread::sleep(NAP);
         }
         Ok(found)
+    }
+
+    /// The same under the lock; also says whether a nap is due.
+    #[inline(always)]
+    fn poll_locked(
+        &self,
+        state: &mut State,
+        room: usize,
+        take: impl FnMut(&Wc),
+    ) -> Result<(usize, bool), Errno> {
+        let found = state.device.poll_cq(self.handle, room, take);
+        self.process.count_poll();
+        self.process.attend(state);
+        let found = found?;
+        if found == 0 {
+            return Ok((0, state.crowding.in_vain(thread::now, thread::own_time)));
+        }
+        state.crowding.found();
+        Ok((found, false))
     }
 }
 

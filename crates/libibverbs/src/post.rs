@@ -23,47 +23,52 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the contract of verbs.
     let qp = unsafe { Qp::of(qp) };
-    // SAFETY: as above.
-    let mut next = unsafe { write_plainly(qp, list) };
-    if next.is_null() {
-        return 0;
-    }
-    let posted = qp.process.locked(|state| {
+    let mut next = list;
+    let posted = match qp.process.lock_as_owner() {
         // SAFETY: the contract of verbs.
-        let (queued, posted) = unsafe { post_sends(&mut state.device, qp, &mut next) };
-        ring(qp, state, queued);
-        posted
-    });
+        Some(mut state) => unsafe { post_locked(&mut state, qp, &mut next) },
+        // SAFETY: as above.
+        None => qp.process.locked_politely(|state| unsafe { post_locked(state, qp, &mut next) }),
+    };
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
 }
 
-/// Does the plain WRITEs that a list begins with, if this thread owns the lock. Returns the rest.
+/// Posts a list under the lock, and passes on what that has brought about. On an error `next` is the request that was
+/// not posted.
+///
+/// # Safety
+/// `next` is NULL or a live list, whose arrays are as long as it says.
+#[inline(always)]
+unsafe fn post_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise is passed on.
+    unsafe { write_plainly(&mut state.device, qp, next) };
+    let mut outcome = (false, Ok(()));
+    if !next.is_null() {
+        // SAFETY: as above.
+        outcome = unsafe { post_sends(&mut state.device, qp, next) };
+    }
+    let (queued, posted) = outcome;
+    ring(qp, state, queued);
+    posted
+}
+
+/// Does the plain WRITEs that a list begins with, and leaves the rest in `next`.
 ///
 /// They cost the program little more than their instructions, and here these are some 150 instead of the 240 of [`post_sends`].
 ///
 /// # Safety
-/// `list` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list, whose arrays are as long as it says.
 #[inline(always)]
-unsafe fn write_plainly(qp: &Qp, list: *mut ibv_send_wr) -> *mut ibv_send_wr {
+unsafe fn write_plainly(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) {
     // SAFETY: the caller's promise.
-    if !unsafe { list.as_ref() }.is_some_and(is_plain_write) {
-        return list;
-    }
-    let Some(mut state) = qp.process.lock_as_owner() else { return list };
-    let mut next = list;
-    // SAFETY: as above.
     while let Some(wr) = unsafe { next.as_ref() }.filter(|wr| is_plain_write(wr)) {
         // SAFETY: as above.
-        if !state.device.write_plainly(qp.handle, &unsafe { rdma(wr, false) }) {
+        if !device.write_plainly(qp.handle, &unsafe { rdma(wr, false) }) {
             break;
         }
-        next = wr.next;
+        *next = wr.next;
     }
-    if state.device.has_news() {
-        qp.process.attend(&mut state);
-    }
-    next
 }
 
 /// True for WRITEs of one piece.
@@ -111,7 +116,7 @@ pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
 ///
 /// # Safety
 /// `next` is NULL or a live list, whose arrays are as long as it says.
-#[inline]
+#[inline(always)]
 unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) -> (bool, Result<(), Errno>) {
     let mut queued = false;
     // SAFETY: the caller's promise.
@@ -279,6 +284,7 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<
 ///
 /// # Safety
 /// `next` is NULL or a live list, whose arrays are as long as it says.
+#[inline(always)]
 unsafe fn post_each(
     next: &mut *mut ibv_recv_wr,
     mut post: impl FnMut(u64, &[Sge]) -> Result<(), Errno>,
@@ -300,12 +306,27 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: the contract of verbs.
     let qp = unsafe { Qp::of(qp) };
     let mut next = list;
-    let posted = qp.process.with(|state| {
+    let posted = match qp.process.lock_as_owner() {
         // SAFETY: the contract of verbs.
-        unsafe { post_each(&mut next, |wr_id, sges| state.device.post_recv(qp.handle, wr_id, sges)) }
-    });
+        Some(mut state) => unsafe { post_recv_locked(&mut state, qp, &mut next) },
+        // SAFETY: as above.
+        None => qp.process.locked_politely(|state| unsafe { post_recv_locked(state, qp, &mut next) }),
+    };
     // SAFETY: the contract of verbs.
     unsafe { report(posted, next, bad) }
+}
+
+/// Posts a list under the lock, and passes on what that has brought about. On an error `next` is the receive that was
+/// not posted.
+///
+/// # Safety
+/// `next` is NULL or a live list, whose arrays are as long as it says.
+#[inline(always)]
+unsafe fn post_recv_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_recv_wr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise is passed on.
+    let posted = unsafe { post_each(next, |wr_id, sges| state.device.post_recv(qp.handle, wr_id, sges)) };
+    qp.process.attend(state);
+    posted
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(

@@ -203,7 +203,10 @@ impl Process {
     /// `EIO` in a forked child, where no thread owns it; otherwise those of `work`.
     #[cold]
     #[inline(never)]
-    fn locked_politely<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
+    pub(crate) fn locked_politely<R>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(Errno(libc::EIO));
         }

@@ -54,6 +54,12 @@ impl CompletionQueue {
         self.overrun
     }
 
+    /// False if the next completion would overrun it.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.ring.len() < self.depth as usize
+    }
+
     /// False if more completions wait than would fit.
     pub fn resize(&mut self, depth: u32) -> bool {
         let fits = self.ring.len() <= depth as usize;
@@ -70,8 +76,9 @@ impl CompletionQueue {
         }
     }
 
+    #[inline]
     pub fn push(&mut self, mut completion: Wc) -> Pushed {
-        if self.ring.len() >= self.depth as usize {
+        if !self.has_room() {
             self.overrun = true;
             return Pushed::Overrun;
         }
@@ -98,6 +105,10 @@ impl CompletionQueue {
         for _ in 0..count {
             let Some(completion) = self.ring.pop_front() else { break };
             take(&completion);
+        }
+        if self.ring.is_empty() {
+            // The next ones come where these were, which the processor still has at hand.
+            self.ring.clear();
         }
         count
     }

@@ -166,7 +166,7 @@ impl Core {
                 return;
             };
             // Also those that the peer has executed, and that only waited for their turn.
-            let completion = sent(qp, request, WcStatus::Flushed);
+            let completion = sent(qp.qpn, request, WcStatus::Flushed);
             let cq = qp.init.send_cq;
             qp.sends.retire();
             self.complete(cq, completion);
@@ -244,15 +244,15 @@ impl Core {
     }
 }
 
-/// The completion of a send request.
+/// The completion of a send request of queue pair `qpn`.
 #[inline]
-pub(crate) fn sent(qp: &QueuePair, request: &crate::send_queue::SendRequest, status: WcStatus) -> Wc {
+pub(crate) fn sent(qpn: u32, request: &crate::send_queue::SendRequest, status: WcStatus) -> Wc {
     Wc {
         wr_id: request.wr_id,
         status,
         opcode: request.op.completes_as(),
         byte_len: request.length,
-        qpn: qp.qpn,
+        qpn,
         solicited: status != WcStatus::Success,
         ..Wc::default()
     }

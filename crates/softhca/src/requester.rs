@@ -11,8 +11,9 @@
 use verbs::{HandleKind, LookupList};
 
 use crate::attr::{Access, QpKind, QpState};
+use crate::completion_queue::Pushed;
 use crate::core::{Core, sent};
-use crate::event::AsyncEvent;
+use crate::event::{AsyncEvent, Event};
 use crate::handle::Qp;
 use crate::link::tx::Tx;
 use crate::memory_window::Bearer;
@@ -164,7 +165,7 @@ impl Core {
             if !may_start {
                 break;
             }
-            let reported = request.signaled.then(|| sent(qp, request, WcStatus::Success));
+            let reported = request.signaled.then(|| sent(qp.qpn, request, WcStatus::Success));
             let (op, bearer, cq) = (request.op, qp.bearer(), qp.init.send_cq);
             if self.change_window(&op, bearer).is_none() {
                 self.end_request_with(handle, head, WcStatus::WindowBind);
@@ -211,7 +212,7 @@ impl Core {
             let Some(request) = qp.sends.get(qp.sends.head()) else { break };
             let Some(status) = request.outcome else { break };
             let reported = request.signaled || status != WcStatus::Success;
-            let completion = sent(qp, request, status);
+            let completion = sent(qp.qpn, request, status);
             let cq = qp.init.send_cq;
             qp.sends.retire();
             if reported {
@@ -243,6 +244,35 @@ impl Core {
         accept(qp, header.msn)?;
         self.complete_sends(handle);
         Ok(())
+    }
+
+    /// The same, where nothing else waits: neither is a request to be sent, nor another answer to come. False if
+    /// there is more to do, which is for [`Self::on_ack`].
+    #[inline]
+    pub fn retire_plainly(&mut self, handle: Qp, header: &Header, msn: u64) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let QueuePair { attr, init, sends, requester, qpn, .. } = qp;
+        let is_answered = attr.remote_qpn == header.src_qpn && attr.state == QpState::Rts;
+        let is_plain = requester.is_idle(sends.end()) && requester.outstanding == 0;
+        let is_in_order = requester.accepted == sends.head() && msn <= requester.sent;
+        if !(is_answered && is_plain && is_in_order) || msn <= requester.accepted {
+            return false;
+        }
+        let Some(cq) = self.cqs.get_mut(init.send_cq.0) else { return false };
+        while sends.head() < msn {
+            let Some(request) = sends.get(sends.head()) else { break };
+            if request.outcome.is_some() || request.signaled && !cq.has_room() {
+                break;
+            }
+            if request.signaled && cq.push(sent(*qpn, request, WcStatus::Success)) == Pushed::WakeUp {
+                self.events.push(Event::Completion(init.send_cq));
+            }
+            sends.retire();
+            requester.accepted += 1;
+        }
+        requester.retries_left = attr.retry_count;
+        requester.rnr_retries_left = attr.rnr_retry;
+        requester.accepted >= msn
     }
 
     /// The queue pair that `header` answers, if it still waits for answers.

@@ -52,6 +52,9 @@ pub const VERSION: u16 = 6;
 /// Bytes of a header.
 pub const HEADER: usize = 48;
 
+/// The same in words of 64 bits.
+pub const HEADER_WORDS: usize = HEADER / 8;
+
 /// The most payload bytes of a message in one frame.
 pub const MAX_SEGMENT: u32 = 256 * 1024;
 
@@ -235,23 +238,70 @@ impl Header {
     #[must_use]
     #[inline]
     pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.words()) {
+            *place = word.to_ne_bytes();
+        }
+        bytes
+    }
+
+    /// The header's bytes as words of memory: many small copies would take as long as all else that is done to a
+    /// short message.
+    #[must_use]
+    #[inline(always)]
+    pub fn words(&self) -> [u64; HEADER_WORDS] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let syndrome = self.syndrome.map_or(0, |syndrome| syndrome as u8);
         let kind = u32::from_le_bytes([self.opcode as u8, self.flags, syndrome, 0]);
-        // Whole words: many small copies would take as long as all else that is done to a short message.
-        let words = [
+        [
             pair(kind, self.dst_qpn),
             pair(self.src_qpn, self.length),
             self.msn,
             self.va,
             pair(self.rkey, self.imm),
             pair(self.offset, self.total),
-        ];
-        let mut bytes = [0; HEADER];
-        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *place = word.to_le_bytes();
-        }
-        bytes
+        ]
+        .map(u64::to_le)
+    }
+
+    /// The header in `words`, if it is a whole SEND's or an acknowledgement's, as most are; then [`Self::decode`] finds the same.
+    /// `None` for all others, good and bad.
+    #[must_use]
+    #[inline(always)]
+    pub fn plain(words: [u64; HEADER_WORDS]) -> Option<Self> {
+        const SEND: u8 = Opcode::Send as u8;
+        const SEND_IMM: u8 = Opcode::SendImm as u8;
+        const ACK: u8 = Opcode::Ack as u8;
+        let [first, second, msn, va, fifth, sixth] = words.map(u64::from_le);
+        let halves = |word: u64| (word as u32, (word >> 32) as u32);
+        let ((kind, dst_qpn), (src_qpn, length)) = (halves(first), halves(second));
+        let ((rkey, imm), (offset, total)) = (halves(fifth), halves(sixth));
+        let [number, flags, syndrome, reserved] = kind.to_le_bytes();
+        let (opcode, may_acknowledge) = match number {
+            SEND => (Opcode::Send, true),
+            SEND_IMM => (Opcode::SendImm, true),
+            ACK => (Opcode::Ack, false),
+            _ => return None,
+        };
+        let known = if may_acknowledge { flag::SOLICITED | flag::ACKNOWLEDGES } else { 0 };
+        let is_whole =
+            offset == 0 && length == total && length <= if may_acknowledge { MAX_SEGMENT } else { 0 };
+        let is_plain = flags & !known == 0 && syndrome == 0 && reserved == 0 && msn <= MAX_MSN && is_whole;
+        let syndrome = None;
+        is_plain.then_some(Self {
+            opcode,
+            flags,
+            syndrome,
+            dst_qpn,
+            src_qpn,
+            length,
+            msn,
+            va,
+            rkey,
+            imm,
+            offset,
+            total,
+        })
     }
 
     /// The header in `bytes`.
@@ -497,6 +547,48 @@ mod tests {
             ..Header::new(Opcode::WriteImm)
         };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    /// Words of a header that is plain but for one byte.
+    fn words_with(at: usize, byte: u8, header: &Header) -> ([u64; HEADER_WORDS], [u8; HEADER]) {
+        let mut bytes = header.encode();
+        bytes[at] = byte;
+        let (words, _) = bytes.as_chunks();
+        (std::array::from_fn(|word| u64::from_ne_bytes(words[word])), bytes)
+    }
+
+    #[test]
+    fn what_is_plain_is_what_it_is_in_all_detail() {
+        let send = Header {
+            dst_qpn: 1,
+            src_qpn: 2,
+            length: 3,
+            total: 3,
+            msn: 4,
+            va: 5,
+            imm: 6,
+            ..Header::new(Opcode::Send)
+        };
+        let solicited = Header { flags: flag::SOLICITED | flag::ACKNOWLEDGES, ..send };
+        let plain = [
+            send,
+            solicited,
+            Header { opcode: Opcode::SendImm, ..send },
+            Header { length: 0, total: 0, ..send },
+            Header { length: 0, total: 0, opcode: Opcode::Ack, ..send },
+        ];
+        for header in plain {
+            assert_eq!(Header::plain(header.words()), Some(header));
+            for (at, byte) in (0..HEADER).flat_map(|at| (0..=u8::MAX).map(move |byte| (at, byte))) {
+                let (words, bytes) = words_with(at, byte, &header);
+                if let Some(found) = Header::plain(words) {
+                    assert_eq!(Header::decode(&bytes), Ok(found));
+                }
+            }
+        }
+        for other in [Header { total: 4, ..send }, Header { opcode: Opcode::SendInvalidate, ..send }] {
+            assert_eq!(Header::plain(other.words()), None);
+        }
     }
 
     #[test]

@@ -112,10 +112,15 @@ impl Device {
     }
 
     /// A receive was posted: datagrams may have waited for it.
+    #[inline]
     pub(super) fn deliver_waiting(&mut self) {
-        if !std::mem::take(&mut self.core.datagrams_wait) {
-            return;
+        if std::mem::take(&mut self.core.datagrams_wait) {
+            self.deliver_all();
         }
+    }
+
+    #[cold]
+    fn deliver_all(&mut self) {
         for turn in 0..self.links.live.len() {
             self.deliver_from(self.links.live[turn]);
         }

@@ -317,7 +317,17 @@ impl Device {
         worked || sent
     }
 
-    /// What a poll of an empty completion queue does: cheap where nothing has arrived.
+    /// True if a poll would find nothing on any link, nor anything that it should send.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        let is_quiet = |at: &usize| {
+            let link = &self.links.links[*at];
+            link.is_quiet() && !link.has_output() && link.sharing.asked.is_empty()
+        };
+        !self.links.lingers && !self.is_unsettled() && self.links.live.iter().all(is_quiet)
+    }
+
+    /// What a poll of an empty completion queue does where something has arrived.
     ///
     /// Acknowledgements wait while messages come in, to ride on what the application sends next;
     /// a poll that finds the link quiet sends them.
@@ -355,7 +365,21 @@ impl Device {
     /// Copies what links still have to send of queue pairs that have failed, before the application
     /// can learn of it and take its memory back; forgets windows that were found closed; and sends datagrams for which
     /// there is room again.
+    #[inline]
     pub(super) fn settle(&mut self) {
+        if self.is_unsettled() {
+            self.settle_all();
+        }
+    }
+
+    #[inline]
+    fn is_unsettled(&self) -> bool {
+        let Core { news, failed, stale, unblocked, .. } = &self.core;
+        !(news.is_empty() && failed.is_empty() && stale.is_empty() && unblocked.is_empty())
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
         self.tell_news();
         while let Some(qp) = self.core.failed.pop() {
             self.links.copy_out(qp, u64::MAX);

@@ -147,7 +147,7 @@ impl Device {
     ///
     /// # Errors
     /// `INVALID` when the queue has overrun and what it still held is taken.
-    #[inline]
+    #[inline(always)]
     pub fn poll_cq(&mut self, cq: Cq, room: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;
         let taken = queue.take(room, &mut take);
@@ -157,6 +157,9 @@ impl Device {
         }
         if queue.is_broken() {
             return Err(Errno::INVALID);
+        }
+        if self.is_quiet() {
+            return Ok(0);
         }
         self.poll_links();
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;

@@ -308,6 +308,7 @@ impl Device {
     ///
     /// # Errors
     /// `NO_MEMORY` when the queue is full; `INVALID` in RESET, with a shared queue, or for too many elements.
+    #[inline]
     pub fn post_recv(&mut self, qp: Qp, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
         let entry = self.core.qps.get_mut(qp.0).ok_or(Errno::INVALID)?;
         require(entry.attr.state != QpState::Reset && entry.init.srq.is_none())?;

@@ -11,6 +11,8 @@
 //!
 //! Whatever is not so plain declines before anything has changed, and goes the long way, from the same place in the ring.
 
+use std::array;
+
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, received};
 use crate::handle::Qp;
@@ -21,6 +23,7 @@ use crate::memory;
 use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::requester::addressed;
+use crate::stream::Carrier;
 use crate::wire::{HEADER, Header, Opcode, flag};
 use crate::work::{Payload, PlainSend, Sge, WcStatus};
 
@@ -32,7 +35,7 @@ impl Link {
     #[inline]
     pub unsafe fn send_express(&mut self, core: &mut Core, handle: Qp, send: &PlainSend<'_>) -> bool {
         let is_free = self.state == State::Up && !self.blocked && self.tx.is_empty() && self.out.lets_pass();
-        let ring = self.stream.as_mut().filter(|_| is_free).and_then(|stream| stream.shared_memory());
+        let ring = self.stream.as_mut().filter(|_| is_free).and_then(Carrier::rings);
         let Some(ring) = ring else { return false };
         let Some(qp) = core.qps.get_mut(handle.0) else { return false };
         let Some(Source { length, only }) = source(qp, send, &core.regions) else { return false };
@@ -58,7 +61,7 @@ impl Link {
         qp.requester.finish_message();
         // SAFETY: so many bytes have just been reserved, and the ring is no application's memory; `source` has found the pieces.
         unsafe {
-            to.cast::<[u8; HEADER]>().write(header.encode());
+            store_header(to, &header);
             match only {
                 Some(from) => memory::fetch(to.add(HEADER), from, length as usize),
                 None => gather(qp, send.payload, &core.regions, to.add(HEADER)),
@@ -77,7 +80,7 @@ impl Link {
             && tx.is_empty()
             && out.only_acknowledges()
             && !datagrams.has_next();
-        let ring = stream.as_mut().filter(|_| is_alone).and_then(|stream| stream.shared_memory());
+        let ring = stream.as_mut().filter(|_| is_alone).and_then(Carrier::rings);
         let Some(ring) = ring else { return };
         let before = *budget;
         while let Ok(Some(to)) = ring.reserve(HEADER)
@@ -85,7 +88,7 @@ impl Link {
         {
             let Some(ack) = core.acknowledgement(handle, &out.lookup) else { continue };
             // SAFETY: so many bytes have just been reserved.
-            unsafe { to.cast::<[u8; HEADER]>().write(ack.encode()) };
+            unsafe { store_header(to, &ack) };
             ring.commit(HEADER);
             *budget = budget.saturating_sub(HEADER);
         }
@@ -103,7 +106,7 @@ impl Link {
     ) -> Result<bool, LinkLoss> {
         let Self { stream, rx, out, tx, peer, state, .. } = self;
         let stream = stream.as_mut().filter(|_| *state == State::Up && rx.is_empty());
-        let Some(ring) = stream.and_then(|stream| stream.shared_memory()) else { return Ok(false) };
+        let Some(ring) = stream.and_then(Carrier::rings) else { return Ok(false) };
         let mut taken = 0;
         let is_drained = loop {
             if taken >= *budget || out.is_overfull() {
@@ -114,26 +117,31 @@ impl Link {
                 break false;
             }
             // SAFETY: so many bytes are in the ring. They are copied once, and the copy is what counts.
-            let header = Header::decode(&unsafe { bytes.cast::<[u8; HEADER]>().read() })?;
+            let words = array::from_fn(|at| unsafe { bytes.cast::<u64>().add(at).read_unaligned() });
+            let Some(header) = Header::plain(words) else { break false };
             let size = HEADER + header.length as usize;
-            let is_plain = matches!(header.opcode, Opcode::Send | Opcode::SendImm | Opcode::Ack);
-            if !is_plain || size > left {
+            if size > left {
                 break false;
             }
-            let handle = core.qp_names.by_real(header.dst_qpn).map(Qp);
-            let handle = handle.filter(|qp| core.qps.get(qp.0).is_some_and(|qp| qp.peer == Some(*peer)));
-            let Some(handle) = handle else { break false };
+            let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { break false };
+            if core.qps.get(handle.0).is_none_or(|qp| qp.peer != Some(*peer)) {
+                break false;
+            }
             let acknowledged = match header.opcode {
                 Opcode::Ack => Some(header.msn),
                 _ => (header.flags & flag::ACKNOWLEDGES != 0).then_some(header.va),
             };
             if let Some(msn) = acknowledged {
-                tx.copy_out(handle, msn);
-                core.on_ack(handle, &Header { opcode: Opcode::Ack, msn, ..header })?;
-                if core.has_more_requests(handle)
-                    && let Some(qp) = core.qps.get_mut(handle.0)
-                {
-                    out.schedule(qp, handle);
+                if !tx.is_empty() {
+                    tx.copy_out(handle, msn);
+                }
+                if !core.retire_plainly(handle, &header, msn) {
+                    core.on_ack(handle, &Header { opcode: Opcode::Ack, msn, ..header })?;
+                    if core.has_more_requests(handle)
+                        && let Some(qp) = core.qps.get_mut(handle.0)
+                    {
+                        out.schedule(qp, handle);
+                    }
                 }
             }
             // SAFETY: the ring holds the header and as many bytes behind it as it says.
@@ -151,6 +159,18 @@ impl Link {
             *budget = budget.saturating_sub(taken);
         }
         Ok(is_drained)
+    }
+}
+
+/// Stores `header` at `to`, word by word: collected first, it would be loaded in wider pieces than it was stored in.
+///
+/// # Safety
+/// `HEADER` bytes have been reserved there.
+#[inline(always)]
+unsafe fn store_header(to: *mut u8, header: &Header) {
+    for (at, word) in header.words().into_iter().enumerate() {
+        // SAFETY: the caller's promise; a chunk's bytes are aligned for words.
+        unsafe { to.cast::<u64>().add(at).write(word) };
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire::{self, Header, Hello, MAX_TRANSLATIONS, Opcode};
 impl Link {
     /// Begins to talk over `stream`.
     pub fn open(&mut self, core: &Core, stream: Box<dyn Stream>, own: &Hello) {
-        self.stream = Some(stream);
+        self.stream = Some(stream.into());
         self.state = State::Greeting { heard: false };
         self.unreachable_since = None;
         let hello = own.encode();

@@ -36,7 +36,7 @@ use crate::handle::Qp;
 use crate::memory;
 use crate::responder::Verdict;
 use crate::share::window::Mapped;
-use crate::stream::{Interest, Stream};
+use crate::stream::{Carrier, Interest};
 use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
 
@@ -107,7 +107,7 @@ pub(crate) struct Link {
     /// Which process by that name it is.
     life: Option<u64>,
     pub state: State,
-    pub stream: Option<Box<dyn Stream>>,
+    pub stream: Option<Carrier>,
     /// Queue pairs that are connected to the peer.
     pub qps: Vec<Qp>,
     pub out: Outbox,
@@ -166,7 +166,7 @@ impl Link {
     /// True if surely nothing has arrived.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.stream.as_ref().is_none_or(|stream| stream.is_quiet())
+        self.stream.as_ref().is_none_or(Carrier::is_quiet)
     }
 
     /// True if several messages had better leave together.

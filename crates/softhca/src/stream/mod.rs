@@ -2,13 +2,15 @@
 //!
 //! * `tcp`: a connected socket, between hosts.
 //! * `shm`: a ring in shared memory for each direction, on one host or within one process.
-//! * `ring`: such a ring. * `gate`: who may touch whose memory, on one host.
+//! * `ring`: such a ring. * `gate`: who may touch whose memory, on one host. * `carrier`: a stream as its link holds it.
 
+mod carrier;
 mod gate;
 mod ring;
 mod shm;
 mod tcp;
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
@@ -18,6 +20,7 @@ pub use gate::Gate;
 pub use shm::{Shm, create_shm_pair, shm_stream};
 pub use tcp::tcp_stream;
 
+pub(crate) use carrier::Carrier;
 pub(crate) use shm::loopback;
 
 /// A descriptor to sleep on.
@@ -44,7 +47,7 @@ pub struct Interest {
 ///
 /// # Safety
 /// An implementation touches only the memory that the vectors name, and keeps no pointer to it.
-pub unsafe trait Stream: Send {
+pub unsafe trait Stream: Any + Send {
     /// Sends a prefix of `from`, and says how many bytes.
     ///
     /// # Errors
@@ -95,11 +98,6 @@ pub unsafe trait Stream: Send {
 
     /// Takes in all that woke us, whether anything is there to read or not.
     fn drain_wakes(&mut self) {}
-
-    /// The rings that this stream consists of, if it does.
-    fn shared_memory(&mut self) -> Option<&mut Shm> {
-        None
-    }
 
     /// The peer as one with whom memory can be shared, if it is on this host.
     fn neighbour(&self) -> Option<&dyn Neighbour> {

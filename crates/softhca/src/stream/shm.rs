@@ -296,10 +296,6 @@ unsafe impl Stream for Shm {
         (!interest.reads || self.reader.sleep()) && (!interest.writes || self.writer.wait())
     }
 
-    fn shared_memory(&mut self) -> Option<&mut Shm> {
-        Some(self)
-    }
-
     fn neighbour(&self) -> Option<&dyn Neighbour> {
         self.shares.then_some(self)
     }
