@@ -65,7 +65,7 @@ impl Cq {
         take: impl FnMut(&Wc),
     ) -> Result<(usize, bool), Errno> {
         let found = state.device.poll_cq(self.handle, room, take);
-        self.process.count_poll();
+        self.process.count_polls(1);
         self.process.attend(state);
         let found = found?;
         if found == 0 {

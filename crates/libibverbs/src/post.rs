@@ -103,8 +103,10 @@ unsafe fn piece(wr: &ibv_send_wr) -> &[Sge] {
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
 #[inline(always)]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
-    if queued {
-        state.device.defer_doorbell(qp.handle);
+    /// What a post that looks at the link as well, and takes so much longer than a poll, counts for.
+    const POLLS: u32 = 4;
+    if queued && state.device.defer_doorbell(qp.handle) {
+        qp.process.count_polls(POLLS);
     }
     if queued || state.device.has_news() {
         qp.process.attend(state);

@@ -226,10 +226,10 @@ impl Process {
         }
     }
 
-    /// One more. The lock is held, so that no poll is lost.
+    /// So many more. The lock is held, so that none is lost.
     #[inline]
-    pub(crate) fn count_poll(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    pub(crate) fn count_polls(&self, count: u32) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     /// Whether the program waits for the lock.

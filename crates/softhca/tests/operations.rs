@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use softhca::*;
 use support::*;
 use verbs::Policy;
@@ -94,6 +96,35 @@ fn short_requests_leave_together() {
     // The answers to those before it send the last one.
     net.settle();
     assert_eq!(a.poll_sends(net).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn who_posts_much_takes_in_what_has_arrived() {
+    let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 12);
+    let plan = Plan { memory: 100_000, ..Plan::default() };
+    let (a, b) = pair(net, 0, 1, &plan);
+    let write = |net: &mut Net, length| {
+        let piece = [a.sge(0, length)];
+        let op = SendOp::Write { va: b.va(0), rkey: b.key };
+        let (fence, solicited, srq_number, payload) = (false, false, 0, Payload::Sges(&piece));
+        let wr = SendWr { wr_id: 1, op, signaled: true, fence, solicited, srq_number, payload };
+        // SAFETY: nothing is inline.
+        unsafe { net.device(0).post_send(a.qp, &wr) }.unwrap();
+        net.device(0).flush_doorbell(a.qp)
+    };
+    assert!(!write(net, 8), "a short one is sent, and that is all");
+    net.settle();
+    assert_eq!(a.poll_sends(net).len(), 1);
+
+    assert!(write(net, 50_000));
+    net.device(0).arm_cq(a.send_cq, false).unwrap();
+    for _ in 0..100 {
+        net.device(1).progress(Duration::ZERO);
+    }
+    assert!(write(net, 50_000));
+    let mut events = Vec::new();
+    net.device(0).take_events(&mut events);
+    assert_eq!(events, [Event::Completion(a.send_cq)], "the first one's acknowledgement was taken in");
 }
 
 #[test]

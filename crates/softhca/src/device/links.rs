@@ -150,27 +150,31 @@ impl Links {
 }
 
 impl Device {
-    /// Transmits what was posted on `qp`: call it once after a list of posts.
+    /// Transmits what was posted on `qp`: call it once after a list of posts. True if that was as good as a poll: what had
+    /// arrived was taken in.
     #[inline]
-    pub fn flush_doorbell(&mut self, qp: Qp) {
+    pub fn flush_doorbell(&mut self, qp: Qp) -> bool {
         if self.suspended {
-            return;
+            return false;
         }
-        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else { return };
+        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else {
+            return false;
+        };
         if entry.sends.is_local_next() && self.core.run_local(qp) {
             self.settle();
         }
-        self.transmit_of(qp);
+        self.transmit_of(qp)
     }
 
-    /// The same without haste: while the peer has still to answer for what went before, short requests wait for that answer or the
+    /// The same, returned as there, without haste: while the peer has still to answer for what went before, short requests wait for that answer or the
     /// application's next poll, whichever comes first, so that those posted by then leave in one write.
     #[inline]
-    pub fn defer_doorbell(&mut self, qp: Qp) {
+    pub fn defer_doorbell(&mut self, qp: Qp) -> bool {
         match self.lingering_place(qp) {
             Some(at) => {
                 self.links.links[at].schedule(&mut self.core, qp);
                 self.links.lingers = true;
+                false
             }
             None => self.flush_doorbell(qp),
         }
@@ -203,24 +207,31 @@ impl Device {
         self.settle();
     }
 
-    fn transmit_of(&mut self, qp: Qp) {
-        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else { return };
-        if entry.init.kind == QpKind::Ud {
-            return self.send_datagrams(qp);
-        }
-        if entry.peer.is_none() {
+    /// Returns whether it has taken in what had arrived as well.
+    fn transmit_of(&mut self, qp: Qp) -> bool {
+        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else {
+            return false;
+        };
+        let (is_long, head) = (entry.has_long_request(), entry.sends.head());
+        match (entry.peer, entry.link) {
+            _ if entry.init.kind == QpKind::Ud => self.send_datagrams(qp),
             // No process can have that QPN: it is as if nobody answered.
-            let head = entry.sends.head();
-            return self.core.on_not_ready(qp, head);
+            (None, _) => self.core.on_not_ready(qp, head),
+            (_, None) => self.core.give_up(qp),
+            (_, Some(at)) if self.links.links[at].state != State::Up => self.need_link(at),
+            (_, Some(at)) => {
+                self.links.links[at].schedule(&mut self.core, qp);
+                self.transmit(at);
+                self.settle();
+                if is_long && self.links.links[at].gathers() {
+                    // A program that posts much before it polls need not be helped by the thread, which would wake for each
+                    // acknowledgement, and want the lock.
+                    self.poll_links();
+                    return true;
+                }
+            }
         }
-        let Some(at) = entry.link else { return self.core.give_up(qp) };
-        if self.links.links[at].state == State::Up {
-            self.links.links[at].schedule(&mut self.core, qp);
-            self.transmit(at);
-            self.settle();
-        } else {
-            self.need_link(at);
-        }
+        false
     }
 
     /// Lets `qp` execute nothing any more, and says so to its peer at once: the application may end the process next.
