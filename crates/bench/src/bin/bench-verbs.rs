@@ -57,11 +57,12 @@ fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, ru
             theirs.push(bench.peer(*peer, comparison, path, size)?);
         }
     }
-    let queue_pairs = match (comparison.quantity, comparison.queue_pairs) {
-        (Quantity::Rate, count) => format!(", {count} QP"),
+    let how = match (comparison.quantity, comparison.queue_pairs, comparison.list) {
+        (Quantity::Rate, count, 1) => format!(", {count} QP"),
+        (Quantity::Rate, count, list) => format!(", {count} QP, lists of {list}"),
         _ => String::new(),
     };
-    let name = format!("{}, {}, {size} B{queue_pairs}", comparison.ours, path.name());
+    let name = format!("{}, {}, {size} B{how}", comparison.ours, path.name());
     let row = |(peer, theirs): &(Peer, Vec<f64>)| {
         let peer = peer.name(comparison, path);
         Row::compared(name.clone(), &ours, (&peer, theirs), comparison.quantity.unit())
