@@ -130,6 +130,15 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     lab.eventually("the command runs", || Ok(runs()))?;
     desk.client.kill()?;
     lab.eventually("the command of a client that was killed has ended", || Ok(!runs()))?;
+
+    // The job control of this one holds the terminal by the name `/dev/tty`.
+    let mut desk = Desk::start(&lab, "job", &["dash"])?;
+    desk.expect("prompt> ")?;
+    let planned = || lab.transhume(&["move", "job", "h1", "--dry-run"]);
+    let plan = planned()?;
+    ensure!(!plan.status.success() && format!("{plan:?}").contains("/dev/tty open"), "{plan:?}");
+    desk.press("exit\n")?;
+    lab.eventually("nothing is in the way any more", || Ok(planned()?.status.success()))?;
     let refused = lab.transhume(&["exec", "--tty", "job", "--", "bash"])?;
     ensure!(
         refused.status.code() == Some(2) && refused.errors.contains("the standard input is no terminal"),

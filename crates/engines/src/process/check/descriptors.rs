@@ -34,8 +34,10 @@ const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
 const TERMINALS: [u32; 4] = [4, 5, 88, PSEUDO_TERMINALS];
 const PSEUDO_TERMINALS: u32 = 136;
-/// `/dev/tty`, which is the one that controls the process, and `/dev/ptmx`, by which they are made.
-const STANDING_FOR_THEM: [libc::dev_t; 2] = [libc::makedev(5, 0), libc::makedev(5, 2)];
+/// `/dev/ptmx`, by which they are made.
+const MAKER: libc::dev_t = libc::makedev(5, 2);
+/// `/dev/tty`, which is the terminal that controls the process.
+const CONTROLLING: libc::dev_t = libc::makedev(5, 0);
 
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
@@ -178,10 +180,16 @@ impl Findings<'_> {
             return self.named_file(pid, number, path, via);
         }
         // Each instance has pseudo-terminals of its own, which travel with both ends.
-        if major == PSEUDO_TERMINALS || STANDING_FOR_THEM.contains(&device) {
+        if major == PSEUDO_TERMINALS || device == MAKER {
             return;
         }
-        let (what, remedy) = if TERMINALS.contains(&major) {
+        let (what, remedy) = if device == CONTROLLING {
+            // CRIU wants the process to hold the other end of the terminal too.
+            (
+                "its terminal by the name",
+                "end it before the move; as a shell use `bash`, which has no such name open",
+            )
+        } else if TERMINALS.contains(&major) {
             ("the terminal", "start it with its input and output elsewhere")
         } else {
             ("the device", "let it close the device before the move")
