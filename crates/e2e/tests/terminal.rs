@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::mem;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use api::Outcome;
 use e2e::testlab::TestLab;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -41,7 +43,8 @@ impl Desk {
         client.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("TERM", "vt220");
         client.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(Stdio::inherit());
         let client = client.spawn()?;
-        let (sender, pieces) = channel();
+        // What is not expected is not read, or little of it.
+        let (sender, pieces) = sync_channel(1);
         let mut reader = keys.try_clone()?;
         thread::spawn(move || {
             let mut piece = [0; 4096];
@@ -71,6 +74,23 @@ impl Desk {
                 Err(_) => bail!("no {text:?} in {:?}", self.text),
             }
         }
+    }
+
+    /// Reads the numbers from `next` on, each on a line of its own, until it is told to `stop`; the next one.
+    fn count(&mut self, mut next: u64, stop: impl Fn(u64) -> bool) -> Result<u64> {
+        let mut rest = mem::take(&mut self.text);
+        while !stop(next) {
+            let piece = self.pieces.recv_timeout(LIMIT).with_context(|| format!("no {next}"))?;
+            rest += std::str::from_utf8(&piece)?;
+            let (lines, unfinished) = rest.rsplit_once('\n').unwrap_or(("", &rest));
+            for line in lines.split_terminator('\n') {
+                ensure!(line == format!("{next}\r"), "{line:?} instead of {next}");
+                next += 1;
+            }
+            rest = unfinished.to_owned();
+        }
+        self.text = rest;
+        Ok(next)
     }
 
     /// Whether keys have a meaning here.
@@ -145,4 +165,30 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
         "{refused:?}"
     );
     Ok(())
+}
+
+#[test]
+fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
+    let mut desk = Desk::start(&lab, "job", &["seq", "1000000000"])?;
+    let moved = |host| -> Result<()> {
+        ensure!(lab.move_to("job", host)?.outcome == Outcome::Moved);
+        Ok(())
+    };
+    // All is full on the way to a client that does not read.
+    desk.expect("1\r\n")?;
+    thread::sleep(Duration::from_secs(1));
+    moved("h2")?;
+    moved("h1")?;
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // More than was on its way before.
+        let reader = scope.spawn(|| desk.count(2, |next| next > 300_000 && enough.load(Ordering::Relaxed)));
+        let moved = ["h2", "h1", "h2"].into_iter().try_for_each(moved);
+        enough.store(true, Ordering::Relaxed);
+        reader.join().map_err(|_| anyhow!("the reader has panicked"))??;
+        moved
+    })
 }

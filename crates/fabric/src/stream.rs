@@ -29,7 +29,7 @@ impl Sending {
         WINDOW.saturating_sub(self.kept.len())
     }
 
-    /// The stream goes on with `bytes`, for which there is room.
+    /// The stream goes on with `bytes`. What there is no room for is kept too, and waits.
     pub fn push(&mut self, bytes: &[u8]) {
         self.kept.extend(bytes);
     }
@@ -48,10 +48,11 @@ impl Sending {
 
     /// What is to be sent next, at most `most` bytes, and its offset.
     pub fn next(&mut self, most: usize) -> Option<(u64, Vec<u8>)> {
-        if self.is_sent() {
+        let (offset, skip) = (self.sent, (self.sent - self.taken) as usize);
+        let most = most.min(WINDOW.saturating_sub(skip));
+        if most == 0 || self.is_sent() {
             return None;
         }
-        let (offset, skip) = (self.sent, (self.sent - self.taken) as usize);
         let piece: Vec<u8> = self.kept.range(skip..).take(most).copied().collect();
         self.sent += piece.len() as u64;
         Some((offset, piece))
@@ -194,6 +195,19 @@ mod tests {
         assert_eq!(receiving.accept(WINDOW as u64, b"more"), b"");
         receiving.take(2);
         assert_eq!(receiving.accept(WINDOW as u64, b"more"), b"mo");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_waits() {
+        let mut sending = Sending::default();
+        sending.push(&[1; WINDOW - 1]);
+        sending.push(b"abc");
+        assert_eq!((sending.room(), sending.length()), (0, WINDOW as u64 + 2));
+        assert_eq!(sending.next(2 * WINDOW).map(|(_, piece)| piece.len()), Some(WINDOW));
+        assert_eq!(sending.next(9), None);
+        sending.confirm(1);
+        assert_eq!(sending.next(9), Some((WINDOW as u64, b"b".to_vec())));
+        assert_eq!((sending.next(9), sending.is_sent()), (None, false));
     }
 
     #[test]

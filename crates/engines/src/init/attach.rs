@@ -75,8 +75,9 @@ impl Attachment {
     }
 
     /// Connects if there is no connection, hears the node, and sends what waits. `true` if the
-    /// node has just answered the greeting of a new connection.
-    pub fn step(&mut self) -> bool {
+    /// node has just answered the greeting of a new connection. `hold` is called before the node is told that init has let go,
+    /// after which all may be stopped at any time.
+    pub fn step(&mut self, mut hold: impl FnMut()) -> bool {
         if let State::Detached { attempts } = self.state {
             self.state = match self.greet() {
                 Ok(socket) => State::Greeting(socket),
@@ -85,7 +86,7 @@ impl Attachment {
         }
         let mut welcomed = false;
         while let Some(message) = self.receive() {
-            welcomed |= self.hear(message);
+            welcomed |= self.hear(message, &mut hold);
         }
         self.flush();
         welcomed
@@ -119,11 +120,13 @@ impl Attachment {
         None
     }
 
-    fn hear(&mut self, message: ToProcess) -> bool {
+    fn hear(&mut self, message: ToProcess, hold: impl FnOnce()) -> bool {
         match message {
             ToProcess::Welcome { process, .. } => self.welcome(process),
             ToProcess::Suspend => {
-                self.suspend(Instant::now());
+                let since = Instant::now();
+                hold();
+                self.suspend(since);
                 false
             }
             ToProcess::Farewell => {

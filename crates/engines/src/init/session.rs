@@ -53,6 +53,8 @@ pub struct Session {
     end_told: bool,
     /// When it is killed that nobody is interested in.
     left: Option<Instant>,
+    /// Its terminal holds still for a move.
+    is_held: bool,
 }
 
 impl Session {
@@ -153,6 +155,37 @@ impl Session {
         }
     }
 
+    /// Its terminal, if it has one, holds still, and nothing is left on the way from it: CRIU would write that to the terminal once
+    /// more, which changes it, and wait for ever if there were no room.
+    pub fn hold(&mut self) {
+        if let Some(master) = self.stdout.as_ref().filter(|_| self.left.is_none())
+            && terminal::stop(master).is_ok()
+        {
+            self.is_held = true;
+            self.drain();
+        }
+    }
+
+    /// Reads what is there, also what there is no room for.
+    fn drain(&mut self) {
+        /// More than a terminal has on its way.
+        const MOST: usize = 64 * 1024;
+        let end = self.output[Stdout as usize].length() + MOST as u64;
+        while let Some(bytes) = pipe::read(&mut self.stdout, MAX_PIECE) {
+            self.output[Stdout as usize].push(&bytes);
+            if self.output[Stdout as usize].length() >= end {
+                return;
+            }
+        }
+    }
+
+    /// Its terminal goes on: here, if it did not move. At the destination it was never stopped.
+    pub fn go_on(&mut self) {
+        if std::mem::take(&mut self.is_held) {
+            let _closed = self.stdout.as_ref().map(terminal::go_on);
+        }
+    }
+
     /// A process of the instance has ended, and was reaped.
     pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
         if self.pid == Some(pid) {
@@ -186,9 +219,13 @@ impl Session {
             self.stdout.as_ref().filter(|_| self.has_room(Stdout)).map(AsRawFd::as_raw_fd),
             self.stderr.as_ref().filter(|_| self.has_room(Stderr)).map(AsRawFd::as_raw_fd),
         ];
-        let stdin = self.stdin.as_ref().filter(|_| !self.unread.is_empty()).map(AsRawFd::as_raw_fd);
+        let stdin = self.stdin.as_ref().filter(|_| self.gives_input()).map(AsRawFd::as_raw_fd);
         let outputs = [stdout, stderr].into_iter().flatten().map(|fd| (fd, libc::POLLIN));
         outputs.chain(stdin.map(|fd| (fd, libc::POLLOUT)))
+    }
+
+    fn gives_input(&self) -> bool {
+        !self.unread.is_empty() && !self.is_held
     }
 
     fn has_room(&self, stream: OutputStream) -> bool {
@@ -206,7 +243,7 @@ impl Session {
     }
 
     fn give_input(&mut self) {
-        if !self.unread.is_empty() {
+        if self.gives_input() {
             let done = pipe::write(&mut self.stdin, &mut self.unread);
             self.input.take(done);
         }
@@ -348,6 +385,39 @@ mod tests {
         type_in(&mut session, "\u{1c}");
         read(&mut session, "no more than this");
         assert!(matches!(session.end, Some(End::Exited(131 | 0 | 1))), "{:?}", session.end);
+    }
+
+    #[test]
+    fn a_terminal_that_is_held_has_nothing_on_its_way() {
+        let mut session = at_terminal("exec seq 1000000000");
+        let end = Instant::now() + LIMIT;
+        while session.output[0].room() > 0 {
+            assert!(Instant::now() < end);
+            session.carry(|_| true);
+            sleep(Duration::from_millis(1));
+        }
+        session.hold();
+        let held = session.output[0].length();
+        sleep(Duration::from_millis(50));
+        session.drain();
+        assert_eq!(session.output[0].length(), held);
+        session.go_on();
+        let mut text = Vec::new();
+        while text.len() < 2 * held as usize {
+            assert!(Instant::now() < end);
+            session.carry(|_| true);
+            if let Some((offset, bytes)) = session.output[0].next(MAX_PIECE) {
+                session.output[0].confirm(offset + bytes.len() as u64);
+                text.extend(bytes);
+            }
+        }
+        session.hear(ToSession::Leave);
+        let expected: String = (1..=text.len() / 3).map(|number| format!("{number}\r\n")).collect();
+        assert!(expected.as_bytes().starts_with(&text));
+        while !session.is_over() {
+            reap(&mut session);
+            sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

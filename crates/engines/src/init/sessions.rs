@@ -69,7 +69,9 @@ impl Sessions {
 
     /// Hears the node, carries what the pipes that are `ready` bring or take, and tells the node.
     pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
-        if self.node.step() {
+        let Self { node, open, .. } = self;
+        if node.step(|| open.values_mut().for_each(Session::hold)) {
+            self.open.values_mut().for_each(Session::go_on);
             self.say_again();
         }
         for message in self.node.take_heard() {

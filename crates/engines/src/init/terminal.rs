@@ -14,11 +14,7 @@ pub fn open(size: WindowSize, user: u32) -> io::Result<(File, OwnedFd)> {
     let unlocked: libc::c_int = 0;
     // SAFETY: the kernel reads a number from `unlocked`.
     check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) })?;
-    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: no memory is passed.
-    let slave = check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
-    // SAFETY: the kernel has just made it for us.
-    let slave = unsafe { OwnedFd::from_raw_fd(slave) };
+    let slave = other_end(&master)?;
     fchown(&slave, Some(user), None)?;
     resize(&master, size)?;
     Ok((master, slave))
@@ -29,6 +25,39 @@ pub fn resize(master: &File, size: WindowSize) -> io::Result<()> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: `size` is live, and what the kernel reads for this request.
     check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
+}
+
+/// Stops what is written to the terminal: who writes waits. When it returns, all that was written can be read from `master`.
+pub fn stop(master: &File) -> io::Result<()> {
+    let slave = other_end(master)?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TCXONC, libc::TCOOFF) })?;
+    await_writers(&slave)
+}
+
+/// Who has begun to write before the terminal was stopped may still do so. The kernel sets what a terminal is like only
+/// when nobody does; here that is what it was, and means nothing to a pseudo-terminal.
+fn await_writers(slave: &OwnedFd) -> io::Result<()> {
+    let mut local: libc::c_int = 0;
+    // SAFETY: the kernel writes a number into `local`.
+    check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCGSOFTCAR, &raw mut local) })?;
+    // SAFETY: the kernel reads a number from `local`.
+    check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSSOFTCAR, &raw const local) }).map(drop)
+}
+
+/// Lets a terminal that was stopped go on.
+pub fn go_on(master: &File) -> io::Result<()> {
+    let slave = other_end(master)?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TCXONC, libc::TCOON) }).map(drop)
+}
+
+fn other_end(master: &File) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: no memory is passed.
+    let slave = check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(slave) })
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
