@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use api::Outcome;
 use e2e::testlab::TestLab;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -150,6 +151,20 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     lab.eventually("the command runs", || Ok(runs()))?;
     desk.client.kill()?;
     lab.eventually("the command of a client that was killed has ended", || Ok(!runs()))?;
+
+    // Signals to the client end it, and so the command; before there is one, keys of its terminal do as well.
+    let mut desk = Desk::start(&lab, "job", &["sh", "-c", "trap '' TERM; echo there; exec sleep 4331"])?;
+    desk.expect("there")?;
+    kill_process(Pid::from_child(&desk.client), Signal::TERM)?;
+    ensure!(desk.client.wait()?.code() == Some(143) && desk.is_cooked()?, "the terminal is given back");
+    lab.eventually("the command of a client that was ended has ended", || Ok(!runs()))?;
+    lab.transhume(&["lab", "kill", "h2"])?.success()?;
+    let mut desk = Desk::start(&lab, "job", &["sh"])?;
+    thread::sleep(Duration::from_millis(300));
+    ensure!(desk.client.try_wait()?.is_none() && desk.is_cooked()?, "there is no command yet");
+    desk.press("\x03")?;
+    ensure!(desk.client.wait()?.code() == Some(130) && desk.is_cooked()?);
+    lab.transhume(&["lab", "start", "h2"])?.success()?;
 
     // The job control of this one holds the terminal by the name `/dev/tty`.
     let mut desk = Desk::start(&lab, "job", &["dash"])?;

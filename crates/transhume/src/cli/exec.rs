@@ -15,7 +15,7 @@ use super::target::{Target, unexpected};
 use super::wait::exit_code;
 use super::words;
 use crate::failure::{Failure, Result};
-use crate::terminal::{self, Raw};
+use crate::terminal::{self, Lent};
 use crate::{WRONG_USAGE, interrupt};
 
 /// What this command ends with if the failure is not the other command's, as `ssh` has it.
@@ -31,7 +31,8 @@ const PIECE: usize = 16 * 1024;
 /// byte, and its exit code is that of this command: 127 if it was not found, 126 if it cannot be run, and 255 if something
 /// else has failed, as when the instance ends, or the coordinator goes away.
 /// Without `--stdin` it has no standard input (`/dev/null`). Ctrl-C, SIGTERM, SIGQUIT and a terminal that is closed are passed on
-/// to it. With `--tty` the command has a terminal, which moves with it: there keys such as Ctrl-C have their meaning, not here.
+/// to it. With `--tty` the command has a terminal, which moves with it: once it has started, keys such as Ctrl-C have their meaning
+/// there, not here, and SIGTERM and a terminal that is closed end this command.
 /// When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
 /// it leaves in the background runs on, without its output.
 /// There may be 64 at a time in an instance. It waits for an instance that is being moved, for up to two minutes.
@@ -76,14 +77,27 @@ impl Arguments {
             target.send(&Request::Exec(self.request(window))).map_err(|failure| failure.with_code(FAILED))?;
         let room = Arc::new(Room::default());
         let speaker = Arc::new(Mutex::new(events.speaker()?));
-        let told = speaker.clone();
-        interrupt::on_each(move |signal| drop(lock(&told).say(&ExecLine::Signal(signal))))?;
-        let _raw = window.map(|_| attend_window(&speaker)).transpose()?;
-        if input {
-            let room = room.clone();
-            thread::spawn(move || drop(give_input(&speaker, &room)));
+        let (lent, told) = (Lent::default(), speaker.clone());
+        if window.is_some() {
+            let way_back = lent.way_back();
+            // It has signals of its own, by its keys; and it is hung up when this command is gone.
+            interrupt::on_each(move |signal| way_back.end(signal))?;
+        } else {
+            interrupt::on_each(move |signal| drop(lock(&told).say(&ExecLine::Signal(signal))))?;
         }
-        copy(events, &room, &name).map_err(|failure| target.suggest_instance(failure, &name))
+        // Until there is a command the keys have a meaning here.
+        let begin = || {
+            if window.is_some() {
+                lent.lend()?;
+                attend_window(&speaker)?;
+            }
+            if input {
+                let room = room.clone();
+                thread::spawn(move || drop(give_input(&speaker, &room)));
+            }
+            Ok(())
+        };
+        copy(events, &room, &name, begin).map_err(|failure| target.suggest_instance(failure, &name))
     }
 
     /// The size of the terminal that is asked for.
@@ -112,21 +126,35 @@ impl Arguments {
     }
 }
 
-/// Leaves this terminal to the command, and tells it of each change of the window's size.
-fn attend_window(speaker: &Arc<Mutex<Speaker>>) -> io::Result<Raw> {
+/// Tells the command of the window's size: of each change, and of one that was made before those are seen.
+fn attend_window(speaker: &Arc<Mutex<Speaker>>) -> io::Result<()> {
     let told = speaker.clone();
-    interrupt::on_resize(move || {
+    let tell = move || {
         if let Some(size) = terminal::window() {
             let _ended = lock(&told).say(&ExecLine::Window(size));
         }
-    })?;
-    Raw::enter()
+    };
+    interrupt::on_resize(tell.clone())?;
+    tell();
+    Ok(())
 }
 
-/// Writes what comes until the command has ended.
-fn copy(mut events: Client, room: &Room, name: &str) -> Result<ExitCode> {
+/// Writes what comes until the command has ended. It `begin`s when the first word comes of a command that is there.
+fn copy(
+    mut events: Client,
+    room: &Room,
+    name: &str,
+    begin: impl FnOnce() -> io::Result<()>,
+) -> Result<ExitCode> {
+    let mut begin = Some(begin);
     loop {
-        match events.next_event() {
+        let event = events.next_event();
+        if let Ok(Event::Written { .. } | Event::InputTaken { .. }) = event
+            && let Some(begin) = begin.take()
+        {
+            begin()?;
+        }
+        match event {
             Ok(Event::Written { stream, bytes }) => logs::write(stream, &bytes.0)?,
             Ok(Event::InputTaken { bytes }) => room.has_grown(bytes),
             Ok(Event::Exited { code }) => return Ok(exit_code(code)),
