@@ -65,9 +65,9 @@ impl Cq {
         take: impl FnMut(&Wc),
     ) -> Result<(usize, bool), Errno> {
         let found = state.device.poll_cq(self.handle, room, take);
-        self.process.count_polls(1);
         self.process.attend(state);
         let found = found?;
+        self.process.count_polls(1);
         if found == 0 {
             return Ok((0, state.crowding.in_vain(thread::now, thread::own_time)));
         }

@@ -54,6 +54,11 @@ impl CompletionQueue {
         self.overrun
     }
 
+    /// True if somebody is about to wait for a completion.
+    pub fn is_armed(&self) -> bool {
+        self.armed != Armed::No
+    }
+
     /// False if the next completion would overrun it.
     #[inline]
     pub fn has_room(&self) -> bool {

@@ -99,32 +99,68 @@ fn short_requests_leave_together() {
 }
 
 #[test]
-fn who_posts_much_takes_in_what_has_arrived() {
-    let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 12);
+fn who_posts_much_takes_in_what_has_arrived_from_all() {
+    let net = &mut Net::new(3, Policy::Random, Medium::Tcp, 12);
     let plan = Plan { memory: 100_000, ..Plan::default() };
-    let (a, b) = pair(net, 0, 1, &plan);
-    let write = |net: &mut Net, length| {
-        let piece = [a.sge(0, length)];
-        let op = SendOp::Write { va: b.va(0), rkey: b.key };
+    let ((a, b), (c, d)) = (pair(net, 0, 1, &plan), pair(net, 2, 0, &plan));
+    let write = |net: &mut Net, from: &End, to: &End, length| {
+        let piece = [from.sge(0, length)];
+        let op = SendOp::Write { va: to.va(0), rkey: to.key };
         let (fence, solicited, srq_number, payload) = (false, false, 0, Payload::Sges(&piece));
         let wr = SendWr { wr_id: 1, op, signaled: true, fence, solicited, srq_number, payload };
         // SAFETY: nothing is inline.
-        unsafe { net.device(0).post_send(a.qp, &wr) }.unwrap();
-        net.device(0).flush_doorbell(a.qp)
+        unsafe { net.device(from.node).post_send(from.qp, &wr) }.unwrap();
+        net.device(from.node).flush_doorbell(from.qp)
     };
-    assert!(!write(net, 8), "a short one is sent, and that is all");
+    assert!(!write(net, &a, &b, 8), "a short one is sent, and that is all");
+    write(net, &c, &d, 8);
     net.settle();
-    assert_eq!(a.poll_sends(net).len(), 1);
+    assert_eq!((a.poll_sends(net).len(), c.poll_sends(net).len()), (1, 1));
 
-    assert!(write(net, 50_000));
-    net.device(0).arm_cq(a.send_cq, false).unwrap();
-    for _ in 0..100 {
-        net.device(1).progress(Duration::ZERO);
+    // From here on the first device is driven by its posts alone.
+    c.memory.store(0, b"from the third");
+    write(net, &c, &d, 14);
+    net.device(0).arm_cq(a.recv_cq, false).unwrap();
+    let mut completed = 0;
+    for _ in 0..100_000 {
+        if net.device(0).send_room(a.qp) > 0 {
+            write(net, &a, &b, 50_000);
+        } else {
+            net.device(0).flush_doorbell(a.qp);
+        }
+        for node in [1, 2] {
+            net.device(node).progress(Duration::ZERO);
+        }
+        completed += net.device(2).poll_cq(c.send_cq, 1, |_| ()).unwrap();
+        if completed > 0 && d.memory.load(0, 14) == b"from the third" && net.device(0).send_room(a.qp) > 0 {
+            return;
+        }
     }
-    assert!(write(net, 50_000));
-    let mut events = Vec::new();
-    net.device(0).take_events(&mut events);
-    assert_eq!(events, [Event::Completion(a.send_cq)], "the first one's acknowledgement was taken in");
+    panic!("the third has {completed} completions, and there is room for {}", net.device(0).send_room(a.qp));
+}
+
+#[test]
+fn who_begins_to_wait_when_a_wait_is_over_is_told_until_when() {
+    let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 13);
+    let attr = QpAttr { timeout: 14, retry_count: 3, ..Plan::default().attr };
+    let plan = Plan { attr, ..Plan::default() };
+    let (a, b) = (open(net, 0, &plan), open(net, 1, &plan));
+    // No process can have this number.
+    let nobody = End { qpn: 5, ..b };
+    to_init(net, &a, &plan);
+    to_rtr(net, &a, &nobody, &plan);
+    to_rts(net, &a, &plan);
+    a.post(net, 1, SendOp::Send, &[a.sge(0, 8)]);
+    let mut now = Duration::ZERO;
+    for _ in 0..100 {
+        // As a thread that nothing else wakes.
+        let progress = net.device(0).progress(now);
+        match progress.next_deadline {
+            Some(deadline) => now = deadline,
+            None => assert!(progress.more || net.device(0).waiting() == 0, "it sleeps for ever"),
+        }
+    }
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RetryExceeded]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use fabric::{Epoch, ProcessId};
 use verbs::Translation;
 
 use crate::attr::QpKind;
+use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::device::{Device, Progress, Suspended};
 use crate::event::Event;
@@ -41,6 +42,8 @@ pub(super) struct Links {
     holds_acks: bool,
     /// Requests are left for the application's next poll, or the peer's next answer.
     lingers: bool,
+    /// Which link had its turn, of those that posts look at.
+    turn: usize,
 }
 
 impl Links {
@@ -154,16 +157,40 @@ impl Device {
     /// arrived was taken in.
     #[inline]
     pub fn flush_doorbell(&mut self, qp: Qp) -> bool {
-        if self.suspended {
-            return false;
-        }
-        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else {
-            return false;
-        };
+        let sent_over = self.ring_doorbell(qp);
+        sent_over.is_some_and(|at| self.looks_as_well(qp, at) && self.poll_some_links(at))
+    }
+
+    /// The same, without taking anything in. Returns the link over which something has left.
+    #[inline]
+    pub(super) fn ring_doorbell(&mut self, qp: Qp) -> Option<usize> {
+        let entry = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty() && !self.suspended)?;
         if entry.sends.is_local_next() && self.core.run_local(qp) {
             self.settle();
         }
         self.transmit_of(qp)
+    }
+
+    /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
+    /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock. One
+    /// that is about to wait for events will be helped anyway.
+    fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
+        let Some(entry) = self.core.qps.get(qp.0) else { return false };
+        let waits = self.core.cqs.get(entry.init.send_cq.0).is_some_and(CompletionQueue::is_armed);
+        entry.has_long_request() && !waits && self.links.links[at].gathers()
+    }
+
+    /// Takes in what has arrived on link `at`, and on one other: all have their turn. Always true.
+    fn poll_some_links(&mut self, at: usize) -> bool {
+        self.poll_link(at);
+        self.links.turn = self.links.turn.wrapping_add(1);
+        let live = &self.links.live;
+        let other = (!live.is_empty()).then(|| live[self.links.turn % live.len()]);
+        if let Some(other) = other.filter(|other| *other != at) {
+            self.poll_link(other);
+        }
+        self.settle();
+        true
     }
 
     /// The same, returned as there, without haste: while the peer has still to answer for what went before, short requests wait for that answer or the
@@ -207,31 +234,26 @@ impl Device {
         self.settle();
     }
 
-    /// Returns whether it has taken in what had arrived as well.
-    fn transmit_of(&mut self, qp: Qp) -> bool {
-        let Some(entry) = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty()) else {
-            return false;
-        };
-        let (is_long, head) = (entry.has_long_request(), entry.sends.head());
+    /// Returns the link over which something has left.
+    fn transmit_of(&mut self, qp: Qp) -> Option<usize> {
+        let entry = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty())?;
         match (entry.peer, entry.link) {
             _ if entry.init.kind == QpKind::Ud => self.send_datagrams(qp),
             // No process can have that QPN: it is as if nobody answered.
-            (None, _) => self.core.on_not_ready(qp, head),
+            (None, _) => {
+                let head = entry.sends.head();
+                self.core.on_not_ready(qp, head);
+            }
             (_, None) => self.core.give_up(qp),
             (_, Some(at)) if self.links.links[at].state != State::Up => self.need_link(at),
             (_, Some(at)) => {
                 self.links.links[at].schedule(&mut self.core, qp);
-                self.transmit(at);
+                let sent = self.transmit(at);
                 self.settle();
-                if is_long && self.links.links[at].gathers() {
-                    // A program that posts much before it polls need not be helped by the thread, which would wake for each
-                    // acknowledgement, and want the lock.
-                    self.poll_links();
-                    return true;
-                }
+                return sent.then_some(at);
             }
         }
-        false
+        None
     }
 
     /// Lets `qp` execute nothing any more, and says so to its peer at once: the application may end the process next.
@@ -346,31 +368,32 @@ impl Device {
         let mut turn = 0;
         while let Some(&at) = self.links.live.get(turn) {
             turn += 1;
-            let link = &mut self.links.links[at];
-            let mut budget = BUDGET;
-            let received =
-                if link.is_quiet() { Ok(false) } else { link.receive(&mut self.core, &mut budget) };
-            let worked = match received {
-                Ok(worked) => worked,
-                Err(loss) => {
-                    self.lose(at, loss);
-                    continue;
-                }
-            };
-            let sends = link.has_output() && (!worked || link.out.is_urgent() || link.blocked);
-            if worked {
-                self.registered.mark_active(link.peer);
-                self.tell_news();
-            }
-            if sends {
-                self.transmit(at);
-            }
-            if self.is_asked_for_memory(at) {
-                self.run_sharing();
-            }
+            self.poll_link(at);
         }
         self.links.lingers = false;
         self.settle();
+    }
+
+    #[inline]
+    fn poll_link(&mut self, at: usize) {
+        let link = &mut self.links.links[at];
+        let mut budget = BUDGET;
+        let received = if link.is_quiet() { Ok(false) } else { link.receive(&mut self.core, &mut budget) };
+        let worked = match received {
+            Ok(worked) => worked,
+            Err(loss) => return self.lose(at, loss),
+        };
+        let sends = link.has_output() && (!worked || link.out.is_urgent() || link.blocked);
+        if worked {
+            self.registered.mark_active(link.peer);
+            self.tell_news();
+        }
+        if sends {
+            self.transmit(at);
+        }
+        if self.is_asked_for_memory(at) {
+            self.run_sharing();
+        }
     }
 
     /// Copies what links still have to send of queue pairs that have failed, before the application
@@ -510,9 +533,13 @@ impl Device {
                 return true;
             }
             *did_work = true;
-            self.flush_doorbell(handle);
+            self.ring_doorbell(handle);
             false
         });
+        if !self.core.waiting.is_empty() {
+            // Who has begun to wait meanwhile has not been asked until when.
+            note(now);
+        }
         self.core.waiting.append(&mut waiting);
         if let Some(deadline) = self.core.groups.tick(now, &mut self.core.unblocked) {
             note(deadline);

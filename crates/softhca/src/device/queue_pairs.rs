@@ -147,7 +147,7 @@ impl Device {
             }
             (QpState::Sqd, QpState::Rts) => {
                 qp.attr.sq_draining = false;
-                self.flush_doorbell(handle);
+                self.ring_doorbell(handle);
             }
             _ => {}
         }

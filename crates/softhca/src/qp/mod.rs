@@ -142,11 +142,11 @@ impl QueuePair {
         self.requests() && self.sends.head() < next && end - next < COMPANY && is_short(end - 1)
     }
 
-    /// True if the last request takes so long to send that looking at the link as well takes hardly more.
+    /// True if the last request takes so long to send that looking at links as well takes hardly more.
     pub fn has_long_request(&self) -> bool {
         const LONG: u32 = 16 * 1024;
         let last = self.sends.end().checked_sub(1).and_then(|last| self.sends.get(last));
-        last.is_some_and(|request| request.length >= LONG)
+        last.is_some_and(|request| request.length >= LONG && !request.is_query())
     }
 
     /// What `modify_qp` may change, without its consequences for queues and peers.
