@@ -254,6 +254,7 @@ fn spec() -> InstanceSpec {
         container: None,
         network_kind: NetworkKind::Overlay,
         image: None,
+        stdin: false,
     }
 }
 

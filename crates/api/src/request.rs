@@ -126,6 +126,9 @@ pub struct RunRequest {
     /// What it has of its own if it is a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
+    /// Whether the command has a standard input, which an [`ExecRequest`] `for_own` brings.
+    #[serde(default)]
+    pub stdin: bool,
 }
 
 /// A container to be made by an OCI runtime.
@@ -175,7 +178,7 @@ pub struct RestoreRequest {
 }
 
 /// A command to be run in an instance that runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
     /// The instance.
     pub name: String,
@@ -196,6 +199,10 @@ pub struct ExecRequest {
     /// A pseudo-terminal of this size for its standard input, output and error; then it has a standard input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<WindowSize>,
+    /// No command is run, and nothing else counts: the input is for the standard input of the instance's own command, once for each
+    /// that has one. It ends with the connection.
+    #[serde(default)]
+    pub for_own: bool,
 }
 
 /// What the client says after [`Request::Exec`], a line each. When it closes the connection the command is hung up.

@@ -130,12 +130,15 @@ fn new_id() -> Result<SessionId, Failure> {
 }
 
 fn order(request: &ExecRequest) -> Result<Order, Failure> {
+    if request.for_own {
+        return Ok(Order { input: true, for_own: true, ..Order::default() });
+    }
     let ExecRequest { command, environment, directory, user, input, terminal, .. } = request.clone();
     if command.first().is_none_or(String::is_empty) {
         return Err(failure::no_command());
     }
     let input = input || terminal.is_some();
-    let order = Order { command, environment, directory, user, input, terminal };
+    let order = Order { command, environment, directory, user, input, terminal, for_own: false };
     let words = order.command.iter().chain(order.environment.iter().flat_map(|(name, value)| [name, value]));
     if words.chain(&order.directory).any(|word| word.contains('\0')) {
         return Err(failure::with_a_zero());
@@ -288,6 +291,7 @@ mod tests {
             container,
             network_kind: NetworkKind::Bridge,
             image: None,
+            stdin: false,
         };
         let (fabric, epoch) = (FabricId(1), Epoch(0));
         let host = HostName::new("a").unwrap();
@@ -305,6 +309,7 @@ mod tests {
             user,
             input: false,
             terminal: None,
+            for_own: false,
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
         let container = Container { rootfs: "/".into(), config: "{}".into() };

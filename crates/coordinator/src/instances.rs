@@ -180,6 +180,7 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
         container,
         network_kind: kind,
         image,
+        stdin: request.stdin,
     })
 }
 

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Client, Outcome, Phase, Request};
+use api::{Client, Outcome, Phase, Request, State};
 use e2e::program::{Ended, Program};
 use e2e::testlab::{Followed, TestLab, follow_to, outcome};
 use fabric::attach::{self, Role, ToNode};
@@ -43,8 +43,13 @@ struct Echo {
 impl Echo {
     /// Starts it in the instance `name`; it ends with `code`.
     fn start(lab: &TestLab, name: &str, code: i32) -> Result<Self> {
+        Self::by(lab, &["exec", "--stdin", name], code)
+    }
+
+    /// Starts it by these words of the command line; it ends with `code`.
+    fn by(lab: &TestLab, words: &[&str], code: i32) -> Result<Self> {
         let program = format!("tee /dev/fd/2; exit {code}");
-        let mut command = lab.command(&["exec", "--stdin", name, "--", "sh", "-c", &program]);
+        let mut command = lab.command(&[words, &["--", "sh", "-c", &program]].concat());
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let giving = Arc::new(AtomicBool::new(true));
@@ -153,6 +158,32 @@ fn not_a_byte_is_lost_over_moves_and_the_death_of_a_node() -> Result<()> {
     let given = echo.end(7)?;
     ensure!(given > 1_000_000, "{given}");
     Ok(())
+}
+
+#[test]
+fn an_instances_own_command_has_its_input_over_moves_until_nobody_brings_it() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    let echo = Echo::by(&lab, &["run", "--stdin", "--name", "job", "--host", "h1"], 7)?;
+    for to in ["h2", "h1"] {
+        echo.progress(&lab)?;
+        lab.move_to("job", to)?;
+    }
+    roll_back_one_move(&lab)?;
+    echo.progress(&lab)?;
+    let given = echo.end(7)?;
+    ensure!(given > 600_000, "{given}");
+
+    let mut run = lab.command(&["run", "--stdin", "--name", "left", "--", "cat"]);
+    let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    run.stdin.as_mut().context("an input")?.write_all(b"x")?;
+    let mut first = [0];
+    run.stdout.as_mut().context("an output")?.read_exact(&mut first)?;
+    run.kill()?;
+    run.wait()?;
+    lab.eventually("it has no input any more, and ends", || {
+        Ok(matches!(lab.instance("left")?.state, State::Exited { .. }))
+    })
 }
 
 /// Cancels moves until one of them has been rolled back that had stopped the instance.

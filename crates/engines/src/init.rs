@@ -61,11 +61,13 @@ fn unshielded() -> impl Iterator<Item = (OsString, OsString)> {
     })
 }
 
-/// The arguments from which [`run`] knows what to do: user, group, groups, directory, command.
+/// The arguments from which [`run`] knows what to do: whether there is a standard input, user, group, groups, directory,
+/// command.
 pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
     let groups: Vec<String> = spec.groups.iter().map(u32::to_string).collect();
     let directory = spec.directory.display().to_string();
-    let mut arguments = vec![spec.user.to_string(), spec.group.to_string(), groups.join(","), directory];
+    let mut arguments: Vec<String> = spec.stdin.then(|| launch::WITH_STDIN.to_owned()).into_iter().collect();
+    arguments.extend([spec.user.to_string(), spec.group.to_string(), groups.join(","), directory]);
     arguments.extend(spec.command.iter().cloned());
     arguments
 }
@@ -87,8 +89,8 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     }
     let signals = Signals::block()?;
     let launch = Launch::parse(arguments)?;
-    let child = Child::start(&launch, unshielded());
-    let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch));
+    let mut child = Child::start(&launch, unshielded());
+    let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch, child.take_stdin()));
     let mut init = Init { signals, child, node, sessions, told_end: false };
     while !init.node.dismissed() {
         init.step()?;

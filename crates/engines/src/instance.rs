@@ -86,10 +86,14 @@ pub struct InstanceSpec {
     /// What its network device is plugged into. What was written before it was there is read as if it said the bridge.
     #[serde(default)]
     pub network_kind: NetworkKind,
-    /// The image of which the container's root file system is made, if that is no directory of the host's. The last field: what
+    /// The image of which the container's root file system is made, if that is no directory of the host's. What
     /// was written before it was there is read as if there were none.
     #[serde(default)]
     pub image: Option<ContainerImage>,
+    /// Whether the command has a standard input, which a session brings; else that is `/dev/null`. The last field: what was
+    /// written before it was there is read as if it had none.
+    #[serde(default)]
+    pub stdin: bool,
 }
 
 /// A root file system of an instance's own, and what else an OCI runtime gives it.

@@ -41,7 +41,7 @@ use crate::{Epoch, FabricId, ProcessId};
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;

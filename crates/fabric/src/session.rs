@@ -45,6 +45,8 @@ pub struct Order {
     pub input: bool,
     /// A pseudo-terminal of this size for its standard input, output and error, which controls its session.
     pub terminal: Option<WindowSize>,
+    /// No command is run: the input is for the standard input of the instance's own command, which ends with the session.
+    pub for_own: bool,
 }
 
 /// The size of a terminal's window.

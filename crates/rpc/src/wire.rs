@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 17;
+pub const VERSION: u16 = 18;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -63,14 +63,14 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The one in `bytes`. One that was written when no container was of an image, all instances were on the host's bridge, or none
-    /// was a container, ends before it says so.
+    /// The one in `bytes`. One that was written when no command had a standard input, no container was of an image, all instances
+    /// were on the host's bridge, or none was a container, ends before it says so.
     ///
     /// # Errors
     /// `InvalidData` if it is none.
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        // Neither a container nor an image, and the bridge.
-        const UNSAID: [u8; 3] = [0, NetworkKind::Bridge as u8, 0];
+        // Neither a container nor an image nor a standard input, and the bridge.
+        const UNSAID: [u8; 4] = [0, NetworkKind::Bridge as u8, 0, 0];
         let with = |missing: usize| frame::decode(&[bytes, &UNSAID[UNSAID.len() - missing..]].concat());
         (1..=UNSAID.len()).fold(with(0), |read, missing| read.or_else(|_| with(missing)))
     }
@@ -453,13 +453,14 @@ mod tests {
             container: None,
             network_kind: NetworkKind::Bridge,
             image: None,
+            stdin: false,
         };
         let blueprint = Blueprint { fabric: FabricId(1), spec };
         let bytes = frame::encode(&blueprint).unwrap();
         assert_eq!(Blueprint::decode(&bytes).unwrap(), blueprint);
-        for missing in [1, 2, 3] {
+        for missing in 1..=4 {
             assert_eq!(Blueprint::decode(&bytes[..bytes.len() - missing]).unwrap(), blueprint);
         }
-        assert!(Blueprint::decode(&bytes[..bytes.len() - 4]).is_err());
+        assert!(Blueprint::decode(&bytes[..bytes.len() - 5]).is_err());
     }
 }

@@ -12,6 +12,7 @@ mod exec;
 mod group;
 mod hosts;
 mod init;
+mod input;
 mod kill;
 mod lab;
 mod lasting;

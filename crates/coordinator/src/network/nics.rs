@@ -129,6 +129,7 @@ mod tests {
             container: None,
             network_kind: kind,
             image: None,
+            stdin: false,
         };
         let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
         let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());

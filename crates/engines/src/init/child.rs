@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{ChildStderr, ChildStdout, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 
 use fabric::attach::{MAX_OUTPUT, NotStarted, OutputStream, ToNode};
 
@@ -13,6 +13,8 @@ use super::pipe::{self, set_nonblocking};
 /// The command's process, its output, and its end.
 pub struct Child {
     pid: Option<i32>,
+    /// The other end of its standard input, until somebody has taken it.
+    stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     /// That the command runs is still to be told.
@@ -24,13 +26,16 @@ pub struct Child {
 impl Child {
     /// Starts the command with this environment and no other.
     pub fn start(launch: &Launch, environment: impl Iterator<Item = (OsString, OsString)>) -> Self {
-        match launch.spawn(environment, [Stdio::null(), Stdio::piped(), Stdio::piped()], Company::Init) {
+        match launch.spawn(environment, [launch.stdin(), Stdio::piped(), Stdio::piped()], Company::Init) {
             Ok(mut child) => {
-                let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-                for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)] {
-                    pipe.into_iter().for_each(set_nonblocking);
-                }
-                Self { pid: Some(child.id().cast_signed()), stdout, stderr, starting: true, end: None }
+                let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+                let pipes = [
+                    stdin.as_ref().map(AsFd::as_fd),
+                    stdout.as_ref().map(AsFd::as_fd),
+                    stderr.as_ref().map(AsFd::as_fd),
+                ];
+                pipes.into_iter().flatten().for_each(set_nonblocking);
+                Self { pid: Some(child.id().cast_signed()), stdin, stdout, stderr, starting: true, end: None }
             }
             Err(error) => Self::unstarted(launch.explain(&error)),
         }
@@ -38,7 +43,12 @@ impl Child {
 
     fn unstarted(why: NotStarted) -> Self {
         let end = Some(ToNode::NotStarted(why));
-        Self { pid: None, stdout: None, stderr: None, starting: false, end }
+        Self { pid: None, stdin: None, stdout: None, stderr: None, starting: false, end }
+    }
+
+    /// The other end of its standard input, if it has one.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.stdin.take()
     }
 
     /// Passes on a signal that init heard.

@@ -10,9 +10,14 @@ use std::process::{self, Command, Stdio};
 use fabric::attach::NotStarted;
 use fabric::session;
 
+/// The word before all others if the command has a standard input.
+pub const WITH_STDIN: &str = "stdin";
+
 /// A command, with all that it gets but its environment.
 #[derive(Clone)]
 pub struct Launch {
+    /// Whether it has a standard input.
+    stdin: bool,
     user: u32,
     group: u32,
     groups: Vec<u32>,
@@ -35,6 +40,9 @@ pub enum Company {
 impl Launch {
     /// Reads what [`super::arguments`] wrote.
     pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
+        let after_word =
+            arguments.split_first().filter(|(first, _)| *first == WITH_STDIN).map(|(_, rest)| rest);
+        let (stdin, arguments) = (after_word.is_some(), after_word.unwrap_or(arguments));
         let [user, group, groups, directory, program, arguments @ ..] = arguments else {
             return Err(io::Error::other("transhume init is started by a node only"));
         };
@@ -42,6 +50,7 @@ impl Launch {
         let groups = groups.map(|group| number(OsStr::new(group))).collect::<io::Result<_>>()?;
         let (user, group) = (number(user)?, number(group)?);
         Ok(Self {
+            stdin,
             user,
             group,
             groups,
@@ -63,6 +72,11 @@ impl Launch {
             (launch.user, launch.group, launch.groups) = (user, group, Vec::new());
         }
         launch
+    }
+
+    /// Its standard input, if it is not that of a session.
+    pub fn stdin(&self) -> Stdio {
+        if self.stdin { Stdio::piped() } else { Stdio::null() }
     }
 
     /// As whom it runs.
@@ -124,6 +138,12 @@ pub fn without_terminal(error: &io::Error) -> NotStarted {
     not_started(126, what, "see that /dev/ptmx and /dev/pts are there, or leave `--tty` out")
 }
 
+/// Why the instance's own command is given no input.
+pub fn without_stdin() -> NotStarted {
+    let what = "its own command has no standard input, or somebody has it already".to_owned();
+    not_started(126, what, "start it with `transhume run --stdin`")
+}
+
 fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
     NotStarted { code, what, way_out: way_out.to_owned() }
 }
@@ -165,6 +185,9 @@ mod tests {
         assert_eq!((launch.user, launch.group, &launch.groups[..]), (7, 8, &[9, 10][..]));
         assert_eq!((launch.program.as_os_str(), launch.arguments.len()), (OsStr::new("program"), 1));
         assert!(Launch::parse(&words("7 8  /srv program")).unwrap().groups.is_empty());
+        let with_stdin = Launch::parse(&words("stdin 7 8  /srv stdin x")).unwrap();
+        assert_eq!((with_stdin.stdin, with_stdin.program.as_os_str()), (true, OsStr::new("stdin")));
+        assert!(!launch.stdin);
         assert!(Launch::parse(&words("7 x  /srv program")).is_err());
         assert!(Launch::parse(&words("sleep 10")).is_err());
     }

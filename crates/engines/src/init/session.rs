@@ -1,4 +1,5 @@
-//! A session: a command that runs beside the instance's own, its pipes or its terminal, and what there is to say of it.
+//! A session: a command that runs beside the instance's own, its pipes or its terminal, and what there is to say of it. Or
+//! only the standard input of the instance's own command.
 //!
 //! ```text
 //!  runs ──reaped──▶ ended ──pipes read, all said──▶ told ──Leave──▶ (forgotten)
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::process::{ExitStatus, Stdio};
+use std::process::{ChildStdin, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabric::attach::NotStarted;
@@ -74,6 +75,13 @@ impl Session {
         let session =
             started.unwrap_or_else(|why| Self { end: Some(End::NotStarted(why)), ..Self::default() });
         Self { state_due: true, ..session }
+    }
+
+    /// Brings the instance's own command its standard input, if that is there and nobody has brought it any.
+    pub fn for_own(stdin: Option<ChildStdin>) -> Self {
+        let end = stdin.is_none().then(|| End::NotStarted(launch::without_stdin()));
+        let stdin = stdin.map(OwnedFd::from).map(File::from);
+        Self { stdin, end, state_due: true, ..Self::default() }
     }
 
     fn with_pipes(
@@ -314,6 +322,7 @@ fn carry_output(
 mod tests {
     use std::env;
     use std::os::unix::process::ExitStatusExt;
+    use std::process;
     use std::thread::sleep;
 
     use super::*;
@@ -418,6 +427,26 @@ mod tests {
             reap(&mut session);
             sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn the_own_commands_input_ends_with_its_session() {
+        let mut cat = process::Command::new("cat");
+        let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut session = Session::for_own(cat.stdin.take());
+        assert!(matches!(session.next_word(), Some(FromSession::State(_))));
+        type_in(&mut session, "some ");
+        session.carry(|_| true);
+        type_in(&mut session, "words");
+        session.carry(|_| true);
+        assert!(!session.is_over());
+        session.hear(ToSession::Leave);
+        assert!(session.is_over());
+        assert_eq!(cat.wait_with_output().unwrap().stdout, b"some words");
+
+        let mut second = Session::for_own(None);
+        let words: Vec<_> = std::iter::from_fn(|| second.next_word()).collect();
+        assert!(matches!(words[..], [_, FromSession::Ended { end: End::NotStarted(_), .. }]), "{words:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::os::fd::RawFd;
-use std::process::ExitStatus;
+use std::process::{ChildStdin, ExitStatus};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
@@ -21,6 +21,8 @@ const TURN: usize = 16;
 pub struct Sessions {
     /// How the instance's own command was launched.
     launch: Launch,
+    /// Its standard input, until a session has it.
+    own_stdin: Option<ChildStdin>,
     node: Attachment,
     open: BTreeMap<SessionId, Session>,
     /// Sessions that are too many, until they have been told so.
@@ -34,10 +36,11 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None so far; what a session does not say is as in `launch`.
-    pub fn new(launch: Launch) -> Self {
+    /// None so far; what a session does not say is as in `launch`, the command of which has this standard input.
+    pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
         Self {
             launch,
+            own_stdin,
             node: Attachment::new(Role::Sessions),
             open: BTreeMap::new(),
             refused: VecDeque::new(),
@@ -101,7 +104,12 @@ impl Sessions {
         // Other messages are for one that was left, or that is not there yet: its `Open` is said again.
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
-            self.open.insert(id, Session::start(&self.launch, &order, unshielded()));
+            let session = if order.for_own {
+                Session::for_own(self.own_stdin.take())
+            } else {
+                Session::start(&self.launch, &order, unshielded())
+            };
+            self.open.insert(id, session);
         } else {
             self.refused.push_back(id);
             self.refused.truncate(MAX_SESSIONS);

@@ -311,6 +311,7 @@ pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
         container: None,
         network_kind: NetworkKind::Bridge,
         image: None,
+        stdin: false,
     }
 }
 

@@ -401,6 +401,7 @@ mod tests {
             container: None,
             network_kind: NetworkKind::Overlay,
             image: None,
+            stdin: false,
         }
     }
 

@@ -150,6 +150,7 @@ impl Cluster {
             environment: Vec::new(),
             directory: "/".into(),
             followed: false,
+            stdin: false,
             container: None,
         };
         self.ask(&Request::Run(request))

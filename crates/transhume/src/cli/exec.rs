@@ -1,15 +1,16 @@
 //! `transhume exec`
 
 use std::env;
-use std::io::{self, Read};
+use std::io;
 use std::process::ExitCode;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use api::{Bytes, Client, ClientError, Event, ExecLine, ExecRequest, INPUT_WINDOW, Request, Speaker};
+use api::{Client, Event, ExecLine, ExecRequest, Request, Speaker};
 use clap::Args;
 use fabric::session::WindowSize;
 
+use super::input::{Room, give_input, lock};
 use super::logs;
 use super::target::{Target, unexpected};
 use super::wait::exit_code;
@@ -20,9 +21,6 @@ use crate::{WRONG_USAGE, interrupt};
 
 /// What this command ends with if the failure is not the other command's, as `ssh` has it.
 const FAILED: u8 = 255;
-
-/// The most bytes of input at a time.
-const PIECE: usize = 16 * 1024;
 
 /// Runs a command in an instance that runs
 ///
@@ -122,6 +120,7 @@ impl Arguments {
             user: self.user,
             input: self.stdin,
             terminal,
+            for_own: false,
         }
     }
 }
@@ -174,49 +173,6 @@ fn lost(name: &str) -> Failure {
     Failure::new(what, help).with_code(FAILED)
 }
 
-/// Passes the standard input on, as far as there is room, until it ends.
-fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<(), ClientError> {
-    let (mut piece, mut given) = (vec![0; PIECE], 0);
-    loop {
-        let most = room.after(given).min(PIECE);
-        match io::stdin().lock().read(&mut piece[..most]) {
-            Ok(length @ 1..) => {
-                given += length as u64;
-                lock(speaker).say(&ExecLine::Input(Bytes(piece[..length].to_vec())))?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => return lock(speaker).say(&ExecLine::InputEnd),
-        }
-    }
-}
-
-/// How much input may be on its way.
-#[derive(Default)]
-struct Room {
-    taken: Mutex<u64>,
-    grown: Condvar,
-}
-
-impl Room {
-    /// The command has been given so much.
-    fn has_grown(&self, taken: u64) {
-        *lock(&self.taken) = taken;
-        self.grown.notify_all();
-    }
-
-    /// Waits until there is room after `given` bytes, and says how much.
-    fn after(&self, given: u64) -> usize {
-        let window = INPUT_WINDOW as u64;
-        let is_full = |taken: &mut u64| *taken + window <= given;
-        let taken = self.grown.wait_while(lock(&self.taken), is_full).unwrap_or_else(PoisonError::into_inner);
-        (*taken + window - given) as usize
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn directory(text: &str) -> std::result::Result<String, String> {
     if text.starts_with('/') {
         Ok(text.to_owned())
@@ -232,17 +188,5 @@ mod tests {
     #[test]
     fn a_directory_has_its_whole_path() {
         assert!(directory("/tmp").is_ok() && directory("tmp").is_err());
-    }
-
-    #[test]
-    fn input_waits_for_room() {
-        let room = Arc::new(Room::default());
-        assert_eq!(room.after(1), INPUT_WINDOW - 1);
-        let waiter = thread::spawn({
-            let room = room.clone();
-            move || room.after(INPUT_WINDOW as u64)
-        });
-        room.has_grown(5);
-        assert_eq!(waiter.join().unwrap(), 5);
     }
 }

@@ -15,10 +15,10 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fabric::{FabricId, NetworkKind};
 
-use super::lasting;
 use super::logs::Reading;
 use super::target::{Target, unexpected};
 use super::words;
+use super::{input, lasting};
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt, library, output};
 
@@ -26,16 +26,18 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 ///
 /// The program runs in PID, network and UTS namespaces of its own on one of the hosts, with this
 /// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
-/// It has no standard input (`/dev/null`). Its output comes here, and its exit code is that of this command.
+/// Without `--stdin` it has no standard input (`/dev/null`). Its output comes here, and its exit code is that of this command.
 /// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and
 /// 126 if it cannot be run, as shells have it.
 /// Ctrl-C ends it (with SIGKILL, as `transhume kill` does), and so does SIGTERM, a terminal that is closed, and
 /// output that cannot be written here; a second Ctrl-C leaves at once.
-/// If the coordinator goes away, the program runs on, and its output comes when there is one again.
+/// If the coordinator goes away, the program runs on, and its output comes when there is one again; but its standard
+/// input ends.
 #[derive(Args)]
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
+                        zcat queries.gz | transhume run --stdin -- ./answer >answers\n  \
                         transhume run --label app=db --anti-affinity app -- /data/replica\n  \
                         transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job\n  \
                         transhume run --image oci:/srv/images/job:1.0 --volume /data:/data")]
@@ -67,6 +69,9 @@ pub struct Arguments {
     /// Writes the instance as JSON, and leaves it running
     #[arg(long)]
     json: bool,
+    /// Passes the standard input on, up to its end
+    #[arg(short = 'i', long, conflicts_with_all = ["detach", "json"])]
+    stdin: bool,
     #[command(flatten)]
     container: container::Options,
     /// The command and its arguments
@@ -76,7 +81,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let (detach, json) = (self.detach, self.json);
+        let (detach, json, stdin) = (self.detach, self.json, self.stdin);
         let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
         let host = self.host.clone().unwrap_or_default();
         let suggest = |failure| target.suggest_host(failure, &host);
@@ -86,7 +91,12 @@ impl Arguments {
             event => return Err(unexpected(&event)),
         };
         match errand {
-            Some(errand) => return errand.attend(&instance),
+            Some(errand) => {
+                if stdin {
+                    input::feed(errand.socket.clone(), instance.name.clone());
+                }
+                return errand.attend(&instance);
+            }
             None if json => output::json(&instance)?,
             None => output::line(&instance.name)?,
         }
@@ -112,6 +122,7 @@ impl Arguments {
             directory: program.directory,
             followed,
             container: program.container,
+            stdin: self.stdin,
         })
     }
 }

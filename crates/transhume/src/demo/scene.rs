@@ -140,6 +140,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
         container: None,
         directory: "/".into(),
         followed: false,
+        stdin: false,
     };
     match Client::ask(socket, &Request::Run(request))? {
         Event::Started(instance) => Ok(instance.address),

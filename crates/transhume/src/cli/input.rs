@@ -1,0 +1,115 @@
+//! Standard input that goes to a command in an instance.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use api::{Bytes, Client, ClientError, Event, ExecLine, ExecRequest, INPUT_WINDOW, Request, Speaker};
+
+use crate::failure::{Failure, Result};
+
+/// The most bytes of input at a time.
+const PIECE: usize = 16 * 1024;
+
+/// Passes the standard input on to the own command of the instance `name`, beside all else. What keeps it from that is said.
+pub fn feed(socket: PathBuf, name: String) {
+    thread::spawn(move || {
+        if let Err(failure) = bring(&socket, &name) {
+            eprintln!("{failure}");
+        }
+    });
+}
+
+/// Passes it on until the instance has ended.
+fn bring(socket: &std::path::Path, name: &str) -> Result<()> {
+    let request = ExecRequest { name: name.to_owned(), for_own: true, ..ExecRequest::default() };
+    let mut events = Client::send(socket, &Request::Exec(request))?;
+    let room = Arc::new(Room::default());
+    let mut speaker = Some(events.speaker()?);
+    loop {
+        match events.next_event() {
+            Ok(Event::InputTaken { bytes }) => {
+                room.has_grown(bytes);
+                if let Some(speaker) = speaker.take() {
+                    let room = room.clone();
+                    thread::spawn(move || drop(give_input(&Mutex::new(speaker), &room)));
+                }
+            }
+            Ok(Event::NotStarted { failure, .. }) => return Err(failure.into()),
+            Err(error) if error.is_loss() => return Err(lost(name)),
+            // It has ended, of which others speak.
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn lost(name: &str) -> Failure {
+    let what =
+        format!("the coordinator is lost, and with it the connection to the standard input of `{name}`");
+    Failure::new(
+        what,
+        "it ends there as soon as there is a coordinator again; `transhume exec -i` brings input to a further command",
+    )
+}
+
+/// Passes the standard input on, as far as there is room, until it ends.
+pub fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<(), ClientError> {
+    let (mut piece, mut given) = (vec![0; PIECE], 0);
+    loop {
+        let most = room.after(given).min(PIECE);
+        match io::stdin().lock().read(&mut piece[..most]) {
+            Ok(length @ 1..) => {
+                given += length as u64;
+                lock(speaker).say(&ExecLine::Input(Bytes(piece[..length].to_vec())))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => return lock(speaker).say(&ExecLine::InputEnd),
+        }
+    }
+}
+
+/// How much input may be on its way.
+#[derive(Default)]
+pub struct Room {
+    taken: Mutex<u64>,
+    grown: Condvar,
+}
+
+impl Room {
+    /// The command has been given so much.
+    pub fn has_grown(&self, taken: u64) {
+        *lock(&self.taken) = taken;
+        self.grown.notify_all();
+    }
+
+    /// Waits until there is room after `given` bytes, and says how much.
+    fn after(&self, given: u64) -> usize {
+        let window = INPUT_WINDOW as u64;
+        let is_full = |taken: &mut u64| *taken + window <= given;
+        let taken = self.grown.wait_while(lock(&self.taken), is_full).unwrap_or_else(PoisonError::into_inner);
+        (*taken + window - given) as usize
+    }
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_waits_for_room() {
+        let room = Arc::new(Room::default());
+        assert_eq!(room.after(1), INPUT_WINDOW - 1);
+        let waiter = thread::spawn({
+            let room = room.clone();
+            move || room.after(INPUT_WINDOW as u64)
+        });
+        room.has_grown(5);
+        assert_eq!(waiter.join().unwrap(), 5);
+    }
+}
