@@ -18,6 +18,22 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Has the last pseudo-terminal that there is, and none before it.
+const LAST_TERMINAL: &str = r#"
+import os, time
+terminals = []
+while True:
+    try:
+        terminals.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        break
+last = terminals.pop()
+for terminal in terminals:
+    os.close(terminal)
+print("the last is", len(terminals), flush=True)
+time.sleep(1000)
+"#;
+
 /// A user's terminal, and `transhume exec --tty` at it.
 struct Desk {
     keys: File,
@@ -186,7 +202,10 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
 fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(2)?;
-    lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
+    let job = ["python3", "-c", LAST_TERMINAL];
+    lab.transhume(&[&["run", "--name", "job", "--host", "h1", "--detach", "--"], &job[..]].concat())?
+        .success()?;
+    lab.eventually("it has the last terminal", || Ok(lab.transhume(&["logs", "job"])?.lines.len() == 1))?;
     let mut desk = Desk::start(&lab, "job", &["seq", "1000000000"])?;
     let moved = |host| -> Result<()> {
         ensure!(lab.move_to("job", host)?.outcome == Outcome::Moved);

@@ -10,6 +10,8 @@ use std::process::{self, Command, Stdio};
 use fabric::attach::NotStarted;
 use fabric::session;
 
+use crate::mounts::MOST_TERMINALS;
+
 /// The word before all others if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
 
@@ -135,7 +137,10 @@ impl Launch {
 /// Why there is no terminal for it.
 pub fn without_terminal(error: &io::Error) -> NotStarted {
     let what = format!("there is no terminal for the command: {error}");
-    not_started(126, what, "see that /dev/ptmx and /dev/pts are there, or leave `--tty` out")
+    let way_out = format!(
+        "see that /dev/ptmx and /dev/pts are there, and not all of the instance's {MOST_TERMINALS} terminals in use, or leave `--tty` out"
+    );
+    not_started(126, what, &way_out)
 }
 
 /// Why the instance's own command is given no input.

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::support::{self, Support};
 use crate::init;
 use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::mounts::MOST_TERMINALS;
 use crate::report::Blocker;
 
 /// The largest configuration, in bytes.
@@ -92,6 +93,7 @@ impl Config {
             }
         };
         mounts.retain(|mount| !OF_THE_HOST.iter().any(|kind| mount["type"] == *kind));
+        mounts.iter_mut().filter(|mount| mount["type"] == "devpts").for_each(limit_terminals);
         let binds = mounts.iter().filter_map(|mount| bind(mount).transpose()).collect::<Result<_, _>>()?;
         all.insert("mounts".into(), mounts.into());
         Ok(Self { all, binds })
@@ -136,6 +138,17 @@ impl Config {
 /// What cannot, and the way out.
 pub fn validate(config: &str) -> Result<(), Blocker> {
     Config::parse(config).map(drop)
+}
+
+/// What a mount of pseudo-terminals says of their number, if it is not less, is not what counts.
+fn limit_terminals(mount: &mut Value) {
+    let Some(mount) = mount.as_object_mut() else { return };
+    let said = |option: &Value| option.as_str()?.strip_prefix("max=")?.parse::<u32>().ok();
+    if let Value::Array(options) = mount.entry("options").or_insert_with(|| json!([]))
+        && !options.iter().filter_map(said).any(|most| most <= MOST_TERMINALS)
+    {
+        options.push(format!("max={MOST_TERMINALS}").into());
+    }
 }
 
 /// What `mount` shows of the host; `None` if the file system is made anew.
@@ -283,6 +296,23 @@ mod tests {
         let config = json!({ "linux": { "resources": resources } }).to_string();
         assert_eq!(Config::parse(&config).unwrap().controllers(), ["memory", "cpu"]);
         assert_eq!(Config::parse("{}").unwrap().controllers(), [""; 0]);
+    }
+
+    #[test]
+    fn pseudo_terminals_are_no_more_than_can_be_restored() {
+        let options = |said: Value| {
+            let mount =
+                json!({ "type": "devpts", "source": "devpts", "destination": "/dev/pts", "options": said });
+            let config = Config::parse(&mounted(&mount).to_string()).unwrap();
+            config.all["mounts"][0]["options"].clone()
+        };
+        assert_eq!(options(json!(["gid=5"])), json!(["gid=5", "max=32"]));
+        assert_eq!(options(json!(["max=4"])), json!(["max=4"]));
+        assert_eq!(options(json!(["max=99"])), json!(["max=99", "max=32"]));
+        assert_eq!(options(json!("none")), json!("none"));
+        let none = json!({ "type": "devpts", "destination": "/dev/pts" });
+        let config = Config::parse(&mounted(&none).to_string()).unwrap();
+        assert_eq!(config.all["mounts"][0]["options"], json!(["max=32"]));
     }
 
     #[test]
