@@ -233,14 +233,14 @@ impl Broker {
     /// nobody can attach.
     ///
     /// # Errors
-    /// If the instance is not running here, some process is away all the time, or does not let go. In the
+    /// If the instance is not running here, some process is away, which [`Broker::whole`] waits for, or does not let go. In the
     /// last case [`Broker::resume`] undoes what has been done; otherwise nothing has been.
     pub async fn suspend(&self, id: InstanceId, limit: Duration) -> Result<SuspendReport, SuspendError> {
         let begin = Instant::now();
-        self.whole(id, begin, limit).await?;
         let accepting = {
             let mut instances = self.shared.lock();
             let instance = instances.get_mut(&id).ok_or(SuspendError::Unknown)?;
+            instance.must_be_whole()?;
             match std::mem::replace(&mut instance.phase, Phase::Suspending) {
                 Phase::Listening(accepting) => accepting,
                 other => {
@@ -261,21 +261,19 @@ impl Broker {
         }
     }
 
-    /// Waits until no process of a running instance is away: one that a node before this has lost would not hear that it
-    /// moves, and would speak for where it was.
-    async fn whole(&self, id: InstanceId, begin: Instant, limit: Duration) -> Result<(), SuspendError> {
-        let whole = |instance: &mut Instance| {
-            !matches!(instance.phase, Phase::Listening(_)) || instance.still_away().is_empty()
-        };
-        match timeout_at((begin + limit).into(), self.shared.until(id, whole)).await {
+    /// Waits until no process of a running instance is away, for as long as `limit`: one that a node before this has lost would
+    /// not hear that it moves, and would speak for where it was.
+    ///
+    /// # Errors
+    /// If the instance is not on this host, or some process is away all the time.
+    pub async fn whole(&self, id: InstanceId, limit: Duration) -> Result<(), SuspendError> {
+        let whole = |instance: &mut Instance| instance.must_be_whole().is_ok();
+        match timeout(limit, self.shared.until(id, whole)).await {
             Ok(waited) => waited.map_err(|_| SuspendError::Unknown),
-            Err(_) => Err(self.away(id, limit)),
+            Err(_) => {
+                self.shared.with(id, |instance| instance.must_be_whole()).ok_or(SuspendError::Unknown)?
+            }
         }
-    }
-
-    fn away(&self, id: InstanceId, limit: Duration) -> SuspendError {
-        let away = self.shared.with(id, |instance| instance.still_away().len());
-        away.map_or(SuspendError::Unknown, |processes| SuspendError::Away { processes, limit })
     }
 
     fn suspended(&self, id: InstanceId, begin: Instant) -> Result<SuspendReport, SuspendError> {

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::namespace::Namespace;
 use crate::output::Output;
 use crate::pace::Pace;
-use crate::report::SuspendedProcess;
+use crate::report::{SuspendError, SuspendedProcess};
 
 /// An instance in all fabrics of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -298,6 +298,16 @@ impl Instance {
             (Seat::Verbs(_), member) => member.is_some_and(|member| member.resumed),
         };
         verbs.chain(init).filter(|seat| !is_back(seat)).collect()
+    }
+
+    /// Refuses to go on if it runs and some process is away.
+    pub fn must_be_whole(&self) -> Result<(), SuspendError> {
+        match self.still_away().len() {
+            processes @ 1.. if matches!(self.phase, Phase::Listening(_)) => {
+                Err(SuspendError::Away { processes })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Processes that have not come back lose their seats.

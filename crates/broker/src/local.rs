@@ -118,14 +118,17 @@ impl LocalFabric {
         self.hosts.broker(host).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Makes the instance's processes let go, as before a move.
+    /// Makes the instance's processes let go, as before a move, when all are there.
     ///
     /// # Errors
-    /// Those of [`Broker::suspend`].
+    /// Those of [`Broker::whole`] and [`Broker::suspend`].
     pub fn suspend(&self, instance: &LocalInstance) -> Result<SuspendReport, SuspendError> {
         let place = self.hosts.place(instance.id).ok_or(SuspendError::Unknown)?;
         let broker = self.hosts.broker(place.host).ok_or(SuspendError::Unknown)?;
-        self.runtime.block_on(broker.suspend(instance.id, LIMIT))
+        self.runtime.block_on(async {
+            broker.whole(instance.id, LIMIT).await?;
+            broker.suspend(instance.id, LIMIT).await
+        })
     }
 
     /// Lets the processes of a suspended instance come back at `host`, and waits until they are.

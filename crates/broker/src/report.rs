@@ -48,12 +48,10 @@ pub enum SuspendError {
     #[error("the instance is not running")]
     NotListening,
     /// Some processes have not come back since the node was started, or since the last move.
-    #[error("{processes} of its processes did not come back within {} ms: try again", .limit.as_millis())]
+    #[error("{processes} of its processes have not come back yet: try again")]
     Away {
         /// So many.
         processes: usize,
-        /// The time they had.
-        limit: Duration,
     },
     /// Some processes did not let go in time.
     #[error("{} of its processes did not let go within {} ms: {}", .processes.len(), .limit.as_millis(), .processes.join(", "))]

@@ -228,7 +228,8 @@ fn restart(runtime: &tokio::runtime::Runtime, broker: &broker::Broker, instance:
 }
 
 #[test]
-fn an_instance_is_suspended_when_all_that_a_restart_has_lost_are_back() {
+fn an_instance_can_be_suspended_when_all_that_a_restart_has_lost_are_back() {
+    const LIMIT: Duration = Duration::from_secs(5);
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let (process, broker) = (Process::verbs(&instance), fabric.broker(0).unwrap());
@@ -237,16 +238,23 @@ fn an_instance_is_suspended_when_all_that_a_restart_has_lost_are_back() {
     // Until now it is attached: who leaves is forgotten.
     let id = process.id;
     drop(process);
-    let suspend = |limit| runtime.block_on(broker.suspend(instance.id(), limit));
-    let limit = Duration::from_millis(50);
-    assert_eq!(suspend(limit).unwrap_err(), SuspendError::Away { processes: 1, limit });
+    let (whole, suspend) = (
+        |limit| runtime.block_on(broker.whole(instance.id(), limit)),
+        || runtime.block_on(broker.suspend(instance.id(), LIMIT)),
+    );
+    let away = SuspendError::Away { processes: 1 };
+    assert_eq!(whole(Duration::from_millis(50)), Err(away.clone()));
+    let begin = Instant::now();
+    assert_eq!(suspend().unwrap_err(), away);
+    assert!(begin.elapsed() < LIMIT, "it waits for nobody");
     thread::scope(|scope| {
         scope.spawn(|| {
             let back = Process::attach(&instance, Role::Verbs, Some(id));
             back.say(&ToNode::Resumed { elapsed_us: 1 });
             back.let_go();
         });
-        assert_eq!(suspend(Duration::from_secs(5)).unwrap().processes.len(), 1);
+        whole(LIMIT).unwrap();
+        assert_eq!(suspend().unwrap().processes.len(), 1);
     });
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use broker::InstanceId;
 use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
 use fabric::{Epoch, NetworkKind, Vid};
 use moves::entry::Role;
@@ -61,7 +62,7 @@ impl Node {
         cancel: &Arc<Cancel>,
     ) -> Outcome {
         let done = match operation {
-            Operation::CheckSource { dry_run, .. } => self.check_source(vid, dry_run).await,
+            Operation::CheckSource { dry_run, .. } => self.check_source(vid, dry_run, cancel).await,
             Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
             Operation::Prepare { id, source, spec, facts, .. } => {
                 self.prepare(vid, (id, source), &spec, &facts, cancel).await
@@ -93,8 +94,14 @@ impl Node {
         Outcome::Gone { exit: Exit::Lost { reason } }
     }
 
-    async fn check_source(self: &Arc<Self>, vid: Vid, dry_run: bool) -> Result<Outcome> {
-        let name = self.known(vid)?.name;
+    async fn check_source(
+        self: &Arc<Self>,
+        vid: Vid,
+        dry_run: bool,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let name = live.name.clone();
         if let Some(refusal) = self.no_room() {
             return Ok(refusal);
         }
@@ -105,6 +112,7 @@ impl Node {
             return Ok(refused(&blockers));
         }
         if !dry_run {
+            self.await_whole(live.id(vid), cancel).await?;
             // While the destination prepares itself. What fails is tried again when it is needed.
             let arming = self.clone();
             tokio::spawn(async move { arming.engine(move |engine| engine.arm(&name)).await });
@@ -208,6 +216,8 @@ impl Node {
             self.open_image_stream(vid, *id, destination.clone());
         }
         let asked = Instant::now();
+        // Only if this node has started again since the check.
+        self.await_whole(live.id(vid), cancel).await?;
         self.await_turn(&live, cancel).await.map_err(|error| self.in_words(error))?;
         let waited_us = micros(asked.elapsed());
         // Who has let go by then comes back when the broker listens again.
@@ -232,6 +242,13 @@ impl Node {
             self.measured(id, measurement);
         }
         Ok(Outcome::Suspended(suspension))
+    }
+
+    /// Waits for processes that have not come back since this node was started, or since the last move, while the instance still
+    /// works and holds nobody up.
+    async fn await_whole(&self, id: InstanceId, cancel: &Cancel) -> Result<()> {
+        let whole = self.broker.whole(id, SUSPEND_LIMIT);
+        Ok(cancel.unless(whole).await.ok_or("cancelled")??)
     }
 
     /// Waits for other dumps while the instance still works.
