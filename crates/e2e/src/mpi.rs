@@ -16,18 +16,15 @@ use crate::testlab::TestLab;
 pub const REPORT: &str = "each as it was sent";
 
 /// What runs a command on another host for mpirun: as an instance, named after the host and the job. The hosts of a lab
-/// have one name, that of the machine, by which Open MPI would take them for one host.
+/// have one name, that of the machine, by which Open MPI would take them for one host. Its daemon gives each rank a
+/// pseudo-terminal of the instance's for its output, which moves.
 const AGENT: &str = r#"#!/bin/sh
 host=$1
 shift
-export TMPDIR="$JOB_FOLDER/$JOB-$host" LD_PRELOAD="$JOB_FOLDER/no_terminals.so"
+export TMPDIR="$JOB_FOLDER/$JOB-$host"
 mkdir "$TMPDIR"
 exec "$TRANSHUME" --lab "$LAB" run --host "$host" --name "$host-$JOB" --detach -- sh -c "hostname $host && $*"
 "#;
-
-/// Open MPI's daemon gives its ranks terminals for their output, and pipes where it gets none. A terminal is its host's, and
-/// cannot move.
-const NO_TERMINALS: &str = "#include <errno.h>\nint openpty() { errno = ENOENT; return -1; }\n";
 
 /// What a job's messages go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +69,6 @@ impl Mpi {
         fs::create_dir(&mpi.folder).with_context(|| format!("cannot make {}", mpi.folder.display()))?;
         fs::write(mpi.agent(), AGENT)?;
         fs::set_permissions(mpi.agent(), fs::Permissions::from_mode(0o755))?;
-        let source = mpi.folder.join("no_terminals.c");
-        fs::write(&source, NO_TERMINALS)?;
-        let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu11", "-w", "-shared", "-fPIC", "-o"]);
-        run(compiler.arg(mpi.folder.join("no_terminals.so")).arg(source), Duration::from_secs(10))?;
         Ok(mpi)
     }
 
