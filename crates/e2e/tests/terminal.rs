@@ -34,6 +34,18 @@ print("the last is", len(terminals), flush=True)
 time.sleep(1000)
 "#;
 
+/// Has a pseudo-terminal of its own, and reads what is written there when it is told to.
+const UNREAD: &str = r#"
+import os, time
+master, slave = os.openpty()
+os.write(slave, b"a line\n")
+print("unread", flush=True)
+input()
+os.read(master, 100)
+print("all is read", flush=True)
+time.sleep(1000)
+"#;
+
 /// A user's terminal, and `transhume exec --tty` at it.
 struct Desk {
     keys: File,
@@ -190,6 +202,15 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     ensure!(!plan.status.success() && format!("{plan:?}").contains("/dev/tty open"), "{plan:?}");
     desk.press("exit\n")?;
     lab.eventually("nothing is in the way any more", || Ok(planned()?.status.success()))?;
+
+    let mut desk = Desk::start(&lab, "job", &["python3", "-c", UNREAD])?;
+    desk.expect("unread")?;
+    let plan = planned()?;
+    ensure!(!plan.status.success() && format!("{plan:?}").contains("in a pseudo-terminal"), "{plan:?}");
+    desk.press("\n")?;
+    desk.expect("all is read")?;
+    ensure!(lab.move_to("job", "h1")?.outcome == Outcome::Moved);
+
     let refused = lab.transhume(&["exec", "--tty", "job", "--", "bash"])?;
     ensure!(
         refused.status.code() == Some(2) && refused.errors.contains("the standard input is no terminal"),

@@ -103,6 +103,15 @@ impl Findings<'_> {
         }
     }
 
+    /// CRIU writes what is not read to the restored terminal, which changes it, and waits for ever if there is no room. The
+    /// instance's first process reads it in time.
+    fn master(&mut self, pid: i32, task: &Task, number: i32) {
+        if pid != self.first && task.descriptor(number).is_ok_and(|master| has_data(&master)) {
+            let what = format!("{} has not read all that is in a pseudo-terminal", named(pid));
+            self.block(what, "move it when that is read");
+        }
+    }
+
     fn namespace(&mut self, pid: i32, name: &str) {
         let what = format!("{} has the namespace {name} open", named(pid));
         self.block(what, "let it close that before the move");
@@ -137,7 +146,7 @@ impl Findings<'_> {
         if kind.is_block_device() {
             self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
         } else if kind.is_char_device() {
-            self.device(pid, number, path, via, metadata.st_rdev());
+            self.device(pid, task, number, path, metadata.st_rdev());
         } else if is_message_queue(via) {
             let what = format!("{} has the message queue {shown} open", named(pid));
             self.block(what, "let it close the queue before the move: CRIU cannot carry it");
@@ -174,13 +183,17 @@ impl Findings<'_> {
         }
     }
 
-    fn device(&mut self, pid: i32, number: i32, path: &Path, via: &Path, device: u64) {
+    fn device(&mut self, pid: i32, task: &Task, number: i32, path: &Path, device: u64) {
         let (major, minor) = (libc::major(device), libc::minor(device));
         if major == MEMORY_DEVICES && HARMLESS.contains(&minor) {
-            return self.named_file(pid, number, path, via);
+            let via = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+            return self.named_file(pid, number, path, &via);
+        }
+        if device == MAKER {
+            return self.master(pid, task, number);
         }
         // Each instance has pseudo-terminals of its own, which travel with both ends.
-        if major == PSEUDO_TERMINALS || device == MAKER {
+        if major == PSEUDO_TERMINALS {
             return;
         }
         let (what, remedy) = if device == CONTROLLING {
@@ -242,10 +255,10 @@ fn open_files(limits: &str) -> Option<usize> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-fn has_data(fifo: &OwnedFd) -> bool {
+fn has_data(file: &OwnedFd) -> bool {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes a number into `bytes`.
-    unsafe { libc::ioctl(fifo.as_raw_fd(), libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
+    unsafe { libc::ioctl(file.as_raw_fd(), libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
 }
 
 #[cfg(test)]
