@@ -6,7 +6,8 @@
 //!  others ◀─stdin, stdout, stderr─▶ sessions ◀──Session──▶ node            over another one (ADR 0025)
 //! ```
 //!
-//! It travels with the instance. On `Suspend` it closes its socket, and then asks for the node
+//! It travels with the instance. On `Suspend` it stops the terminals of sessions (ADR 0031) and closes its
+//! sockets, and then asks for the node
 //! again and again: the source's after a rollback, the destination's after a move. Meanwhile it
 //! reads at most one more packet of output, so that a command that writes a lot waits in its pipe.
 //! Each byte of the command's is sent once, in order; what a node took and did not record before it crashed is lost. Of a

@@ -30,9 +30,9 @@ const FAILED: u8 = 255;
 /// else has failed, as when the instance ends, or the coordinator goes away.
 /// Without `--stdin` it has no standard input (`/dev/null`). Ctrl-C, SIGTERM, SIGQUIT and a terminal that is closed are passed on
 /// to it. With `--tty` the command has a terminal, which moves with it: once it has started, keys such as Ctrl-C have their meaning
-/// there, not here, and SIGTERM and a terminal that is closed end this command. Of what is in the terminal itself a move loses a line that is typed and not finished,
-/// unless the command edits lines itself as bash does, and an end of file that is typed and not read, with what is behind it; lines
-/// that are typed and not read are echoed once more.
+/// there, not here, and SIGTERM and a terminal that is closed end this command. Of what is in the terminal itself a move loses a
+/// line that is typed and not finished, unless the command edits lines itself as bash does, and an end of file that is typed and
+/// not read, with what is behind it; lines that are typed and not read are echoed once more.
 /// When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
 /// it leaves in the background runs on, without its output.
 /// There may be 64 at a time in an instance. It waits for an instance that is being moved, for up to two minutes.
