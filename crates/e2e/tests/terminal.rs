@@ -224,8 +224,10 @@ fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
     let _alone = e2e::alone();
     let lab = TestLab::up(2)?;
     let job = ["python3", "-c", LAST_TERMINAL];
-    lab.transhume(&[&["run", "--name", "job", "--host", "h1", "--detach", "--"], &job[..]].concat())?
-        .success()?;
+    lab.transhume(
+        &[&["run", "--group", "all", "--name", "job", "--host", "h1", "--detach", "--"], &job[..]].concat(),
+    )?
+    .success()?;
     lab.eventually("it has the last terminal", || Ok(lab.transhume(&["logs", "job"])?.lines.len() == 1))?;
     let mut desk = Desk::start(&lab, "job", &["seq", "1000000000"])?;
     let moved = |host| -> Result<()> {
@@ -237,10 +239,16 @@ fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
     thread::sleep(Duration::from_secs(1));
     moved("h2")?;
     moved("h1")?;
+    // It runs on where it was suspended.
+    let images = tempfile::tempdir()?;
+    let directory = images.path().join("job").display().to_string();
+    lab.transhume(&["checkpoint", "--group", "all", &directory])?.success()?;
+    // More than was on its way.
+    let next = desk.count(2, |next| next > 300_000)?;
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {
-        // More than was on its way before.
-        let reader = scope.spawn(|| desk.count(2, |next| next > 300_000 && enough.load(Ordering::Relaxed)));
+        let reader =
+            scope.spawn(|| desk.count(next, |next| next > 600_000 && enough.load(Ordering::Relaxed)));
         let moved = ["h2", "h1", "h2"].into_iter().try_for_each(moved);
         enough.store(true, Ordering::Relaxed);
         reader.join().map_err(|_| anyhow!("the reader has panicked"))??;

@@ -412,13 +412,17 @@ mod tests {
         assert_eq!(session.output[0].length(), held);
         session.go_on();
         let mut text = Vec::new();
-        while text.len() < 2 * held as usize {
-            assert!(Instant::now() < end);
-            session.carry(|_| true);
-            if let Some((offset, bytes)) = session.output[0].next(MAX_PIECE) {
-                session.output[0].confirm(offset + bytes.len() as u64);
-                text.extend(bytes);
+        for round in 1..=50 {
+            while text.len() < round * 40_000 {
+                assert!(Instant::now() < end);
+                session.carry(|_| true);
+                if let Some((offset, bytes)) = session.output[0].next(MAX_PIECE) {
+                    session.output[0].confirm(offset + bytes.len() as u64);
+                    text.extend(bytes);
+                }
             }
+            session.hold();
+            session.go_on();
         }
         session.hear(ToSession::Leave);
         let expected: String = (1..=text.len() / 3).map(|number| format!("{number}\r\n")).collect();

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::thread;
+use std::time::Duration;
 
 use fabric::session::WindowSize;
 
@@ -30,9 +32,44 @@ pub fn resize(master: &File, size: WindowSize) -> io::Result<()> {
 /// Stops what is written to the terminal: who writes waits. When it returns, all that was written can be read from `master`.
 pub fn stop(master: &File) -> io::Result<()> {
     let slave = other_end(master)?;
+    await_pause(master, &slave);
     // SAFETY: no memory is passed.
     check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TCXONC, libc::TCOOFF) })?;
     await_writers(&slave)
+}
+
+/// Nothing is read meanwhile, so that who writes a lot waits soon. The kernel loses the end of a line that is written just when a
+/// terminal is stopped.
+fn await_pause(master: &File, slave: &OwnedFd) {
+    /// Less than the kernel keeps for who reads: as long as there is no more, all that is written is counted.
+    const COUNTED: libc::c_int = 4000;
+    /// Looks at a terminal that nobody can write to, in a row.
+    const FULL: u32 = 10;
+    let (mut before, mut full) = (-1, 0);
+    for _ in 0..50 {
+        let waiting = waiting(master);
+        full = if is_writable(slave) { 0 } else { full + 1 };
+        if full == FULL || full == 0 && waiting == before && waiting < COUNTED {
+            return;
+        }
+        before = waiting;
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How many bytes wait to be read.
+fn waiting(master: &File) -> libc::c_int {
+    let mut bytes = 0;
+    // SAFETY: the kernel writes a number into `bytes`.
+    unsafe { libc::ioctl(master.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    bytes
+}
+
+/// Whether there is room, and nobody is writing.
+fn is_writable(slave: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: slave.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live pollfd is passed.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
 /// Who has begun to write before the terminal was stopped may still do so. The kernel sets what a terminal is like only
