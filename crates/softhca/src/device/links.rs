@@ -8,7 +8,6 @@ use fabric::{Epoch, ProcessId};
 use verbs::Translation;
 
 use crate::attr::QpKind;
-use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::device::{Device, Progress, Suspended};
 use crate::event::Event;
@@ -41,9 +40,9 @@ pub(super) struct Links {
     /// Acknowledgements are left for the application's next request.
     holds_acks: bool,
     /// Requests are left for the application's next poll, or the peer's next answer.
-    lingers: bool,
+    pub lingers: bool,
     /// Which link had its turn, of those that posts look at.
-    turn: usize,
+    pub turn: usize,
 }
 
 impl Links {
@@ -153,109 +152,6 @@ impl Links {
 }
 
 impl Device {
-    /// Transmits what was posted on `qp`: call it once after a list of posts. True if that was as good as a poll: what had
-    /// arrived was taken in.
-    #[inline]
-    pub fn flush_doorbell(&mut self, qp: Qp) -> bool {
-        let sent_over = self.ring_doorbell(qp);
-        sent_over.is_some_and(|at| self.looks_as_well(qp, at) && self.poll_some_links(at))
-    }
-
-    /// The same, without taking anything in. Returns the link over which something has left.
-    #[inline]
-    pub(super) fn ring_doorbell(&mut self, qp: Qp) -> Option<usize> {
-        let entry = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty() && !self.suspended)?;
-        if entry.sends.is_local_next() && self.core.run_local(qp) {
-            self.settle();
-        }
-        self.transmit_of(qp)
-    }
-
-    /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
-    /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock. One
-    /// that is about to wait for events will be helped anyway.
-    fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
-        let Some(entry) = self.core.qps.get(qp.0) else { return false };
-        let waits = self.core.cqs.get(entry.init.send_cq.0).is_some_and(CompletionQueue::is_armed);
-        entry.has_long_request() && !waits && self.links.links[at].gathers()
-    }
-
-    /// Takes in what has arrived on link `at`, and on one other: all have their turn. Always true.
-    fn poll_some_links(&mut self, at: usize) -> bool {
-        self.poll_link(at);
-        self.links.turn = self.links.turn.wrapping_add(1);
-        let live = &self.links.live;
-        let other = (!live.is_empty()).then(|| live[self.links.turn % live.len()]);
-        if let Some(other) = other.filter(|other| *other != at) {
-            self.poll_link(other);
-        }
-        self.settle();
-        true
-    }
-
-    /// The same, returned as there, without haste: while the peer has still to answer for what went before, short requests wait for that answer or the
-    /// application's next poll, whichever comes first, so that those posted by then leave in one write.
-    #[inline]
-    pub fn defer_doorbell(&mut self, qp: Qp) -> bool {
-        match self.lingering_place(qp) {
-            Some(at) => {
-                self.links.links[at].schedule(&mut self.core, qp);
-                self.links.lingers = true;
-                false
-            }
-            None => self.flush_doorbell(qp),
-        }
-    }
-
-    /// The link over which what is queued on `qp` may leave later.
-    fn lingering_place(&self, qp: Qp) -> Option<usize> {
-        let entry = self.core.qps.get(qp.0)?;
-        let at = entry.link?;
-        (!self.suspended && entry.may_linger() && self.links.links[at].gathers()).then_some(at)
-    }
-
-    /// Transmits what was left for a poll.
-    #[inline]
-    pub(super) fn end_lingering(&mut self) {
-        if std::mem::take(&mut self.links.lingers) {
-            self.transmit_urgent();
-        }
-    }
-
-    #[cold]
-    fn transmit_urgent(&mut self) {
-        let mut turn = 0;
-        while let Some(&at) = self.links.live.get(turn) {
-            turn += 1;
-            if self.links.links[at].has_urgent_work() {
-                self.transmit(at);
-            }
-        }
-        self.settle();
-    }
-
-    /// Returns the link over which something has left.
-    fn transmit_of(&mut self, qp: Qp) -> Option<usize> {
-        let entry = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty())?;
-        match (entry.peer, entry.link) {
-            _ if entry.init.kind == QpKind::Ud => self.send_datagrams(qp),
-            // No process can have that QPN: it is as if nobody answered.
-            (None, _) => {
-                let head = entry.sends.head();
-                self.core.on_not_ready(qp, head);
-            }
-            (_, None) => self.core.give_up(qp),
-            (_, Some(at)) if self.links.links[at].state != State::Up => self.need_link(at),
-            (_, Some(at)) => {
-                self.links.links[at].schedule(&mut self.core, qp);
-                let sent = self.transmit(at);
-                self.settle();
-                return sent.then_some(at);
-            }
-        }
-        None
-    }
-
     /// Lets `qp` execute nothing any more, and says so to its peer at once: the application may end the process next.
     pub(super) fn end_responder(&mut self, qp: Qp, peer: ProcessId) {
         self.links.end_responder(&mut self.core, peer, qp);
@@ -375,7 +271,7 @@ impl Device {
     }
 
     #[inline]
-    fn poll_link(&mut self, at: usize) {
+    pub(super) fn poll_link(&mut self, at: usize) {
         let link = &mut self.links.links[at];
         let mut budget = BUDGET;
         let received = if link.is_quiet() { Ok(false) } else { link.receive(&mut self.core, &mut budget) };

@@ -5,11 +5,12 @@
 //! * `objects`: domains, regions, completion queues.
 //! * `queue_pairs`: queue pairs and posting.
 //! * `datagrams`: address handles, and what is sent to them. `groups`: multicast.
-//! * `links`: links to peers, time, suspension.
+//! * `links`: links to peers, time, suspension. * `doorbell`: what posting brings about.
 //! * `shared_queues`: shared receive queues, XRC domains.
 //! * `sharing`: memory shared with neighbours.
 
 mod datagrams;
+mod doorbell;
 mod groups;
 mod links;
 mod memory_windows;
