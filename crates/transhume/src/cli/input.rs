@@ -1,7 +1,7 @@
 //! Standard input that goes to a command in an instance.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -22,7 +22,7 @@ pub fn feed(socket: PathBuf, name: String) {
 }
 
 /// Passes it on until the instance has ended.
-fn bring(socket: &std::path::Path, name: &str) -> Result<()> {
+fn bring(socket: &Path, name: &str) -> Result<()> {
     let request = ExecRequest { name: name.to_owned(), for_own: true, ..ExecRequest::default() };
     let mut events = Client::send(socket, &Request::Exec(request))?;
     let room = Arc::new(Room::default());
