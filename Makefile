@@ -24,7 +24,7 @@ setup-demo: ## Install only what `make build` and `make demo` need
 build: setup-demo ## Build target/release/transhume and the library beside it
 	@cargo build --locked --release --workspace
 
-test: setup ## Build, check formatting and lints, run all tests (some 23 minutes)
+test: setup ## Build, check formatting and lints, run all tests (some 27 minutes)
 	@scripts/test.sh
 
 demo: setup-demo ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
@@ -43,7 +43,7 @@ bench-drain: setup build ## Measure the blackouts of drains and groups against s
 bench-mpi: setup build ## Run HPC Challenge in containers, undisturbed and while they move (some 5 minutes)
 	@$(SUDO) target/release/bench-mpi $(BENCH_FLAGS)
 
-bench-net: build ## Compare the overlay with wireguard-go, VXLAN, OpenVPN, tinc, n2n and socat, and move a station (some 9 minutes)
+bench-net: build ## Compare the overlay with wireguard-go, Nebula, VXLAN, OpenVPN, tinc, n2n and socat, and move a station (some 9 minutes)
 	@scripts/setup.sh bench-net
 	@$(SUDO) target/release/bench-net $(BENCH_FLAGS)
 

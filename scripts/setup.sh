@@ -96,7 +96,10 @@ install_peers() {
         (install_packages "$package") || printf 'setup: going on without %s\n' "$package" >&2
     done
     # Where the benchmark looks as root, with the Go that is found here.
-    as_root env PATH="$PATH" scripts/wireguard-go.sh >/dev/null || printf 'setup: going on without wireguard-go\n' >&2
+    local peer
+    for peer in wireguard-go nebula; do
+        as_root env PATH="$PATH" scripts/go-peer.sh "$peer" >/dev/null || printf 'setup: going on without %s\n' "$peer" >&2
+    done
 }
 
 # Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there rustup's own installer is used.

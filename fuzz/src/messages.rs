@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use broker::{Chunk, Output};
-use engines::InstanceSpec;
+use engines::{InstanceSpec, Owner};
 use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{End, FromSession, Order, SessionId, State, ToSession, Word};
@@ -20,8 +20,7 @@ use rpc::datagrams::{LONGEST, Train, Trains};
 use rpc::enrol;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
-    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, Opening,
-    Received, SentImage,
+    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, Opening, Received,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -217,7 +216,7 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
     output.push(Chunk { stream: OutputStream::Stdout, bytes: b"text".to_vec() });
     let carried = broker::Carried { output, exit: None, ..broker::Carried::default() };
     let image = engines::Image { name: "inventory.img".into(), size: 9 };
-    let images = vec![SentImage { image, early: 3 }];
+    let images = vec![image];
     vec![
         framed(0, &hello),
         framed(0, &FromNode::Processes { vid: vid(), indexes: [1, 2].into() }),
@@ -228,7 +227,9 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(5, &Received::Whole { digest: [1; 32] }),
         framed(5, &Received::Refused { reason: "no room\nmake some".into() }),
         framed(6, &Blueprint { fabric: FabricId(7), spec: spec() }),
-        framed(7, &ImageMessage::Early { name: "pages-1.img".into() }),
+        framed(7, &ImageMessage::Begin),
+        framed(7, &ImageMessage::Pages { owner: Owner::Process(7), runs: vec![(0x1000, 2), (0x9000, 1)] }),
+        framed(7, &ImageMessage::Layout { owner: Owner::Shared(9), runs: vec![(0, 3)] }),
         framed(7, &ImageMessage::Rest(Manifest { carried, images })),
         framed(
             8,
@@ -411,7 +412,7 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
     let name = || "a".to_owned();
     let requests = [
         api::Request::List,
-        api::Request::Move(api::MoveRequest { name: name(), host: "h2".into(), dry_run: true }),
+        api::Request::Move(api::MoveRequest { name: name(), host: "h2".into(), dry_run: true, force: false }),
         api::Request::Logs { name: name(), follow: true, after: None },
     ];
     let failed = api::Event::Failed(api::Failure::new("what", "the way out"));

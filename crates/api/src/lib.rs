@@ -20,28 +20,32 @@ mod client;
 mod failure;
 mod line;
 mod log;
+mod members;
 mod network;
 mod output;
 mod report;
 mod request;
+mod words;
 
 pub use client::{Client, ClientError, Speaker};
 pub use failure::Failure;
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use log::{LoggedEvent, MoveFigures, Occurrence};
+pub use members::{HostRemoved, Token, TokenState};
 pub use network::{
     Carrier, DEFAULT_MTU, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid,
-    NetLink, NetMac, NetStatus, NetTunnel, Network, Purpose, Shape,
+    NetLink, NetMac, NetStatus, NetSwitchedOff, NetTunnel, Network, Purpose, Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{
-    DrainReport, EnginePart, Errand, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
+    Copying, DrainReport, EnginePart, Errand, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
     PlannedMove, Stayed,
 };
 pub use request::{
     CheckpointRequest, Container, ContainerImage, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW,
     Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
 };
+pub use words::in_words;
 
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
@@ -109,11 +113,19 @@ pub enum Event {
     NetForgotten,
     /// The last answer to [`Request::NewToken`].
     Token {
+        /// Its number, for [`Request::RevokeToken`].
+        id: u64,
         /// One word; whoever has it can join.
         token: String,
         /// For how many seconds, from now on.
         lifetime_s: u64,
     },
+    /// The last answer to [`Request::Tokens`], in the order in which they were made.
+    Tokens(Vec<Token>),
+    /// The last answer to [`Request::RevokeToken`]: how it is now.
+    TokenRevoked(Token),
+    /// The last answer to [`Request::RemoveHost`]: the coordinator and all nodes that could be told accept the host no more.
+    HostRemoved(HostRemoved),
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
         /// Its number, for [`Request::FollowMove`].
@@ -126,6 +138,8 @@ pub enum Event {
         /// Microseconds since the move began.
         at_us: u64,
     },
+    /// Memory goes to the destination while the instance runs. Said some times a second.
+    Copying(Copying),
     /// Bytes of the instance's image that have arrived at the destination.
     Transferred {
         /// So far.
@@ -193,6 +207,8 @@ pub enum Event {
         /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
         pieces: Option<u64>,
     },
+    /// The command has ended, and what it has written last may be missing: for this reason its host could not be asked for it.
+    Unread(Failure),
     /// Output of the command of [`Request::Exec`].
     Written {
         /// Where the command wrote it.
@@ -234,6 +250,7 @@ impl Event {
         match self {
             Self::Begun { .. }
             | Self::Phase { .. }
+            | Self::Copying(_)
             | Self::Transferred { .. }
             | Self::Waiting { .. }
             | Self::Network(_)
@@ -251,9 +268,13 @@ impl Event {
             | Self::Output { .. }
             | Self::Written { .. }
             | Self::InputTaken { .. }
-            | Self::Dropped { .. } => false,
+            | Self::Dropped { .. }
+            | Self::Unread(_) => false,
             Self::Started(_)
             | Self::Token { .. }
+            | Self::Tokens(_)
+            | Self::TokenRevoked(_)
+            | Self::HostRemoved(_)
             | Self::Instances(_)
             | Self::Hosts(_)
             | Self::Checked { .. }

@@ -1,6 +1,8 @@
 use fabric::Epoch;
 use serde::{Deserialize, Serialize};
 
+use crate::network::NetSwitchedOff;
+
 /// An event of the coordinator's log: in JSON one object, with what happened as `event`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedEvent {
@@ -30,6 +32,19 @@ pub enum Occurrence {
     HostLost {
         /// The host.
         host: String,
+    },
+    /// A user has taken a host's right to take part away.
+    HostRemoved {
+        /// The host.
+        host: String,
+    },
+    /// An offload of a host was found to misbehave, and is used no more.
+    OffloadSwitchedOff {
+        /// The host.
+        host: String,
+        /// Which, where and why.
+        #[serde(flatten)]
+        off: NetSwitchedOff,
     },
     /// A host is to be drained: nothing is started on it from now on.
     DrainBegan {
@@ -173,6 +188,9 @@ pub struct MoveFigures {
     pub blackout_us: u64,
     /// The size of its image.
     pub image_bytes: u64,
+    /// What of it was sent while the instance ran.
+    #[serde(default)]
+    pub precopied_bytes: u64,
 }
 
 #[cfg(test)]
@@ -181,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_flat_object() {
-        let figures = Some(MoveFigures { total_us: 3, blackout_us: 2, image_bytes: 1 });
+        let figures = Some(MoveFigures { total_us: 3, blackout_us: 2, image_bytes: 1, precopied_bytes: 1 });
         let (instance, from, to) = ("a".into(), "h1".into(), "h2".into());
         let what = Occurrence::Moved { instance, from, to, id: 9, epoch: Epoch(1), figures };
         let event = LoggedEvent { number: 7, time_ms: 8, what };

@@ -199,10 +199,39 @@ pub struct NetHostState {
     pub tunnels: Vec<NetTunnel>,
     /// How many MACs are known.
     pub macs: usize,
-    /// What is left to its kernel.
+    /// What is left to its kernel, as was found when its node began.
     pub offloads: Vec<String>,
+    /// What of it was found to misbehave since then.
+    pub switched_off: Vec<NetSwitchedOff>,
     /// How many frames and datagrams went nowhere, by reason, where there are any.
     pub dropped: Vec<(String, u64)>,
+}
+
+/// An offload that is used no more on a link, at a device, or, without either, on the whole host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetSwitchedOff {
+    /// Which.
+    pub offload: String,
+    /// The host at the other end of the link.
+    pub link: Option<String>,
+    /// The device's name.
+    pub device: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl NetSwitchedOff {
+    /// Where it is used no more, and why.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let Self { offload, link, device, reason } = self;
+        let place = match (link, device) {
+            (Some(link), _) => format!(" on the link to {link}"),
+            (_, Some(device)) => format!(" at {device}"),
+            (None, None) => String::new(),
+        };
+        format!("{offload}{place}: {reason}")
+    }
 }
 
 /// A network device that is plugged in.

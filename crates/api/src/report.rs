@@ -9,6 +9,8 @@ use crate::Failure;
 pub enum Phase {
     /// Both hosts look for what stands in the way, and the destination makes room.
     Prepare,
+    /// The instance's memory goes to the destination while it runs.
+    Precopy,
     /// The instance's processes let go of their links. The blackout begins.
     Suspend,
     /// The instance is stopped and its state is written out.
@@ -71,6 +73,20 @@ pub struct MoveReport {
     pub engine: EnginePart,
 }
 
+/// How far a pre-copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copying {
+    /// How much memory the instance's processes have; what several share counts for each.
+    pub memory_bytes: u64,
+    /// How much was sent. It can become more than there is: what changes is sent again.
+    pub sent_bytes: u64,
+    /// Which look at the memory this is, from 1. Each but the first sends what has changed since the one before.
+    pub look: u32,
+    /// How long it will be until the instance is suspended, in microseconds, by how fast memory was read and sent and how much of it has
+    /// changed so far; nothing, if that cannot be said yet.
+    pub left_us: Option<u64>,
+}
+
 /// How a move ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -129,6 +145,9 @@ pub struct PlannedMove {
     pub total_us: Option<u64>,
     /// How long the instance would not run, likewise.
     pub blackout_us: Option<u64>,
+    /// For how many seconds ordinary moves leave the instance alone, if they do; a drain moves it nevertheless.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cools_down_for_s: Option<u64>,
     /// Where it would go; nowhere, if there are obstacles, in a group those of any.
     pub to: Option<String>,
     /// These; those of a drain each with its host.
@@ -185,6 +204,9 @@ pub struct EnginePart {
     pub restore_us: u64,
     /// From the word to go on until the processes run.
     pub release_us: u64,
-    /// The size of the image.
+    /// What was sent in all.
     pub image_bytes: u64,
+    /// What of it was sent while the instance ran.
+    #[serde(default)]
+    pub precopied_bytes: u64,
 }

@@ -11,7 +11,7 @@ use crate::{Bytes, NetChange, Position};
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Starts an instance.
-    Run(RunRequest),
+    Run(Box<RunRequest>),
     /// Lists the instances.
     List,
     /// Lists the hosts.
@@ -66,6 +66,21 @@ pub enum Request {
         /// For how many seconds.
         lifetime_s: u64,
     },
+    /// Lists the tokens by which machines can join, or could.
+    Tokens,
+    /// Lets nobody join any more by a token.
+    RevokeToken {
+        /// Its number, or the token itself.
+        token: String,
+    },
+    /// Takes the right to take part away from a host that has no instances.
+    RemoveHost {
+        /// The host.
+        host: String,
+        /// Its machine is gone for good, and with it the instances that it had.
+        #[serde(default)]
+        lost: bool,
+    },
     /// Changes the overlay.
     ChangeNetwork(NetChange),
     /// Writes out what the instance's command has written.
@@ -109,6 +124,9 @@ pub struct RunRequest {
     /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
+    /// For so many seconds after a move ordinary ones leave it alone; as long as for all, if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cool_down_s: Option<u64>,
     /// What its `eth0` is to be plugged into; the overlay, if it is laid out, if nothing is said.
     #[serde(default)]
     pub network: Option<NetworkKind>,
@@ -232,6 +250,9 @@ pub struct MoveRequest {
     pub host: String,
     /// Only finds out what stands in the way.
     pub dry_run: bool,
+    /// Moves it also while it cools down.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// A group to be moved.
@@ -243,6 +264,9 @@ pub struct MoveGroupRequest {
     pub hosts: Vec<String>,
     /// Only finds out what stands in the way.
     pub dry_run: bool,
+    /// Moves them also while some cool down.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// The most moves that a drain makes at a time.
@@ -280,6 +304,12 @@ pub struct Instance {
     /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
+    /// For how many seconds after a move ordinary ones leave it alone, if that is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cool_down_s: Option<u64>,
+    /// For how many seconds they still do, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cools_down_for_s: Option<u64>,
     /// How often it has moved.
     pub epoch: Epoch,
     /// Its address on its network, in dotted form.

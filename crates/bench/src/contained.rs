@@ -19,11 +19,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How often it is looked whether the program has its memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The command of a program that holds so many MiB, each page different from its neighbours, and says when it has them.
+/// The command of a program that holds so many MiB, in which no two pages are the same, and says when it has them.
 #[must_use]
 pub fn command(mebibytes: u32) -> Vec<String> {
     let program = format!(
-        "import os, time\nheld = bytearray(os.urandom(1 << 20) * {mebibytes})\nprint('ready', flush=True)\n\
+        "import os, time\nheld = bytearray({mebibytes} << 20)\nfor at in range(0, len(held), 1 << 20):\n \
+         held[at:at + (1 << 20)] = os.urandom(1 << 20)\nprint('ready', flush=True)\n\
          while True: held[0] ^= 1; time.sleep(0.01)"
     );
     ["/usr/bin/python3", "-c", &program].map(str::to_owned).into()

@@ -97,6 +97,10 @@ impl Outgoing {
     }
 }
 
+/// The most links to other hosts that are opened for an instance at a time. Those that are begun are done soonest if not all are
+/// begun at once, and its processes have something to do meanwhile (ADR 0033).
+pub const MAX_OPENINGS: usize = 256;
+
 /// What an instance may make its node hold for it beside its connections: a program that asks for links and never
 /// reads must not use up the node's descriptors.
 #[derive(Clone, Debug)]
@@ -110,8 +114,7 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    const DESCRIPTORS: usize = 512;
-    const OPENINGS: usize = 128;
+    const DESCRIPTORS: usize = 1024;
     const REQUESTS: u32 = 2048;
     const BETWEEN_REQUESTS: Duration = Duration::from_micros(125);
 }
@@ -120,7 +123,7 @@ impl Default for Allowance {
     fn default() -> Self {
         Self {
             descriptors: Arc::new(Semaphore::new(Self::DESCRIPTORS)),
-            openings: Arc::new(Semaphore::new(Self::OPENINGS)),
+            openings: Arc::new(Semaphore::new(MAX_OPENINGS)),
             directory: Pace::new(Self::REQUESTS, Self::BETWEEN_REQUESTS, Instant::now()),
         }
     }

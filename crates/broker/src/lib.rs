@@ -31,7 +31,7 @@ mod peers;
 mod report;
 
 pub use broker::{Broker, Config, UnknownInstance};
-pub use instance::{Carried, InstanceId, Roster};
+pub use instance::{Carried, InstanceId, MAX_OPENINGS, Roster};
 pub use namespace::Namespace;
 pub use output::{Chunk, Follower, Output};
 pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};

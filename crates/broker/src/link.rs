@@ -39,7 +39,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
     let shared = shared.clone();
     tokio::spawn(async move {
         let mut result = fulfil(&shared, request).await;
-        if result.is_ok() && !opens(&request) {
+        if result.is_ok() && !request.opens() {
             // Whoever was nudged may be refused and have no need of its own to try again, so the one that
             // needs the link asks again. It ignores this if it has the link by then.
             sleep(NUDGE_LIMIT).await;
@@ -58,15 +58,10 @@ fn refuse(shared: &Shared, request: &LinkRequest, reason: LinkRefusal) {
     let _ = post(shared, request.from_instance(), request.from, message, Vec::new());
 }
 
-/// Of two processes the lower one opens links.
-fn opens(request: &LinkRequest) -> bool {
-    request.from < request.to
-}
-
 async fn fulfil(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
     // An instance that is stopped here may run elsewhere already: its location says.
     let place = shared.reachable(&request).filter(|found| *found != Err(LinkRefusal::Moving));
-    match (place, opens(&request)) {
+    match (place, request.opens()) {
         _ if request.from == request.to => Err(LinkRefusal::Gone),
         (Some(Err(reason)), _) => Err(reason),
         (Some(Ok(epoch)), true) => open_locally(shared, request, epoch),

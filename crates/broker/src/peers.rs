@@ -31,6 +31,12 @@ impl LinkRequest {
         InstanceId { fabric: self.fabric, vid: self.from.vid }
     }
 
+    /// Whether the one that asks is the one of the two that opens links: the lower one. The other one's wish is passed on to it.
+    #[must_use]
+    pub fn opens(&self) -> bool {
+        self.from < self.to
+    }
+
     /// The instance that is wanted.
     #[must_use]
     pub fn to_instance(&self) -> InstanceId {

@@ -1,31 +1,31 @@
 //! Machines that have no certificate yet, and get one for the secret of a join token.
 //!
-//! Of a token only a hash of its secret is kept, with the time until which it is good. Whoever has no secret of a token costs
-//! a handshake and a hash: what else he sends is looked at only after that.
+//! Whoever has no secret of a token costs a handshake and a hash: what else he sends is looked at only after that. What is known of
+//! tokens is in [`members`](crate::members).
 
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use api::Failure;
+use api::{Event, Failure};
 use moves::HostName;
 use overlay::topology::MAX_NODES;
 use rpc::enrol::{self, Answer, Certificates, LIMIT, MAX_REQUEST, VERSION};
-use rpc::pki::{self, CertifyError, PkiError};
+use rpc::pki::{self, Applicant, CertifyError, PkiError};
+use rpc::removed::KeyId;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::reason;
 use rpc::{Stream, frame};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use crate::cluster::Cluster;
-
-/// The most tokens that are remembered; the oldest go first. Those that have expired are told from those that never were.
-const MAX_TOKENS: usize = 64;
+use crate::cluster::{Cluster, Inner};
+use crate::failure;
+use crate::tokens::{self, Objection, Token};
 
 /// The longest that a token may be good.
 const MAX_LIFETIME: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -34,35 +34,19 @@ const MAX_LIFETIME: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub struct Admission {
     listen: SocketAddr,
     pki: PathBuf,
-    file: PathBuf,
     center: HostName,
     authority: Fingerprint,
-    /// The latest last.
-    tokens: Mutex<Vec<Known>>,
-}
-
-/// What is known of a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Known {
-    hash: [u8; 32],
-    /// In seconds since 1970.
-    good_until: u64,
+    /// One machine is admitted after the other, and none while a token is revoked or a host removed.
+    turn: Mutex<()>,
 }
 
 impl Admission {
-    /// With the tokens in `file`, and the authority in `pki`. The coordinator listens at `listen`.
-    pub fn open(listen: SocketAddr, pki: PathBuf, file: PathBuf, center: HostName) -> Result<Self, PkiError> {
+    /// With the authority in `pki`. The coordinator listens at `listen`.
+    pub fn open(listen: SocketAddr, pki: PathBuf, center: HostName) -> Result<Self, PkiError> {
         let authority = pki::fingerprint(&pki::authority(&pki)?);
         let authority =
             authority.map_err(|error| PkiError::Unusable { path: pki.clone(), reason: error.to_string() })?;
-        let read = fs::read(&file).and_then(|bytes| postcard::from_bytes(&bytes).map_err(io::Error::other));
-        let tokens = read.unwrap_or_else(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("{}: {error}; no token that was made before is good", file.display());
-            }
-            Vec::new()
-        });
-        Ok(Self { listen, pki, file, center, authority, tokens: Mutex::new(tokens) })
+        Ok(Self { listen, pki, center, authority, turn: Mutex::new(()) })
     }
 
     /// The host around which the overlay is laid out at first.
@@ -70,56 +54,97 @@ impl Admission {
         &self.center
     }
 
-    /// A token that is good for `lifetime_s` seconds from `now` on. It is noted when this returns.
-    pub fn new_token(&self, lifetime_s: u64, now: SystemTime) -> Result<JoinToken, Failure> {
+    /// Nobody is admitted as long as what is returned lives.
+    pub fn pause(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of the certificate that `host` has, if it has joined by a token.
+    pub fn key_of(&self, host: &HostName) -> Option<KeyId> {
+        pki::key_of(&self.pki, host)
+    }
+
+    /// The name of `host` is nobody's any more.
+    pub fn forget(&self, host: &HostName) {
+        // One that stays only takes room: whoever gets the name next replaces it.
+        if let Err(error) = pki::forget(&self.pki, host) {
+            tracing::warn!("the copy of a removed host's certificate stays: {error}");
+        }
+    }
+
+    /// Where a user gets a new token.
+    pub fn way_to_a_token(&self) -> String {
+        format!("`transhume net token` on {} prints a new one", self.listen.ip())
+    }
+
+    /// A token that is good for `lifetime_s` seconds from `now` on, and its number. It is noted when this returns.
+    fn new_token(
+        &self,
+        cluster: &Cluster,
+        lifetime_s: u64,
+        now: SystemTime,
+    ) -> Result<(u64, JoinToken), Failure> {
         if lifetime_s > MAX_LIFETIME.as_secs() {
             let days = MAX_LIFETIME.as_secs() / (24 * 60 * 60);
             return Err(Failure::new("that is too long for a token", format!("{days} days are the most")));
         }
         let secret = Secret::random();
         let secret = secret.map_err(|error| Failure::new(format!("random numbers: {error}"), ""))?;
-        let mut tokens = self.lock();
-        let mut changed = tokens.clone();
-        changed.drain(..(changed.len() + 1).saturating_sub(MAX_TOKENS));
-        let good_until = seconds(now).saturating_add(lifetime_s);
-        changed.push(Known { hash: *blake3::hash(&secret.0).as_bytes(), good_until });
-        self.note(&changed).map_err(|error| {
-            Failure::new(format!("{}: {error}", self.file.display()), "make room, and try again")
-        })?;
-        *tokens = changed;
-        Ok(JoinToken { coordinator: self.listen, authority: self.authority, secret })
-    }
-
-    fn note(&self, tokens: &[Known]) -> io::Result<()> {
-        let bytes = postcard::to_stdvec(tokens).map_err(io::Error::other)?;
-        private::replace_durably(&self.file, &bytes)
+        let good_until = tokens::seconds(now).saturating_add(lifetime_s);
+        let token = Token::new(tokens::hash(&secret), Some(now), good_until);
+        let inner = &mut *cluster.lock();
+        let number = inner.note_token(cluster, token)?;
+        Ok((number, JoinToken { coordinator: self.listen, authority: self.authority, secret }))
     }
 
     /// What a machine gets that asks at `now`, or why it gets nothing.
-    fn admit(&self, request: &enrol::Request, now: SystemTime) -> Result<(HostName, Certificates), String> {
+    fn admit(
+        &self,
+        cluster: &Cluster,
+        request: &enrol::Request,
+        now: SystemTime,
+    ) -> Result<(HostName, Certificates), String> {
         if request.version != VERSION {
             let what = "the coordinator is of another release than this machine";
             return Err(reason(what, "install the same release on all machines"));
         }
-        // One after the other: of two that want the same name one gets it.
-        let tokens = self.lock();
-        let new_one = format!("`transhume net token` on {} prints a new one", self.listen.ip());
-        match good_until(&tokens, &request.secret) {
-            None => return Err(reason("the coordinator does not know this token", &new_one)),
-            Some(until) if until <= seconds(now) => {
-                return Err(reason("the token has expired", &new_one));
-            }
-            Some(_) => {}
-        }
+        // Of two that want the same name one gets it.
+        let _turn = self.pause();
+        let checked = cluster.lock().members.check_secret(Secret(request.secret), now);
+        let token = checked.map_err(|objection| self.refuse(objection))?;
+        let applicant = Applicant::of(&request.signing_request).map_err(|error| self.explain(&error))?;
+        let (host, key) = (applicant.host().clone(), applicant.key());
+        let is_free = cluster.lock().members.is_free(&host, key).map_err(|_| {
+            reason(
+                "this key was a host's that was removed",
+                "join with another state folder, and so with a new key",
+            )
+        })?;
         if self.hosts() >= MAX_NODES {
             return Err(reason(&format!("{MAX_NODES} machines have joined, and no more can"), ""));
         }
-        pki::certify(&self.pki, &request.signing_request).map_err(|error| match &error {
+        let certificates =
+            pki::certify(&self.pki, &applicant, is_free).map_err(|error| self.explain(&error))?;
+        let noted = cluster.lock().has_joined(cluster, token, &host, key);
+        noted.map_err(|failure| reason(&failure.message, &failure.help))?;
+        Ok((host, certificates))
+    }
+
+    fn refuse(&self, objection: Objection) -> String {
+        let what = match objection {
+            Objection::Unknown => "the coordinator does not know this token",
+            Objection::Expired => "the token has expired",
+            Objection::Revoked => "the token was revoked",
+        };
+        reason(what, &self.way_to_a_token())
+    }
+
+    fn explain(&self, error: &CertifyError) -> String {
+        match error {
             CertifyError::Taken(host) => {
-                let (copy, here) = (self.pki.join(format!("{host}.pem")), self.listen.ip());
                 let way_out = format!(
-                    "choose another name with `--name`, or free this one, if that machine is no more: `rm {}` on {here}",
-                    copy.display()
+                    "choose another name with `--name`, or free this one, if that machine is no more: `transhume host remove {host}` on {}, and then a new token",
+                    self.listen.ip()
                 );
                 reason(&error.to_string(), &way_out)
             }
@@ -131,7 +156,7 @@ impl Admission {
                 tracing::warn!("no certificate is issued: {error}");
                 reason("the coordinator cannot issue certificates", "its log says why")
             }
-        })
+        }
     }
 
     /// How many have certificates.
@@ -139,22 +164,83 @@ impl Admission {
         let entries = fs::read_dir(&self.pki).into_iter().flatten().flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "pem")).count()
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+impl Inner {
+    fn note_token(&mut self, cluster: &Cluster, token: Token) -> Result<u64, Failure> {
+        self.check_whole()?;
+        self.store.ready().map_err(|error| failure::of_store(&error))?;
+        let noted = self.members.add_token(&self.store, token);
+        noted.map_err(|error| cluster.not_written(self, error))
+    }
+
+    /// `host` gets a certificate for `key`, by the token of this number.
+    fn has_joined(
+        &mut self,
+        cluster: &Cluster,
+        token: u64,
+        host: &HostName,
+        key: KeyId,
+    ) -> Result<(), Failure> {
+        self.check_whole()?;
+        let noted = self.members.joined(&self.store, token, host, key);
+        if noted.map_err(|error| cluster.not_written(self, error))? {
+            self.tell_removed(cluster);
+        }
+        Ok(())
     }
 }
 
-/// Until when a secret is good, if there is a token with it. How long this takes does not depend on the secret: hashes are
-/// compared as a whole, all of them.
-fn good_until(tokens: &[Known], secret: &[u8]) -> Option<u64> {
-    let asked = blake3::hash(secret);
-    let same = tokens.iter().filter(|known| asked == blake3::Hash::from_bytes(known.hash));
-    same.fold(None, |_, known| Some(known.good_until))
+/// What a release before has noted of a token.
+#[derive(Deserialize)]
+struct Before {
+    hash: [u8; 32],
+    good_until: u64,
 }
 
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// Notes the tokens that a release before has kept in `file`, and removes that.
+pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
+    let Ok(bytes) = fs::read(file) else { return Ok(()) };
+    let known: Vec<Before> = postcard::from_bytes(&bytes).unwrap_or_else(|error| {
+        tracing::warn!("{}: {error}; no token that was made before is good", file.display());
+        Vec::new()
+    });
+    let inner = &mut *cluster.lock();
+    for Before { hash, good_until } in known {
+        inner.note_token(cluster, Token::new(hash, None, good_until))?;
+    }
+    if let Err(error) = fs::remove_file(file) {
+        tracing::warn!("{}: {error}", file.display());
+    }
+    Ok(())
+}
+
+/// Makes a token.
+pub fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
+    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
+    let (id, token) = admission.new_token(cluster, lifetime_s, SystemTime::now())?;
+    Ok(Event::Token { id, token: token.to_string(), lifetime_s })
+}
+
+/// Lists the tokens.
+pub fn tokens(cluster: &Cluster) -> Result<Event, Failure> {
+    cluster.admission.get().ok_or_else(failure::no_tokens)?;
+    Ok(Event::Tokens(cluster.lock().members.tokens(SystemTime::now())))
+}
+
+/// Lets nobody join any more by a token.
+pub fn revoke(cluster: &Cluster, token: &str) -> Result<Event, Failure> {
+    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
+    let _nobody_joins = admission.pause();
+    let inner = &mut *cluster.lock();
+    inner.check_whole()?;
+    let number = inner.members.find(token).ok_or_else(|| failure::no_token(token))?;
+    let revoked = inner.members.revoke(&inner.store, number);
+    revoked.map_err(|error| cluster.not_written(inner, error))?;
+    let tokens = inner.members.tokens(SystemTime::now());
+    let token =
+        tokens.into_iter().find(|token| token.id == number).ok_or_else(|| failure::no_token(token))?;
+    Ok(Event::TokenRevoked(token))
 }
 
 /// Lets somebody without a certificate ask for one. Nothing else is listened to.
@@ -166,7 +252,7 @@ pub async fn serve(cluster: &Arc<Cluster>, mut stream: Stream) -> io::Result<()>
     let cluster = cluster.clone();
     let answer = move || {
         let admission = cluster.admission.get().ok_or_else(|| io::Error::other("it has no certificate"))?;
-        Ok::<_, io::Error>(admission.admit(&request, SystemTime::now()))
+        Ok::<_, io::Error>(admission.admit(&cluster, &request, SystemTime::now()))
     };
     // It reads and writes files.
     let answer = match tokio::task::spawn_blocking(answer).await.map_err(io::Error::other)?? {
@@ -195,17 +281,55 @@ mod tests {
 
     const DAY: u64 = 24 * 60 * 60;
 
-    fn open(directory: &Path) -> Admission {
-        let listen = "192.0.2.1:7700".parse().unwrap();
-        let center = HostName::new("a").unwrap();
-        Admission::open(listen, directory.join("pki"), directory.join("tokens"), center).unwrap()
+    /// A coordinator that admits machines.
+    struct World {
+        directory: tempfile::TempDir,
+        cluster: Arc<Cluster>,
     }
 
-    fn admission() -> (tempfile::TempDir, Admission) {
-        let directory = tempfile::tempdir().unwrap();
-        pki::create_authority(&directory.path().join("pki")).unwrap();
-        let admission = open(directory.path());
-        (directory, admission)
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            pki::create_authority(&directory.path().join("pki")).unwrap();
+            let cluster = open(directory.path());
+            Self { directory, cluster }
+        }
+
+        /// The same after a restart.
+        fn again(self) -> Self {
+            let Self { directory, cluster } = self;
+            drop(cluster);
+            let cluster = open(directory.path());
+            Self { directory, cluster }
+        }
+
+        fn admission(&self) -> &Admission {
+            self.cluster.admission.get().unwrap()
+        }
+
+        fn new_token(&self) -> JoinToken {
+            self.admission().new_token(&self.cluster, DAY, now()).unwrap().1
+        }
+
+        fn admit_at(
+            &self,
+            request: &enrol::Request,
+            now: SystemTime,
+        ) -> Result<(HostName, Certificates), String> {
+            self.admission().admit(&self.cluster, request, now)
+        }
+
+        fn admit(&self, request: &enrol::Request) -> Result<(HostName, Certificates), String> {
+            self.admit_at(request, now())
+        }
+    }
+
+    fn open(directory: &Path) -> Arc<Cluster> {
+        let listen = "192.0.2.1:7700".parse().unwrap();
+        let center = HostName::new("a").unwrap();
+        let cluster = Cluster::open(&directory.join("store")).unwrap();
+        let _ = cluster.admission.set(Admission::open(listen, directory.join("pki"), center).unwrap());
+        cluster
     }
 
     fn request(secret: [u8; 16], key: &str, name: &str) -> enrol::Request {
@@ -217,70 +341,107 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
     }
 
-    #[test]
-    fn a_token_lets_in_until_it_expires_also_after_a_restart() {
-        let (directory, admission) = admission();
-        let token = admission.new_token(DAY, now()).unwrap();
+    #[tokio::test]
+    async fn a_token_lets_in_until_it_expires_also_after_a_restart() {
+        let world = World::new();
+        let token = world.new_token();
         let key = pki::new_key().unwrap();
-        let again = open(directory.path());
-        for (admission, name) in [(&admission, "b"), (&again, "c")] {
-            let last = now() + Duration::from_secs(DAY - 1);
-            let (host, certificates) = admission.admit(&request(token.secret.0, &key, name), last).unwrap();
+        let last = now() + Duration::from_secs(DAY - 1);
+        let admit = |world: &World, name| {
+            let (host, certificates) = world.admit_at(&request(token.secret.0, &key, name), last).unwrap();
             assert_eq!(host.as_str(), name);
             assert_eq!(pki::fingerprint(&certificates.authority).unwrap(), token.authority);
-        }
+        };
+        admit(&world, "b");
+        let world = world.again();
+        admit(&world, "c");
         let late = now() + Duration::from_secs(DAY);
-        let refused = admission.admit(&request(token.secret.0, &key, "d"), late).unwrap_err();
+        let refused = world.admit_at(&request(token.secret.0, &key, "d"), late).unwrap_err();
         assert!(refused.contains("expired") && refused.contains("`transhume net token` on 192.0.2.1"));
-        assert!(!directory.path().join("pki/d.pem").exists());
+        assert!(!world.directory.path().join("pki/d.pem").exists());
     }
 
-    #[test]
-    fn a_wrong_secret_gets_nothing_whatever_else_is_sent() {
-        let (directory, admission) = admission();
-        let mut secret = admission.new_token(DAY, now()).unwrap().secret.0;
+    #[tokio::test]
+    async fn a_token_that_was_revoked_lets_nobody_in_who_is_not_in() {
+        let world = World::new();
+        let (kept, token) = (world.new_token(), world.new_token());
+        let key = pki::new_key().unwrap();
+        let granted = world.admit(&request(token.secret.0, &key, "b")).unwrap();
+        for text in ["2", &token.to_string()] {
+            let Event::TokenRevoked(revoked) = revoke(&world.cluster, text).unwrap() else {
+                panic!("{text}")
+            };
+            assert_eq!((revoked.id, revoked.state), (2, api::TokenState::Revoked));
+            assert_eq!(revoked.hosts, ["b"]);
+        }
+        let refused = world.admit(&request(token.secret.0, &key, "c")).unwrap_err();
+        assert!(refused.contains("was revoked") && refused.contains("`transhume net token` on 192.0.2.1"));
+        assert!(!world.directory.path().join("pki/c.pem").exists());
+        assert_eq!(world.admit(&request(kept.secret.0, &key, "b")).unwrap(), granted, "who has joined stays");
+        for unknown in ["3", "b", &JoinToken { secret: Secret([1; 16]), ..token }.to_string()] {
+            assert!(revoke(&world.cluster, unknown).unwrap_err().help.contains("token list"), "{unknown}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wrong_secret_gets_nothing_whatever_else_is_sent() {
+        let world = World::new();
+        let mut secret = world.new_token().secret.0;
         secret[15] ^= 1;
-        let refused = admission.admit(&request(secret, &pki::new_key().unwrap(), "b"), now()).unwrap_err();
+        let refused = world.admit(&request(secret, &pki::new_key().unwrap(), "b")).unwrap_err();
         assert!(refused.contains("does not know this token"), "{refused}");
         let nonsense = enrol::Request { version: VERSION, secret, signing_request: vec![1, 2, 3] };
-        assert_eq!(admission.admit(&nonsense, now()), Err(refused));
-        assert!(!directory.path().join("pki/b.pem").exists());
+        assert_eq!(world.admit(&nonsense), Err(refused));
+        assert!(!world.directory.path().join("pki/b.pem").exists());
     }
 
-    #[test]
-    fn a_name_is_the_first_ones_who_may_ask_again() {
-        let (_directory, admission) = admission();
-        let secret = admission.new_token(DAY, now()).unwrap().secret.0;
+    #[tokio::test]
+    async fn a_name_is_the_first_ones_who_may_ask_again() {
+        let world = World::new();
+        let secret = world.new_token().secret.0;
         let (first, second) = (pki::new_key().unwrap(), pki::new_key().unwrap());
-        let granted = admission.admit(&request(secret, &first, "b"), now()).unwrap();
-        assert_eq!(admission.admit(&request(secret, &first, "b"), now()), Ok(granted));
-        let refused = admission.admit(&request(secret, &second, "b"), now()).unwrap_err();
+        let granted = world.admit(&request(secret, &first, "b")).unwrap();
+        assert_eq!(world.admit(&request(secret, &first, "b")), Ok(granted));
+        let refused = world.admit(&request(secret, &second, "b")).unwrap_err();
         assert!(refused.contains("`b`") && refused.contains("--name"), "{refused}");
         for name in ["coordinator", "B"] {
-            let refused = admission.admit(&request(secret, &second, name), now()).unwrap_err();
+            let refused = world.admit(&request(secret, &second, name)).unwrap_err();
             assert!(refused.contains("no host's certificate"), "{refused}");
         }
     }
 
-    #[test]
-    fn tokens_are_kept_as_hashes_and_so_many_only() {
-        let (directory, admission) = admission();
-        let tokens: Vec<_> = (0..MAX_TOKENS + 1).map(|_| admission.new_token(DAY, now()).unwrap()).collect();
-        let noted = fs::read(directory.path().join("tokens")).unwrap();
-        let is_noted = |secret: &[u8]| noted.windows(16).any(|window| window == secret);
-        assert!(tokens.iter().all(|token| !is_noted(&token.secret.0)));
-        let key = pki::new_key().unwrap();
-        let admit = |token: &JoinToken| admission.admit(&request(token.secret.0, &key, "b"), now());
-        assert!(admit(&tokens[0]).unwrap_err().contains("does not know this token"));
-        assert!(admit(&tokens[1]).is_ok() && admit(&tokens[MAX_TOKENS]).is_ok());
-        assert!(admission.new_token(MAX_LIFETIME.as_secs() + 1, now()).is_err());
+    #[tokio::test]
+    async fn tokens_are_kept_as_hashes() {
+        let world = World::new();
+        let token = world.new_token();
+        let noted = fs::read(world.directory.path().join("store")).unwrap();
+        let is_noted = |bytes: &[u8]| noted.windows(bytes.len()).any(|window| window == bytes);
+        assert!(is_noted(&tokens::hash(&token.secret)) && !is_noted(&token.secret.0));
+        let too_long = MAX_LIFETIME.as_secs() + 1;
+        assert!(world.admission().new_token(&world.cluster, too_long, now()).is_err());
     }
 
-    #[test]
-    fn another_release_is_told_so() {
-        let (_directory, admission) = admission();
+    #[tokio::test]
+    async fn tokens_that_a_release_before_has_made_are_good() {
+        let world = World::new();
+        let (secret, file) = ([7; 16], world.directory.path().join("tokens"));
+        let before = vec![(tokens::hash(&Secret(secret)), tokens::seconds(now()) + DAY)];
+        fs::write(&file, postcard::to_stdvec(&before).unwrap()).unwrap();
+        take_over(&world.cluster, &file).unwrap();
+        assert!(!file.exists());
+        take_over(&world.cluster, &file).unwrap();
+        let Event::Tokens(tokens) = tokens(&world.cluster).unwrap() else { panic!("it lists others") };
+        assert_eq!(tokens.iter().map(|token| (token.id, token.made_ms)).collect::<Vec<_>>(), [(1, None)]);
+        world.admit(&request(secret, &pki::new_key().unwrap(), "b")).unwrap();
+        fs::write(&file, "nonsense").unwrap();
+        take_over(&world.cluster, &file).unwrap();
+    }
+
+    #[tokio::test]
+    async fn another_release_is_told_so() {
+        let world = World::new();
         let mut request = request([0; 16], &pki::new_key().unwrap(), "b");
         request.version += 1;
-        assert!(admission.admit(&request, now()).unwrap_err().contains("another release"));
+        assert!(world.admit(&request).unwrap_err().contains("another release"));
     }
 }

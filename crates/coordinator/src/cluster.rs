@@ -14,13 +14,15 @@ use moves::coordinator::{Config, Coordinator, Input, Output};
 use moves::journal::{Exit, Instance, Record};
 use moves::progress::InstanceEnded;
 use moves::{HostName, MoveId};
-use rpc::wire::{Answer, FromCoordinator, Measurement, Question};
-use rpc::{CallError, Outbox, Pending, net};
+use rpc::removed::{Gate, KeyId};
+use rpc::wire::{Answer, FromCoordinator, Measurement, Moved, Question};
+use rpc::{CallError, Encoded, Outbox, Pending, net};
 use store::{EndedInstance, MAX_ENDED_INSTANCES, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::admission::Admission;
 use crate::checkpoint::Checkpoints;
+use crate::cooling::Cooling;
 use crate::drain::Drains;
 use crate::ending::Ending;
 use crate::estimate::Experience;
@@ -28,6 +30,7 @@ use crate::exec::Sessions;
 use crate::failure;
 use crate::follow::Follow;
 use crate::log::{self, Log};
+use crate::members::Members;
 use crate::names;
 use crate::network::{self, Devices, Rollout, Wishes};
 use crate::statistics::Statistics;
@@ -48,6 +51,8 @@ pub struct Cluster {
     pub network_changed: Notify,
     /// How machines join that have no certificate, if they can.
     pub admission: OnceLock<Admission>,
+    /// What connections with nodes have to pass: the same as [`Members::list`].
+    pub gate: Gate,
     broken: Notify,
 }
 
@@ -63,6 +68,8 @@ pub struct Inner {
     /// Commands that clients have started in instances, and wait for.
     pub sessions: Sessions,
     pub drains: Drains,
+    pub cooling: Cooling,
+    pub members: Members,
     pub checkpoints: Checkpoints,
     pub statistics: Statistics,
     pub experience: Experience,
@@ -80,6 +87,8 @@ pub struct Inner {
     pub ended: VecDeque<EndedInstance>,
     /// The machine's instances, so that what is known of one is still there when the machine forgets it.
     known: HashMap<Vid, Instance>,
+    /// New places of which all nodes are to be told.
+    news: Vec<Moved>,
     failure: Option<StoreError>,
     /// Nothing more may be decided.
     pub is_broken: bool,
@@ -117,6 +126,8 @@ pub struct NodeLink {
     /// Which of its connections it is.
     pub serial: u64,
     pub runs_instances: bool,
+    /// The key that it has shown.
+    pub key: KeyId,
     pub outbox: Outbox<FromCoordinator>,
     pub pending: Pending<Result<Answer, String>>,
 }
@@ -134,6 +145,10 @@ impl Cluster {
         let ended = store.ended_instances()?;
         let (network, devices) = (network::load(&store)?, Devices::load(&store)?);
         let drains = Drains::load(store.drained_hosts()?);
+        let cooling = Cooling::load(store.last_moves()?);
+        let members = Members::load(&store)?;
+        let gate = Gate::default();
+        gate.set(members.list());
         let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
         let mut inner = Inner {
             machine,
@@ -145,6 +160,8 @@ impl Cluster {
             devices,
             sessions: Sessions::default(),
             drains,
+            cooling,
+            members,
             checkpoints: Checkpoints::new(),
             statistics: Statistics::default(),
             experience: Experience::default(),
@@ -155,6 +172,7 @@ impl Cluster {
             endings: HashMap::new(),
             ended: VecDeque::new(),
             known,
+            news: Vec::new(),
             failure: None,
             is_broken: false,
         };
@@ -169,6 +187,7 @@ impl Cluster {
             move_over: Notify::new(),
             network_changed: Notify::new(),
             admission: OnceLock::new(),
+            gate,
             broken: Notify::new(),
         });
         cluster.perform(&mut cluster.lock(), outputs);
@@ -229,6 +248,7 @@ impl Cluster {
             }
             self.perform_one(inner, output);
         }
+        inner.tell_news();
         self.changed.notify_one();
     }
 
@@ -277,6 +297,7 @@ impl Cluster {
                     inner.keep_ended(EndedInstance { vid: *vid, instance, exit: exit.clone() });
                 }
                 self.is_started(inner, *vid);
+                inner.cooling.forget(*vid);
                 inner.ends(*vid);
             }
             Record::MovesCommitted { ids } => ids.iter().for_each(|id| inner.committed(*id, began.elapsed())),
@@ -326,7 +347,8 @@ impl Cluster {
         self.ask_as(host, limit, |number| FromCoordinator::AskNet { number, question }).await
     }
 
-    async fn ask_as(
+    /// What the node of `host` answers to the `message` that has the question.
+    pub async fn ask_as(
         &self,
         host: &HostName,
         limit: Duration,
@@ -364,8 +386,19 @@ impl Inner {
 
     /// Sends a message to every node.
     pub fn send_all(&self, message: &FromCoordinator) {
-        for host in self.nodes.keys() {
-            self.send(host, message);
+        let Ok(message) = Encoded::new(message) else { return };
+        for node in self.nodes.values() {
+            // As in `send`.
+            let _ = node.outbox.send_encoded(&message);
+        }
+    }
+
+    /// Tells everyone the new places of moved instances, after those who are to let them run: a thousand others must not come
+    /// before these.
+    fn tell_news(&mut self) {
+        if !self.news.is_empty() {
+            let news = std::mem::take(&mut self.news);
+            self.send_all(&FromCoordinator::Moved(news));
         }
     }
 
@@ -407,12 +440,15 @@ impl Inner {
         }
     }
 
-    /// Tells everyone the new place of a moved instance.
+    /// An instance has a new place, which everyone is to be told.
     fn committed(&mut self, id: MoveId, took: Duration) {
         if let Some(follow) = self.follows.get_mut(&id) {
             follow.committed(took);
         }
         let image = self.machine.image();
+        if let Some(record) = image.moves.get(&id).filter(|record| record.is_between_hosts()) {
+            self.cooling.has_moved(record.vid);
+        }
         let moved =
             image.moves.get(&id).and_then(|record| Some((record.vid, image.instances.get(&record.vid)?)));
         let Some((vid, instance)) = moved else { return };
@@ -420,7 +456,7 @@ impl Inner {
         let (host, epoch) = (instance.host.clone(), instance.epoch);
         self.nic_is_placed(&instance);
         self.note(vid, instance);
-        self.send_all(&FromCoordinator::Moved { vid, host, epoch });
+        self.news.push(Moved { vid, host, epoch });
     }
 
     fn note(&mut self, vid: Vid, instance: Instance) {

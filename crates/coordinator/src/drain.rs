@@ -174,6 +174,17 @@ pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     Ok(Event::Done)
 }
 
+/// Nothing is known any more of `host`, which was removed. A drain of it that is under way ends.
+pub fn forget(cluster: &Cluster, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
+    if !inner.drains.contains(host) {
+        return Ok(());
+    }
+    set_drained(cluster, inner, host, false)?;
+    inner.drains.hosts.remove(host);
+    cluster.move_over.notify_waiters();
+    Ok(())
+}
+
 fn set_drained(
     cluster: &Cluster,
     inner: &mut Inner,
@@ -301,7 +312,8 @@ impl Drain {
         while tried.under_way.len() < self.parallel
             && let Some((vid, name, to)) = self.next(&inner, tried)
         {
-            let request = MoveRequest { name, host: to.to_string(), dry_run: false };
+            // Who has to leave does not wait until it has cooled down.
+            let request = MoveRequest { name, host: to.to_string(), dry_run: false, force: true };
             tried.hosts.entry(vid).or_default().insert(to);
             match moving::begin(&mut inner, cluster, &request) {
                 Ok((id, events)) => {
@@ -423,7 +435,7 @@ impl Drain {
             for host in destinations {
                 let place = placement::check_move(&cluster.lock(), vid, &host, &planned);
                 let found = match place {
-                    Ok(()) => moving::check(&cluster, &name, &host).await,
+                    Ok(()) => moving::check(&cluster, &name, &host, true).await,
                     Err(failure) => vec![failure],
                 };
                 if found.is_empty() {
@@ -436,8 +448,10 @@ impl Drain {
             }
             let bytes = weights.get(&vid).copied();
             let estimate = bytes.and_then(|bytes| cluster.lock().experience.estimate(bytes));
+            let cools_down_for_s = cluster.lock().cools_down_for(vid);
             plan.push(PlannedMove {
                 name,
+                cools_down_for_s,
                 bytes,
                 total_us: estimate.map(|estimate| estimate.total_us),
                 blackout_us: estimate.map(|estimate| estimate.blackout_us),

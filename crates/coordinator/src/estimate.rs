@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use api::{MoveFigures, MoveReport, Outcome};
+use api::{EnginePart, MoveFigures, MoveReport, Outcome};
 
 /// Of so many moves it is known how long they took; the oldest are forgotten.
 const MOST: usize = 64;
@@ -39,11 +39,12 @@ impl Experience {
     /// Takes a move that is over. One that was not made, or that was not measured, teaches nothing.
     pub fn learn_from(&mut self, report: &MoveReport) {
         if report.outcome == Outcome::Moved && !report.restarted {
-            let image_bytes = report.engine.image_bytes;
+            let EnginePart { image_bytes, precopied_bytes, .. } = report.engine;
             self.learn(MoveFigures {
                 total_us: report.total_us,
                 blackout_us: report.blackout_us,
                 image_bytes,
+                precopied_bytes,
             });
         }
     }
@@ -92,7 +93,12 @@ mod tests {
         let mut experience = Experience::default();
         for (size, total_us) in of {
             let (blackout_us, image_bytes) = (total_us / 2, size * MIB);
-            experience.learn(MoveFigures { total_us: *total_us, blackout_us, image_bytes });
+            experience.learn(MoveFigures {
+                total_us: *total_us,
+                blackout_us,
+                image_bytes,
+                precopied_bytes: 0,
+            });
         }
         experience
     }

@@ -2,8 +2,8 @@
 
 use api::Failure;
 use fabric::session::{MAX_SESSIONS, Order};
-use moves::HostName;
 use moves::coordinator::{AddError, Refusal, TooLate};
+use moves::{HostName, MoveId};
 use rpc::wire::split_reason;
 use store::{MAX_ENDED_INSTANCES, StoreError};
 
@@ -177,6 +177,13 @@ pub fn kept_apart(other: &str, (key, value): (&str, &str), host: &HostName) -> F
     )
 }
 
+pub fn cools_down(name: &str, seconds: u64) -> Failure {
+    Failure::new(
+        format!("`{name}` has moved and cools down for another {}", api::in_words(seconds)),
+        "wait for so long, or move it nevertheless with `--force`",
+    )
+}
+
 pub fn no_group(group: &str) -> Failure {
     Failure::new(
         format!("no instance is in a group `{group}`"),
@@ -206,6 +213,63 @@ pub fn no_tokens() -> Failure {
     Failure::new(
         "this coordinator admits no machines by tokens: it was not started by `transhume net up`",
         "issue a certificate with `transhume pki`, and start `transhume node` there",
+    )
+}
+
+pub fn no_token(token: &str) -> Failure {
+    Failure::new(
+        format!("there is no token `{token}`"),
+        "`transhume net token list` lists them with their numbers",
+    )
+}
+
+pub fn has_the_coordinator(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} has the coordinator, and cannot be removed"),
+        "make a new network without it: `transhume net up --listen` on another machine",
+    )
+}
+
+/// What runs on a host, comes to it or leaves it, that is to be removed.
+pub fn host_in_use(host: &HostName, instances: &[String], is_up: bool) -> Failure {
+    const NAMED: usize = 5;
+    let named: Vec<_> = instances.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+    let others = match instances.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    let message = format!("host {host} still has to do with instances: {}{others}", named.join(", "));
+    let help = if is_up {
+        format!("move them away first, `transhume drain {host}`, or end them, `transhume kill`")
+    } else {
+        format!(
+            "its node is not connected, and nobody knows whether they run there: start it again, and then `transhume drain {host}`, or end them, `transhume kill`; if its machine is gone for good, or switched off until it is made anew, `transhume host remove {host} --lost` gives them up"
+        )
+    };
+    Failure::new(message, help)
+}
+
+pub fn host_not_lost(host: &HostName) -> Failure {
+    Failure::new(
+        format!("host {host} is not lost: its node is connected"),
+        format!(
+            "remove it without `--lost`, after `transhume drain {host}`; or switch its machine off before"
+        ),
+    )
+}
+
+/// An instance has left a host that is said to be lost, and does not run yet.
+pub fn still_leaving(host: &HostName, id: MoveId) -> Failure {
+    Failure::new(
+        format!("{id} away from host {host} is committed, and goes forward: that instance is not lost"),
+        "do it again when `transhume ps` does not show the move any more; if the host where it goes is gone, too, remove that one first",
+    )
+}
+
+pub fn too_many_removed(most: usize) -> Failure {
+    Failure::new(
+        format!("{most} hosts were removed, of which none may be forgotten, and no more can"),
+        "make new certificates for those that are left: a new network, or `transhume pki` in a new folder",
     )
 }
 

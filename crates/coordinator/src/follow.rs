@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use api::{EnginePart, Errand, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use api::{Copying, EnginePart, Errand, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
 use fabric::Vid;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
@@ -41,6 +41,8 @@ pub struct Follow {
     events: Vec<mpsc::UnboundedSender<Event>>,
     vid: Vid,
     dry_run: bool,
+    /// What stands in the way that the hosts do not know of.
+    obstacle: Option<Failure>,
     /// The instance has ended, or is to end as soon as the move is over.
     ends: bool,
     began: Instant,
@@ -67,6 +69,7 @@ impl Follow {
             events: Vec::new(),
             vid: record.vid,
             dry_run: record.dry_run,
+            obstacle: None,
             ends: false,
             began: Instant::now(),
             report: report(name, record),
@@ -98,6 +101,11 @@ impl Follow {
         events
     }
 
+    /// Takes note of what stands in the way of a move that is only checked, whatever the hosts find.
+    pub fn hinder(&mut self, obstacle: Failure) {
+        self.obstacle = Some(obstacle);
+    }
+
     /// Takes note that `vid` has ended, or is to end, if this is a move of it.
     pub fn ends(&mut self, vid: Vid) {
         self.ends |= self.vid == vid;
@@ -121,6 +129,11 @@ impl Follow {
                 network.queue_pairs = queue_pairs;
                 network.memory_regions = memory_regions;
             }
+            Measurement::Precopying { memory, sent, look, left_us } => {
+                let (memory_bytes, sent_bytes) = (memory, sent);
+                self.say(Event::Copying(Copying { memory_bytes, sent_bytes, look, left_us }));
+            }
+            Measurement::Precopied { bytes } => engine.precopied_bytes = bytes,
             Measurement::Dumped { dump_us } => {
                 engine.dump_us = dump_us;
                 self.dumped = true;
@@ -153,6 +166,8 @@ impl Follow {
                 let at = if phase == progress::Phase::Resume { at + self.commit } else { at };
                 self.say(Event::Phase { phase: phase_of(phase), at_us: micros(at) });
             }
+            // There what was measured tells more.
+            Progress::Progress { .. } if self.phase == progress::Phase::Precopy => {}
             Progress::Progress { bytes, total } => {
                 self.say(Event::Transferred { bytes, total: Some(total) });
             }
@@ -196,7 +211,7 @@ impl Follow {
             Errand::Restore => return "if that lasts, nothing is restored".into(),
         }
         match self.phase {
-            progress::Phase::Prepare => format!("{name} runs at {from} meanwhile"),
+            progress::Phase::Prepare | progress::Phase::Precopy => format!("{name} runs at {from} meanwhile"),
             progress::Phase::Suspend | progress::Phase::Transfer | progress::Phase::Restore => {
                 format!("if that lasts, the move is rolled back and {name} {then} at {from}")
             }
@@ -211,10 +226,8 @@ impl Follow {
 
     fn ended(&mut self, outcome: progress::Outcome, phases: &[(progress::Phase, Duration)]) -> Event {
         match outcome {
-            progress::Outcome::Feasible => return Event::Checked { obstacles: Vec::new() },
-            progress::Outcome::Hindered { reasons } => {
-                return Event::Checked { obstacles: obstacles(&reasons) };
-            }
+            progress::Outcome::Feasible => return self.checked(Vec::new()),
+            progress::Outcome::Hindered { reasons } => return self.checked(obstacles(&reasons)),
             progress::Outcome::Moved | progress::Outcome::Saved => {
                 self.report.outcome = done(self.report.errand)
             }
@@ -236,6 +249,10 @@ impl Follow {
         Event::Moved(Box::new(self.report.clone()))
     }
 
+    fn checked(&mut self, found: Vec<Failure>) -> Event {
+        Event::Checked { obstacles: self.obstacle.take().into_iter().chain(found).collect() }
+    }
+
     /// The phases with those parts of them that were measured by themselves.
     fn phases(&self, phases: &[(progress::Phase, Duration)]) -> Vec<PhaseTime> {
         let mut times = Vec::new();
@@ -249,6 +266,8 @@ impl Follow {
             }
             at_us += elapsed_us;
         };
+        let is_copied = phases.iter().any(|(phase, _)| *phase == progress::Phase::Precopy);
+        let before_suspend = if is_copied { Phase::Precopy } else { Phase::Prepare };
         for (phase, elapsed) in phases {
             let whole = micros(*elapsed);
             let (first, elapsed, then) = match phase {
@@ -256,7 +275,7 @@ impl Follow {
                     (Phase::Dump, self.report.engine.dump_us.min(whole), Phase::Transfer)
                 }
                 // The instance worked meanwhile.
-                progress::Phase::Suspend => (Phase::Prepare, self.waited_us.min(whole), Phase::Suspend),
+                progress::Phase::Suspend => (before_suspend, self.waited_us.min(whole), Phase::Suspend),
                 progress::Phase::Resume => (Phase::Commit, micros(self.commit).min(whole), Phase::Resume),
                 _ => {
                     push(phase_of(*phase), whole);
@@ -312,6 +331,7 @@ fn obstacles(reasons: &[String]) -> Vec<Failure> {
 fn phase_of(phase: progress::Phase) -> Phase {
     match phase {
         progress::Phase::Prepare => Phase::Prepare,
+        progress::Phase::Precopy => Phase::Precopy,
         progress::Phase::Suspend => Phase::Suspend,
         progress::Phase::Transfer => Phase::Dump,
         progress::Phase::Restore => Phase::Restore,
@@ -330,7 +350,7 @@ fn blackout_us(phases: &[PhaseTime]) -> u64 {
 }
 
 fn is_blackout(phase: Phase) -> bool {
-    !matches!(phase, Phase::Prepare | Phase::Destroy)
+    !matches!(phase, Phase::Prepare | Phase::Precopy | Phase::Destroy)
 }
 
 fn all_in_one(reasons: &[Failure]) -> Failure {
@@ -408,6 +428,19 @@ mod tests {
     }
 
     #[test]
+    fn of_a_pre_copy_it_is_said_what_was_measured() {
+        let mut follow = Follow::new("a", &record(Stage::Began));
+        let mut heard = follow.listen();
+        follow.tell(Progress::Phase { phase: progress::Phase::Precopy, at: Duration::ZERO });
+        heard.try_recv().unwrap();
+        follow.measured(Measurement::Precopying { memory: 9, sent: 7, look: 2, left_us: Some(5) });
+        follow.tell(Progress::Progress { bytes: 7, total: 7 });
+        let copying = Copying { memory_bytes: 9, sent_bytes: 7, look: 2, left_us: Some(5) };
+        assert_eq!(heard.try_recv().unwrap(), Event::Copying(copying));
+        assert!(heard.try_recv().is_err());
+    }
+
+    #[test]
     fn the_report_splits_what_was_measured_and_sums_the_blackout() {
         let mut follow = Follow::new("a", &record(Stage::Began));
         let mut heard = follow.listen();
@@ -416,6 +449,7 @@ mod tests {
         follow.committed(Duration::from_micros(4));
         let phases = [
             (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::Precopy, Duration::from_micros(900)),
             (progress::Phase::Suspend, Duration::from_micros(5)),
             (progress::Phase::Transfer, Duration::from_micros(40)),
             (progress::Phase::Resume, Duration::from_micros(6)),
@@ -427,6 +461,7 @@ mod tests {
         let split: Vec<_> = report.phases.iter().map(|time| (time.phase, time.elapsed_us)).collect();
         let expected = [
             (Phase::Prepare, 100),
+            (Phase::Precopy, 900),
             (Phase::Suspend, 5),
             (Phase::Dump, 30),
             (Phase::Transfer, 10),
@@ -461,14 +496,17 @@ mod tests {
             queue_pairs: 1,
             memory_regions: 1,
         });
-        let phases = [
-            (progress::Phase::Prepare, Duration::from_micros(100)),
-            (progress::Phase::Suspend, Duration::from_micros(35)),
-        ];
-        let phases = follow.phases(&phases);
-        let split: Vec<_> = phases.iter().map(|time| (time.phase, time.at_us, time.elapsed_us)).collect();
-        assert_eq!(split, [(Phase::Prepare, 0, 130), (Phase::Suspend, 130, 5)]);
-        assert_eq!(blackout_us(&phases), 5);
+        let prepare = (progress::Phase::Prepare, Duration::from_micros(100));
+        let precopy = (progress::Phase::Precopy, Duration::from_micros(20));
+        let suspend = (progress::Phase::Suspend, Duration::from_micros(35));
+        let split = |phases: &[_]| {
+            let phases = follow.phases(phases);
+            assert_eq!(blackout_us(&phases), 5);
+            phases.iter().map(|time| (time.phase, time.at_us, time.elapsed_us)).collect::<Vec<_>>()
+        };
+        assert_eq!(split(&[prepare, suspend]), [(Phase::Prepare, 0, 130), (Phase::Suspend, 130, 5)]);
+        let copied = [(Phase::Prepare, 0, 100), (Phase::Precopy, 100, 50), (Phase::Suspend, 150, 5)];
+        assert_eq!(split(&[prepare, precopy, suspend]), copied);
     }
 
     #[test]
@@ -477,6 +515,7 @@ mod tests {
         let mut heard = follow.listen();
         let phases = [
             (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::Precopy, Duration::from_micros(900)),
             (progress::Phase::RollBack, Duration::from_micros(30)),
         ];
         let outcome = progress::Outcome::RolledBack { reasons: vec!["no room".into()] };

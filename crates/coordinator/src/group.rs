@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
 use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{failure, instances, moving};
+use crate::{cooling, failure, instances, moving};
 
 /// Where a member of a group is, and where it goes.
 struct Member {
@@ -111,6 +111,9 @@ fn begin(
     if members.is_empty() {
         return Ok(Vec::new());
     }
+    if !request.force {
+        cooling::check(inner, members.iter().map(|member| (member.vid, member.name.as_str())))?;
+    }
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let destinations: BTreeMap<_, _> =
         members.iter().map(|member| (member.vid, member.to.clone().into())).collect();
@@ -139,10 +142,12 @@ pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
 async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<PlannedMove>, Failure> {
     let members = movers(&cluster.lock(), request)?;
     let mut plan = Vec::new();
-    for Member { name, to, .. } in members {
-        let obstacles = moving::check(cluster, &name, &to).await;
+    for Member { vid, name, to, .. } in members {
+        let obstacles = moving::check(cluster, &name, &to, request.force).await;
         let to = obstacles.is_empty().then(|| to.to_string());
-        plan.push(PlannedMove { name, bytes: None, total_us: None, blackout_us: None, to, obstacles });
+        let cools_down_for_s = cluster.lock().cools_down_for(vid);
+        let (bytes, total_us, blackout_us) = (None, None, None);
+        plan.push(PlannedMove { name, bytes, total_us, blackout_us, cools_down_for_s, to, obstacles });
     }
     // One obstacle keeps all where they are.
     if plan.iter().any(|planned| !planned.obstacles.is_empty()) {

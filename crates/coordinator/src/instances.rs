@@ -63,6 +63,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     let mut inner = cluster.lock();
     let kind = request.network.unwrap_or_else(|| inner.usual_network());
     let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
+    let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
     let host = match &request.host {
         Some(name) => usable_host(&inner, name)?,
         None => emptiest_host(&inner, kind, &placement)?,
@@ -232,7 +233,8 @@ pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
         _ if inner.starting.contains(&vid) => State::Starting,
         _ => State::Running,
     };
-    with_state(vid, instance, state)
+    let cools_down_for_s = inner.cools_down_for(vid);
+    api::Instance { cools_down_for_s, ..with_state(vid, instance, state) }
 }
 
 /// An instance that has ended, for the user.
@@ -255,6 +257,8 @@ fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
         group: instance.group.clone(),
         labels: instance.placement.labels.clone(),
         anti_affinity: instance.placement.anti_affinity.clone(),
+        cool_down_s: instance.placement.cool_down_s,
+        cools_down_for_s: None,
         epoch: instance.epoch,
         address: address(vid).to_string(),
         state,

@@ -11,9 +11,10 @@
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: what it can ask for.
 //! * [`estimate`]: how long a move will take.
-//! * [`placement`]: which instances may share a host.
+//! * [`placement`]: which instances may share a host. [`cooling`]: which have moved and are left alone.
 //! * [`network`]: the overlay.
-//! * [`admission`]: machines that have no certificate yet.
+//! * [`admission`]: machines that have no certificate yet. [`removal`]: hosts that take no part any more. [`members`], [`tokens`]: what is
+//!   known of both.
 //! * [`session`]: a command that is run in an instance, without IO.
 //! * [`directory`]: what processes tell each other of themselves.
 //! * [`log`]: what has happened. [`statistics`]: how often, for Prometheus.
@@ -24,6 +25,7 @@
 mod admission;
 mod checkpoint;
 mod cluster;
+mod cooling;
 mod directory;
 mod drain;
 mod ending;
@@ -34,21 +36,25 @@ mod follow;
 mod group;
 mod instances;
 mod log;
+mod members;
 mod moving;
 mod names;
 mod network;
 mod nodes;
 mod output;
 mod placement;
+mod removal;
 mod requests;
 mod restore;
 mod server;
 mod session;
 mod statistics;
+mod tokens;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use moves::HostName;
 use rpc::pki::{Identity, PkiError};
@@ -75,6 +81,8 @@ pub struct CoordinatorOptions {
     pub state: PathBuf,
     /// Lets machines join by tokens. `pki` must have the authority's key then.
     pub enrolment: Option<Enrolment>,
+    /// For how long ordinary moves leave an instance alone after a move, if it does not say that itself.
+    pub cool_down: Duration,
 }
 
 /// What a coordinator is told that admits machines by tokens.
@@ -96,6 +104,14 @@ pub enum CoordinatorError {
     /// Its records cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The tokens of a release before cannot be noted.
+    #[error("the tokens in {}: {failure}", file.display())]
+    Tokens {
+        /// Where they are.
+        file: PathBuf,
+        /// Why.
+        failure: api::Failure,
+    },
     /// A file or a socket cannot be used.
     #[error("{what}: {source}")]
     Io {
@@ -121,12 +137,6 @@ impl CoordinatorError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
-}
-
-/// What a coordinator with its state in `state` has from the first token on that it has made.
-#[must_use]
-pub fn tokens_file(state: &Path) -> PathBuf {
-    state.join("tokens")
 }
 
 /// Runs the coordinator until it fails.
@@ -172,11 +182,14 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     };
     private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
     let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
+    cluster.lock().cooling.set_usual(options.cool_down);
     if let Some(enrolment) = options.enrolment {
-        let tokens = tokens_file(&options.state);
-        let admission = Admission::open(options.listen, options.pki, tokens, enrolment.center)?;
+        let admission = Admission::open(options.listen, options.pki, enrolment.center)?;
         // Nobody else has set it.
         let _first = cluster.admission.set(admission);
+        let file = options.state.join("tokens");
+        let taken_over = admission::take_over(&cluster, &file);
+        taken_over.map_err(|failure| CoordinatorError::Tokens { file, failure })?;
     }
     let listener = listen(options.listen).await?;
     let metrics = match options.metrics {
@@ -189,6 +202,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     let log = cluster.lock().log.clone();
     tokio::spawn(log.write());
     tokio::spawn(network::await_nodes(cluster.clone()));
+    let endpoint = endpoint.behind(cluster.gate.clone());
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));
     if let Some(listener) = metrics {

@@ -191,6 +191,7 @@ pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
         total_us: report.total_us,
         blackout_us: report.blackout_us,
         image_bytes: report.engine.image_bytes,
+        precopied_bytes: report.engine.precopied_bytes,
     });
     match &report.outcome {
         Outcome::Moved => Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures },

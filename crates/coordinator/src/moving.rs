@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Inner};
 use crate::follow::{self, Events, Follow};
 use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{failure, instances, log};
+use crate::{cooling, failure, instances, log};
 
 /// How long a move waits for its instance to be started.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -105,11 +105,20 @@ pub fn begin(
         placement::check_move(inner, vid, &destination, &Planned::new())?;
     }
     check_free(inner, vid, name, &source)?;
+    // What cannot be moved for another reason hears of that.
+    let may_cool_down = !request.force && source != destination && under_way(inner, vid).is_none();
+    let cooling = cooling::check(inner, may_cool_down.then_some((vid, name.as_str()))).err();
+    if let Some(failure) = cooling.as_ref().filter(|_| !request.dry_run) {
+        return Err(failure.clone());
+    }
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let wish = Wish { vid, destination, dry_run: request.dry_run };
     let begun = inner.machine.begin(wish, cluster.now());
     let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
     let events = follow_new(inner, name, id, None).ok_or_else(|| failure::unknown_move(name))?;
+    if let Some((follow, failure)) = inner.follows.get_mut(&id).zip(cooling) {
+        follow.hinder(failure);
+    }
     cluster.perform(inner, outputs);
     Ok((id, events))
 }
@@ -140,9 +149,9 @@ pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Resul
     Ok(())
 }
 
-/// What stands in the way of a move.
-pub async fn check(cluster: &Cluster, name: &str, to: &HostName) -> Vec<Failure> {
-    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true };
+/// What stands in the way of a move; if it is not `force`d, also that the instance cools down.
+pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) -> Vec<Failure> {
+    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true, force };
     let begun = begin(&mut cluster.lock(), cluster, &request);
     let mut events = match begun {
         Ok((_, events)) => events,

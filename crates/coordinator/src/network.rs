@@ -13,7 +13,7 @@ mod nics;
 mod own;
 mod plan;
 #[cfg(test)]
-mod played;
+pub mod played;
 mod rollout;
 pub mod show;
 
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::moves::HostName;
-use api::Failure;
+use api::{Failure, NetSwitchedOff, Occurrence};
 use overlay::topology::Version;
 use rpc::Encoded;
 use rpc::net::{DeviceKind, FromNode, ToNode};
@@ -36,6 +36,9 @@ use rollout::{Order, PATIENCE};
 pub use devices::Devices;
 pub use own::Wishes;
 pub use rollout::Rollout;
+
+/// The longest word that a node says of an offload, in bytes.
+const LONGEST_WORD: usize = 256;
 
 /// The overlay as it is in the store. Nodes are told when they come.
 pub fn load(store: &store::Store) -> Result<Rollout, StoreError> {
@@ -82,10 +85,20 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
             let wanted = own::Wanted { device, kind: DeviceKind::Station { address, mtu }, former };
             return own::wish(cluster, &mut inner, host, wanted);
         }
+        FromNode::SwitchedOff(off) => return note_offload(&inner, host, off),
     };
     inner.order(orders);
     drop(inner);
     cluster.network_changed.notify_waiters();
+}
+
+/// An offload of `host` is used no more.
+fn note_offload(inner: &Inner, host: &HostName, off: NetSwitchedOff) {
+    let words = [Some(&off.offload), off.link.as_ref(), off.device.as_ref(), Some(&off.reason)];
+    // No node says more.
+    if words.into_iter().flatten().all(|word| word.len() <= LONGEST_WORD) {
+        inner.log.note(&Occurrence::OffloadSwitchedOff { host: host.to_string(), off });
+    }
 }
 
 /// Makes `plan` the one that is to be.
@@ -106,6 +119,13 @@ fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(),
     newcomers.iter().for_each(|host| inner.tell_devices(host));
     tokio::spawn(await_installation(cluster.clone(), version));
     Ok(())
+}
+
+/// `host` was removed: what is plugged in there is the overlay's no more, and the others are joined without it.
+pub fn leave(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
+    changes::take_all_away(cluster, inner, host)?;
+    let plan = inner.network.plan();
+    if plan.is_member(host) { use_plan(cluster, inner, plan.leave(host)) } else { Ok(()) }
 }
 
 async fn await_installation(cluster: Arc<Cluster>, version: Version) {

@@ -16,17 +16,19 @@ use moves::journal::Exit;
 use moves::protocol::ToCoordinator;
 use rpc::channel::{self, Inbox};
 use rpc::lobby::{Lobby, PAUSE};
+use rpc::removed::Peer;
 use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Endpoint, Pending};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::admission;
-use crate::cluster::{Cluster, NodeLink};
+use crate::cluster::{Cluster, Inner, NodeLink};
 use crate::directory;
 use crate::exec;
 use crate::names;
 use crate::network;
+use crate::removal;
 
 /// How long a node may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -74,8 +76,8 @@ async fn converse(
     permit: impl Send,
 ) -> io::Result<()> {
     let from = tcp.peer_addr()?;
-    let (stream, name) = endpoint.accept_any(tcp).await?;
-    let Some(name) = name else { return admission::serve(cluster, stream).await };
+    let (stream, peer) = endpoint.accept_any(tcp).await?;
+    let Some(peer) = peer else { return admission::serve(cluster, stream).await };
     let (outbox, mut inbox) = channel::open::<FromCoordinator, FromNode>(stream);
     let hello = timeout(HELLO_LIMIT, inbox.receive()).await??;
     drop(permit);
@@ -83,20 +85,19 @@ async fn converse(
         return Err(io::Error::other("its first message is no Hello"));
     };
     let address = reachable_address(address, from);
-    let accepted = accept_host(&name, version)
-        .and_then(|host| accept_place(known_address(cluster, &host), address).map(|()| host));
+    let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+    let link = NodeLink { serial, runs_instances, key: peer.key, outbox, pending: Pending::default() };
+    let accepted = accept_host(&peer.name, version).map_err(|reason| FromCoordinator::Refused { reason });
+    let accepted = accepted.and_then(|host| enter(cluster, host, &peer, &link, address));
     let host = match accepted {
         Ok(host) => host,
-        Err(reason) => {
-            let _ = outbox.send(&FromCoordinator::Refused { reason: reason.clone() });
+        Err(refusal) => {
+            let _ = link.outbox.send(&refusal);
             // The connection must last until the node has read why.
             let _ = timeout(HELLO_LIMIT, inbox.receive()).await;
-            return Err(io::Error::other(reason));
+            return Err(io::Error::other(format!("it is refused: {refusal:?}")));
         }
     };
-    let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
-    let link = NodeLink { serial, runs_instances, outbox, pending: Pending::default() };
-    register(cluster, &host, link.clone(), address);
     report_lost(cluster, &host, &here);
     let result = listen(cluster, &host, &link, &mut inbox).await;
     unregister(cluster, &host, &link);
@@ -115,10 +116,22 @@ fn accept_host(name: &str, version: u16) -> Result<HostName, String> {
     HostName::new(name).map_err(|error| error.to_string())
 }
 
-/// Where the host is whose node is connected.
-fn known_address(cluster: &Cluster, host: &HostName) -> Option<SocketAddr> {
-    let inner = cluster.lock();
-    inner.nodes.get(host).and_then(|_| inner.hosts.get(host).copied())
+/// Lets the node of `host` take part, unless it was removed, or another one has its name.
+fn enter(
+    cluster: &Arc<Cluster>,
+    host: HostName,
+    peer: &Peer,
+    link: &NodeLink,
+    address: SocketAddr,
+) -> Result<HostName, FromCoordinator> {
+    let mut inner = cluster.lock();
+    if !cluster.gate.admits(peer) {
+        return Err(FromCoordinator::Dismissed { reason: removal::farewell(cluster, &peer.name) });
+    }
+    let known = inner.nodes.get(&host).and_then(|_| inner.hosts.get(&host).copied());
+    accept_place(known, address).map_err(|reason| FromCoordinator::Refused { reason })?;
+    register(cluster, &mut inner, &host, link.clone(), address);
+    Ok(host)
 }
 
 /// A node that comes again, where it was, takes the place of its former connection. Another one by the same name must
@@ -140,23 +153,23 @@ fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
 // A node comes into the list and into the machine under one lock, and goes so: else a host that is listed cannot be
 // moved to yet, and a connection that ends while its successor comes takes that away from the machine.
 
-fn register(cluster: &Arc<Cluster>, host: &HostName, link: NodeLink, address: SocketAddr) {
+fn register(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName, link: NodeLink, address: SocketAddr) {
     tracing::info!("host {host} is connected, at {address}");
-    let mut inner = cluster.lock();
     inner.log.note(&Occurrence::HostConnected { host: host.to_string(), address: address.to_string() });
     inner.hosts.insert(host.clone(), address);
     inner.nodes.insert(host.clone(), link);
+    inner.send(host, &FromCoordinator::Removed { number: None, removed: inner.members.list() });
     let hosts = inner.hosts.iter().map(|(host, address)| (host.clone(), *address)).collect();
     inner.send_all(&FromCoordinator::Hosts(hosts));
-    names::tell_all(&inner, host);
-    cluster.input_to(&mut inner, Input::LinkUp(host.clone()));
-    network::connected(cluster, &mut inner, host);
+    names::tell_all(inner, host);
+    cluster.input_to(inner, Input::LinkUp(host.clone()));
+    network::connected(cluster, inner, host);
 }
 
 fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     link.pending.close();
     let mut inner = cluster.lock();
-    if inner.nodes.get(host).is_some_and(|present| present.serial == link.serial) {
+    if is_present(&inner, host, link) {
         tracing::info!("host {host} is lost");
         inner.log.note(&Occurrence::HostLost { host: host.to_string() });
         inner.nodes.remove(host);
@@ -190,6 +203,10 @@ async fn listen(
     inbox: &mut Inbox<FromNode>,
 ) -> io::Result<()> {
     while let Some(message) = inbox.receive().await? {
+        // Of one that was removed, or replaced, something may have come before its connection ended.
+        if !is_present(&cluster.lock(), host, link) {
+            return Ok(());
+        }
         match message {
             FromNode::Hello { .. } => return Err(io::Error::other("it says Hello twice")),
             FromNode::Moves(message) => {
@@ -209,10 +226,13 @@ async fn listen(
 }
 
 /// A connection that another one has replaced is not heard any more: what it says may be older.
+fn is_present(inner: &Inner, host: &HostName, link: &NodeLink) -> bool {
+    inner.nodes.get(host).is_some_and(|present| present.serial == link.serial)
+}
+
 fn sessions_say(cluster: &Cluster, host: &HostName, link: &NodeLink, vid: Vid, word: Word) {
     let inner = cluster.lock();
-    let is_present = inner.nodes.get(host).is_some_and(|present| present.serial == link.serial);
-    if is_present && word.is_within_limits() {
+    if is_present(&inner, host, link) && word.is_within_limits() {
         exec::heard(&inner, host, vid, word);
     }
 }
@@ -224,6 +244,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use rpc::pki::{self, Identity};
+    use rpc::removed::KeyId;
 
     use super::*;
 
@@ -245,7 +266,8 @@ mod tests {
             async { node.connect(address, COORDINATOR).await.unwrap() }
         );
         let outbox = channel::open::<FromCoordinator, FromNode>(accepted).0;
-        NodeLink { serial: 0, runs_instances: true, outbox, pending: Pending::default() }
+        let key = KeyId::of(&[]);
+        NodeLink { serial: 0, runs_instances: true, key, outbox, pending: Pending::default() }
     }
 
     #[tokio::test]
@@ -260,7 +282,7 @@ mod tests {
             let come_and_go = |serials: std::ops::Range<u64>| {
                 for serial in serials {
                     let link = NodeLink { serial, ..link.clone() };
-                    register(&cluster, &host, link.clone(), address);
+                    register(&cluster, &mut cluster.lock(), &host, link.clone(), address);
                     unregister(&cluster, &host, &link);
                 }
             };

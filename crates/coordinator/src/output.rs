@@ -95,19 +95,31 @@ async fn copy(
             Ok(_) if !follow => Event::Done,
             Err(failure) if !follow => Event::Failed(failure),
             // Nothing new, or no answer: an instance that has ended has no more to say.
-            _ => match exit {
-                Some(Exit::Code(code)) => Event::Exited { code },
-                Some(Exit::Lost { reason }) => Event::Failed(failure::lost(name, &reason)),
-                Some(Exit::NotStarted) => Event::Failed(failure::lost(name, failure::NOT_STARTED)),
-                None => {
+            nothing => {
+                let Some(exit) = exit else {
                     tokio::select! {
                         () = tokio::time::sleep(RETRY) => continue,
                         () = client.gone() => return Ok(()),
                     }
+                };
+                if let Err(why) = nothing
+                    && exit != Exit::NotStarted
+                {
+                    client.say(&Event::Unread(why)).await?;
                 }
-            },
+                end_of(name, exit)
+            }
         };
         return client.say(&last).await;
+    }
+}
+
+/// How an instance has ended that has no more to say.
+fn end_of(name: &str, exit: Exit) -> Event {
+    match exit {
+        Exit::Code(code) => Event::Exited { code },
+        Exit::Lost { reason } => Event::Failed(failure::lost(name, &reason)),
+        Exit::NotStarted => Event::Failed(failure::lost(name, failure::NOT_STARTED)),
     }
 }
 

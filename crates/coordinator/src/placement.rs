@@ -42,7 +42,7 @@ pub fn wanted(
     }
     match anti_affinity.iter().find(|key| !labels.contains_key(*key)) {
         Some(key) => Err(failure::apart_without_label(key)),
-        None => Ok(Placement { labels, anti_affinity }),
+        None => Ok(Placement { labels, anti_affinity, ..Placement::default() }),
     }
 }
 

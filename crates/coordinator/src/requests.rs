@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use api::{Event, Failure, Host, Request};
 use moves::journal::Exit;
@@ -11,7 +10,8 @@ use moves::{HostName, MoveId};
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
 use crate::{
-    checkpoint, drain, ending, exec, failure, group, instances, log, moving, network, output, restore,
+    admission, checkpoint, drain, ending, exec, failure, group, instances, log, moving, network, output,
+    removal, restore,
 };
 
 /// Fulfils a request, and tells the client.
@@ -25,13 +25,16 @@ pub async fn fulfil(
     client: &mut Client,
 ) -> io::Result<()> {
     let last = match request {
-        Request::Run(request) => instances::run(cluster, request, user).await,
+        Request::Run(request) => instances::run(cluster, *request, user).await,
         Request::List => Ok(Event::Instances(list(&cluster.lock()))),
         Request::Hosts => Ok(Event::Hosts(hosts(&cluster.lock()))),
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
-        Request::NewToken { lifetime_s } => new_token(cluster, lifetime_s),
+        Request::NewToken { lifetime_s } => admission::new_token(cluster, lifetime_s),
+        Request::Tokens => admission::tokens(cluster),
+        Request::RevokeToken { token } => admission::revoke(cluster, &token),
+        Request::RemoveHost { host, lost } => removal::remove(cluster, &host, lost).await,
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
         Request::FollowMove { name, id } => return moving::follow(cluster, &name, MoveId(id), client).await,
@@ -52,12 +55,6 @@ pub async fn fulfil(
         Request::Kill { name } => return ending::kill(cluster, &name, client).await,
     };
     client.say(&last.unwrap_or_else(Event::Failed)).await
-}
-
-fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
-    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
-    let token = admission.new_token(lifetime_s, SystemTime::now())?;
-    Ok(Event::Token { token: token.to_string(), lifetime_s })
 }
 
 fn list(inner: &Inner) -> Vec<api::Instance> {

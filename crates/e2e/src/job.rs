@@ -85,10 +85,10 @@ impl Job {
         self.mpirun(lab, &[&python[..], program].concat())
     }
 
-    /// The same for the ring of ranks, in which each checks what it gets.
+    /// The same for the ring of ranks, in which each checks what it gets, until [`Job::enough`].
     #[must_use]
-    pub fn ring(&self, lab: &TestLab, turns: u32) -> Command {
-        self.python(lab, &["ring.py", &turns.to_string()])
+    pub fn ring(&self, lab: &TestLab) -> Command {
+        self.python(lab, &["ring.py"])
     }
 
     /// The same for collectives, one-sided access and a shared file, of which each rank checks every result. The command writes a
@@ -98,7 +98,7 @@ impl Job {
         self.python(lab, &[CHECKS])
     }
 
-    /// Ends what [`Job::checks`] has begun.
+    /// Ends what [`Job::ring`] or [`Job::checks`] has begun.
     ///
     /// # Errors
     /// If the folder cannot be written to.

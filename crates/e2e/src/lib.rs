@@ -12,6 +12,7 @@
 //! * [`testlab`]: a lab of its own for a test, with the command line that people use.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
 //! * [`asked`]: a station that is asked all the time, while it moves.
+//! * [`machines`]: machines that are joined by `transhume net up`.
 //! * [`namespace`]: network namespaces of a test's own.
 //! * [`interrupt`]: what becomes of labs when their maker is interrupted.
 //! * [`travel`]: programs whose instances take turns in moving.
@@ -23,6 +24,7 @@ pub mod check;
 pub mod fault;
 pub mod interrupt;
 pub mod job;
+pub mod machines;
 pub mod mpi;
 pub mod namespace;
 pub mod overlay;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{self, Command};
@@ -77,7 +78,7 @@ impl Mpi {
     }
 
     /// The command that runs job `job`: a ring of ranks on `hosts`, each with its number of ranks, which check `turns` blocks
-    /// of bytes each. The ranks on host H are instance `H-JOB`.
+    /// of bytes each, or as many as come until [`Mpi::enough`]. The ranks on host H are instance `H-JOB`.
     #[must_use]
     pub fn command(
         &self,
@@ -85,7 +86,7 @@ impl Mpi {
         job: &str,
         layer: Layer,
         hosts: &[(&str, u32)],
-        turns: u32,
+        turns: Option<u32>,
     ) -> Command {
         const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mpi/ring.py");
         let slots: Vec<_> = hosts.iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
@@ -95,10 +96,11 @@ impl Mpi {
         for (name, value) in [("btl_openib_warn_no_device_params_found", "0"), ("mpi_yield_when_idle", "1")] {
             command.args(["--mca", name, value]);
         }
-        command.args(["--mca", "plm_rsh_agent"]).arg(self.agent());
+        command.arg("--wdir").arg(&self.folder).args(["--mca", "plm_rsh_agent"]).arg(self.agent());
         command.args(["--mca", "pml"]).args(layer.arguments());
         // Debian's own Python: its modules are there. Openib is for programs with one thread.
-        command.args(["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False", RING, &turns.to_string()]);
+        command.args(["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False", RING]);
+        command.args(turns.map(|turns| turns.to_string()));
         if let Layer::Ucx(transports) = layer {
             command.env("UCX_TLS", transports);
         }
@@ -106,6 +108,14 @@ impl Mpi {
         command.env("JOB", job).env("JOB_FOLDER", &self.folder).env("TMPDIR", &self.folder);
         command.env("LAB", lab.name().as_str()).env("TRANSHUME", lab.program());
         command
+    }
+
+    /// Ends the rings that have no number of turns.
+    ///
+    /// # Errors
+    /// If the folder cannot be written to.
+    pub fn enough(&self) -> io::Result<()> {
+        fs::write(self.folder.join("enough"), "")
     }
 }
 

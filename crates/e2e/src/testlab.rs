@@ -176,7 +176,7 @@ impl TestLab {
     /// # Errors
     /// If the coordinator does not answer.
     pub fn begin_move(&self, name: &str, host: &str) -> Result<Client> {
-        let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false };
+        let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false, force: false };
         let client = Client::send(&self.socket(), &Request::Move(request))?;
         client.set_limit(Some(LIMIT))?;
         Ok(client)

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, MoveReport, Outcome, PlannedMove, Stayed};
+use api::{Host, HostRemoved, MoveReport, Outcome, PlannedMove, Stayed};
 use e2e::program::{Ended, Program};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
@@ -178,5 +178,30 @@ fn a_drain_that_is_ended_leaves_every_instance_in_one_place() -> Result<()> {
     ensure!(here > 0 && there > 0 && here + there == 5, "{here} and {there}");
     lab.transhume(&["drain", "h1"])?.success()?;
     ensure!(hosts(&lab)? == [(0, true), (5, false)], "{:?}", hosts(&lab)?);
+    Ok(())
+}
+
+#[test]
+fn a_host_that_is_gone_for_good_is_removed_with_what_it_had() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    sleepers(&lab, 1)?;
+    let refused = lab.transhume(&["host", "remove", "h1", "--lost"])?;
+    ensure!(!refused.status.success() && refused.errors.contains("not lost"), "{refused:?}");
+    lab.lab.kill("h1".parse()?)?;
+    lab.eventually("h1 is away", || {
+        let refused = lab.transhume(&["host", "remove", "h1"])?;
+        ensure!(!refused.status.success() && refused.errors.contains("`s1`"), "{refused:?}");
+        Ok(refused.errors.contains("`transhume host remove h1 --lost`"))
+    })?;
+    let removed = lab.transhume(&["host", "remove", "h1", "--lost", "--json"])?.success()?.lines.concat();
+    let removed: HostRemoved = serde_json::from_str(&removed)?;
+    ensure!(removed.lost_instances == ["s1"] && removed.untold.is_empty(), "{removed:?}");
+    let events = lab.transhume(&["events"])?.success()?.lines;
+    let lost = |line: &String| line.contains("lost") && line.contains("s1 on h1: host h1 is gone for good");
+    ensure!(events.iter().any(lost), "{events:?}");
+    // Its name is free, and its host nobody's.
+    lab.transhume(&["run", "--name", "s1", "--detach", "--", "sleep", "1000"])?.success()?;
+    ensure!(lab.instance("s1")?.host == "h2" && hosts(&lab)?.len() == 1);
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Carrier, NetHostState};
+use api::{Carrier, NetHostState, NetSwitchedOff};
 use e2e::overlay::{Stream, await_kernel, joined, links, net, status, tunnel};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
@@ -443,4 +443,37 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
     stream.end()?;
     install(&good, &good_key)?;
     await_link(&lab, ["h2", "h3"], true)
+}
+
+#[test]
+fn an_offload_that_loses_what_it_handles_is_switched_off_and_everybody_is_told() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(2)?;
+    // As a device that swallows what it is to cut.
+    for line in [
+        "add table inet lie",
+        "add chain inet lie input { type filter hook input priority 0; }",
+        "add rule inet lie input meta l4proto udp udp length > 2000 drop",
+    ] {
+        lab.transhume(&["lab", "exec", "h2", "--", "nft", line])?.success()?;
+    }
+    net(&lab, &["layout", "star"])?;
+    lab.eventually("it is switched off on the link to h2", || {
+        let Some(NetHostState { switched_off, .. }) = state(&lab, "h1")? else { return Ok(false) };
+        let is_it = |off: &NetSwitchedOff| off.offload == "udp-segment" && off.link.as_deref() == Some("h2");
+        Ok(matches!(&switched_off[..], [off] if is_it(off)))
+    })?;
+    let told = net(&lab, &["status"])?;
+    let line = "h1 has switched an offload off that misbehaves: udp-segment on the link to h2: ";
+    ensure!(told.iter().any(|told| told.starts_with(line)), "{told:?}");
+    lab.eventually("it is among the events", || {
+        let events = lab.transhume(&["events", "--json"])?.success()?.lines;
+        Ok(events.iter().any(|event| event.contains("offload_switched_off") && event.contains("udp-segment")))
+    })?;
+    for (host, address) in [("h1", "10.88.0.1/24"), ("h2", "10.88.0.2/24")] {
+        net(&lab, &["attach", host, "tap1", "--address", address])?;
+    }
+    let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
+    stream.goes_on().with_context(|| lab.logs())?;
+    stream.end()
 }

@@ -6,11 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHost, NetLink, NetStatus, NetTunnel};
 use e2e::overlay::{Stream, joined, links, net, status};
 use e2e::program::{Program, run};
+use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use lab::Place;
 
 const HOME_LAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/home_lan.sh");
 const LEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lease.sh");
+const TAGGED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tagged.py");
 const READ: &str = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())";
 
 /// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
@@ -126,6 +128,58 @@ fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
     })?;
     lab.lab.heal(one, other)?;
     await_carrier(&lab, Carrier::Udp)
+}
+
+/// What a command on a host writes.
+fn exec(lab: &TestLab, host: &str, line: &str) -> Result<Vec<String>> {
+    let line: Vec<_> = ["lab", "exec", host, "--"].into_iter().chain(line.split(' ')).collect();
+    Ok(run(&mut lab.command(&line), LIMIT)?.success()?.lines)
+}
+
+/// Sends frames of `length` bytes behind these tags from one host's device to another's, and waits until they come as they were.
+fn tags_are_kept(lab: &TestLab, [from, to]: [&str; 2], length: &str, tags: &[&str]) -> Result<()> {
+    let enough = Signal::new("tagged");
+    let until = enough.path().to_str().context("a path")?;
+    let start = |host: &str, rest: &[&str]| {
+        let line = [&["lab", "exec", host, "--", "/usr/bin/python3", TAGGED], rest].concat();
+        Program::start(&mut lab.command(&line))
+    };
+    let there = status(lab)?.hosts.into_iter().filter(|host| host.name == to).find_map(|host| host.state);
+    let mac = there.and_then(|state| Some(state.devices.first()?.mac.clone())).context("a device")?;
+    let mut receiver = start(to, &["receive", "tap1", until])?;
+    receiver.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
+    let sender = start(from, &[&["send", "tap1", &mac, length, until], tags].concat())?;
+    let expected = [&["received"], tags, &[length]].concat().join(" ");
+    receiver.wait_for(LIMIT, |line| (line == expected).then_some(()))?;
+    enough.give()?;
+    sender.end(LIMIT)?.success()?;
+    receiver.end(LIMIT)?.success()?;
+    Ok(())
+}
+
+#[test]
+fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_longer_than_these_carry() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(3)?;
+    net(&lab, &["layout", "star"])?;
+    for (host, address) in [("h2", "fd00:88::2/64"), ("h3", "fd00:88::3/64")] {
+        net(&lab, &["attach", host, "tap1", "--mtu", "9000", "--address", address])?;
+        // Another that the overlay does not know: who has it is asked of all.
+        exec(&lab, host, &format!("ip address add {} dev tap1", address.replace("88", "99")))?;
+        lab.eventually("nobody else has its addresses", || {
+            Ok(exec(&lab, host, "ip -6 address show dev tap1 tentative")?.is_empty())
+        })?;
+    }
+    // Nobody on its way may cut what TCP sends, in frames as long as the devices'.
+    for address in ["fd00:88::3", "fd00:99::3"] {
+        let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], address)?;
+        stream.goes_on().with_context(|| format!("to {address}\n{}", lab.logs()))?;
+        stream.end()?;
+    }
+    tags_are_kept(&lab, ["h2", "h3"], "60", &["8100:6007"])?;
+    tags_are_kept(&lab, ["h3", "h2"], "8900", &["88a8:0005", "8100:6007"])?;
+    ensure!(tunnels(&lab)?.iter().all(|tunnel| !tunnel.plain));
+    Ok(())
 }
 
 /// A LAN behind the bridge `home` of a host, with a machine on it that is its DHCP server. It goes with this.

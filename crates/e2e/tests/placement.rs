@@ -1,4 +1,4 @@
-//! Instances that are kept apart never share a host.
+//! Instances that are kept apart never share a host, and what has moved is left alone while it cools down.
 
 use anyhow::{Result, ensure};
 use api::PlannedMove;
@@ -19,6 +19,17 @@ fn is_refused(ended: &Ended, by: &str) -> Result<()> {
     Ok(())
 }
 
+/// That `c` cools down, and is left where it is.
+fn is_left_alone(lab: &TestLab) -> Result<()> {
+    let ended = lab.transhume(&["move", "c", "h1"])?;
+    let says = |words: &str| ended.errors.contains(words);
+    ensure!(!ended.status.success() && says("`c` has moved and cools down for another"), "{ended:?}");
+    ensure!(says("min") && says("--force"), "{ended:?}");
+    let present = lab.settled("c")?;
+    ensure!(present.host == "h3" && present.cools_down_for_s.is_some(), "{present:?}");
+    Ok(())
+}
+
 #[test]
 fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()> {
     let _alone = e2e::alone();
@@ -28,9 +39,10 @@ fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()>
     // Both others are emptier than h1, and h2 is the first of them.
     start(&lab, "b", &["--group", "g"])?.success()?;
     ensure!(lab.settled("b")?.host == "h2", "{:?}", lab.instances()?);
-    let other =
-        ["run", "--name", "c", "--host", "h1", "--label", "app=web", "--detach", "--", "sleep", "1000"];
-    lab.transhume(&other)?.success()?;
+    let other = ["run", "--name", "c", "--host", "h1", "--label", "app=web", "--cool-down", "1h", "--detach"];
+    lab.transhume(&[&other[..], &["--", "sleep", "1000"]].concat())?.success()?;
+    lab.move_to("c", "h3")?;
+    is_left_alone(&lab)?;
 
     lab.lab.kill(Place::Coordinator)?;
     lab.lab.start(Place::Coordinator)?;
@@ -41,6 +53,11 @@ fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()>
         || Ok(lab.transhume(&["hosts"])?.lines.iter().filter(|line| line.contains("up")).count() == 3);
     lab.eventually("all hosts are back", all_up)?;
 
+    is_left_alone(&lab)?;
+    let ended = lab.transhume(&["move", "c", "h1", "--dry-run"])?;
+    ensure!(!ended.status.success() && ended.errors.contains("cools down"), "{ended:?}");
+    lab.transhume(&["move", "c", "h1", "--force"])?.success()?;
+
     is_refused(&lab.transhume(&["move", "b", "h1"])?, "a")?;
     is_refused(&lab.transhume(&["move", "b", "h1", "--dry-run"])?, "a")?;
     is_refused(&lab.transhume(&["move", "--group", "g", "h1"])?, "a")?;
@@ -50,6 +67,9 @@ fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()>
         plan.iter().all(|planned| planned.to.as_deref() != Some("h2") || planned.name == "c"),
         "{plan:?}"
     );
+    let cooling = plan.iter().filter(|planned| planned.cools_down_for_s.is_some());
+    ensure!(cooling.map(|planned| &planned.name).eq(["c"]), "{plan:?}");
+    // Also of that.
     lab.transhume(&["drain", "h1"])?.success()?;
     ensure!(lab.settled("a")?.host == "h3", "h2 has b");
     let ended = lab.transhume(&["drain", "h2"])?;

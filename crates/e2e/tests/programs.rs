@@ -112,7 +112,7 @@ fn open_mpi(layer: Layer) -> Result<()> {
     let jobs: [&[(&str, u32)]; 4] =
         [&[("h1", 2)], &[("h1", 4)], &[("h1", 1), ("h2", 1)], &[("h1", 2), ("h2", 2)]];
     for (number, hosts) in jobs.into_iter().enumerate() {
-        let mut job = mpi.command(&lab, &format!("job-{number}"), layer, hosts, 40);
+        let mut job = mpi.command(&lab, &format!("job-{number}"), layer, hosts, Some(40));
         let lines = run(&mut job, LIMIT).with_context(|| format!("{layer:?}, {hosts:?}"))?.lines;
         ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{hosts:?} reports {lines:?}");
     }

@@ -25,7 +25,8 @@ def receive(connection, length):
 
 
 def serve(address, port):
-    listener = socket.create_server((address, port))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, port), family=family)
     print("listening", flush=True)
     connection = listener.accept()[0]
     number = 0

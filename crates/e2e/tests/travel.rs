@@ -5,7 +5,7 @@ use e2e::mpi::{self, Layer, Mpi};
 use e2e::perftest::PORT as PERFTEST;
 use e2e::program::Program;
 use e2e::testlab::TestLab;
-use e2e::travel::{LIMIT, Server, Traveller, move_in_turn, with_enough};
+use e2e::travel::{LIMIT, Server, Traveller, move_in_turn};
 
 /// A program of perftest for a transport, with the size of its messages. Through the connection manager it listens at no
 /// port.
@@ -183,18 +183,16 @@ fn open_mpi(layer: Layer) -> Result<()> {
     }
     let mpi = Mpi::new()?;
     let lab = TestLab::up(3)?;
-    with_enough(500, |attempt, turns| {
-        let job = format!("job-{attempt}");
-        let ranks = [format!("h2-{job}"), format!("h1-{job}")];
-        let mut run = Program::start(&mut mpi.command(&lab, &job, layer, &[("h1", 1), ("h2", 1)], turns))?;
-        for instance in &ranks {
-            lab.started(instance, &mut run)?;
-        }
-        let lasted = move_in_turn(&lab, &[&ranks[0], &ranks[1]])?;
-        let lines = run.end(LIMIT)?.success().with_context(|| lab.logs())?.lines;
-        ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{lines:?}");
-        Ok(lasted)
-    })
+    let mut run = Program::start(&mut mpi.command(&lab, "job", layer, &[("h1", 1), ("h2", 1)], None))?;
+    let ranks = ["h2-job", "h1-job"];
+    for instance in ranks {
+        lab.started(instance, &mut run)?;
+    }
+    ensure!(move_in_turn(&lab, &ranks)?, "the job has ended: {:?}", run.take_lines());
+    mpi.enough()?;
+    let lines = run.end(LIMIT)?.success().with_context(|| lab.logs())?.lines;
+    ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{lines:?}");
+    Ok(())
 }
 
 #[test]

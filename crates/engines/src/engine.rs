@@ -5,7 +5,8 @@
 //!    │ start ──▶ running                       │
 //!    │ check ──▶ Report{needs} ───────────────▶│ verify(needs)           any blocker: no move
 //!    │ arm                                     │ prepare(spec)           namespace, link down, room
-//!    │ suspend ──▶ stopped, images ───────────▶│ (images arrive in image_directory)
+//!    │ show_memory ──▶ pages ─────────────────▶│ (kept in image_directory)    it runs on
+//!    │ suspend ──▶ stopped, pages, images ────▶│ (images arrive in image_directory)
 //!    ┊                                         │ restore ──▶ held        nothing runs yet
 //!    ┊            the move commits, or rolls back
 //!    │ destroy  (committed)                    │ release ──▶ running
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::instance::{InstanceName, InstanceSpec};
+use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report};
 
 /// Runs instances of one kind on this host, and moves them.
@@ -54,11 +56,12 @@ pub trait Engine: Send + Sync {
     /// If its directory or user does not allow it. The instance stays prepared.
     fn start(&self, name: &InstanceName) -> Result<Running>;
 
-    /// Source: what pins the instance here, and what it needs elsewhere. Does not disturb it.
+    /// Source: what pins the instance here, and what it needs elsewhere. Does not disturb it. `keeps_memory` says whether its memory
+    /// is to be among the images, which then need room for that here: see [`Engine::suspend`].
     ///
     /// # Errors
     /// If it cannot be inspected; what pins it is in the report.
-    fn check(&self, name: &InstanceName) -> Result<Report>;
+    fn check(&self, name: &InstanceName, keeps_memory: bool) -> Result<Report>;
 
     /// Destination: what of `needs` this host does not have.
     ///
@@ -86,12 +89,26 @@ pub trait Engine: Send + Sync {
     /// If it takes longer than `watch` allows; [`Error::Cancelled`](crate::Error::Cancelled).
     fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()>;
 
-    /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
-    /// cancelled, the instance runs on and its link is up.
+    /// Source: shows the memory of the instance as it is just now, in one account. It runs on, undisturbed. This takes as long as
+    /// `memory` does, whatever `watch` says of time.
     ///
     /// # Errors
-    /// With the engine's reason in one sentence; [`Error::Cancelled`](crate::Error::Cancelled).
-    fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump>;
+    /// [`Error::NotTaken`](crate::Error::NotTaken); [`Error::Cancelled`](crate::Error::Cancelled).
+    fn show_memory(&self, name: &InstanceName, memory: &dyn MemorySink, watch: &Watch<'_>) -> Result<()>;
+
+    /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
+    /// cancelled, the instance runs on and its link is up. Its memory is told to `memory`, more than once if the dump is
+    /// begun anew; without that it is among the images.
+    ///
+    /// # Errors
+    /// With the engine's reason in one sentence; [`Error::NotTaken`](crate::Error::NotTaken);
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    fn suspend(
+        &self,
+        name: &InstanceName,
+        memory: Option<&dyn MemorySink>,
+        watch: &Watch<'_>,
+    ) -> Result<Dump>;
 
     /// Where the instance's images lie at the source after [`Engine::suspend`], and where they are
     /// to be put at the destination before [`Engine::restore`].

@@ -61,6 +61,9 @@ pub enum Error {
         /// Why, in words.
         reason: String,
     },
+    /// Who was to take the memory did not.
+    #[error("its memory was not taken ({0})")]
+    NotTaken(io::Error),
     /// The caller cancelled.
     #[error("cancelled")]
     Cancelled,

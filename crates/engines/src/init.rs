@@ -18,6 +18,7 @@
 mod attach;
 mod child;
 mod launch;
+mod own_input;
 mod pipe;
 mod session;
 mod sessions;

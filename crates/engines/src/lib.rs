@@ -5,6 +5,7 @@
 //! * [`init`]: the instance's first process.
 //! * [`unpack`]: from a container's image to its files.
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
+//! * [`memory`]: its memory on its way.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`wiring`]: what its network device is plugged into.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
@@ -15,6 +16,7 @@ pub mod error;
 mod guard;
 pub mod init;
 pub mod instance;
+pub mod memory;
 mod mounts;
 pub mod process;
 pub mod report;
@@ -25,7 +27,10 @@ pub mod wiring;
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
 pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
+pub use memory::{MemorySink, Owner, PAGE};
 #[doc(hidden)]
 pub use process::foreign;
-pub use process::{CONTAINER_LIBRARIES, Config, ContainerConfig, ProcessEngine, validate_container};
+pub use process::{
+    Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, MemoryImages, ProcessEngine, validate_container,
+};
 pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

@@ -14,15 +14,17 @@
 //!
 //! * [`live`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
+//! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
-//! * [`container`], [`unpacked`], [`oci`], [`support`], [`cgroup`]: its file systems, if it is a container;
+//! * [`container`], [`unpacked`], [`oci`], [`support`], [`archives`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
 //! * [`task`], [`sockets`]: processes and their sockets;
 //! * [`helper`]: programs that do a part of the work.
 
+mod archives;
 mod bridge;
 pub(crate) mod call;
 mod cgroup;
@@ -38,14 +40,17 @@ mod interrupted;
 mod launch;
 mod link;
 mod live;
+mod memory_images;
 mod netlink;
 mod oci;
 mod orphans;
 mod own_files;
+mod page_server;
 pub(crate) mod pending;
 mod process_timers;
 mod protobuf;
 mod record;
+mod resident;
 mod rpc;
 mod scheduling;
 mod socket_options;
@@ -66,10 +71,13 @@ use std::time::{Duration, Instant};
 
 use fabric::NetworkKind;
 
+pub use self::archives::Archives;
 use self::bridge::Bridge;
 pub use self::container::ContainerConfig;
 use self::container::{Container, Containers};
 use self::live::Live;
+use self::memory_images::Local;
+pub use self::memory_images::MemoryImages;
 pub use self::oci::validate as validate_container;
 use self::record::Records;
 pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
@@ -77,6 +85,7 @@ use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
+use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report};
 use crate::stopwatch::Stopwatch;
 use crate::wiring::Wiring;
@@ -155,7 +164,8 @@ impl ProcessEngine {
         let records = Records::open(config.state.clone())?;
         let descriptors = launch::descriptor_limit();
         let containers = config.containers.as_ref();
-        let containers = containers.map(|found| Containers::new(found, &config.init)).transpose()?;
+        let containers =
+            containers.map(|found| Containers::new(found, &config.init, &config.state)).transpose()?;
         let bridge = Arc::new(Bridge(config.bridge.clone()));
         let site = Site { bridge, overlay: config.overlay.clone(), containers };
         Ok(Self { config, descriptors, records, site, host: OnceLock::new(), instances: Mutex::default() })
@@ -253,13 +263,15 @@ impl Engine for ProcessEngine {
         Ok(Running { pid, phases: clock.stop() })
     }
 
-    fn check(&self, name: &InstanceName) -> Result<Report> {
+    fn check(&self, name: &InstanceName, keeps_memory: bool) -> Result<Report> {
         let host = self.host()?;
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Running)?;
-        let check::Found { mut blockers, files, memory, layer } = check::inspect(&live.subject()?)?;
-        match live.place_images(&self.config.images, memory + layer) {
+        let check::Found { mut blockers, files, memory, kept, layer } = check::inspect(&live.subject()?)?;
+        // Pages that are told to somebody else need no room here.
+        let pages = if keeps_memory { memory } else { 0 };
+        match live.place_images(&self.config.images, pages + kept + layer) {
             Err(error @ Error::NoRoom(_)) => {
                 blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
             }
@@ -270,7 +282,7 @@ impl Engine for ProcessEngine {
             blockers,
             needs: Needs {
                 files,
-                memory,
+                memory: memory + kept,
                 layer,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
@@ -312,7 +324,22 @@ impl Engine for ProcessEngine {
         Ok(())
     }
 
-    fn suspend(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Dump> {
+    fn show_memory(&self, name: &InstanceName, memory: &dyn MemorySink, watch: &Watch<'_>) -> Result<()> {
+        let instance = self.find(name)?;
+        let (first, file_systems) = lock(&instance).to_look_at(memory)?;
+        match resident::show(first, &file_systems, memory, &|| !(watch.cancelled)()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::Cancelled),
+            Err(error) => Err(Error::NotTaken(error)),
+        }
+    }
+
+    fn suspend(
+        &self,
+        name: &InstanceName,
+        memory: Option<&dyn MemorySink>,
+        watch: &Watch<'_>,
+    ) -> Result<Dump> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Running)?;
@@ -325,8 +352,10 @@ impl Engine for ProcessEngine {
             Some(turn) => turn,
             None => Turn::take(name, watch)?,
         };
+        let images = Local::new(&live.record.images);
+        let memory = memory.unwrap_or(&images);
         let end = Instant::now() + INSISTENCE;
-        while let Err(error) = live.freeze(&self.records, watch, &mut clock) {
+        while let Err(error) = live.freeze(memory, &self.records, watch, &mut clock) {
             // It runs on, and what pins it may pass.
             if !matches!(error, Error::Pinned { .. }) || Instant::now() > end {
                 return Err(error);
@@ -337,7 +366,9 @@ impl Engine for ProcessEngine {
             clock.lap("start of CRIU");
         }
         drop(turn);
-        let images = images::list(&live.record.images)?;
+        let mut images = images::list(&live.record.images)?;
+        // They were told.
+        images.retain(|image| !(memory.takes_archives() && archives::is_archive(image)));
         Ok(Dump { images, phases: clock.stop() })
     }
 

@@ -37,11 +37,11 @@ pub fn make_keys(layout: &Layout, record: &Record) -> Result<()> {
     Err(Error::Tool { command: "transhume pki".into(), output: said })
 }
 
-/// Starts the daemon at `place`, detached from the caller's terminal and session.
+/// Starts the daemon at `place`, with `options` besides, detached from the caller's terminal and session.
 ///
 /// # Errors
 /// [`Error::AlreadyRunning`], and those of starting a process and of writing its files.
-pub fn start(layout: &Layout, record: &Record, place: Place) -> Result<Identity> {
+pub fn start(layout: &Layout, record: &Record, place: Place, options: &[&str]) -> Result<Identity> {
     if running(layout, place).is_some() {
         return Err(Error::AlreadyRunning(describe(place)));
     }
@@ -50,7 +50,7 @@ pub fn start(layout: &Layout, record: &Record, place: Place) -> Result<Identity>
     let log = open_log(&layout.log(place))?;
     let errors = log.try_clone().doing(|| "cannot duplicate a descriptor".into())?;
     let mut command = command(layout, record, place);
-    command.env(mark::VARIABLE, &record.id);
+    command.args(options).env(mark::VARIABLE, &record.id);
     let child = command
         .stdin(Stdio::null())
         .stdout(log)

@@ -228,9 +228,17 @@ impl Lab {
     /// # Errors
     /// [`Error::NoSuchHost`], [`Error::Busy`], [`Error::AlreadyRunning`], [`Error::Daemon`].
     pub fn start(&self, place: Place) -> Result<()> {
+        self.start_with(place, &[])
+    }
+
+    /// The same, with more options, which who starts it again does not know of.
+    ///
+    /// # Errors
+    /// As [`Lab::start`].
+    pub fn start_with(&self, place: Place, options: &[&str]) -> Result<()> {
         self.require(place)?;
         let _lock = Lock::take(&self.name, &self.layout)?;
-        daemons::start(&self.layout, &self.record, place)?;
+        daemons::start(&self.layout, &self.record, place, options)?;
         if daemons::running(&self.layout, Place::Coordinator).is_none() {
             return Err(Error::NoCoordinator(place.to_string()));
         }
@@ -247,7 +255,7 @@ impl Lab {
         network::make(layout, &lab.record)?;
         daemons::make_keys(layout, &lab.record)?;
         for place in Place::all(spec.hosts) {
-            daemons::start(layout, &lab.record, place)?;
+            daemons::start(layout, &lab.record, place, &[])?;
         }
         lab.wait_until_registered(&lab.hosts().collect::<Vec<_>>(), tell)?;
         Ok(lab)

@@ -151,7 +151,8 @@ fn greet(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal
     }
 }
 
-fn readable_within(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
+/// Whether something is there to be received, or comes in time.
+pub(crate) fn readable_within(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
     let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
         // SAFETY: one live pollfd is passed.

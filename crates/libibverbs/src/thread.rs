@@ -340,7 +340,7 @@ impl Runtime {
 
     fn attend_node(&mut self, spoke: bool) {
         match self.node {
-            Node::Attached(_) if spoke => self.receive(),
+            Node::Attached(_) if spoke => self.receive_waiting(),
             Node::Attached(_) => {}
             Node::Lost | Node::Suspended => self.reconnect(),
         }
@@ -365,6 +365,21 @@ impl Runtime {
         for (number, request) in self.process.directory.take_outgoing() {
             if say(socket, &ToNode::Directory { number, request }).is_err() {
                 self.hang_up(Node::Lost);
+                return;
+            }
+        }
+    }
+
+    /// Takes what the node has said. Every turn looks at every link, so that a turn for each message would make a thousand new links
+    /// cost a million looks.
+    fn receive_waiting(&mut self) {
+        /// Links must not wait for ever.
+        const MOST: u32 = 256;
+        for _ in 0..MOST {
+            self.receive();
+            let has_more =
+                |node: &Node| matches!(node, Node::Attached(socket) if attach::readable_within(socket, 0));
+            if !has_more(&self.node) {
                 return;
             }
         }

@@ -63,6 +63,12 @@ impl MoveRecord {
     pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
         [&self.source, &self.destination].into_iter().filter_map(Side::host)
     }
+
+    /// Whether it is no checkpoint, and no restore of one.
+    #[must_use]
+    pub fn is_between_hosts(&self) -> bool {
+        self.hosts().count() == 2
+    }
 }
 
 /// What is decided about a move.

@@ -1,16 +1,19 @@
-//! What is said of an instance for the choice of its host.
+//! What is said of an instance for the choice of its host, and of when it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// An instance's labels, and those by which it is kept apart from others.
+/// An instance's labels, those by which it is kept apart from others, and how long it is left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// By key.
     pub labels: BTreeMap<String, String>,
     /// Keys of labels: no instance with the same value of one of them shares a host with this one.
     pub anti_affinity: BTreeSet<String>,
+    /// For so many seconds after a move it is left alone by ordinary ones, if that is said for it.
+    #[serde(default)]
+    pub cool_down_s: Option<u64>,
 }
 
 impl Placement {
@@ -35,6 +38,7 @@ mod tests {
         Placement {
             labels: labels.iter().map(|(key, value)| (owned(key), owned(value))).collect(),
             anti_affinity: anti_affinity.iter().map(|key| owned(key)).collect(),
+            cool_down_s: None,
         }
     }
 

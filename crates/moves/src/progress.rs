@@ -14,6 +14,8 @@ use crate::{HostName, MoveId};
 pub enum Phase {
     /// What could hinder is looked for at both ends, and room is made.
     Prepare,
+    /// The memory of the instance is sent while it runs.
+    Precopy,
     /// The libraries of the instance close their links.
     Suspend,
     /// The instance is dumped and sent.
@@ -34,6 +36,7 @@ impl Phase {
     pub fn name(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
+            Self::Precopy => "pre-copy",
             Self::Suspend => "suspend",
             Self::Transfer => "transfer",
             Self::Restore => "restore",

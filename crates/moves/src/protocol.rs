@@ -5,6 +5,9 @@
 //!   │◀───────────── CheckSource │                                  │   prepare
 //!   │ Checked(facts) ──────────▶│ Prepare{spec, facts} ───────────▶│
 //!   │                           │◀──────────────────────── Prepared│
+//!   │◀───────────────── Precopy │                                  │   pre-copy
+//!   │ ═══ memory, while the instance runs, node to node, over TLS ▶│
+//!   │ Copied ──────────────────▶│                                  │
 //!   │◀───────────────── Suspend │                                  │   suspend
 //!   │ Suspended ───────────────▶│                                  │   transfer
 //!   │ ═══ images, node to node, over TLS ═════════════════════════▶│
@@ -30,15 +33,20 @@
 //! entry on the node remembers the last one. A node sends its report again, too, as long as it
 //! waits for a decision, so that one that restarted, or prepared for a move long ended, is told.
 //!
-//! A checkpoint is a move that goes only as far as Sent: its images stay in a directory of the source's host, and when those of
+//! In pre-copy the source is still nothing but the instance's host: it writes nothing down, and what it has sent is void when
+//! it restarts. So it lets itself be suspended only if it remembers to have sent the memory for that move.
+//!
+//! A checkpoint is a move without a pre-copy that goes only as far as Sent: its images stay in a directory of the source's host, and when those of
 //! all that are saved together do, Saved is written down and the source is told to run on, by RollBack. A restore is a move without a
 //! source: the destination takes the images from such a directory.
 //!
 //! A dry run stops after the checks; its destination is asked by `CheckDestination`, which leaves nothing.
 //!
 //! Peers of a moving instance lose their links and ask their node where it is (`Locate`). The node
-//! asks until the coordinator's answer is a location with nothing in progress, or that it is gone.
+//! asks until the coordinator's answer is a location with nothing in progress, or that it is gone. It asks for many at once:
+//! those that are wanted while a question has no answer go in the next one (`node/wanted.rs`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fabric::{Epoch, Vid};
@@ -48,7 +56,7 @@ use crate::journal::Exit;
 use crate::{HostName, MoveId, Side};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 5;
 
 /// The largest specification of an instance, and the largest facts of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
@@ -58,6 +66,9 @@ pub const MAX_REASONS: usize = 64;
 
 /// The longest reason, in bytes; a longer one is cut.
 pub const MAX_REASON: usize = 1024;
+
+/// The most instances in one question where they are.
+pub const MAX_LOCATED: usize = 1024;
 
 /// From the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,10 +91,8 @@ pub enum ToNode {
     },
     /// The answer to [`ToCoordinator::Locate`].
     Located {
-        /// Which instance.
-        vid: Vid,
-        /// Where it is; `None` if it is gone.
-        location: Option<Location>,
+        /// Where each is; `None` if it is gone.
+        places: BTreeMap<Vid, Option<Location>>,
     },
 }
 
@@ -126,6 +135,11 @@ pub enum Directive {
         /// What the check at the source found.
         facts: Vec<u8>,
     },
+    /// To the source: send the memory of the instance, which runs on.
+    Precopy {
+        /// Where it goes.
+        destination: HostName,
+    },
     /// To the source: suspend the instance, dump it, and send it.
     Suspend {
         /// The instance's epoch before the move.
@@ -162,10 +176,10 @@ pub enum ToCoordinator {
         /// How it ended.
         exit: Exit,
     },
-    /// Asks where an instance is.
+    /// Asks where instances are.
     Locate {
-        /// Which instance.
-        vid: Vid,
+        /// Which: at most [`MAX_LOCATED`], what is past that has no answer.
+        vids: BTreeSet<Vid>,
     },
 }
 
@@ -184,12 +198,17 @@ pub enum Report {
     },
     /// The destination has made room and awaits the images.
     Prepared,
+    /// The source has sent the memory of the instance, which runs.
+    Copied {
+        /// Bytes in all.
+        bytes: u64,
+    },
     /// The source's instance is suspended and is being dumped.
     Suspended {
         /// What it took.
         suspension: Suspension,
     },
-    /// How much of the images has been sent, or saved, or taken from a checkpoint.
+    /// How much of the memory or of the images has been sent, or saved, or taken from a checkpoint.
     Progress {
         /// Bytes so far.
         bytes: u64,

@@ -10,6 +10,7 @@ use moves::node::{AlreadyHere, Config, Input, NodeAgent, Operation, Output};
 use moves::protocol::Location;
 use moves::{HostName, MoveId};
 use rpc::Outbox;
+use rpc::removed::Removed;
 use rpc::wire::{self, FromNode, Measurement};
 use store::{NodeStore, StoreError};
 use tokio::sync::{Notify, oneshot};
@@ -133,23 +134,21 @@ impl Node {
         self.tell_coordinator(&FromNode::Measured { id, measurement });
     }
 
+    /// Notes whom the node believes no more.
+    pub fn note_removed(&self, removed: &Removed) {
+        let mut inner = self.agent.lock();
+        if let Err(error) = inner.store.set_removed(removed) {
+            inner.failure = Some(error);
+            self.agent.broken.notify_one();
+        }
+    }
+
     /// Enters an instance that is about to be started.
     pub fn enter_instance(self: &Arc<Self>, vid: Vid) -> Result<(), AlreadyHere> {
         let mut inner = self.agent.lock();
         let outputs = inner.machine.host_instance(vid, Epoch::default())?;
         self.perform(&mut inner, outputs);
         Ok(())
-    }
-
-    /// Where `vid` is, from memory or from the coordinator; `Ok(None)` if it is gone.
-    ///
-    /// # Errors
-    /// If the coordinator cannot be asked.
-    pub async fn locate(self: &Arc<Self>, vid: Vid) -> Result<Option<Place>, Unanswered> {
-        match self.directory.place(vid) {
-            Some(place) => Ok(Some(place)),
-            None => self.ask_where(vid).await,
-        }
     }
 
     /// Where `vid` is, as the coordinator says.
@@ -217,10 +216,13 @@ impl Node {
             }
             Output::Located { vid, location } => self.located(inner, vid, location),
             Output::Stays { vid } => {
+                // At once: what comes after this may be of the next move.
+                self.drop_courier(vid);
                 let node = self.clone();
                 tokio::spawn(async move { node.disarm(vid).await });
             }
             Output::Farewell { vid } => {
+                self.drop_courier(vid);
                 let Some(live) = self.live(vid) else { return };
                 self.departing.begin(live.name.clone());
                 let node = self.clone();

@@ -8,13 +8,13 @@ use std::time::Duration;
 use broker::directory::{Due, Member};
 use moves::node::Input;
 use moves::protocol::{Directive, Report, ToCoordinator, ToNode};
-use rpc::wire::{FromCoordinator, FromNode, VERSION};
+use rpc::wire::{FromCoordinator, FromNode, Moved, VERSION};
 use rpc::{COORDINATOR, Outbox, channel};
 use tokio::time::sleep;
 
-use crate::Progress;
 use crate::directory::Place;
 use crate::node::Node;
+use crate::{NodeError, Progress};
 
 /// Before the first attempt to reach a coordinator that was lost, and the longest time between two.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -24,12 +24,12 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const MAX_WARM: usize = 16;
 
 /// Keeps a connection to the coordinator at `join`, which is told that other nodes reach this one at `address`.
-/// Returns only if the coordinator refuses the node: with its reason.
-pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAddr) -> String {
+/// Returns only if the coordinator does not want the node.
+pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAddr) -> NodeError {
     let mut back_off = BACK_OFF.0;
     loop {
         match converse(&node, join, address).await {
-            Ok(End::Refused(reason)) => return reason,
+            Ok(End::Unwanted(error)) => return error,
             Ok(End::Lost) => {
                 (node.progress)(Progress::Lost);
                 back_off = BACK_OFF.0;
@@ -47,7 +47,7 @@ pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAd
 
 enum End {
     Lost,
-    Refused(String),
+    Unwanted(NodeError),
 }
 
 async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io::Result<End> {
@@ -63,7 +63,12 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
             () = node.network.renewal.notified() => return Ok(End::Lost),
         };
         match received {
-            Ok(Some(FromCoordinator::Refused { reason })) => return Ok(End::Refused(reason)),
+            Ok(Some(FromCoordinator::Refused { reason })) => {
+                return Ok(End::Unwanted(NodeError::Refused(reason)));
+            }
+            Ok(Some(FromCoordinator::Dismissed { reason })) => {
+                return Ok(End::Unwanted(NodeError::Removed(reason)));
+            }
             Ok(Some(message)) => {
                 handle(node, message, &outbox);
                 if !welcome {
@@ -95,7 +100,8 @@ fn refresh_directory(node: &Node) {
 
 fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>) {
     match message {
-        FromCoordinator::Refused { .. } => {}
+        FromCoordinator::Refused { .. } | FromCoordinator::Dismissed { .. } => {}
+        FromCoordinator::Removed { number, removed } => node.believe(removed, number, outbox.clone()),
         FromCoordinator::Hosts(hosts) => {
             let others = hosts.iter().map(|(host, _)| host.clone()).filter(|host| *host != node.host);
             let others: Vec<_> = others.collect();
@@ -110,7 +116,11 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
             Some(refusal) => node.tell_coordinator(&FromNode::Moves(refusal)),
             None => node.input(Input::Message(message)),
         },
-        FromCoordinator::Moved { vid, host, epoch } => node.directory.note(vid, Place { host, epoch }),
+        FromCoordinator::Moved(moved) => {
+            for Moved { vid, host, epoch } in moved {
+                node.directory.note(vid, Place { host, epoch });
+            }
+        }
         FromCoordinator::Names(change) => node.names.change(change),
         FromCoordinator::Directory { process, number, answer } => {
             let fabric = node.live(process.vid).map(|live| live.fabric);

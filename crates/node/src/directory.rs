@@ -55,6 +55,11 @@ impl Directory {
         self.lock().hosts.extend(hosts);
     }
 
+    /// Nothing is known any more of the hosts that are `gone`.
+    pub fn forget_hosts(&self, gone: impl Fn(&HostName) -> bool) {
+        self.lock().hosts.retain(|host, _| !gone(host));
+    }
+
     pub fn address(&self, host: &HostName) -> Option<SocketAddr> {
         self.lock().hosts.get(host).copied()
     }

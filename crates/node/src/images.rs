@@ -2,16 +2,19 @@
 //!
 //! The source opens the connection before the instance is suspended, and says for which move it is. The
 //! destination takes it from the host that the coordinator named for that move, and from no other. What there is most of, the
-//! pages of memory, is sent while CRIU writes it ([`sender`]). Those of a checkpoint stay on the host ([`saved`]).
+//! pages of memory, is sent while the instance runs, and what has changed since while CRIU dumps it ([`courier`], [`known`]). Images
+//! of a checkpoint stay on the host ([`saved`]).
 
+mod courier;
+mod known;
+mod meter;
+mod pacing;
 mod receiver;
 pub mod saved;
-mod sender;
 
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,11 +26,11 @@ use moves::{HostName, MoveId};
 use rpc::wire::{self, Opening, Received};
 use rpc::{Stream, frame};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+pub use self::courier::Courier;
+pub use self::meter::Reading;
 pub use self::receiver::receive;
-use self::sender::Sender;
 use crate::node::Node;
 
 /// The most bytes in one frame of a file.
@@ -36,21 +39,19 @@ const PART: usize = 1024 * 1024;
 /// How long the destination may take for a part, and for its answer at the end.
 const STALL: Duration = Duration::from_secs(4);
 
-/// The most files that are sent before they are complete: each is held open meanwhile.
-const MAX_EARLY: usize = 256;
+/// The most runs of pages in one message.
+const LAYOUT: usize = 100_000;
 
 /// The most files of one instance.
 const MAX_IMAGES: usize = 100_000;
 
 /// What this host expects from others.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Receptions {
     expected: Mutex<HashMap<MoveId, Expected>>,
-    /// Connections that this host opens as a source, before they are needed.
-    opening: Mutex<HashMap<Vid, (MoveId, Opened)>>,
+    /// Couriers of instances that leave this host, before they are suspended.
+    couriers: Mutex<HashMap<Vid, (MoveId, Arc<Courier>)>>,
 }
-
-type Opened = JoinHandle<io::Result<Stream>>;
 
 #[derive(Debug)]
 struct Expected {
@@ -95,29 +96,37 @@ impl Receptions {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn opening(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Opened)>> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    fn couriers(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Arc<Courier>)>> {
+        self.couriers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Node {
-    /// Begins to open the connection for a move before it is needed.
-    pub fn open_image_stream(self: &Arc<Self>, vid: Vid, id: MoveId, destination: HostName) {
-        let node = self.clone();
-        let opening = tokio::spawn(async move { node.connect_for_images(vid, id, &destination).await });
-        self.receptions.opening().insert(vid, (id, opening));
+    /// Opens the connection for a move before the instance is suspended, and keeps what sends over it.
+    pub async fn open_courier(
+        &self,
+        vid: Vid,
+        id: MoveId,
+        destination: &HostName,
+    ) -> io::Result<Arc<Courier>> {
+        let stream = self.connect_for_images(vid, id, destination).await?;
+        let courier = Arc::new(Courier::new(stream, self.move_bandwidth)?);
+        self.keep_courier(vid, id, courier.clone());
+        Ok(courier)
     }
 
-    pub fn close_image_stream(&self, vid: Vid) {
-        self.receptions.opening().remove(&vid);
+    /// Keeps what was opened for the move until it is taken, or the instance stays.
+    pub fn keep_courier(&self, vid: Vid, id: MoveId, courier: Arc<Courier>) {
+        self.receptions.couriers().insert(vid, (id, courier));
     }
 
-    async fn image_stream(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
-        let opening = self.receptions.opening().remove(&vid);
-        match opening {
-            Some((of, opening)) if of == id => opening.await.map_err(io::Error::other)?,
-            _ => self.connect_for_images(vid, id, destination).await,
-        }
+    /// What was opened for the move.
+    pub fn take_courier(&self, vid: Vid, id: MoveId) -> Option<Arc<Courier>> {
+        self.receptions.couriers().remove(&vid).filter(|(of, _)| *of == id).map(|(_, courier)| courier)
+    }
+
+    pub fn drop_courier(&self, vid: Vid) {
+        self.receptions.couriers().remove(&vid);
     }
 
     async fn connect_for_images(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
@@ -129,39 +138,40 @@ impl Node {
         Ok(stream)
     }
 
-    /// Sends images while they are written to `directory`, until `is_complete` says that all are.
-    pub async fn send_early(
-        &self,
-        vid: Vid,
-        (id, destination): (MoveId, &HostName),
-        directory: &Path,
-        is_complete: &AtomicBool,
-    ) -> io::Result<Sender> {
-        let mut sender = Sender::new(self.image_stream(vid, id, destination).await?, directory);
-        sender.follow(is_complete).await?;
-        Ok(sender)
-    }
-
-    /// Sends the rest of images, and returns their size when the destination has verified them; otherwise why not, in words.
+    /// Sends the images that are left, and returns the size of all that was sent when the destination has verified all; otherwise why not, in words.
     pub async fn send_rest(
         self: &Arc<Self>,
         vid: Vid,
         destination: &HostName,
-        sender: io::Result<Sender>,
-        carried: Carried,
-        images: Vec<Image>,
+        courier: Courier,
+        directory: &Path,
+        (carried, images): (Carried, Vec<Image>),
     ) -> Result<u64, String> {
-        let total = images.iter().map(|image| image.size).sum();
-        let progress = |bytes| self.input(Input::Progress { vid, bytes, total });
-        let sending = async { sender?.finish(carried, images, progress).await };
-        match sending.await {
-            Ok(Received::Whole { .. }) => Ok(total),
+        let of_memory = courier.given();
+        let total = of_memory + images.iter().map(|image| image.size).sum::<u64>();
+        let progress = |bytes| self.input(Input::Progress { vid, bytes: of_memory + bytes, total });
+        let answer = courier.finish(directory, carried, images, progress).await;
+        self.taken(destination, answer).map(|()| total)
+    }
+
+    /// Why the courier sends nothing more, in words.
+    pub async fn why_not_taken(&self, destination: &HostName, courier: &Courier) -> String {
+        let untold = || self.images_not_taken(destination, &io::ErrorKind::BrokenPipe.into());
+        self.taken(destination, courier.why().await).err().unwrap_or_else(untold)
+    }
+
+    fn taken(&self, destination: &HostName, answer: io::Result<Received>) -> Result<(), String> {
+        match answer {
+            Ok(Received::Whole { .. }) => Ok(()),
             Ok(Received::Refused { reason }) => Err(reason),
-            Err(error) => {
-                let what = format!("host {destination} did not take the images ({error})");
-                Err(wire::reason(&what, "see that its node runs, or choose another"))
-            }
+            Err(error) => Err(self.images_not_taken(destination, &error)),
         }
+    }
+
+    /// Why nothing can be sent to `destination`, with the way out.
+    pub fn images_not_taken(&self, destination: &HostName, error: &io::Error) -> String {
+        let what = format!("host {destination} did not take the images ({error})");
+        wire::reason(&what, "see that its node runs, or choose another")
     }
 }
 

@@ -1,11 +1,11 @@
-//! The instances of this host: started, found again, ended, and what they have written.
+//! The instances of this host: started, found again, ended.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Config, Follower, InstanceId, Namespace};
+use broker::{Config, InstanceId, Namespace};
 use engines::{InstanceName, State};
 use fabric::{Epoch, FabricId, Vid, network};
 use moves::entry::Role;
@@ -23,9 +23,6 @@ use crate::node::{Node, Start};
 
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
 const WAIT: Duration = Duration::from_secs(60);
-
-/// The most bytes of output in one answer: a follower that takes it slowly is still heard of in time.
-const OUTPUT_LIMIT: usize = 64 * 1024;
 
 /// What a shell reports for a command that was killed.
 const KILLED: i32 = 137;
@@ -329,28 +326,7 @@ impl Node {
 
     async fn weigh(&self, vid: Vid) -> Result<Answer, String> {
         let live = self.live(vid).ok_or("the instance is not on this host")?;
-        let report = self.engine(move |engine| engine.check(&live.name)).await;
+        let report = self.engine(move |engine| engine.check(&live.name, false)).await;
         report.map(|report| Answer::Weight { bytes: report.needs.memory }).map_err(|error| error.to_string())
-    }
-
-    async fn output(&self, vid: Vid, from: u64, follower: Option<Follower>) -> Result<Answer, String> {
-        let Some(live) = self.live(vid) else { return self.output_of_ended(vid, from) };
-        if let Some(follower) = follower {
-            self.broker.follow(live.id(vid), follower, from);
-            let arrival = self.broker.output_after(live.id(vid), from);
-            // No output in time is an answer as well.
-            let _ = timeout(Question::OUTPUT_PATIENCE, arrival).await;
-        }
-        match self.broker.output(live.id(vid), from, OUTPUT_LIMIT) {
-            Some((chunks, next, exit)) => Ok(Answer::Output { chunks, next, exit }),
-            None if live.state == State::Ended => self.output_of_ended(vid, from),
-            None => Err("the instance does not run here yet".into()),
-        }
-    }
-
-    fn output_of_ended(&self, vid: Vid, from: u64) -> Result<Answer, String> {
-        let kept = self.ended().read(vid, from, OUTPUT_LIMIT);
-        let (chunks, next, exit) = kept.ok_or("the instance's output is not kept any more")?;
-        Ok(Answer::Output { chunks, next, exit })
     }
 }

@@ -14,8 +14,10 @@
 //! * [`agent`]: feeds the state machine of the moves and does what it says.
 //! * [`operations`]: what the state machine can ask for, with engine and broker. [`no_engine`]: the engine of a host without
 //!   instances.
-//! * [`control`]: the connection to the coordinator.
-//! * [`links`]: links between hosts. [`images`]: images from host to host. [`peers`]: both's connections.
+//! * [`control`]: the connection to the coordinator. [`output`]: what it asks of what instances have written. [`removed`]: whom it
+//!   says that this node is to believe no more.
+//! * [`linking`]: what it decides about links between hosts. [`links`]: their connections. [`images`]: images from host to host, and
+//!   [`precopy`] before them. [`peers`]: both's connections.
 //! * [`network`]: the overlay. [`metrics`]: how it is, for Prometheus.
 //! * [`state`], [`directory`]: what the node keeps in files, and in memory. [`names`]: what instances are called.
 //!
@@ -29,15 +31,21 @@ mod directory;
 mod ended;
 mod images;
 mod instances;
+mod linking;
 mod links;
 mod listener;
+#[cfg(test)]
+mod many_peers;
 mod metrics;
 mod names;
 mod network;
 mod no_engine;
 mod node;
 mod operations;
+mod output;
 mod peers;
+mod precopy;
+mod removed;
 mod state;
 
 use std::net::SocketAddr;
@@ -81,6 +89,8 @@ pub struct NodeOptions {
     pub nics: Nics,
     /// A network device that is plugged into the overlay as soon as that joins this host. Without it the node fails.
     pub device: Option<Device>,
+    /// How many bytes of memory a second leave for a move at the most, of each instance that runs meanwhile.
+    pub move_bandwidth: Option<u64>,
     /// Called with what a user wants to know.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
 }
@@ -140,6 +150,9 @@ pub enum NodeError {
     /// The coordinator does not accept it.
     #[error("the coordinator refuses this node: {0}")]
     Refused(String),
+    /// Its host was removed from the cluster.
+    #[error("{}", rpc::wire::split_reason(.0).0)]
+    Removed(String),
     /// [`NodeOptions::device`] cannot be plugged in.
     #[error("{}", rpc::wire::split_reason(.0).0)]
     Device(String),
@@ -150,7 +163,9 @@ impl NodeError {
     #[must_use]
     pub fn way_out(&self) -> &str {
         match self {
-            Self::Device(reason) => rpc::wire::split_reason(reason).1.unwrap_or_default(),
+            Self::Removed(reason) | Self::Device(reason) => {
+                rpc::wire::split_reason(reason).1.unwrap_or_default()
+            }
             Self::Store(error) => error.way_out(),
             Self::Io { source, .. } => rpc::way_out_of_listening(source),
             _ => "",
@@ -188,7 +203,7 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
     result
 }
 
-/// Lets the node open as many descriptors as it may: each instance takes some hundreds at most. Instances
+/// Lets the node open as many descriptors as it may: each instance takes some thousand at most. Instances
 /// themselves get the limit that the node was started with.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);

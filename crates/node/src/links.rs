@@ -14,6 +14,7 @@ use broker::{InstanceId, LinkRequest, Passing, Peers, RemoteLink};
 use fabric::attach::LinkRefusal;
 use fabric::directory::Request;
 use fabric::session::Word;
+use fabric::{Epoch, Vid};
 use moves::HostName;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::{FromNode, LinkAnswer, LinkQuestion};
@@ -21,16 +22,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::directory::Place;
+use crate::agent::Unanswered;
+use crate::directory::{Directory, Place};
+use crate::linking::{self, Nonce, Surroundings};
 use crate::node::Node;
+use crate::peers::Unreachable;
 
 /// How long the other end may take to connect to the data port and to say its nonce.
 const NONCE_LIMIT: Duration = Duration::from_secs(3);
 
 /// The most connections that are awaited at a time.
 const MAX_AWAITED: usize = 1 << 16;
-
-type Nonce = [u8; 16];
 
 /// The plain port for links' data, and what is awaited there.
 pub struct DataPort {
@@ -78,14 +80,8 @@ impl Peers for NodePeers {
     fn nudge(&self, request: LinkRequest) -> broker::Answer<()> {
         let node = self.0.upgrade();
         Box::pin(async move {
-            match node
-                .ok_or(LinkRefusal::Unreachable)?
-                .ask_about(request, LinkQuestion::Nudge(request))
-                .await?
-            {
-                (_, LinkAnswer::Nudged) => Ok(()),
-                _ => Err(LinkRefusal::Unreachable),
-            }
+            let node = node.ok_or(LinkRefusal::Unreachable)?;
+            linking::nudge(&node, request).await
         })
     }
 
@@ -106,94 +102,65 @@ impl Peers for NodePeers {
     }
 }
 
-impl Node {
-    async fn open_link(self: Arc<Self>, request: LinkRequest) -> Result<RemoteLink, LinkRefusal> {
-        let mut nonce = Nonce::default();
-        getrandom::fill(&mut nonce).map_err(|_| LinkRefusal::Unreachable)?;
-        let (host, answer) = self.ask_about(request, LinkQuestion::Open { request, nonce }).await?;
-        let LinkAnswer::Open { epoch, data_port } = answer else { return Err(LinkRefusal::Unreachable) };
-        let address = self.directory.address(&host).ok_or(LinkRefusal::Unreachable)?;
+impl Surroundings for Arc<Node> {
+    type Socket = StdStream;
+
+    fn host(&self) -> &HostName {
+        &self.host
+    }
+
+    fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    async fn ask_where(&self, vid: Vid) -> Result<Option<Place>, Unanswered> {
+        Node::ask_where(self, vid).await
+    }
+
+    async fn ask_node(&self, host: &HostName, question: LinkQuestion) -> Result<LinkAnswer, Unreachable> {
+        Node::ask_node(self, host, question).await
+    }
+
+    async fn connect(&self, host: &HostName, data_port: u16, nonce: Nonce) -> Result<StdStream, Unreachable> {
+        let address = self.directory.address(host).ok_or(Unreachable)?;
         let connecting = connect(SocketAddr::new(address.ip(), data_port), nonce);
-        match timeout(NONCE_LIMIT, connecting).await {
-            Ok(Ok(socket)) => Ok(RemoteLink { epoch, socket }),
-            _ => Err(LinkRefusal::Unreachable),
-        }
+        timeout(NONCE_LIMIT, connecting).await.map_err(|_| Unreachable)?.map_err(|_| Unreachable)
     }
 
-    /// What the node answers that has the wanted process, and which node that is. A place that proves wrong is
-    /// looked up again, once.
-    async fn ask_about(
-        self: &Arc<Self>,
-        request: LinkRequest,
-        question: LinkQuestion,
-    ) -> Result<(HostName, LinkAnswer), LinkRefusal> {
-        let vid = request.to.vid;
-        let mut place = self.locate(vid).await;
-        for _ in 0..2 {
-            let Place { host, .. } = place.map_err(|_| LinkRefusal::Unreachable)?.ok_or(LinkRefusal::Gone)?;
-            let answer = if host == self.host {
-                LinkAnswer::NotHere
-            } else {
-                let asked = self.ask_node(&host, question.clone()).await;
-                asked.map_err(|_| LinkRefusal::Unreachable)?
-            };
-            match answer {
-                LinkAnswer::Refused(reason) => return Err(reason),
-                LinkAnswer::NotHere => place = self.ask_where(vid).await,
-                answer => return Ok((host, answer)),
-            }
-        }
-        Err(LinkRefusal::Moving)
-    }
-
-    /// Answers the node of `from`, which may speak for the instances that it has.
-    pub async fn answer_link(self: Arc<Self>, from: HostName, question: LinkQuestion) -> LinkAnswer {
-        let (LinkQuestion::Open { request, .. } | LinkQuestion::Nudge(request)) = question;
-        if let Err(reason) = self.check_sender(&from, &request).await {
-            return LinkAnswer::Refused(reason);
-        }
-        let epoch = match self.broker.reachable(&request) {
-            Some(Ok(epoch)) => epoch,
-            Some(Err(reason)) => return LinkAnswer::Refused(reason),
-            None if self.is_in_other_fabric(&request) => return LinkAnswer::Refused(LinkRefusal::Gone),
-            None => return LinkAnswer::NotHere,
-        };
-        match question {
-            LinkQuestion::Open { request, nonce } if self.data.expect(nonce, request) => {
-                LinkAnswer::Open { epoch, data_port: self.data.port }
-            }
-            LinkQuestion::Open { .. } => LinkAnswer::Refused(LinkRefusal::Unreachable),
-            LinkQuestion::Nudge(request) => match self.broker.nudge(&request) {
-                Ok(()) => LinkAnswer::Nudged,
-                Err(reason) => LinkAnswer::Refused(reason),
-            },
-        }
-    }
-
-    /// Whether the asking process' instance is on the host that asks.
-    async fn check_sender(
-        self: &Arc<Self>,
-        from: &HostName,
-        request: &LinkRequest,
-    ) -> Result<(), LinkRefusal> {
-        let vid = request.from.vid;
-        let is_there = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.host == *from);
-        let known = self.directory.place(vid);
-        if is_there(&known) {
-            return Ok(());
-        }
-        match self.ask_where(vid).await {
-            Ok(place) if is_there(&place) => Ok(()),
-            Ok(_) => {
-                tracing::warn!("{from} speaks for instance {vid}, which is not there");
-                Err(LinkRefusal::Gone)
-            }
-            Err(_) => Err(LinkRefusal::Unreachable),
-        }
+    fn reachable(&self, request: &LinkRequest) -> Option<Result<Epoch, LinkRefusal>> {
+        self.broker.reachable(request)
     }
 
     fn is_in_other_fabric(&self, request: &LinkRequest) -> bool {
         self.live(request.to.vid).is_some_and(|live| live.fabric != request.fabric)
+    }
+
+    fn nudge(&self, request: &LinkRequest) -> Result<(), LinkRefusal> {
+        self.broker.nudge(request)
+    }
+
+    fn expect(&self, nonce: Nonce, request: LinkRequest) -> Option<u16> {
+        self.data.expect(nonce, request).then_some(self.data.port)
+    }
+}
+
+impl Node {
+    async fn open_link(self: Arc<Self>, request: LinkRequest) -> Result<RemoteLink, LinkRefusal> {
+        let mut nonce = Nonce::default();
+        getrandom::fill(&mut nonce).map_err(|_| LinkRefusal::Unreachable)?;
+        let (epoch, socket) = linking::open(&self, request, nonce).await?;
+        Ok(RemoteLink { epoch, socket })
+    }
+
+    /// Answers the node of `from`.
+    pub async fn answer_link(self: Arc<Self>, from: HostName, question: LinkQuestion) -> LinkAnswer {
+        match question {
+            LinkQuestion::Open { request, nonce } => {
+                linking::answer(&self, &from, &request, Some(nonce)).await
+            }
+            LinkQuestion::Nudge(request) => linking::answer(&self, &from, &request, None).await,
+            LinkQuestion::Expect { vid, peers } => self.expect_with_peers(&from, vid, peers),
+        }
     }
 
     /// Accepts links' connections for as long as it is polled.

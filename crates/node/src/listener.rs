@@ -69,6 +69,8 @@ impl Node {
         let host = HostName::new(name).map_err(std::io::Error::other)?;
         match opening {
             Opening::Links => {
+                // Who has links to processes here will be asked for some, too.
+                tokio::spawn(self.clone().warm(host.clone()));
                 let answer = move |question| self.clone().answer_link(host.clone(), question);
                 call::serve(stream, answer).await;
             }

@@ -32,6 +32,8 @@ fn exposition(state: &NetHostState, flows: &[NetFlow]) -> Result<String, fmt::Er
     devices(&mut exposition, &state.devices);
     let dropped = state.dropped.iter().map(|(reason, count)| (label("reason", reason), *count));
     exposition.counters("dropped", "Frames and datagrams that went nowhere", dropped);
+    let help = "Offloads that were found to misbehave, and are used no more";
+    exposition.gauge("offloads_switched_off", help, state.switched_off.len() as f64);
     exposition.gauge("macs", "MACs that are known", state.macs as f64);
     let version = f64::from(state.version.unwrap_or(0));
     exposition.gauge("topology_version", "The topology by which frames are sent; 0 for none", version);
@@ -136,6 +138,7 @@ mod tests {
             tunnels: vec![tunnel],
             macs: 9,
             offloads: Vec::new(),
+            switched_off: Vec::new(),
             dropped: vec![("replayed".into(), 4)],
         };
         let flow = NetFlow {
@@ -158,6 +161,7 @@ mod tests {
             r#"device_loops_total{device="tap1"} 2"#,
             r#"dropped_total{reason="replayed"} 4"#,
             "macs 9.0",
+            "offloads_switched_off 0.0",
             "topology_version 7.0",
             r#"flow_bytes_per_second{source="a",destination="b"} 10.0"#,
         ];

@@ -31,6 +31,7 @@ use moves::HostName;
 use overlay::Mac;
 use overlay::switch::{Entry, Limits, Switch};
 use overlay::topology::{NodeId, Topology, Version};
+use overlay_io::faults::SwitchedOff;
 use overlay_io::kernel::Kernel;
 use overlay_io::offloads::Offloads;
 use overlay_io::plane::Plane;
@@ -205,7 +206,9 @@ impl Node {
             // Whom others know by another number is somebody else.
             before => {
                 *before = None;
-                before.insert(self.join(overlay, me, &topology).await?)
+                let joined = before.insert(self.join(overlay, me, &topology).await?);
+                self.hear_of_offloads(&joined.plane);
+                joined
             }
         };
         (joined.topology, joined.plain, joined.hosts) = (topology, plain, hosts);
@@ -266,6 +269,24 @@ impl Node {
             told: Vec::new(),
             moving: HashSet::new(),
         })
+    }
+
+    /// Lets `plane` tell of offloads that it uses no more.
+    fn hear_of_offloads(self: &Arc<Self>, plane: &Plane) {
+        let (node, runtime) = (Arc::downgrade(self), tokio::runtime::Handle::current());
+        plane.tell_of_offloads(move |off| {
+            if let Some(node) = node.upgrade() {
+                runtime.spawn(async move { node.tell_of_offload(off).await });
+            }
+        });
+    }
+
+    async fn tell_of_offload(&self, off: SwitchedOff) {
+        let joined = self.network.lock().await;
+        let Some(joined) = &*joined else { return };
+        let off = state::switched_off(joined, &off);
+        tracing::warn!("an offload misbehaves, and is used no more: {}", off.in_words());
+        self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::SwitchedOff(off)));
     }
 
     async fn use_version(self: &Arc<Self>, version: Version) -> io::Result<()> {

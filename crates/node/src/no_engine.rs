@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, Needs, Phases, Recovered, Report, Result,
-    Running, Watch,
+    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, MemorySink, Needs, Phases, Recovered,
+    Report, Result, Running, Watch,
 };
 
 /// See the module.
@@ -36,7 +36,7 @@ impl Engine for NoEngine {
         refused()
     }
 
-    fn check(&self, _name: &InstanceName) -> Result<Report> {
+    fn check(&self, _name: &InstanceName, _keeps_memory: bool) -> Result<Report> {
         refused()
     }
 
@@ -56,7 +56,16 @@ impl Engine for NoEngine {
         refused()
     }
 
-    fn suspend(&self, _name: &InstanceName, _watch: &Watch<'_>) -> Result<Dump> {
+    fn show_memory(&self, _name: &InstanceName, _memory: &dyn MemorySink, _watch: &Watch<'_>) -> Result<()> {
+        refused()
+    }
+
+    fn suspend(
+        &self,
+        _name: &InstanceName,
+        _memory: Option<&dyn MemorySink>,
+        _watch: &Watch<'_>,
+    ) -> Result<Dump> {
         refused()
     }
 

@@ -57,6 +57,8 @@ pub struct Node {
     pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
     /// How long is waited for it.
     pub start_patience: Duration,
+    /// See [`NodeOptions::move_bandwidth`].
+    pub move_bandwidth: Option<u64>,
     /// Told what a user wants to know.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
 }
@@ -73,7 +75,7 @@ pub async fn serve(options: NodeOptions) -> NodeError {
     let Begun { node, join, address } = begun;
     tracing::info!("host {} listens on {address}", node.host);
     tokio::select! {
-        reason = control::stay_connected(node.clone(), join, address) => NodeError::Refused(reason),
+        error = control::stay_connected(node.clone(), join, address) => error,
         error = node.agent.broken() => error.into(),
         reason = node.own_device_failed() => NodeError::Device(reason),
     }
@@ -113,7 +115,8 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     Ok(Begun { node, join, address })
 }
 
-fn make(
+/// A node that does nothing yet, the coordinator's orders to it, and what its agent wants first.
+pub fn make(
     options: NodeOptions,
     address: SocketAddr,
     data_port: u16,
@@ -126,6 +129,8 @@ fn make(
     let network = Network::new(address, options.offloads, options.device, options.nics);
     let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
+    // Also before the coordinator is there.
+    endpoint.gate().set(store.removed()?.unwrap_or_default());
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {
         host,
@@ -146,6 +151,7 @@ fn make(
         departing: Departing::default(),
         starts: Mutex::default(),
         start_patience: options.start_patience,
+        move_bandwidth: options.move_bandwidth,
         progress: options.progress,
     });
     Ok((node, orders, outputs))

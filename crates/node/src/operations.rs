@@ -3,9 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::InstanceId;
@@ -41,8 +39,11 @@ const JOIN_LIMIT: Duration = Duration::from_secs(5);
 /// How long a dump may take, and a restore.
 const ENGINE_LIMIT: Duration = Duration::from_secs(300);
 
+/// How often it is told how far a pre-copy is.
+pub const PROGRESS: Duration = Duration::from_millis(250);
+
 /// Why an operation failed, in words.
-struct Reason(String);
+pub struct Reason(pub String);
 
 impl<E: Display> From<E> for Reason {
     fn from(error: E) -> Self {
@@ -50,7 +51,7 @@ impl<E: Display> From<E> for Reason {
     }
 }
 
-type Result<T> = std::result::Result<T, Reason>;
+pub type Result<T> = std::result::Result<T, Reason>;
 
 impl Node {
     /// Does `operation`; `leaving` is the move in which this host is the source, if it is.
@@ -62,7 +63,9 @@ impl Node {
         cancel: &Arc<Cancel>,
     ) -> Outcome {
         let done = match operation {
-            Operation::CheckSource { dry_run, .. } => self.check_source(vid, dry_run, cancel).await,
+            Operation::CheckSource { destination, dry_run } => {
+                self.check_source(vid, &destination, dry_run, cancel).await
+            }
             Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
             Operation::Prepare { id, source, spec, facts, .. } => {
                 self.prepare(vid, (id, source), &spec, &facts, cancel).await
@@ -70,6 +73,7 @@ impl Node {
             Operation::Receive { id } => self.receive(vid, id, cancel).await,
             Operation::Restore { id } => self.restore(vid, id, cancel).await,
             Operation::Release { id, epoch } => self.release(vid, id, epoch).await,
+            Operation::Precopy { id, destination } => self.precopy(vid, id, destination, cancel).await,
             Operation::Suspend => self.suspend(vid, leaving, cancel).await,
             Operation::Send { id, destination: Side::Host(host) } => self.send(vid, id, host, cancel).await,
             Operation::Send { id, destination: Side::Images(directory) } => {
@@ -82,7 +86,7 @@ impl Node {
         done.unwrap_or_else(|Reason(reason)| Outcome::Failed { reason })
     }
 
-    fn known(&self, vid: Vid) -> Result<Live> {
+    pub fn known(&self, vid: Vid) -> Result<Live> {
         self.live(vid).ok_or_else(|| Reason(format!("instance {vid} is not on host {}", self.host)))
     }
 
@@ -97,6 +101,7 @@ impl Node {
     async fn check_source(
         self: &Arc<Self>,
         vid: Vid,
+        destination: &Side,
         dry_run: bool,
         cancel: &Arc<Cancel>,
     ) -> Result<Outcome> {
@@ -105,8 +110,8 @@ impl Node {
         if let Some(refusal) = self.no_room() {
             return Ok(refusal);
         }
-        let checked = name.clone();
-        let report = self.engine(move |engine| engine.check(&checked)).await;
+        let (checked, is_saved) = (name.clone(), destination.host().is_none());
+        let report = self.engine(move |engine| engine.check(&checked, is_saved)).await;
         let Report { blockers, needs } = report.map_err(|error| self.in_words(error))?;
         if !blockers.is_empty() {
             return Ok(refused(&blockers));
@@ -212,9 +217,6 @@ impl Node {
         cancel: &Arc<Cancel>,
     ) -> Result<Outcome> {
         let live = self.known(vid)?;
-        if let Some((id, Side::Host(destination))) = &leaving {
-            self.open_image_stream(vid, *id, destination.clone());
-        }
         let asked = Instant::now();
         // Only if this node has started again since the check.
         self.await_whole(live.id(vid), cancel).await?;
@@ -223,6 +225,11 @@ impl Node {
         // Who has let go by then comes back when the broker listens again.
         let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
+        if let Some((_, Side::Host(destination))) = &leaving {
+            let active = report.processes.iter().flat_map(|process| &process.active_peers);
+            let peers = active.map(|peer| peer.vid).filter(|peer| *peer != vid).collect();
+            tokio::spawn(self.clone().announce_peers(destination.clone(), vid, peers));
+        }
         let sum = |of: fn(&broker::SuspendedProcess) -> u32| report.processes.iter().map(of).sum();
         let suspension = Suspension {
             elapsed: report.elapsed,
@@ -266,28 +273,31 @@ impl Node {
     ) -> Result<Outcome> {
         let live = self.known(vid)?;
         let began = Instant::now();
+        let courier = self.take_courier(vid, id).ok_or("its memory has not been sent")?;
         let (name, cancelled) = (live.name.clone(), cancel.clone());
-        let images_of = name.clone();
-        let directory = self.engine(move |engine| engine.image_directory(&images_of)).await?;
-        let is_complete = AtomicBool::new(false);
-        let dumping = async {
-            let dumping =
-                self.engine(move |engine| engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))).await;
-            is_complete.store(true, Ordering::Release);
-            dumping
-        };
-        let mut dumping = pin!(dumping);
-        let mut early = pin!(self.send_early(vid, (id, &destination), &directory, &is_complete));
-        // Of a dump that has failed nothing more is sent.
-        let (dump, sender) = tokio::select! {
-            dump = &mut dumping => (dump.map_err(|error| self.in_words(error))?, early.await),
-            sender = &mut early => (dumping.await.map_err(|error| self.in_words(error))?, sender),
+        courier.hurry().await;
+        let sink = courier.sink(cancel);
+        let dumping = self.engine(move |engine| {
+            let dump = engine.suspend(&name, Some(&sink), &watch(&|| cancelled.is_cancelled()))?;
+            Ok((engine.image_directory(&name)?, dump))
+        });
+        let (directory, dump) = match dumping.await {
+            Ok(dumped) => dumped,
+            Err(engines::Error::NotTaken(_)) if !cancel.is_cancelled() => {
+                return Err(Reason(self.why_not_taken(&destination, &courier).await));
+            }
+            Err(error) => {
+                // The destination does not know why, and would be the first to say that nothing more comes.
+                self.keep_courier(vid, id, courier);
+                return Err(self.in_words(error));
+            }
         };
         self.set_state(vid, State::Stopped);
         self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
-        let sending = self.send_rest(vid, &destination, sender, carried, dump.images);
+        let courier = Arc::into_inner(courier).ok_or("its memory is still being sent")?;
+        let sending = self.send_rest(vid, &destination, courier, &directory, (carried, dump.images));
         let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
         self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })
@@ -306,7 +316,7 @@ impl Node {
         let (name, cancelled) = (live.name.clone(), cancel.clone());
         let (from, dump) = self
             .engine(move |engine| {
-                let dump = engine.suspend(&name, &watch(&|| cancelled.is_cancelled()))?;
+                let dump = engine.suspend(&name, None, &watch(&|| cancelled.is_cancelled()))?;
                 Ok((engine.image_directory(&name)?, dump))
             })
             .await
@@ -422,7 +432,7 @@ impl Node {
     }
 
     /// What has gone wrong in the engine.
-    fn in_words(&self, error: engines::Error) -> Reason {
+    pub fn in_words(&self, error: engines::Error) -> Reason {
         Reason(self.engine_failed(&error))
     }
 
@@ -535,7 +545,7 @@ impl Node {
     /// Makes the instance run on here, after a rollback or the node's restart.
     async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
         let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
-        self.close_image_stream(vid);
+        self.drop_courier(vid);
         self.lives_here(vid, epoch);
         let pid = match live.state {
             State::Running => live.first,
@@ -565,7 +575,7 @@ impl Node {
     }
 
     async fn destroy(&self, vid: Vid) -> Result<Outcome> {
-        self.close_image_stream(vid);
+        self.drop_courier(vid);
         if let Some(live) = self.live(vid) {
             self.broker.remove(live.id(vid));
             self.engine(move |engine| engine.destroy(&live.name)).await?;
@@ -580,7 +590,7 @@ impl Node {
     }
 }
 
-fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
+pub fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
     Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
 }
 
@@ -589,6 +599,6 @@ fn refused(blockers: &[Blocker]) -> Outcome {
     Outcome::Refused { reasons: blockers.iter().map(reason).collect() }
 }
 
-fn micros(duration: Duration) -> u64 {
+pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

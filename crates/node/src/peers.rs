@@ -1,17 +1,24 @@
 //! Connections to other nodes, kept open.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fabric::Vid;
 use moves::HostName;
+use moves::entry::{Entry, Role};
 use rpc::wire::{LinkAnswer, LinkQuestion, Opening};
 use rpc::{Caller, frame};
+use tokio::sync::Semaphore;
 
+use crate::linking;
 use crate::node::Node;
 
 /// How soon a node that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// The most connections that are made at a time before they are needed.
+const MOST_AT_ONCE: usize = 16;
 
 /// How long a node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -52,7 +59,43 @@ impl Node {
 
     /// Connects to `host`, so that the first link need not wait for it.
     pub async fn warm(self: Arc<Self>, host: HostName) {
-        let _ = self.caller(&host).await;
+        // One that is not known yet is not one that could not be reached.
+        if self.directory.address(&host).is_some() {
+            let _ = self.caller(&host).await;
+        }
+    }
+
+    /// Tells the host to which an instance moves with whom it has links, so that it gets ready for them while the images travel.
+    pub async fn announce_peers(self: Arc<Self>, to: HostName, vid: Vid, peers: BTreeSet<Vid>) {
+        if !peers.is_empty() {
+            // Without that the links take longer.
+            let _ = self.ask_node(&to, LinkQuestion::Expect { vid, peers }).await;
+        }
+    }
+
+    /// The source of an instance that comes here, which is `from`, names those with whom it has links.
+    pub fn expect_with_peers(self: Arc<Self>, from: &HostName, vid: Vid, peers: BTreeSet<Vid>) -> LinkAnswer {
+        let comes = |entry: Entry| matches!(entry.role, Role::Destination { source, .. } if source.is(from));
+        if !self.agent.entry(vid).is_some_and(comes) {
+            return LinkAnswer::NotHere;
+        }
+        tokio::spawn(self.get_ready_for(peers));
+        LinkAnswer::Expected
+    }
+
+    /// Finds out where instances are, and connects to the nodes there.
+    async fn get_ready_for(self: Arc<Self>, peers: BTreeSet<Vid>) {
+        let mut hosts = linking::hosts_of(&self, peers).await;
+        hosts.remove(&self.host);
+        let turns = Arc::new(Semaphore::new(MOST_AT_ONCE));
+        for host in hosts {
+            let Ok(turn) = turns.clone().acquire_owned().await else { return };
+            let node = self.clone();
+            tokio::spawn(async move {
+                node.warm(host).await;
+                drop(turn);
+            });
+        }
     }
 
     async fn caller(&self, host: &HostName) -> Result<Arc<LinkCaller>, Unreachable> {

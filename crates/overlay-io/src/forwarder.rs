@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use overlay::segment::vnet::{self, VnetHeader};
+use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{Frame, From, Parcel, PortId, To, Verdict};
 use waiting::lock;
 
@@ -25,14 +25,12 @@ impl Forwarder {
         Self { shared, outgoing: Outgoing::new(lane), ways: Vec::new() }
     }
 
-    /// Carries what the TAP of `port` has handed over, a header and a frame, to where it belongs. `meter` counts what the
+    /// Carries `frame`, which the TAP of `port` has handed over with `vnet`, to where it belongs. `meter` counts what the
     /// switch does not drop: a LAN's own traffic is none of the overlay's.
-    pub fn carry(&mut self, port: PortId, read: &[u8], meter: &Meter) {
-        let Some((header, frame)) = read.split_first_chunk::<{ vnet::LENGTH }>() else { return };
-        let vnet = VnetHeader::decode(header);
+    pub fn carry(&mut self, port: PortId, vnet: &VnetHeader, frame: &[u8], meter: &Meter) {
         let now = self.shared.now();
-        if self.carry_on(From::Port(port), &vnet, frame) {
-            meter.count(&vnet, frame, now);
+        if self.carry_on(From::Port(port), vnet, frame) {
+            meter.count(vnet, frame, now);
         }
     }
 

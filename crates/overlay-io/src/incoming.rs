@@ -10,7 +10,7 @@ use overlay::message::{Answer, Envelope, Message};
 use overlay::segment::merge::{MOST_PIECES, Merger};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
-use overlay::tunnel::header::Header;
+use overlay::tunnel::header::{HEADER, Header};
 use waiting::lock;
 
 use crate::counters::Counter;
@@ -57,17 +57,23 @@ impl<'a> Bound<'a> {
 }
 
 impl Forwarder {
-    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one.
-    pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) {
+    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. True if one of
+    /// them is spoilt: it is of a session, or came behind one of a session, but is not what its node has sealed.
+    pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) -> bool {
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
-        let bytes = datagrams.len();
-        for datagram in datagrams.chunks_mut(each.max(1)) {
+        let (bytes, mut is_spoilt) = (datagrams.len(), false);
+        // As no node sends them: they are one, or what glued them together is wrong.
+        let each = if (HEADER..=bytes).contains(&each) { each } else { bytes.max(1) };
+        for datagram in datagrams.chunks_mut(each) {
             let Some(header) = Header::decode(datagram) else {
+                is_spoilt |= known.is_some();
                 self.shared.counters.count(Counter::Stranger);
                 continue;
             };
             if known.as_ref().is_none_or(|peer| peer.session != header.session) {
+                let before = known.take();
                 known = self.shared.peers.of_session(header.session);
+                is_spoilt |= before.is_some() && known.is_none();
             }
             let Some(peer) = &known else {
                 self.shared.counters.count(Counter::Stranger);
@@ -81,13 +87,17 @@ impl Forwarder {
                     }
                     self.content(peer, content, &header, (from.carrier(), length), &mut bound);
                 }
-                Err(reason) => self.shared.counters.count(reason),
+                Err(reason) => {
+                    is_spoilt |= reason == Counter::Forged;
+                    self.shared.counters.count(reason);
+                }
             }
         }
         bound.leave(&self.shared);
         if let Some(peer) = known {
             peer.arrived(bytes, self.shared.now());
         }
+        is_spoilt
     }
 
     /// Takes in what `peer` has said in a datagram of so many bytes that came by this carrier. What it asks is answered
@@ -137,6 +147,7 @@ impl Forwarder {
             Ok(Message::Answer(answer)) => {
                 if carrier == Carrier::Udp {
                     peer.search(|mtu| mtu.arrived(answer.length.into(), now));
+                    peer.try_bursts(|bursts| bursts.answered(answer.length.into()));
                     peer.watch(|liveness| liveness.answered(now));
                 }
                 peer.sealing(answer.lane).confirm(answer.generation);

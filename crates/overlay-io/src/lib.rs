@@ -5,13 +5,14 @@
 //! * [`fallback`]: another way for datagrams, where those of a socket do not arrive.
 //! * [`kernel`]: what carries frames where nothing has to be decided.
 //! * [`path_limit`]: how long a datagram may be.
-//! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right.
+//! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right. [`faults`]: what is found to be wrong later.
 //! * [`peer`]: a node that this one speaks to; `peers`: all of them.
 //! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
 //! * [`counters`]: what went nowhere; `meters`: who sends how much to whom.
 
 pub mod counters;
 pub mod fallback;
+pub mod faults;
 mod forwarder;
 mod incoming;
 pub mod kernel;

@@ -1,7 +1,8 @@
 //! What is left to the kernel with many frames or datagrams at once, and whether it does it right.
 //!
 //! Kernels and drivers have had their mistakes with each of these. So each is tried with known bytes before it is used, in
-//! a network namespace that is gone afterwards, and can be switched off; without all of them everything works, more slowly.
+//! a network namespace that is gone afterwards, and can be switched off; without all of them everything works, more slowly. One that
+//! misbehaves later is noticed by what comes of it ([`faults`](crate::faults)).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,7 +26,7 @@ pub struct Offloads {
 }
 
 /// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Offload {
     /// [`Offloads::udp_segment`].
     UdpSegment,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use overlay::message::{Envelope, FRONT, Message, PART_FRONT};
 use overlay::parts::Part;
+use overlay::path_bursts::PathBursts;
 use overlay::segment::split::{Plan, SplitError};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::Label;
@@ -63,14 +64,38 @@ impl<'a> Way<'a> {
     }
 
     /// How many datagrams of `length` bytes can leave at once.
-    fn at_once(self, length: usize) -> usize {
+    pub fn at_once(self, length: usize) -> usize {
         match self.carrier {
+            Carrier::Udp if !self.peer.may_leave_together() => 1,
             Carrier::Udp => self.socket.at_once(length),
             Carrier::Connection => (LONGEST / length.max(1)).max(1),
         }
     }
 
-    fn send(self, datagrams: &[u8], length: usize) -> io::Result<()> {
+    /// Sends `datagrams`, all of `length` bytes but for a shorter last one. What the kernel does not cut leaves one by one.
+    fn send(self, datagrams: &[u8], length: usize, patience: &Timespec) -> io::Result<()> {
+        let sent = self.send_patiently(datagrams, length, patience);
+        if datagrams.len() <= length || !sent.as_ref().is_err_and(refuses_to_cut) {
+            return sent;
+        }
+        // What is refused one by one, too, is not refused for that.
+        datagrams.chunks(length).try_for_each(|one| self.send_patiently(one, length, patience))?;
+        self.peer.try_bursts(PathBursts::refused);
+        Ok(())
+    }
+
+    /// Waits once until the kernel has room.
+    fn send_patiently(self, datagrams: &[u8], length: usize, patience: &Timespec) -> io::Result<()> {
+        let sent = self.try_to_send(datagrams, length);
+        let has_room = sent.as_ref().err().is_none_or(|error| error.kind() != io::ErrorKind::WouldBlock);
+        if has_room || self.carrier != Carrier::Udp {
+            return sent;
+        }
+        poll(&mut [PollFd::new(self.socket, PollFlags::OUT)], Some(patience))?;
+        self.try_to_send(datagrams, length)
+    }
+
+    fn try_to_send(self, datagrams: &[u8], length: usize) -> io::Result<()> {
         match self.carrier {
             Carrier::Udp => self.socket.send(self.peer.address(), datagrams, length),
             Carrier::Connection => {
@@ -79,6 +104,11 @@ impl<'a> Way<'a> {
             }
         }
     }
+}
+
+/// True for what the kernel answers when it, or a device, cannot cut datagrams for this way; and for what is too long for it.
+fn refuses_to_cut(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 /// What one thread sends through.
@@ -167,29 +197,43 @@ impl Outgoing {
     /// Asks on `lane` whether a datagram of `length` bytes arrives.
     pub fn probe(&mut self, way: Way<'_>, lane: u8, length: usize, now: Duration) -> Result<(), Loss> {
         let sealing = way.peer.sealing(lane);
-        self.say(way, sealing, &Message::probe(length as u16), length, now)
+        self.say(way, sealing, &Message::probe(length as u16), (length, 1), now)
+    }
+
+    /// The same, so many times in one call.
+    pub fn probe_together(
+        &mut self,
+        way: Way<'_>,
+        count: usize,
+        length: usize,
+        now: Duration,
+    ) -> Result<(), Loss> {
+        let sealing = way.peer.sealing(self.lane);
+        self.say(way, sealing, &Message::probe(length as u16), (length, count), now)
     }
 
     /// Says `words`, and no more.
     pub fn tell(&mut self, way: Way<'_>, words: &[u8], now: Duration) -> Result<(), Loss> {
         let sealing = way.peer.sealing(self.lane);
-        self.say(way, sealing, words, way.peer.overhead + words.len(), now)
+        self.say(way, sealing, words, (way.peer.overhead + words.len(), 1), now)
     }
 
-    /// Says `words` in a datagram of `length` bytes.
+    /// Says `words` in so many datagrams of `length` bytes.
     fn say(
         &mut self,
         way: Way<'_>,
         mut sealing: MutexGuard<'_, Sealing>,
         words: &[u8],
-        length: usize,
+        (length, count): (usize, usize),
         now: Duration,
     ) -> Result<(), Loss> {
         let mut train = Train::new(self, way, length);
-        train.add(&mut sealing, length - way.peer.overhead, now, |content| {
-            content.fill(0);
-            content[..words.len()].copy_from_slice(words);
-        })?;
+        for _ in 0..count {
+            train.add(&mut sealing, length - way.peer.overhead, now, |content| {
+                content.fill(0);
+                content[..words.len()].copy_from_slice(words);
+            })?;
+        }
         train.leave()
     }
 }
@@ -232,19 +276,13 @@ impl<'a> Train<'a> {
             return Ok(());
         }
         let datagrams = &self.outgoing.buffer[..used];
-        let sent = self.way.send(datagrams, length);
-        match sent.map_err(|error| (error.kind(), error.raw_os_error(), error)) {
-            Ok(()) => Ok(()),
-            Err((io::ErrorKind::WouldBlock, ..)) if self.way.carrier == Carrier::Udp => {
-                let mut waits = [PollFd::new(self.way.socket, PollFlags::OUT)];
-                poll(&mut waits, Some(&self.outgoing.patience)).map_err(io::Error::from)?;
-                Ok(self.way.send(datagrams, length)?)
-            }
-            Err((_, Some(libc::EMSGSIZE), _)) => {
+        let sent = self.way.send(datagrams, length, &self.outgoing.patience);
+        sent.map_err(|error| match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => {
                 self.way.peer.search(|mtu| mtu.refused(length));
-                Err(Loss::TooLong)
+                Loss::TooLong
             }
-            Err((.., error)) => Err(error.into()),
-        }
+            _ => Loss::Io(error),
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use overlay::message::Report;
 use overlay::parts::Reassembly;
+use overlay::path_bursts::{PathBursts, Wrong};
 use overlay::path_liveness::PathLiveness;
 use overlay::path_mtu::PathMtu;
 use overlay::path_quality::PathQuality;
@@ -165,6 +166,9 @@ pub(crate) struct Peer {
     mtu: Mutex<PathMtu>,
     /// What [`PathMtu`] says.
     arrives: AtomicUsize,
+    bursts: Mutex<PathBursts>,
+    /// What [`PathBursts`] says.
+    may_leave_together: AtomicBool,
     fallback: Option<Arc<dyn Fallback>>,
     liveness: Mutex<PathLiveness>,
     /// What [`PathLiveness`] says.
@@ -197,6 +201,8 @@ impl Peer {
             arrives: AtomicUsize::new(mtu.arrives()),
             longest,
             mtu: Mutex::new(mtu),
+            bursts: Mutex::default(),
+            may_leave_together: AtomicBool::new(true),
             fallback,
             liveness: Mutex::new(PathLiveness::new(now)),
             is_alive: AtomicBool::new(false),
@@ -214,6 +220,8 @@ impl Peer {
         if self.address() == before.address() && self.longest == before.longest {
             let known = lock(&before.mtu).clone();
             self.search(|mtu| *mtu = known);
+            let known = lock(&before.bursts).of_next_session();
+            self.try_bursts(|bursts| *bursts = known);
             let known = lock(&before.liveness).of_next_session(now);
             self.watch(|liveness| *liveness = known);
             if let (Some(short_cut), Some(before)) = (&self.short_cut, &before.short_cut) {
@@ -300,6 +308,24 @@ impl Peer {
         let result = change(&mut mtu);
         self.arrives.store(mtu.arrives(), Ordering::Relaxed);
         result
+    }
+
+    /// Lets `change` act on what is known of datagrams that leave together.
+    pub fn try_bursts<T>(&self, change: impl FnOnce(&mut PathBursts) -> T) -> T {
+        let mut bursts = lock(&self.bursts);
+        let result = change(&mut bursts);
+        self.may_leave_together.store(bursts.wrong().is_none(), Ordering::Relaxed);
+        result
+    }
+
+    /// True if datagrams to it may leave in one call, as far as is known.
+    pub fn may_leave_together(&self) -> bool {
+        self.may_leave_together.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with those that do, if something is.
+    pub fn wrong_together(&self) -> Option<Wrong> {
+        lock(&self.bursts).wrong()
     }
 
     /// How well what is sent there arrives.

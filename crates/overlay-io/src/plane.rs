@@ -17,13 +17,14 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use overlay::Mac;
 use overlay::matrix::Traffic;
 use overlay::message::PROBE;
+use overlay::path_bursts::{Lengths, PROBES};
 use overlay::segment::split::Plan;
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
@@ -33,9 +34,11 @@ use waiting::lock;
 
 use crate::counters::{Counter, Counters};
 use crate::fallback::{Carrier, Inlet, Inlets, Source};
+use crate::faults::{self, Claims, Fault, Gluing, Place, SwitchedOff};
 use crate::forwarder::Forwarder;
 use crate::kernel::{HandedOver, Kernel, What, Word};
 use crate::meters::{Meter, Meters};
+use crate::offloads::Offload;
 use crate::outgoing::Way;
 use crate::peer::{LANES, Path, Peer, PeerState, Terms};
 use crate::peers::Peers;
@@ -66,10 +69,31 @@ pub(crate) struct Shared {
     /// Counts these.
     kernel_meter: Arc<Meter>,
     taps: RwLock<HashMap<PortId, Arc<Tap>>>,
+    /// Told of each offload that is switched off.
+    listener: OnceLock<Listener>,
     started: Instant,
 }
 
+/// Who is told of offloads that are switched off.
+type Listener = Box<dyn Fn(SwitchedOff) + Send + Sync>;
+
 impl Shared {
+    pub fn new(switch: Switch, socket: Socket, kernel: Option<Kernel>) -> Self {
+        let meters = Meters::default();
+        Self {
+            socket,
+            switch: Mutex::new(switch),
+            peers: Peers::default(),
+            counters: Counters::default(),
+            kernel_meter: meters.take(),
+            meters,
+            kernel,
+            taps: RwLock::default(),
+            listener: OnceLock::new(),
+            started: Instant::now(),
+        }
+    }
+
     /// The time, for all that has no clock.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
@@ -89,6 +113,32 @@ impl Shared {
         }
         seen.flows.into_iter().for_each(|(flow, volume)| self.kernel_meter.add(flow, volume, now));
         seen.dropped.into_iter().for_each(|(counter, more)| self.counters.add(counter, more));
+    }
+
+    /// The offloads that were found to misbehave, and are used no more.
+    pub fn switched_off(&self) -> Vec<SwitchedOff> {
+        let of_node = self.socket.is_gluing_to_blame().then_some(SwitchedOff {
+            offload: Offload::UdpGro,
+            place: Place::Node,
+            fault: Fault::Spoils,
+        });
+        let of_peer = |peer: Arc<Peer>| {
+            let (fault, place) = (peer.wrong_together()?.into(), Place::Way(peer.node));
+            Some(SwitchedOff { offload: Offload::UdpSegment, place, fault })
+        };
+        let mut all: Vec<_> =
+            of_node.into_iter().chain(self.peers.all().into_iter().filter_map(of_peer)).collect();
+        let taps = self.taps.read().unwrap_or_else(PoisonError::into_inner);
+        all.extend(taps.iter().flat_map(|(port, tap)| faults::of_tap(*port, tap)));
+        all
+    }
+
+    /// Tells what is not in `known` of the offloads that are switched off, which are known afterwards.
+    fn tell_of_offloads(&self, known: &mut Vec<SwitchedOff>) {
+        let Some(listener) = self.listener.get() else { return };
+        let all = self.switched_off();
+        all.iter().filter(|off| !known.contains(off)).for_each(|off| listener(*off));
+        *known = all;
     }
 
     /// The kernel carries frames as sessions now say.
@@ -216,18 +266,7 @@ impl Plane {
     /// # Errors
     /// If there can be no more threads or descriptors.
     pub fn start(switch: Switch, socket: Socket, kernel: Option<Kernel>) -> io::Result<Self> {
-        let meters = Meters::default();
-        let shared = Arc::new(Shared {
-            socket,
-            switch: Mutex::new(switch),
-            peers: Peers::default(),
-            counters: Counters::default(),
-            kernel_meter: meters.take(),
-            meters,
-            kernel,
-            taps: RwLock::default(),
-            started: Instant::now(),
-        });
+        let shared = Arc::new(Shared::new(switch, socket, kernel));
         let forwarder = |lane| Forwarder::new(shared.clone(), lane);
         let (receiver, ticker) = (forwarder(0), forwarder(1));
         let mut workers = vec![
@@ -374,6 +413,17 @@ impl Plane {
         self.shared.meters.read(window, self.shared.now())
     }
 
+    /// The offloads that were found to misbehave, and are used no more.
+    #[must_use]
+    pub fn switched_off(&self) -> Vec<SwitchedOff> {
+        self.shared.switched_off()
+    }
+
+    /// Tells `listener` of each of them within a second. Only the first one is told.
+    pub fn tell_of_offloads(&self, listener: impl Fn(SwitchedOff) + Send + Sync + 'static) {
+        let _ = self.shared.listener.set(Box::new(listener));
+    }
+
     /// How it stands with `node`; `None` without a session.
     #[must_use]
     pub fn peer(&self, node: NodeId) -> Option<PeerState> {
@@ -391,12 +441,17 @@ impl Drop for Plane {
 
 /// Carries frames from `tap` to where they belong, until the device is gone.
 fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
-    let meter = forwarder.shared.meters.take();
+    let (meter, mut claims) = (forwarder.shared.meters.take(), Claims::default());
     let mut buffer = vec![0; tap::MOST];
     while wait_for(tap, stop) {
         for _ in 0..TURN {
             match tap.read(&mut buffer) {
-                Ok(length) => forwarder.carry(port, &buffer[..length], &meter),
+                Ok(length) => {
+                    let Some((header, frame)) = buffer[..length].split_first_chunk() else { continue };
+                    let vnet = VnetHeader::decode(header);
+                    claims.look(tap, &vnet, frame);
+                    forwarder.carry(port, &vnet, frame, &meter);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return forwarder.shared.counters.count(Counter::PortGone),
             }
@@ -424,11 +479,13 @@ fn take_handed_over(mut forwarder: Forwarder, stop: &OwnedFd) {
 /// Takes in datagrams.
 fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
     let shared = forwarder.shared.clone();
-    let mut buffer = vec![0; socket::MOST];
+    let (mut buffer, mut gluing) = (vec![0; socket::MOST], Gluing::default());
     while wait_for(&shared.socket, stop) {
         for _ in 0..TURN {
             let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
-            forwarder.take(Source::Udp(arrival.from), &mut buffer[..arrival.bytes], arrival.length);
+            let datagrams = &mut buffer[..arrival.bytes];
+            let is_spoilt = forwarder.take(Source::Udp(arrival.from), datagrams, arrival.length);
+            gluing.look(&shared.socket, &arrival, is_spoilt);
         }
     }
 }
@@ -436,7 +493,7 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
 /// Does what is due.
 fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
     let shared = forwarder.shared.clone();
-    let mut seldom = Duration::ZERO;
+    let (mut seldom, mut known) = (Duration::ZERO, Vec::new());
     let pause = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     while poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&pause)) != Ok(1) {
         let now = shared.now();
@@ -454,6 +511,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
                 continue;
             }
             probe_path(&mut forwarder, &peer, now);
+            try_bursts(&mut forwarder, &peer, now);
             if is_seldom {
                 confirm_keys(&mut forwarder, &peer, now);
             }
@@ -462,6 +520,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
             seldom = now + SELDOM;
             shared.peers.forget_former(now);
             shared.look_at_kernel();
+            shared.tell_of_offloads(&mut known);
         }
         if links_have_changed {
             shared.links_changed();
@@ -525,6 +584,27 @@ fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
         if forwarder.outgoing.probe(way, 0, length, now).is_err() {
             return;
         }
+    }
+}
+
+/// Sees whether datagrams arrive at `peer` that leave together, if that is due. Where they do not leave so, there is nothing to see.
+fn try_bursts(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
+    let way = Way::to(peer, &forwarder.shared.socket);
+    // So many leave in one call.
+    let longest = peer.arrives(Carrier::Udp).min(socket::LONGEST / PROBES);
+    if way.carrier() != Carrier::Udp || way.at_once(longest) < PROBES {
+        return;
+    }
+    let (sent, lost) = {
+        let quality = peer.quality();
+        (quality.sent(), quality.lost())
+    };
+    let lengths = peer.try_bursts(|bursts| bursts.next_trial(longest, sent, lost, now));
+    let Some(Lengths { together, alone }) = lengths else { return };
+    // What does not leave is not answered.
+    let _ = forwarder.outgoing.probe_together(way, PROBES, together, now);
+    for _ in 0..PROBES {
+        let _ = forwarder.outgoing.probe(way, 0, alone, now);
     }
 }
 

@@ -7,6 +7,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
@@ -26,8 +27,14 @@ const KERNEL_BUFFER: usize = 8 << 20;
 pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
+    /// Into so many datagrams the kernel cuts at most. The state forgets that with the first that is refused, to whomever it was.
+    cuts: usize,
     /// Whether the kernel cuts, and glues together.
     offloads: Offloads,
+    /// It does not glue, though it is to,
+    is_gluing_put_aside: AtomicBool,
+    /// and for good.
+    is_gluing_to_blame: AtomicBool,
 }
 
 impl Socket {
@@ -39,7 +46,14 @@ impl Socket {
         let socket = UdpSocket::bind(address)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         enlarge(&socket);
-        Ok(Self { socket, state, offloads: Offloads::ALL })
+        Ok(Self {
+            socket,
+            cuts: state.max_gso_segments(),
+            state,
+            offloads: Offloads::ALL,
+            is_gluing_put_aside: AtomicBool::new(false),
+            is_gluing_to_blame: AtomicBool::new(false),
+        })
     }
 
     /// Says which offloads of sockets are used from now on. All are at first that the kernel has.
@@ -57,7 +71,35 @@ impl Socket {
     /// Whether what has come from one node comes together.
     #[must_use]
     pub fn glues(&self) -> bool {
+        self.is_to_glue() && !self.is_gluing_put_aside.load(Ordering::Relaxed)
+    }
+
+    /// Whether it would if nothing was wrong with that.
+    pub(crate) fn is_to_glue(&self) -> bool {
         self.offloads.udp_gro && self.state.gro_segments() > 1
+    }
+
+    /// Notes that what was put aside misbehaves.
+    pub fn blame_gluing(&self) {
+        self.is_gluing_to_blame.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    #[must_use]
+    pub fn is_gluing_to_blame(&self) -> bool {
+        self.is_gluing_to_blame.load(Ordering::Relaxed)
+    }
+
+    /// Lets nothing come together for now, or lets it again if it is to.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn put_gluing_aside(&self, is_aside: bool) -> io::Result<()> {
+        if self.is_to_glue() {
+            set_gro(&self.socket, !is_aside)?;
+        }
+        self.is_gluing_put_aside.store(is_aside, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where it is bound.
@@ -71,7 +113,7 @@ impl Socket {
     /// How many datagrams of `length` bytes can leave in one call.
     #[must_use]
     pub fn at_once(&self, length: usize) -> usize {
-        let most = if self.offloads.udp_segment { self.state.max_gso_segments() } else { 1 };
+        let most = if self.offloads.udp_segment { self.cuts } else { 1 };
         most.min(LONGEST / length.max(1)).max(1)
     }
 

@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -75,6 +75,10 @@ pub struct Tap {
     /// It was there before, and stays when this is dropped. One that this process has made is gone then, unless it is to stay.
     is_adopted: bool,
     offloads: Offloads,
+    /// None of these is used, though they are to be,
+    is_put_aside: AtomicBool,
+    /// and for good.
+    is_to_blame: AtomicBool,
     /// Segments that the kernel has refused since it took one.
     refused_tcp: AtomicU8,
     refused_udp: AtomicU8,
@@ -127,7 +131,9 @@ impl Tap {
 
     fn new_of(file: OwnedFd) -> Self {
         let (refused_tcp, refused_udp) = (AtomicU8::new(0), AtomicU8::new(0));
-        Self { file, is_adopted: false, offloads: Offloads::NONE, refused_tcp, refused_udp }
+        let (is_put_aside, is_to_blame) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_adopted, offloads) = (false, Offloads::NONE);
+        Self { file, is_adopted, offloads, is_put_aside, is_to_blame, refused_tcp, refused_udp }
     }
 
     /// Says which offloads are used from now on.
@@ -135,11 +141,42 @@ impl Tap {
     /// # Errors
     /// `EINVAL` if the kernel does not know one of them.
     pub fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
-        let flags = libc::c_ulong::from(offloads.flags());
-        // SAFETY: the call takes a number.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })?;
+        self.tell_offloads(offloads)?;
         self.offloads = offloads;
         Ok(())
+    }
+
+    fn tell_offloads(&self, offloads: Offloads) -> io::Result<()> {
+        let flags = libc::c_ulong::from(offloads.flags());
+        // SAFETY: the call takes a number.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })
+    }
+
+    /// Which offloads it is to have.
+    #[must_use]
+    pub fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    /// Uses no offload for now, or those again that it is to have.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn put_offloads_aside(&self, is_aside: bool) -> io::Result<()> {
+        self.tell_offloads(if is_aside { Offloads::NONE } else { self.offloads })?;
+        self.is_put_aside.store(is_aside, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Notes that those that were put aside misbehave.
+    pub fn blame_offloads(&self) {
+        self.is_to_blame.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they do.
+    #[must_use]
+    pub fn are_offloads_to_blame(&self) -> bool {
+        self.is_to_blame.load(Ordering::Relaxed)
     }
 
     /// What it is called by now.
@@ -184,7 +221,13 @@ impl Tap {
     #[must_use]
     pub fn takes_segments(&self, udp: bool) -> bool {
         let is_on = if udp { self.offloads.udp } else { self.offloads.tcp };
-        is_on && self.refused(udp).load(Ordering::Relaxed) < PATIENCE
+        is_on && !self.is_put_aside.load(Ordering::Relaxed) && !self.refuses_segments(udp)
+    }
+
+    /// Whether the kernel has refused so many segments that it gets none any more.
+    #[must_use]
+    pub fn refuses_segments(&self, udp: bool) -> bool {
+        self.refused(udp).load(Ordering::Relaxed) >= PATIENCE
     }
 
     /// Notes whether the kernel has taken such a segment. After [`PATIENCE`] refusals without a pause it gets none any more.

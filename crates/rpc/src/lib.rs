@@ -7,6 +7,7 @@
 //! * [`pki`]: the authority and its certificates, as files.
 //! * [`token`]: what a machine joins with. [`enrol`]: how it gets its certificate by that.
 //! * [`tls`]: connections whose other end is known by name. `disbelief`: why one is not believed.
+//! * [`removed`]: hosts that take no part any more, whatever certificate they show.
 //! * [`frame`]: messages on a connection, with a limit on their size.
 //! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
 //! * [`datagrams`]: a connection that carries datagrams.
@@ -24,6 +25,7 @@ pub mod lobby;
 pub mod net;
 mod pinned;
 pub mod pki;
+pub mod removed;
 pub mod tls;
 pub mod token;
 pub mod wire;

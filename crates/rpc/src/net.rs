@@ -10,7 +10,7 @@
 //!  │◀─────────── Own{device} ───│
 //! ```
 
-use api::{NetDevice, NetDeviceKind};
+use api::{NetDevice, NetDeviceKind, NetSwitchedOff};
 use engines::InstanceName;
 use fabric::Epoch;
 use moves::HostName;
@@ -210,6 +210,8 @@ pub enum FromNode {
         /// What it was called before, if it was.
         former: Option<String>,
     },
+    /// It uses an offload no more, which misbehaves.
+    SwitchedOff(NetSwitchedOff),
 }
 
 /// What the coordinator asks of a node.

@@ -30,7 +30,7 @@ pub async fn connect(tcp: TcpStream, authority: Fingerprint) -> io::Result<Strea
     let name = ServerName::try_from(COORDINATOR).map_err(io::Error::other)?;
     tcp.set_nodelay(true)?;
     let connecting = TlsConnector::from(Arc::new(config)).connect(name, tcp);
-    Ok(Stream(timeout(CONNECT_LIMIT, connecting).await??.into()))
+    Ok(Stream::to_acquaintance(timeout(CONNECT_LIMIT, connecting).await??.into()))
 }
 
 /// A connection to `address`.

@@ -6,8 +6,8 @@
 //! | `NAME.pem`, `NAME.key` | a host's, or the coordinator's |
 //!
 //! A host needs `authority.pem` and its own two files, and no others. Certificates do not expire and were always valid, so
-//! that no clock can be wrong; to shut a host out, make a new authority and issue anew for the others. Those of another
-//! authority may be used, and may expire.
+//! that no clock can be wrong; to shut a host out, it is [`removed`](crate::removed). Those of another authority may be used,
+//! and may expire.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -26,6 +26,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use crate::COORDINATOR;
 use crate::disbelief;
 use crate::enrol::Certificates;
+use crate::removed::KeyId;
 use crate::token::Fingerprint;
 
 const AUTHORITY: &str = "authority";
@@ -121,33 +122,89 @@ pub enum CertifyError {
     Pki(#[from] PkiError),
 }
 
-/// Issues a certificate by the authority in `directory` to who has made `signing_request`, for the only name in it, and keeps
-/// a copy there. Who asks again with the same key gets the same one.
+/// Who asks for a certificate: for a name, and with a key that he has shown to have.
+pub struct Applicant {
+    host: HostName,
+    key: rcgen::PublicKey,
+}
+
+impl Applicant {
+    /// Who has made `signing_request`. Of all that is in it name and key are looked at.
+    ///
+    /// # Errors
+    /// [`CertifyError::NoHost`].
+    pub fn of(signing_request: &[u8]) -> Result<Self, CertifyError> {
+        let parsed = CertificateSigningRequestParams::from_der(&signing_request.into());
+        let request = parsed.map_err(|_| CertifyError::NoHost)?;
+        let host = sole_name(&request.params).ok_or(CertifyError::NoHost)?;
+        if request.public_key.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
+            return Err(CertifyError::NoHost);
+        }
+        Ok(Self { host, key: request.public_key })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn host(&self) -> &HostName {
+        &self.host
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> KeyId {
+        KeyId::of(&self.key.subject_public_key_info())
+    }
+}
+
+/// Issues a certificate to `applicant` by the authority in `directory`, and keeps a copy there. Who asks again with the same key
+/// gets the same one; who has another key, nothing, unless the name `is_free` whoever had it.
 ///
 /// # Errors
 /// See [`CertifyError`].
-pub fn certify(directory: &Path, signing_request: &[u8]) -> Result<(HostName, Certificates), CertifyError> {
-    let parsed = CertificateSigningRequestParams::from_der(&signing_request.into());
-    let request = parsed.map_err(|_| CertifyError::NoHost)?;
-    // Of all that is asked for, name and key are looked at.
-    let host = sole_name(&request.params).ok_or(CertifyError::NoHost)?;
-    if request.public_key.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
-        return Err(CertifyError::NoHost);
-    }
-    let path = directory.join(format!("{host}.pem"));
-    let own = match fs::read_to_string(&path) {
-        Ok(issued) if public_key(&path, &issued)? == request.public_key.subject_public_key_info() => issued,
-        Ok(_) => return Err(CertifyError::Taken(host)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let signed = parameters(host.as_str())?.signed_by(&request.public_key, &issuer(directory)?);
+pub fn certify(directory: &Path, applicant: &Applicant, is_free: bool) -> Result<Certificates, CertifyError> {
+    let Applicant { host, key } = applicant;
+    let path = copy_of(directory, host);
+    let issued = match fs::read_to_string(&path) {
+        Ok(issued) => Some(issued),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(PkiError::File { path, source }.into()),
+    };
+    let own = match issued {
+        Some(issued) if public_key(&path, &issued)? == key.subject_public_key_info() => issued,
+        Some(_) if !is_free => return Err(CertifyError::Taken(host.clone())),
+        _ => {
+            let signed = parameters(host.as_str())?.signed_by(key, &issuer(directory)?);
             let own = signed.map_err(PkiError::from)?.pem();
             let kept = private::replace_durably(&path, own.as_bytes());
             kept.map_err(|source| PkiError::File { path, source })?;
             own
         }
-        Err(source) => return Err(PkiError::File { path, source }.into()),
     };
-    Ok((host, Certificates { own, authority: authority(directory)? }))
+    Ok(Certificates { own, authority: authority(directory)? })
+}
+
+/// The key of the certificate of `host` that is kept in `directory`, if there is one.
+#[must_use]
+pub fn key_of(directory: &Path, host: &HostName) -> Option<KeyId> {
+    let path = copy_of(directory, host);
+    let issued = fs::read_to_string(&path).ok()?;
+    Some(KeyId::of(&public_key(&path, &issued).ok()?))
+}
+
+/// Keeps the certificate of `host` in `directory` no longer, if there is one.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn forget(directory: &Path, host: &HostName) -> Result<(), PkiError> {
+    let path = copy_of(directory, host);
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(PkiError::File { path, source }),
+        _ => Ok(()),
+    }
+}
+
+fn copy_of(directory: &Path, host: &HostName) -> PathBuf {
+    directory.join(format!("{host}.pem"))
 }
 
 /// The name in a signing request, if it is one, and a host's. Others compare such names without regard to case, so all are in
@@ -339,10 +396,21 @@ mod tests {
         (directory, new_key().unwrap())
     }
 
+    /// What is answered to a signing request.
+    fn certified(
+        directory: &Path,
+        request: &[u8],
+        is_free: bool,
+    ) -> Result<(HostName, Certificates), CertifyError> {
+        let applicant = Applicant::of(request)?;
+        Ok((applicant.host().clone(), certify(directory, &applicant, is_free)?))
+    }
+
     #[test]
     fn who_asks_gets_an_identity_for_the_key_that_stayed_with_him() {
         let (directory, key) = authority_and_key();
-        let (host, certificates) = certify(directory.path(), &signing_request(&key, "h1").unwrap()).unwrap();
+        let (host, certificates) =
+            certified(directory.path(), &signing_request(&key, "h1").unwrap(), false).unwrap();
         assert_eq!(host.as_str(), "h1");
         let own = tempfile::tempdir().unwrap();
         install(own.path(), "h1", &key, &certificates).unwrap();
@@ -354,13 +422,33 @@ mod tests {
     #[test]
     fn a_name_is_given_once_and_again_for_the_same_key_only() {
         let (directory, key) = authority_and_key();
-        let ask = |key: &str, name: &str| certify(directory.path(), &signing_request(key, name).unwrap());
+        let ask =
+            |key: &str, name: &str| certified(directory.path(), &signing_request(key, name).unwrap(), false);
         let first = ask(&key, "h1").unwrap();
         assert_eq!(ask(&key, "h1").unwrap(), first);
         let other = new_key().unwrap();
         assert!(matches!(ask(&other, "h1"), Err(CertifyError::Taken(_))));
         issue(directory.path(), "h2").unwrap();
         assert!(matches!(ask(&key, "h2"), Err(CertifyError::Taken(_))));
+    }
+
+    #[test]
+    fn a_name_that_is_free_again_is_given_to_another_key() {
+        let (directory, key) = authority_and_key();
+        let other = new_key().unwrap();
+        let ask =
+            |key: &str, is_free| certified(directory.path(), &signing_request(key, "h1").unwrap(), is_free);
+        let first = ask(&key, false).unwrap();
+        let host = &first.0;
+        let had = key_of(directory.path(), host).unwrap();
+        assert!(matches!(ask(&other, false), Err(CertifyError::Taken(_))));
+        let second = ask(&other, true).unwrap();
+        assert_ne!(key_of(directory.path(), host).unwrap(), had);
+        assert_eq!(ask(&other, true).unwrap(), second, "who asks again gets the same");
+        forget(directory.path(), host).unwrap();
+        forget(directory.path(), host).unwrap();
+        assert_eq!(key_of(directory.path(), host), None);
+        ask(&key, false).unwrap();
     }
 
     #[test]
@@ -372,14 +460,14 @@ mod tests {
             let mut parameters = CertificateParams::new(names).unwrap();
             parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let request = parameters.serialize_request(&key).unwrap();
-            certify(directory.path(), request.der())
+            certified(directory.path(), request.der(), false)
         };
         for names in
             [&[][..], &["h1", "h2"], &["coordinator"], &["authority"], &["COORDINATOR"], &["10.0.0.1"]]
         {
             assert!(matches!(ask(names), Err(CertifyError::NoHost)), "{names:?}");
         }
-        assert!(matches!(certify(directory.path(), b"not a request"), Err(CertifyError::NoHost)));
+        assert!(matches!(Applicant::of(b"not a request"), Err(CertifyError::NoHost)));
         let (_, certificates) = ask(&["h1"]).unwrap();
         let der = CertificateDer::from_pem_slice(certificates.own.as_bytes()).unwrap();
         // As an authority it would be no end entity's.
@@ -395,7 +483,7 @@ mod tests {
             let mut changed = request.clone();
             changed[at] ^= 1;
             // What is around the signed part may say the same in another way.
-            if let Ok((host, certificates)) = certify(directory.path(), &changed) {
+            if let Ok((host, certificates)) = certified(directory.path(), &changed, false) {
                 let key = KeyPair::from_pem(&key).unwrap().subject_public_key_info();
                 let certified = public_key(Path::new("h1.pem"), &certificates.own).unwrap();
                 assert_eq!((host.as_str(), certified), ("h1", key), "byte {at}");
@@ -411,7 +499,7 @@ mod tests {
         let (directory, key) = authority_and_key();
         issue(directory.path(), "h1").unwrap();
         let issued = Identity::load(directory.path(), "h1").unwrap();
-        let (_, joined) = certify(directory.path(), &signing_request(&key, "h2").unwrap()).unwrap();
+        let (_, joined) = certified(directory.path(), &signing_request(&key, "h2").unwrap(), false).unwrap();
         let joined = CertificateDer::from_pem_slice(joined.own.as_bytes()).unwrap();
         for seconds in CLOCKS {
             let clock = UnixTime::since_unix_epoch(Duration::from_secs(seconds));

@@ -3,7 +3,7 @@
 //! ```text
 //! node                        coordinator            node                              node
 //!  │ Hello{address, here} ─────▶│                      │ Opening::Links ───────────────▶│
-//!  │◀───────────────── Hosts    │                      │ Open{request, nonce} ─────────▶│
+//!  │◀────── Removed, Hosts      │                      │ Open{request, nonce} ─────────▶│
 //!  │◀──▶ Moves                  │                      │◀─────────────── Open{data port}│
 //!  │◀─────────── Ask{question}  │                      │ ── nonce, over plain TCP ─────▶│
 //!  │ Answer ───────────────────▶│                      │ Opening::Images{id} ──────────▶│
@@ -25,7 +25,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use broker::{Carried, Chunk, Follower, LinkRequest};
-use engines::{Image, InstanceSpec};
+use engines::{Image, InstanceSpec, Owner};
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::session::{SessionId, ToSession, Word};
 use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, directory};
@@ -33,10 +33,11 @@ use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
+use crate::removed::Removed;
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 18;
+pub const VERSION: u16 = 21;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -142,19 +143,12 @@ pub enum FromCoordinator {
         /// Why, in words.
         reason: String,
     },
-    /// Where all nodes are. The first message, and again when one comes.
+    /// Where all nodes are. Said to who connects, and again when one comes.
     Hosts(Vec<(HostName, SocketAddr)>),
     /// About moves, ends and locations.
     Moves(ToNode),
-    /// An instance has another place from now on.
-    Moved {
-        /// Which instance.
-        vid: Vid,
-        /// Its host.
-        host: HostName,
-        /// Its moves so far.
-        epoch: Epoch,
-    },
+    /// Instances have other places from now on: all that were moved together.
+    Moved(Vec<Moved>),
     /// How instances are called. The first is said of all, and changes follow.
     Names(Names),
     /// The answer to a process' [`FromNode::Directory`].
@@ -191,6 +185,30 @@ pub enum FromCoordinator {
         /// What it is told.
         message: ToSession,
     },
+    /// Whom the node is to believe no more: its connections with those end, and their keys are forgotten. The first message, and again
+    /// when the list changes.
+    Removed {
+        /// Of the answer that is wanted, if one is, when all that is done.
+        number: Option<u64>,
+        /// The list.
+        removed: Removed,
+    },
+    /// The node's own host was removed.
+    Dismissed {
+        /// That, with the way out, as [`reason`] makes it.
+        reason: String,
+    },
+}
+
+/// The new place of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Which instance.
+    pub vid: Vid,
+    /// Its host.
+    pub host: HostName,
+    /// Its moves so far.
+    pub epoch: Epoch,
 }
 
 /// A change in what instances are called.
@@ -306,6 +324,22 @@ pub enum Measurement {
         /// Their memory regions.
         memory_regions: u32,
     },
+    /// Its memory is being sent while it runs.
+    Precopying {
+        /// How much it has, in bytes.
+        memory: u64,
+        /// What was sent.
+        sent: u64,
+        /// Which look at it this is, from 1.
+        look: u32,
+        /// How long that will go on, if it can be told.
+        left_us: Option<u64>,
+    },
+    /// Its memory was sent while it ran.
+    Precopied {
+        /// What was sent.
+        bytes: u64,
+    },
     /// The instance was dumped.
     Dumped {
         /// The dump.
@@ -315,7 +349,7 @@ pub enum Measurement {
     Sent {
         /// From the dump's end until the destination had verified the last byte.
         transfer_us: u64,
-        /// The images' size.
+        /// What was sent in all, before it was dumped and since.
         bytes: u64,
     },
     /// The instance was restored, and waits.
@@ -362,6 +396,13 @@ pub enum LinkQuestion {
     },
     /// Tell the wanted process to open the link.
     Nudge(LinkRequest),
+    /// An instance that comes to the asked host, from the asking one, has links to processes of `peers`, and will want them again.
+    Expect {
+        /// Which instance.
+        vid: Vid,
+        /// With whom it talks.
+        peers: BTreeSet<Vid>,
+    },
 }
 
 /// What a node answers about links.
@@ -376,6 +417,8 @@ pub enum LinkAnswer {
     },
     /// The process has been told.
     Nudged,
+    /// The node gets ready for these peers, if the instance comes.
+    Expected,
     /// Not now, or never.
     Refused(LinkRefusal),
     /// The wanted instance is not on this host.
@@ -385,31 +428,33 @@ pub enum LinkAnswer {
 /// What comes on a connection with images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageMessage {
-    /// More of a file that is not complete: it is in the next frame, and belongs behind what has come of it.
-    Early {
-        /// The file.
-        name: String,
+    /// An account of memory begins: what those before it have said of layouts is void, and their pages stay.
+    Begin,
+    /// Pages of memory, which are in the next frame, one behind the other.
+    Pages {
+        /// Whose.
+        owner: Owner,
+        /// The address of each run of them, and how many it has.
+        runs: Vec<(u64, u32)>,
     },
-    /// All are complete, and what has not come follows.
+    /// Of which pages memory consists: more of what has come of it. All of them have come.
+    Layout {
+        /// Whose.
+        owner: Owner,
+        /// The address of each run of them, and how many it has, in rising order.
+        runs: Vec<(u64, u64)>,
+    },
+    /// That was all of the memory. The other images follow, in parts of a frame each.
     Rest(Manifest),
 }
 
-/// All images, and what else belongs to them.
+/// All images but those of memory, and what else belongs to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// What the source's broker knew.
     pub carried: Carried,
-    /// The files, in the order in which the rest of each follows.
-    pub images: Vec<SentImage>,
-}
-
-/// An image of which a part may have come before.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SentImage {
-    /// The file.
-    pub image: Image,
-    /// How much of it has come and holds, in bytes. With 0 what has come is void.
-    pub early: u64,
+    /// The files, in the order in which they follow.
+    pub images: Vec<Image>,
 }
 
 /// The destination's answer to images: at their end, or as soon as it cannot take them.
@@ -417,7 +462,7 @@ pub struct SentImage {
 pub enum Received {
     /// It has them.
     Whole {
-        /// Of all files, one after the other.
+        /// Of all pages and files, one after the other.
         digest: [u8; 32],
     },
     /// It cannot take them, and reads no more than it must.

@@ -127,8 +127,8 @@ async fn one_without_a_certificate_asks_the_coordinator_that_he_knows() {
     let answers = [Answer::Granted(certificates.clone()), Answer::Refused { reason: "no".into() }];
     tokio::spawn(async move {
         for answer in answers {
-            let (mut stream, name) = server.accept_any(listener.accept().await.unwrap().0).await.unwrap();
-            assert_eq!(name, None);
+            let (mut stream, peer) = server.accept_any(listener.accept().await.unwrap().0).await.unwrap();
+            assert_eq!(peer, None);
             let request: enrol::Request =
                 frame::receive_within(&mut stream, enrol::MAX_REQUEST).await.unwrap();
             assert_eq!((request.secret, &request.signing_request[..]), ([7; 16], &b"request"[..]));
@@ -195,13 +195,13 @@ async fn only_a_welcoming_endpoint_lets_in_who_has_no_certificate() {
     assert!(refused.is_err(), "{refused:?}");
     let server = Endpoint::welcoming(Identity::load(pki.path(), COORDINATOR).unwrap()).unwrap();
     let accepting = tokio::spawn(async move {
-        let first = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, name)| name);
-        let second = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, name)| name);
+        let first = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, peer)| peer);
+        let second = server.accept_any(listener.accept().await.unwrap().0).await.map(|(_, peer)| peer);
         (first, second)
     });
     let _host = endpoint(pki.path(), "h1").connect(token.coordinator, COORDINATOR).await.unwrap();
     assert!(endpoint(stranger.path(), "h1").connect(token.coordinator, COORDINATOR).await.is_err());
     let (host, other) = accepting.await.unwrap();
-    assert_eq!(host.unwrap().as_deref(), Some("h1"));
+    assert_eq!(host.unwrap().unwrap().name, "h1");
     assert!(other.is_err(), "a certificate of another cluster is not none");
 }

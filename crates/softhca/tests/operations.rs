@@ -656,6 +656,25 @@ fn limits_and_uses_are_checked() {
     assert_eq!(refused.err(), Some(Errno::INVALID));
 }
 
+#[test]
+fn what_was_completed_can_be_polled_though_the_queue_pair_is_destroyed_but_not_when_it_is_reset() {
+    let is_found_after = |end: fn(&mut Net, &End)| {
+        let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        b.receive(net, 7, &[b.sge(0, 10)]);
+        a.post(net, 1, SendOp::Send, &[a.sge(0, 10)]);
+        net.settle();
+        for side in [&a, &b] {
+            end(net, side);
+        }
+        let (sent, received) = (a.poll_sends(net), b.poll_receives(net));
+        [sent, received].map(|found| found.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>())
+    };
+    let [_, reset, destroy] = ENDS;
+    assert_eq!(is_found_after(destroy), [[(1, WcStatus::Success)], [(7, WcStatus::Success)]]);
+    assert_eq!(is_found_after(reset), [[], []]);
+}
+
 /// What may happen to a queue pair that a message is arriving for.
 const ENDS: [fn(&mut Net, &End); 3] = [
     |net, end| end.fail(net),

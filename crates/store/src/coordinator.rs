@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabric::{Epoch, Vid};
 use moves::MoveId;
@@ -10,11 +11,11 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransacti
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::StoreError;
 use crate::file::{File, NUMBERS, decode, put, take};
+use crate::{StoreError, members};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;
@@ -37,6 +38,9 @@ const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devi
 /// Hosts on which nothing is to be started.
 const DRAINED: TableDefinition<&str, ()> = TableDefinition::new("drained hosts");
 
+/// When instances were moved last, in milliseconds since 1970.
+const MOVED: TableDefinition<u16, u64> = TableDefinition::new("moved instances");
+
 const LAST_MOVE: &str = "last move";
 const LAST_VID: &str = "last vid";
 const LAST_INSTANCE_EPOCH: &str = "last epoch of an instance";
@@ -47,7 +51,7 @@ pub type DeviceKey = (String, String);
 
 /// The coordinator's store.
 pub struct Store {
-    file: File,
+    pub(crate) file: File,
 }
 
 /// A move that is over.
@@ -84,7 +88,8 @@ impl Store {
             write.open_table(NETWORK)?;
             write.open_table(DEVICES)?;
             write.open_table(DRAINED)?;
-            Ok(())
+            write.open_table(MOVED)?;
+            members::prepare(write)
         };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
@@ -235,6 +240,21 @@ impl Store {
         })
     }
 
+    /// When each instance that has moved did so last, by the calendar's clock, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn last_moves(&self) -> Result<Vec<(Vid, u64)>, StoreError> {
+        self.file.read(|read| {
+            let mut moved = Vec::new();
+            for row in read.open_table(MOVED)?.iter()? {
+                let (vid, at_ms) = row?;
+                moved.extend(Vid::new(vid.value()).zip(Some(at_ms.value())));
+            }
+            Ok(moved)
+        })
+    }
+
     /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.
     ///
     /// # Errors
@@ -302,6 +322,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
         put(&mut moves, id.0, image.moves.get(&id))?;
     }
     note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
+    note_last_moves(write, record, &known)?;
     if let Record::InstanceAdded { vid, .. } = record {
         // Also of one that is restored, and has its VID from elsewhere.
         note_highest(write, LAST_VID, vid.lid().into())?;
@@ -311,6 +332,29 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
         (Record::MoveEnded { .. }, [(id, known)]) => keep_ended_move(write, *id, known),
         _ => Ok(()),
     }
+}
+
+/// Notes when instances have moved from host to host; one that is restored from a checkpoint has not.
+fn note_last_moves(
+    write: &WriteTransaction,
+    record: &Record,
+    known: &[(MoveId, MoveRecord)],
+) -> Result<(), redb::Error> {
+    let mut moved = write.open_table(MOVED)?;
+    match record {
+        Record::MovesCommitted { .. } => {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            for (_, known) in known.iter().filter(|(_, known)| known.is_between_hosts()) {
+                moved.insert(known.vid.lid(), now_ms)?;
+            }
+        }
+        Record::InstanceAdded { vid, .. } | Record::InstanceEnded { vid, .. } => {
+            moved.remove(vid.lid())?;
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Notes `value` as the number `name`, unless that is higher already.

@@ -1,8 +1,9 @@
 //! The embedded stores: one file each, and one durable transaction for each record.
 //!
-//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out.
+//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out, who may take part.
 //! * [`EventLog`]: the coordinator's event log, in a file of its own.
-//! * [`NodeStore`]: what a node remembers — an entry for each instance that it has to do with.
+//! * [`NodeStore`]: what a node remembers — an entry for each instance that it has to do with, and which hosts were
+//!   removed.
 //!
 //! A record that was applied is still there after a crash of the process or the machine, whole; a
 //! record whose application was interrupted is there whole or not at all.
@@ -11,10 +12,12 @@ mod coordinator;
 mod error;
 mod events;
 mod file;
+mod members;
 mod node;
 mod reserve;
 
 pub use coordinator::{DeviceKey, EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
 pub use error::StoreError;
 pub use events::{EventLog, MAX_EVENTS, MAX_EVENTS_BYTES};
+pub use members::Members;
 pub use node::NodeStore;

@@ -6,14 +6,19 @@ use std::path::Path;
 use fabric::Vid;
 use moves::entry::{Entry, NodeRecord};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::StoreError;
-use crate::file::{File, decode, put};
+use crate::file::{File, decode, put, take};
 
 /// Raised when the layout of tables or values changes.
 const VERSION: u32 = 2;
 
 const ENTRIES: TableDefinition<u16, &[u8]> = TableDefinition::new("entries");
+
+/// One row, under 0.
+const REMOVED: TableDefinition<u8, &[u8]> = TableDefinition::new("removed hosts");
 
 /// A node's store.
 pub struct NodeStore {
@@ -26,7 +31,11 @@ impl NodeStore {
     /// # Errors
     /// If it is in use, of another version, or cannot be read or written.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let prepare = |write: &WriteTransaction| write.open_table(ENTRIES).map(drop).map_err(Into::into);
+        let prepare = |write: &WriteTransaction| {
+            write.open_table(ENTRIES)?;
+            write.open_table(REMOVED)?;
+            Ok(())
+        };
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
@@ -65,5 +74,21 @@ impl NodeStore {
             NodeRecord::Removed { vid } => (vid, None),
         };
         self.file.write(|write| put(&mut write.open_table(ENTRIES)?, vid.lid(), entry))
+    }
+
+    /// The list of the hosts that were removed from the cluster, if it was ever noted.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn removed<R: DeserializeOwned>(&self) -> Result<Option<R>, StoreError> {
+        self.file.read(|read| take(&read.open_table(REMOVED)?, 0))
+    }
+
+    /// Notes that list; it is durable when this returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn set_removed(&self, removed: &impl Serialize) -> Result<(), StoreError> {
+        self.file.write(|write| put(&mut write.open_table(REMOVED)?, 0, Some(removed)))
     }
 }

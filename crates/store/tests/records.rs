@@ -11,11 +11,11 @@ use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
 use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
 use moves::placement::Placement;
-use moves::{HostName, MoveId};
+use moves::{HostName, MoveId, Side};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use store::{
-    EventLog, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, MAX_EVENTS, MAX_EVENTS_BYTES, NodeStore, Store,
+    EventLog, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, MAX_EVENTS, MAX_EVENTS_BYTES, Members, NodeStore, Store,
     StoreError,
 };
 
@@ -81,6 +81,34 @@ fn a_store_is_what_its_records_amount_to() {
     }
     drop(store);
     assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(100));
+}
+
+#[test]
+fn when_an_instance_has_moved_last_is_known_until_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let store = Store::open(&path).unwrap();
+    let last_moves = |store: &Store| {
+        let moved = store.last_moves().unwrap().into_iter();
+        moved.map(|(vid, at_ms)| (vid, at_ms > 0)).collect::<Vec<_>>()
+    };
+    (0..2).for_each(|number| store.apply(&record(number)).unwrap());
+    assert_eq!(last_moves(&store), [], "it has not been committed");
+    store.apply(&record(2)).unwrap();
+    drop(store);
+    let store = Store::open(&path).unwrap();
+    assert_eq!(last_moves(&store), [(vid(1), true)]);
+    (3..6).for_each(|number| store.apply(&record(number)).unwrap());
+    assert_eq!(last_moves(&store), [(vid(1), true)]);
+    store.apply(&record(6)).unwrap();
+    assert_eq!(last_moves(&store), [], "another one may have its VID");
+
+    let Record::MoveBegan { record: mut restore, .. } = record(1) else { unreachable!() };
+    restore.source = Side::Images("/saved".into());
+    store.apply(&record(0)).unwrap();
+    store.apply(&Record::MoveBegan { id: MoveId(9), record: restore }).unwrap();
+    store.apply(&Record::MovesCommitted { ids: [MoveId(9)].into() }).unwrap();
+    assert_eq!(last_moves(&store), [], "it was restored");
 }
 
 #[test]
@@ -303,4 +331,23 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
     drop(store);
     let found = NodeStore::open(&path).unwrap().load().unwrap();
     assert!([1, 2, 3, 100].iter().all(|number| found.get(&vid(*number)) == Some(&entry)));
+}
+
+#[test]
+fn who_may_take_part_is_found_again_and_who_may_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let change = |tokens: &[(u64, Option<&u8>)], removed| {
+        Store::open(&path).unwrap().change_members(tokens, removed).unwrap()
+    };
+    change(&[(1, Some(&10)), (2, Some(&20))], None);
+    change(&[(1, None), (2, Some(&21)), (3, Some(&30))], Some(("b", &1_u16)));
+    change(&[], Some(("b", &2)));
+    let members: Members<u8, u16> = Store::open(&path).unwrap().members().unwrap();
+    let expected = Members { tokens: [(2, 21), (3, 30)].into(), removed: [("b".into(), 2)].into() };
+    assert_eq!(members, expected);
+    let path = directory.path().join("node");
+    assert_eq!(NodeStore::open(&path).unwrap().removed::<u8>().unwrap(), None);
+    NodeStore::open(&path).unwrap().set_removed(&7_u8).unwrap();
+    assert_eq!(NodeStore::open(&path).unwrap().removed::<u8>().unwrap(), Some(7));
 }

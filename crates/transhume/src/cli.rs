@@ -10,6 +10,7 @@ mod echo;
 mod events;
 mod exec;
 mod group;
+mod host;
 mod hosts;
 mod init;
 mod input;
@@ -67,6 +68,7 @@ enum Command {
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
+    Host(host::Arguments),
     Events(events::Arguments),
     Net(net::Arguments),
     Coordinator(coordinator::Arguments),
@@ -107,6 +109,7 @@ impl Cli {
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
+            Command::Host(arguments) => arguments.run(target),
             Command::Events(arguments) => arguments.run(target),
             Command::Net(arguments) => arguments.run(target),
             Command::Coordinator(arguments) => arguments.run(target),

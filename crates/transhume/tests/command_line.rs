@@ -92,9 +92,10 @@ const STARTED: &str = r#"{"started":{"name":"job","vid":258,"fabric":1,"host":"h
 "#;
 
 const MOVED: &str = r#"{"phase":{"phase":"prepare","at_us":0}}
+{"copying":{"memory_bytes":4194304,"sent_bytes":1048576,"look":1,"left_us":2500000}}
 {"phase":{"phase":"dump","at_us":1500}}
 {"transferred":{"bytes":1048576,"total":null}}
-{"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","restarted":false,"total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152}}}
+{"moved":{"name":"job","from":"h1","to":"h2","epoch":1,"outcome":"moved","restarted":false,"total_us":250000,"blackout_us":120000,"phases":[{"phase":"dump","at_us":1500,"elapsed_us":60000}],"network":{"suspend_us":1,"suspend_round_us":1000,"resume_us":1,"resume_round_us":2000,"processes":1,"queue_pairs":16,"memory_regions":2},"engine":{"dump_us":1,"transfer_us":1,"restore_us":1,"release_us":1,"image_bytes":2097152,"precopied_bytes":1048576}}}
 "#;
 
 const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch":0,"outcome":{"rolled_back":{"message":"the destination's disk is full","help":"make room on h2"}},"restarted":false,"total_us":1,"blackout_us":0,"phases":[],"network":{"suspend_us":0,"suspend_round_us":0,"resume_us":0,"resume_round_us":0,"processes":0,"queue_pairs":0,"memory_regions":0},"engine":{"dump_us":0,"transfer_us":0,"restore_us":0,"release_us":0,"image_bytes":0}}}
@@ -208,6 +209,18 @@ fn output_that_was_dropped_is_said_and_is_a_failure() {
     let ended = stage.run(&["run", "--", "prog"]);
     assert_eq!(ended.status.code(), Some(1));
     assert!(text(&ended.stderr).contains("9 pieces of `job`'s output are missing"), "{ended:?}");
+}
+
+#[test]
+fn output_that_may_be_missing_at_the_end_is_said() {
+    let stage = Stage::new("unread");
+    let output = "{\"unread\":{\"message\":\"host h1 is down\",\"help\":\"\"}}\n{\"exited\":{\"code\":3}}\n";
+    let _requests = stage.coordinator(&[STARTED, output]);
+    let ended = stage.run(&["run", "--", "prog"]);
+    assert_eq!(ended.status.code(), Some(3));
+    let said = text(&ended.stderr);
+    assert!(said.contains("the last of `job`'s output may be missing: host h1 is down"), "{said}");
+    assert!(said.contains("`transhume logs job` shows it"), "{said}");
 }
 
 #[test]
@@ -434,12 +447,16 @@ fn a_move_shows_its_phases_and_ends_with_a_table() {
     let ended = stage.run(&["move", "job", "h2"]);
     let shown = text(&ended.stdout);
     assert!(ended.status.success(), "{ended:?}");
-    for part in ["1.5 ms  dump", "job h1 → h2, epoch 1", "blackout 120.0 ms", "16 QPs", "PHASE"] {
+    let sent = "2.0 MiB, 1.0 MiB of it before the blackout";
+    for part in ["1.5 ms  dump", "job h1 → h2, epoch 1", "blackout 120.0 ms", "16 QPs", sent, "PHASE"] {
         assert!(shown.contains(part), "{part} is missing in {shown}");
     }
-    let json = text(&stage.run(&["move", "job", "h2", "--json"]).stdout);
-    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let ended = stage.run(&["move", "job", "h2", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(report["blackout_us"], 120_000);
+    let copying =
+        serde_json::json!({"memory_bytes": 4194304, "sent_bytes": 1048576, "look": 1, "left_us": 2500000});
+    assert_eq!(json_lines(&ended.stderr), [serde_json::json!({ "copying": copying })]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use e2e::program::{Program, run};
+use e2e::program::Program;
 use serde::Deserialize;
 
 use super::ground::Ground;
@@ -15,8 +15,9 @@ use crate::report::median;
 /// repeated, and each time later.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Where iperf3 listens.
+/// Where iperf3 listens, and where it does for what goes on beside that.
 const PORT: u16 = 5201;
+const PORT_BESIDE: u16 = 5202;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +31,35 @@ pub enum Quantity {
     },
     /// Datagrams of 64 bytes, as many as can be sent: those that arrive.
     Datagrams,
+    /// Datagrams as long as the path carries, as many as can be sent, which are more than fit.
+    Flood(Flood),
     /// Half a round trip of a small datagram, the median.
     Latency,
 }
 
+/// What is measured of a flood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flood {
+    /// What arrives.
+    Received,
+    /// Of a hundred datagrams those that do not.
+    Lost,
+    /// What a TCP stream carries beside it.
+    Beside,
+}
+
 /// All of them.
-pub const QUANTITIES: [Quantity; 6] = [
+pub const QUANTITIES: [Quantity; 10] = [
     Quantity::Streams { count: 1, loss: 0 },
     Quantity::Streams { count: 16, loss: 0 },
     Quantity::Datagrams,
     Quantity::Latency,
     Quantity::Streams { count: 1, loss: 1 },
     Quantity::Streams { count: 1, loss: 5 },
+    Quantity::Streams { count: 16, loss: 1 },
+    Quantity::Flood(Flood::Received),
+    Quantity::Flood(Flood::Lost),
+    Quantity::Flood(Flood::Beside),
 ];
 
 /// What iperf3's server says in the end.
@@ -61,7 +79,12 @@ struct End {
 struct Received {
     bytes: f64,
     seconds: f64,
+    /// Of datagrams.
+    lost_percent: Option<f64>,
 }
+
+/// The options for datagrams of a flood: iperf3 makes them as long as the path carries.
+const FLOOD: [&str; 3] = ["--udp", "--bitrate", "0"];
 
 /// Bytes of one of [`Quantity::Datagrams`].
 const DATAGRAM: u8 = 64;
@@ -76,6 +99,9 @@ impl Quantity {
             Self::Streams { count, loss: 0 } => streams(count),
             Self::Streams { count, loss } => format!("{}, {loss} % loss", streams(count)),
             Self::Datagrams => format!("datagrams of {DATAGRAM} bytes"),
+            Self::Flood(Flood::Received) => "flood of datagrams".into(),
+            Self::Flood(Flood::Lost) => "flood of datagrams, lost".into(),
+            Self::Flood(Flood::Beside) => "one TCP stream beside a flood".into(),
             Self::Latency => "one-way latency added".into(),
         }
     }
@@ -84,7 +110,8 @@ impl Quantity {
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Streams { .. } => "Gbit/s",
+            Self::Streams { .. } | Self::Flood(Flood::Received | Flood::Beside) => "Gbit/s",
+            Self::Flood(Flood::Lost) => "%",
             Self::Datagrams => "1000/s",
             Self::Latency => "us",
         }
@@ -112,13 +139,22 @@ impl Quantity {
     pub fn measure(self, ground: &Ground, path: &Path, time: Duration) -> Result<f64> {
         match self {
             Self::Streams { count, .. } => {
-                let received = iperf3(ground, path, time, &["-P", &count.to_string()])?;
-                Ok(received.bytes * 8.0 / received.seconds / 1e9)
+                Ok(iperf3(ground, path, time, &["-P", &count.to_string()])?.gigabits())
             }
             Self::Datagrams => {
                 let datagrams = ["--udp", "--length", &DATAGRAM.to_string(), "--bitrate", "0"];
                 let received = iperf3(ground, path, time, &datagrams)?;
                 Ok(received.bytes / f64::from(DATAGRAM) / received.seconds / 1e3)
+            }
+            Self::Flood(Flood::Received) => Ok(iperf3(ground, path, time, &FLOOD)?.gigabits()),
+            Self::Flood(Flood::Lost) => {
+                iperf3(ground, path, time, &FLOOD)?.lost_percent.context("iperf3 says not what was lost")
+            }
+            Self::Flood(Flood::Beside) => {
+                let flood = Transfer::start(ground, path, PORT_BESIDE, time, &FLOOD)?;
+                let received = iperf3(ground, path, time, &[])?;
+                flood.end(time)?;
+                Ok(received.gigabits())
             }
             Self::Latency => {
                 let times = ping(ground, path)?.round_trips(time)?;
@@ -140,23 +176,41 @@ fn ping(ground: &Ground, path: &Path) -> Result<Ping> {
     Ok(Ping::new(&ground.namespace(SENDER)?, &ground.namespace(RECEIVER)?, path.address)?)
 }
 
+impl Received {
+    /// Gbit/s.
+    fn gigabits(&self) -> f64 {
+        self.bytes * 8.0 / self.seconds / 1e9
+    }
+}
+
 /// Sends for so long with these options.
 fn iperf3(ground: &Ground, path: &Path, time: Duration, options: &[&str]) -> Result<Received> {
-    let port = PORT.to_string();
-    let mut server = ground.command(RECEIVER, "iperf3")?;
-    let mut server = Program::start(server.args(["--server", "--one-off", "--json", "--port", &port]))?;
-    server.wait_for_listener(PORT, LIMIT)?;
-    let mut client = ground.command(SENDER, "iperf3")?;
-    client.args([
-        "--client",
-        &path.address.to_string(),
-        "--port",
-        &port,
-        "--time",
-        &time.as_secs().to_string(),
-    ]);
-    run(client.args(options), LIMIT + time)?;
-    received(&server.end(LIMIT)?.lines.join("\n"))
+    Transfer::start(ground, path, PORT, time, options)?.end(time)
+}
+
+/// What iperf3 sends.
+struct Transfer {
+    server: Program,
+    client: Program,
+}
+
+impl Transfer {
+    fn start(ground: &Ground, path: &Path, port: u16, time: Duration, options: &[&str]) -> Result<Self> {
+        let number = port.to_string();
+        let mut server = ground.command(RECEIVER, "iperf3")?;
+        let mut server = Program::start(server.args(["--server", "--one-off", "--json", "--port", &number]))?;
+        server.wait_for_listener(port, LIMIT)?;
+        let mut client = ground.command(SENDER, "iperf3")?;
+        let (address, seconds) = (path.address.to_string(), time.as_secs().to_string());
+        client.args(["--client", &address, "--port", &number, "--time", &seconds]).args(options);
+        Ok(Self { server, client: Program::start(&mut client)? })
+    }
+
+    /// What has come, when it is over.
+    fn end(self, time: Duration) -> Result<Received> {
+        self.client.end(LIMIT + time)?.success()?;
+        received(&self.server.end(LIMIT)?.lines.join("\n"))
+    }
 }
 
 /// What the server has received, as it says itself: its client counts what it has sent.
@@ -176,7 +230,15 @@ mod tests {
     fn what_was_received_counts_and_not_what_was_sent() {
         let output = r#"{"start": {}, "intervals": [], "end": {"streams": [], "sum": {"bytes": 0, "seconds": 1.0},
             "sum_sent": {"bytes": 9999, "seconds": 1.0}, "sum_received": {"start": 0, "bytes": 6400, "seconds": 2.0}}}"#;
-        assert_eq!(received(output).unwrap(), Received { bytes: 6400.0, seconds: 2.0 });
+        let expected = Received { bytes: 6400.0, seconds: 2.0, lost_percent: None };
+        assert_eq!(received(output).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_lost_of_datagrams_is_known() {
+        let output = r#"{"end": {"sum_received": {"bytes": 1e9, "seconds": 4.0, "lost_packets": 1, "lost_percent": 12.5}}}"#;
+        let received = received(output).unwrap();
+        assert_eq!((received.gigabits(), received.lost_percent), (2.0, Some(12.5)));
     }
 
     #[test]

@@ -25,6 +25,8 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 pub enum Peer {
     /// Layer 3, encrypted.
     WireguardGo,
+    /// Layer 3, encrypted.
+    Nebula,
     /// Layer 2, in the kernel, not encrypted.
     Vxlan,
     /// Layer 2, encrypted.
@@ -62,6 +64,7 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::WireguardGo => "wireguard-go",
+            Self::Nebula => "Nebula",
             Self::Vxlan => "kernel VXLAN",
             Self::Openvpn => "OpenVPN tap",
             Self::Tinc => "tinc switch",
@@ -74,6 +77,7 @@ impl Peer {
     fn device(self) -> &'static str {
         match self {
             Self::WireguardGo => "wireguard1",
+            Self::Nebula => "nebula1",
             Self::Vxlan => "vxlan1",
             Self::Openvpn => "openvpn1",
             Self::Tinc => "tinc1",
@@ -95,6 +99,7 @@ impl Peer {
         let ends = [End::new(self, ground, SENDER, RECEIVER)?, End::new(self, ground, RECEIVER, SENDER)?];
         let mut programs = match self {
             Self::WireguardGo => wireguard_go(&ends)?,
+            Self::Nebula => nebula(&ends)?,
             Self::Vxlan => vxlan(&ends)?,
             Self::Openvpn => openvpn(&ends)?,
             Self::Tinc => tinc(&ends)?,
@@ -148,7 +153,8 @@ fn vxlan(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
 
 fn wireguard_go(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     const PORT: u16 = 51820;
-    let program = wireguard_go_program()?;
+    let program = built("wireguard-go")?.join("wireguard");
+    let program = program.to_str().context("a path that is no text")?;
     let (keys, other_keys) = (wireguard_keys()?, wireguard_keys()?);
     let mut programs = Vec::new();
     for (end, (private, _), (_, public)) in [(&ends[0], &keys, &other_keys), (&ends[1], &other_keys, &keys)] {
@@ -160,7 +166,7 @@ fn wireguard_go(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
         );
         let file = end.file("wireguard.conf");
         fs::write(&file, configuration)?;
-        let mut program = start_wireguard_go(end, &program)?;
+        let mut program = start_wireguard_go(end, program)?;
         eventually(LIMIT, || {
             program.require_running()?;
             Ok(configure_wireguard_go(&program, &file))
@@ -170,12 +176,12 @@ fn wireguard_go(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Its program, which is built if there is none.
-fn wireguard_go_program() -> Result<String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/wireguard-go.sh");
-    let output = Command::new(script).output().with_context(|| format!("cannot run {script}"))?;
+/// The folder with the programs of a peer that is written in Go, which are built if there are none.
+fn built(peer: &str) -> Result<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/go-peer.sh");
+    let output = Command::new(script).arg(peer).output().with_context(|| format!("cannot run {script}"))?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(String::from_utf8(output.stdout)?.trim().into())
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
 /// A private key and its public one.
@@ -202,6 +208,45 @@ fn configure_wireguard_go(program: &Program, file: &FilePath) -> Result<()> {
     let output = command.stdin(File::open(file)?).stdout(Stdio::null()).output()?;
     ensure!(output.status.success(), "wg setconf: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
+}
+
+/// Each knows where the other is, and needs nobody else for that.
+fn nebula(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
+    const PORT: u16 = 4242;
+    let folder = built("nebula")?;
+    let [authority, authority_key] =
+        ["nebula.crt", "nebula.key"].map(|name| ends[0].ground.folder().join(name));
+    let mut ca = Command::new(folder.join("nebula-cert"));
+    ca.args(["ca", "-name", "bench", "-out-crt"]).arg(&authority).arg("-out-key").arg(&authority_key);
+    run(&mut ca, LIMIT)?;
+    let start = |end: &End<'_>| {
+        let (certificate, key) = (end.file("nebula.crt"), end.file("nebula.key"));
+        let mut sign = Command::new(folder.join("nebula-cert"));
+        sign.arg("sign").arg("-ca-crt").arg(&authority).arg("-ca-key").arg(&authority_key);
+        sign.args(["-name", end.host, "-networks", &format!("{}/24", end.inner)]);
+        run(sign.arg("-out-crt").arg(&certificate).arg("-out-key").arg(&key), LIMIT)?;
+        let (local, remote, inner) = (address(end.host)?, address(end.other)?, end.other_inner);
+        let configuration = format!(
+            "pki: {{ca: {}, cert: {}, key: {}}}\n\
+             static_host_map: {{\"{inner}\": [\"{remote}:{PORT}\"]}}\n\
+             lighthouse: {{am_lighthouse: false}}\n\
+             listen: {{host: {local}, port: {PORT}}}\n\
+             tun: {{dev: {}}}\n\
+             firewall: {{inbound: [{{port: any, proto: any, host: any}}], \
+             outbound: [{{port: any, proto: any, host: any}}]}}\n",
+            authority.display(),
+            certificate.display(),
+            key.display(),
+            Peer::Nebula.device(),
+        );
+        let file = end.file("nebula.yml");
+        fs::write(&file, configuration)?;
+        let program = folder.join("nebula");
+        let mut command =
+            end.ground.command(end.host, program.to_str().context("a path that is no text")?)?;
+        Program::start(command.arg("-config").arg(file))
+    };
+    ends.iter().map(start).collect()
 }
 
 /// With the hosts' own certificates.

@@ -4,7 +4,7 @@ use super::comparison::Figures;
 use crate::report::median;
 
 /// Characters of the first column.
-const NAME: usize = 30;
+const NAME: usize = 38;
 
 /// Characters of each other one.
 const COLUMN: usize = 15;

@@ -272,6 +272,10 @@ pub(super) async fn attach(
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
+        // It may have been removed a moment ago.
+        if !inner.network.plan().is_member(&host) {
+            return Err(plan::not_joined(&host).into());
+        }
         inner.check_new(&key, mac)?;
         inner.devices.begin(&key)?;
         let added = inner.devices.add(&inner.store, &key, kind, mac);
@@ -322,6 +326,14 @@ fn take_away(cluster: &Cluster, inner: &mut Inner, host: &HostName, key: &Device
     inner.settle(host);
     inner.order_all(withdrawn);
     Ok(())
+}
+
+/// The same with all that `host` has.
+pub(super) fn take_all_away(cluster: &Cluster, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
+    inner.devices.names(host).iter().try_for_each(|name| {
+        let key = devices::key(host, name);
+        take_away(cluster, inner, host, &key)
+    })
 }
 
 #[cfg(test)]

@@ -125,6 +125,11 @@ impl Devices {
         self.devices.keys().filter_map(|(host, _)| HostName::new(host).ok()).collect()
     }
 
+    /// What those of `host` are called.
+    pub fn names(&self, host: &HostName) -> Vec<String> {
+        self.of(host).map(|((_, name), _)| name.clone()).collect()
+    }
+
     /// What is noted of those of `host`.
     pub fn noted(&self, host: &HostName) -> Vec<NetDevice> {
         self.of(host).map(|((_, name), device)| device.for_node(name).describe()).collect()

@@ -127,6 +127,11 @@ impl Move {
     fn commit(&self) -> Result<(), Failure> {
         let inner = &mut *self.cluster.lock();
         inner.check_whole()?;
+        // One of them may have been removed meanwhile.
+        inner.devices.get(&self.old_key)?;
+        if !inner.network.plan().is_member(&self.to) {
+            return Err(super::plan::not_joined(&self.to));
+        }
         let committed =
             inner.devices.commit_move(&inner.store, &self.old_key, &self.new_key, self.device.clone());
         committed.map_err(|error| self.cluster.not_written(inner, error))

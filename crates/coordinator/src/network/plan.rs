@@ -162,6 +162,27 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Joins `host` no more. Whom it has held together with the others is linked to the center, which is another one if it was that.
+    pub fn leave(&self, host: &HostName) -> Self {
+        let mut plan = self.next();
+        plan.members.remove(host);
+        // It is another one if it comes back.
+        plan.numbers.remove(host);
+        plan.links.retain(|(a, b), _| a != host && b != host);
+        plan.center = plan.center.filter(|center| center != host).or_else(|| plan.members.first().cloned());
+        if let Some(center) = plan.center.clone() {
+            while let Some(lost) = plan.not_reached_from(&center) {
+                plan.links.insert(ends(&center, &lost), Terms { cost: LEAST_COST, plain: false });
+            }
+        }
+        plan
+    }
+
+    fn not_reached_from(&self, start: &HostName) -> Option<HostName> {
+        let reached = self.reached_from(start);
+        self.members.iter().find(|host| !reached.contains(host)).cloned()
+    }
+
     /// Links two hosts, or changes what was said of their link.
     pub fn add_link(&self, a: &HostName, b: &HostName, terms: Terms) -> Result<Self, Failure> {
         self.check_members([a, b])?;
@@ -345,6 +366,24 @@ mod tests {
         // And c is who it was when it comes back.
         let plan = plan.join(&host("c")).unwrap();
         assert!(numbers(&plan).contains(&(c, host("c"))), "{plan:?}");
+    }
+
+    #[test]
+    fn who_leaves_is_somebody_else_when_it_comes_back_and_cuts_nobody_off() {
+        // d behind c behind a; then the center goes as well.
+        let plan = star(&["a", "b", "c"]).join(&host("d")).unwrap();
+        let plan = plan.add_link(&host("c"), &host("d"), costs(2)).unwrap();
+        let plan = plan.remove_link(&host("a"), &host("d")).unwrap();
+        let had = plan.number(&host("c")).unwrap();
+        let plan = plan.leave(&host("c"));
+        assert_eq!(links(&plan), ["a-b:1", "a-d:1"]);
+        assert!(!plan.is_member(&host("c")) && plan.number(&host("c")).is_none());
+        let back = plan.join(&host("c")).unwrap();
+        assert!(back.number(&host("c")).is_some_and(|number| number != had));
+        let plan = plan.leave(&host("a"));
+        assert_eq!((plan.center(), links(&plan)), (Some(&host("b")), vec!["b-d:1".into()]));
+        let plan = plan.leave(&host("b")).leave(&host("d"));
+        assert!(plan.is_empty() && plan.center().is_none() && plan.topology().is_ok());
     }
 
     #[test]

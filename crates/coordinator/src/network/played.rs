@@ -9,6 +9,7 @@ use ::moves::HostName;
 use api::{Event, Failure, NetChange, Purpose, Shape};
 use rpc::net::{FromNode, Question, ToNode};
 use rpc::pki::{self, Identity};
+use rpc::removed::Removed;
 use rpc::wire::{self, Answer, FromCoordinator, VERSION};
 use rpc::{COORDINATOR, Endpoint, Outbox, channel};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
@@ -72,7 +73,8 @@ impl World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let world = Self { cluster, address, disk };
-        tokio::spawn(nodes::accept(world.cluster.clone(), world.endpoint(COORDINATOR), listener));
+        let endpoint = world.endpoint(COORDINATOR).behind(world.cluster.gate.clone());
+        tokio::spawn(nodes::accept(world.cluster.clone(), endpoint, listener));
         world
     }
 
@@ -89,12 +91,23 @@ impl World {
 
     /// The node of `host`, which is connected.
     pub async fn node(&self, host: &str) -> Played {
+        let node = self.greet(host).await;
+        self.until(host, true).await;
+        node
+    }
+
+    /// What a node of `host` is told that is not wanted.
+    pub async fn refused(&self, host: &str) -> Option<FromCoordinator> {
+        let mut node = self.greet(host).await;
+        timeout(LIMIT, node.inbox.receive()).await.unwrap().unwrap()
+    }
+
+    async fn greet(&self, host: &str) -> Played {
         let stream = self.endpoint(host).connect(self.address, COORDINATOR).await.unwrap();
         let (outbox, inbox) = channel::open(stream);
         let address = (Ipv4Addr::LOCALHOST, 1).into();
         let hello = wire::FromNode::Hello { version: VERSION, address, here: vec![], runs_instances: false };
         outbox.send(&hello).unwrap();
-        self.until(host, true).await;
         Played { outbox, inbox }
     }
 
@@ -139,6 +152,22 @@ pub fn attach(host: &str, device: &str) -> NetChange {
 }
 
 impl Played {
+    /// Whom it is to believe no more, as it is told next. It does at once.
+    pub async fn hear_removed(&mut self) -> Option<Removed> {
+        while let Ok(Some(message)) = timeout(LIMIT, self.inbox.receive()).await.unwrap() {
+            if let FromCoordinator::Removed { number, removed } = message {
+                number.into_iter().for_each(|number| self.answer(number, Ok(Answer::Done)));
+                return Some(removed);
+            }
+        }
+        None
+    }
+
+    /// The same each time, until its connection is lost.
+    pub async fn believe(mut self) {
+        while self.hear_removed().await.is_some() {}
+    }
+
     /// What it is told next of the overlay. It has installed each topology at once.
     pub async fn hear(&mut self) -> Said {
         loop {

@@ -44,6 +44,11 @@ impl Attachment {
         matches!(self.state, State::Dismissed)
     }
 
+    /// Whether the node has answered the greeting, and is there.
+    pub fn is_attached(&self) -> bool {
+        matches!(self.state, State::Attached(_))
+    }
+
     /// Whether [`Self::send`] may be called.
     pub fn has_room(&self) -> bool {
         self.waiting.is_none() && !self.dismissed()

@@ -106,7 +106,7 @@ impl Launch {
                     || company != Company::Init && libc::setsid() == -1
                     || company == Company::AtTerminal
                         && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == -1
-                    || libc::setgroups(groups.len(), groups.as_ptr()) == -1
+                    || changes_groups(&groups) && libc::setgroups(groups.len(), groups.as_ptr()) == -1
                     || libc::setgid(group) == -1
                     || libc::setuid(user) == -1
                     || libc::chdir(directory.as_ptr()) == -1;
@@ -120,15 +120,20 @@ impl Launch {
     pub fn explain(&self, error: &io::Error) -> NotStarted {
         let (program, directory) = (self.program.display(), self.directory.display());
         if !Path::new(&self.directory).is_dir() {
-            let what =
-                format!("`{program}` cannot be started: there is no directory {directory} on its host");
-            return not_started(126, what, "start it from a directory that is on the host as well");
+            let what = format!(
+                "`{program}` cannot be started: there is no directory {directory} where it is to run"
+            );
+            let way_out = "start it from a directory that is there as well, on the host or in the container, or name one (`--directory`)";
+            return not_started(126, what, way_out);
         }
         let what = format!("`{program}` cannot be started in {directory}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
-            let way_out =
-                "see that it is installed on the host and in $PATH; a script's interpreter counts as well";
+            let way_out = "see that it is installed on the host, or in the container, and in $PATH; a script's interpreter counts as well";
             return not_started(127, what, way_out);
+        }
+        if error.raw_os_error() == Some(libc::EPERM) {
+            let way_out = "see that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID";
+            return not_started(126, what, way_out);
         }
         not_started(126, what, "see that it is an executable file that its user may run (`ls -l`, `file`)")
     }
@@ -145,12 +150,20 @@ pub fn without_terminal(error: &io::Error) -> NotStarted {
 
 /// Why the instance's own command is given no input.
 pub fn without_stdin() -> NotStarted {
-    let what = "its own command has no standard input, or somebody has it already".to_owned();
+    let what =
+        "its own command has no standard input, somebody has it already, or nobody came for it in time"
+            .to_owned();
     not_started(126, what, "start it with `transhume run --stdin`")
 }
 
 fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
     NotStarted { code, what, way_out: way_out.to_owned() }
+}
+
+/// Whether other supplementary groups are wanted than there are: to set the same needs a right that containers may lack.
+fn changes_groups(groups: &[libc::gid_t]) -> bool {
+    // SAFETY: into a list without length nothing is written.
+    !groups.is_empty() || unsafe { libc::getgroups(0, std::ptr::null_mut()) } != 0
 }
 
 /// What the node ignores, as one that `nohup` or a shell's `&` has started does, is none of the program's concern.

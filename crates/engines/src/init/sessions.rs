@@ -11,6 +11,7 @@ use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word
 
 use super::attach::Attachment;
 use super::launch::Launch;
+use super::own_input::OwnInput;
 use super::session::Session;
 use super::unshielded;
 
@@ -21,8 +22,7 @@ const TURN: usize = 16;
 pub struct Sessions {
     /// How the instance's own command was launched.
     launch: Launch,
-    /// Its standard input, until a session has it.
-    own_stdin: Option<ChildStdin>,
+    own_input: OwnInput,
     node: Attachment,
     open: BTreeMap<SessionId, Session>,
     /// Sessions that are too many, until they have been told so.
@@ -40,7 +40,7 @@ impl Sessions {
     pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
         Self {
             launch,
-            own_stdin,
+            own_input: OwnInput::new(own_stdin),
             node: Attachment::new(Role::Sessions),
             open: BTreeMap::new(),
             refused: VecDeque::new(),
@@ -60,7 +60,8 @@ impl Sessions {
         if self.has_more {
             return Some(Duration::ZERO);
         }
-        let deadline = self.open.values().filter_map(Session::deadline).min();
+        let deadlines = self.open.values().filter_map(Session::deadline);
+        let deadline = deadlines.chain(self.own_input.deadline()).min();
         let patience = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         patience.into_iter().chain(self.node.retry_after()).min()
     }
@@ -88,12 +89,18 @@ impl Sessions {
             session.carry(&ready);
             session.kill_overdue(now);
         }
+        if !self.node.is_attached() {
+            self.own_input.cannot_be_asked_for();
+        }
+        self.own_input.end_overdue(now);
         self.open.retain(|_, session| !session.is_over());
         self.tell();
     }
 
+    /// The way to the coordinator is new, and what was said on the one before may have been lost.
     fn say_again(&mut self) {
         self.list_due = true;
+        self.own_input.may_be_asked_for(Instant::now());
         self.open.values_mut().for_each(Session::say_again);
     }
 
@@ -105,7 +112,7 @@ impl Sessions {
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
             let session = if order.for_own {
-                Session::for_own(self.own_stdin.take())
+                Session::for_own(self.own_input.take())
             } else {
                 Session::start(&self.launch, &order, unshielded())
             };

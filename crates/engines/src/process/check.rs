@@ -25,6 +25,7 @@ mod watches;
 pub use descriptors::is_page_turner;
 pub use elf::build_id_in;
 pub use mappings::range_and_path;
+pub use places::used;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};
@@ -70,6 +71,7 @@ pub struct Findings<'a> {
     /// The pipes that can be read from, as the kernel calls them.
     pipes: HashSet<PathBuf>,
     memory: u64,
+    kept: u64,
     layer: u64,
 }
 
@@ -79,8 +81,10 @@ pub struct Found {
     pub blockers: Vec<Blocker>,
     /// What the destination must have too.
     pub files: Vec<OpenFile>,
-    /// The memory that it has in use, in bytes.
+    /// The memory that its processes have in use, in bytes.
     pub memory: u64,
+    /// What is in its file systems in memory, if it is a container, in bytes.
+    pub kept: u64,
     /// What it has written, if it is a container, in bytes.
     pub layer: u64,
 }
@@ -126,8 +130,8 @@ fn look(subject: &Subject<'_>) -> Result<Found> {
             .and_then(|()| findings.descriptors(pid));
     }
     findings.pipes();
-    let Findings { blockers, files, memory, layer, .. } = findings;
-    Ok(Found { blockers, files: files.into_values().collect(), memory, layer })
+    let Findings { blockers, files, memory, kept, layer, .. } = findings;
+    Ok(Found { blockers, files: files.into_values().collect(), memory, kept, layer })
 }
 
 /// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
@@ -155,6 +159,7 @@ fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
         files: BTreeMap::new(),
         pipes: HashSet::new(),
         memory: 0,
+        kept: 0,
         layer: 0,
     };
     Ok((tree, findings))

@@ -10,7 +10,7 @@
 //!
 //! The root is an overlay file system: below is what the user gave, above is a layer of the instance's own.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -31,7 +31,7 @@ use super::record::absent_is_fine;
 use super::support::Support;
 use super::task::{Task, TaskId};
 use super::unpacked::Unpacked;
-use super::{cgroup, images, launch};
+use super::{archives, cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
@@ -77,6 +77,8 @@ pub struct Containers {
     folder: PathBuf,
     /// What an instance's first process is started with.
     init: Vec<OsString>,
+    /// Where CRIU finds programs, if not where this process does.
+    search_path: Option<OsString>,
 }
 
 /// A container on this host.
@@ -100,11 +102,12 @@ pub struct Container {
     waiting: Option<Task>,
     /// By which its processes join its cgroups, for those that are yet to come.
     doors: Vec<File>,
+    search_path: Option<OsString>,
 }
 
 impl Containers {
-    /// Nothing is made yet.
-    pub fn new(config: &ContainerConfig, init: &[OsString]) -> Result<Self> {
+    /// Nothing is made yet, but a folder in `state`.
+    pub fn new(config: &ContainerConfig, init: &[OsString], state: &Path) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
         let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
             .doing(|| "finding what runs containers".into())?;
@@ -113,7 +116,16 @@ impl Containers {
         let unpacked = std::path::absolute(&config.unpacked)
             .doing(|| format!("finding {}", config.unpacked.display()))?;
         let images = Unpacked::new(unpacked, init);
-        Ok(Self { runtime: config.runtime.clone(), support, images, folder, init: init.to_vec() })
+        // Without it, archives are compressed.
+        let search_path = archives::provide(&state.join("tools")).ok();
+        Ok(Self {
+            runtime: config.runtime.clone(),
+            support,
+            images,
+            folder,
+            init: init.to_vec(),
+            search_path,
+        })
     }
 
     /// Whether there is anything that makes containers.
@@ -172,6 +184,7 @@ impl Containers {
             places: config.places(),
             waiting: None,
             doors: Vec::new(),
+            search_path: self.search_path.clone(),
         }
     }
 
@@ -212,6 +225,11 @@ impl Container {
     /// The layer with what it has written.
     pub fn layer(&self) -> PathBuf {
         self.folder.join("layer")
+    }
+
+    /// Where CRIU finds programs, if not where this process does.
+    pub fn search_path(&self) -> Option<&OsStr> {
+        self.search_path.as_deref()
     }
 
     /// Where the overlay file system keeps what it has not finished.
@@ -287,8 +305,10 @@ impl Container {
     fn all_is_here(&self) -> Result<()> {
         let name = &self.name;
         if !self.rootfs.is_dir() {
-            let what =
-                format!("the root file system of `{name}`, {}, is not on this host", self.rootfs.display());
+            let what = format!(
+                "the root file system of `{name}`, {}, is no directory of this host",
+                self.rootfs.display()
+            );
             return Err(Error::unusable(what, "put it there too, at the same path"));
         }
         let strange = |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
@@ -516,7 +536,7 @@ pub fn mountpoints(pid: i32) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The kernel writes blanks and the like as `\040`.
-fn unescaped(field: &str) -> PathBuf {
+pub fn unescaped(field: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = field.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -9,8 +9,10 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -87,6 +89,8 @@ impl View {
 /// A running CRIU.
 pub struct Criu {
     socket: OwnedFd,
+    /// Where the pages of a dump come, until they are taken.
+    pages: Option<UnixStream>,
     child: Child,
     /// What does its tracing, and ends after it.
     guard: Option<Child>,
@@ -108,16 +112,22 @@ impl Criu {
     /// Starts CRIU and asks it to begin.
     pub fn start(launch: &Launch<'_>) -> Result<Self> {
         let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;
-        let mut criu = Self::spawn(launch).doing(|| format!("starting {}", launch.program.display()))?;
+        let (near, far) = match launch.request {
+            Request::Dump { .. } => UnixStream::pair().map(|(near, far)| (Some(near), Some(far))),
+            Request::Restore => Ok((None, None)),
+        }
+        .doing(|| "making a socket for CRIU".into())?;
+        let started = Self::spawn(launch, near, far.as_ref().map(AsRawFd::as_raw_fd));
+        let mut criu = started.doing(|| format!("starting {}", launch.program.display()))?;
         let root = launch.container.map(Container::root);
         let own = launch.container.zip(root.as_deref());
         let own = own.map(|(container, root)| FileSystems { root, binds: container.binds() });
-        let asked = criu.send(&launch.request.encode(images, own));
+        let asked = criu.send(&launch.request.encode(images, own, far.as_ref().map(AsRawFd::as_raw_fd)));
         asked.map_err(|_| criu.failure())?;
         Ok(criu)
     }
 
-    fn spawn(launch: &Launch<'_>) -> io::Result<Self> {
+    fn spawn(launch: &Launch<'_>, pages: Option<UnixStream>, its_pages: Option<RawFd>) -> io::Result<Self> {
         let (near, far) = packet_pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
         let view = View::of(launch)?;
@@ -125,10 +135,16 @@ impl Criu {
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/").process_group(0);
+        if let Some(path) = launch.container.and_then(Container::search_path) {
+            command.env("PATH", path);
+        }
         // SAFETY: between fork and exec, only system calls; their descriptors stay open.
         unsafe {
             command.pre_exec(move || {
                 let kept = libc::fcntl(theirs, libc::F_SETFD, 0);
+                if let Some(pages) = its_pages {
+                    libc::fcntl(pages, libc::F_SETFD, 0);
+                }
                 let entered = libc::setns(namespace, libc::CLONE_NEWNET);
                 if kept == -1 || entered == -1 {
                     return Err(io::Error::last_os_error());
@@ -141,6 +157,7 @@ impl Criu {
         let log = launch.images.join(format!("{}.log", launch.request.word()));
         Ok(Self {
             socket: near,
+            pages,
             child,
             guard: None,
             id,
@@ -172,6 +189,11 @@ impl Criu {
             format!("the guard of `{name}` cannot trace CRIU"),
             "detach the debugger that does",
         ))
+    }
+
+    /// Where the pages of a dump come, which must be read while it is made: see [`super::page_server`].
+    pub fn take_pages(&mut self) -> Option<UnixStream> {
+        self.pages.take()
     }
 
     /// Who it is, for the record.
@@ -238,7 +260,13 @@ impl Criu {
         }
         // SAFETY: no memory is passed; a closed other end is no matter.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        self.take_no_pages();
         self.end_within(UNDO);
+    }
+
+    /// Whoever fails says good-bye to who takes the pages, and would wait for an answer for ever if nobody does.
+    fn take_no_pages(&self) {
+        let _closed = self.pages.as_ref().map(|pages| pages.shutdown(Shutdown::Write));
     }
 
     /// Kills CRIU, and what it has forked, which would wait for it for ever.
@@ -329,6 +357,14 @@ impl Criu {
             if self.has_ended() && !self.readable()? {
                 return Err(self.failure());
             }
+            // It has none before they are taken: it gives up.
+            if self
+                .pages
+                .as_ref()
+                .is_some_and(|pages| readable_within(pages.as_fd(), Duration::ZERO).unwrap_or(true))
+            {
+                self.take_no_pages();
+            }
             let now = Instant::now();
             if now > end {
                 self.undo();
@@ -356,7 +392,7 @@ impl Criu {
     fn failure(&mut self) -> Error {
         self.end_within(UNDO);
         if let Some(images) = self.log.parent().filter(|images| images::is_full(images)) {
-            return Error::NoRoom(format!("the images of `{}` in {}", self.name, images.display()));
+            return images::no_room(&self.name, images);
         }
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         if log.contains("In-flight connection (l)") {

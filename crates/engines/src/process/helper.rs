@@ -62,7 +62,7 @@ impl Drop for Helper {
 }
 
 /// A node that comes after this one does not expect that somebody still writes.
-fn end_with_the_node() -> io::Result<()> {
+pub fn end_with_the_node() -> io::Result<()> {
     // SAFETY: no memory is passed.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -5,30 +5,32 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
+use std::thread;
 
+use super::memory_images::PARENT;
 use super::record::absent_is_fine;
 use crate::engine::Image;
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceName;
 
-/// What images take beside the memory's pages, in bytes: tables, and pages that come in meanwhile.
+/// What images take beside pages and files, in bytes: tables, and what comes in meanwhile.
 const MARGIN: u64 = 16 << 20;
 
-/// The room that images take of an instance with so many bytes of memory.
-fn size_of(memory: u64) -> u64 {
-    memory + memory / 8 + MARGIN
+/// The room that images take with so many bytes of pages and files.
+fn size_of(bytes: u64) -> u64 {
+    bytes + bytes / 8 + MARGIN
 }
 
-/// Whether the images of an instance with so many bytes of memory fit into `images`, which is empty.
-pub fn fit(images: &Path, memory: u64) -> Result<bool> {
-    Ok(room_in(images)? >= size_of(memory))
+/// Whether images with so many bytes of pages and files fit into `images`, which is empty.
+pub fn fit(images: &Path, bytes: u64) -> Result<bool> {
+    Ok(room_in(images)? >= size_of(bytes))
 }
 
-/// Makes an empty directory for the instance's images where `memory` bytes fit.
-pub fn make_room(directories: &[PathBuf], name: &InstanceName, memory: u64) -> Result<PathBuf> {
-    let wanted = size_of(memory);
+/// Makes an empty directory for the instance's images where `bytes` of pages and files fit.
+pub fn make_room(directories: &[PathBuf], name: &InstanceName, bytes: u64) -> Result<PathBuf> {
+    let wanted = size_of(bytes);
     for directory in directories {
         if room_in(directory)? >= wanted {
             let images = directory.join(name.as_str());
@@ -56,6 +58,11 @@ pub fn is_full(directory: &Path) -> bool {
     free_bytes(directory).is_ok_and(|free| free < LOG)
 }
 
+/// Images of this instance do not fit there any more.
+pub fn no_room(name: &InstanceName, images: &Path) -> Error {
+    Error::NoRoom(format!("the images of `{name}` in {}", images.display()))
+}
+
 /// Free bytes of the file system under a directory.
 pub fn free_bytes(directory: &Path) -> io::Result<u64> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
@@ -78,9 +85,32 @@ pub fn clear(directory: &Path) -> Result<()> {
     recreate(directory).doing(|| format!("emptying {}", directory.display()))
 }
 
-/// Deletes the images and their directory; no error if it is not there.
+/// Deletes the images and their directory, and what was put aside; no error if nothing is there.
 pub fn delete(directory: &Path) -> Result<()> {
-    absent_is_fine(fs::remove_dir_all(directory)).doing(|| format!("deleting {}", directory.display()))
+    for directory in [directory, &aside(directory)] {
+        let deleted = absent_is_fine(fs::remove_dir_all(directory));
+        deleted.doing(|| format!("deleting {}", directory.display()))?;
+    }
+    Ok(())
+}
+
+/// Has the images deleted while the caller goes on, and keeps an empty directory: to give much memory back takes a tenth of a
+/// second a GiB, in which nobody is to wait for an instance that runs.
+pub fn put_aside(directory: &Path) -> Result<()> {
+    let aside = aside(directory);
+    let put = || -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(&aside))?;
+        absent_is_fine(fs::rename(directory, &aside))?;
+        recreate(directory)
+    };
+    put().doing(|| format!("emptying {}", directory.display()))?;
+    // What is left, as by the end of this process, goes with the directory.
+    thread::spawn(move || fs::remove_dir_all(aside));
+    Ok(())
+}
+
+fn aside(directory: &Path) -> PathBuf {
+    directory.with_extension("gone")
 }
 
 /// The image of the thread that has this number in its instance.
@@ -108,13 +138,19 @@ pub fn stage(images: &Path) -> Result<PathBuf> {
     Ok(stage)
 }
 
-/// Shows a waiting CRIU the images, all but the inventory.
+/// Shows a waiting CRIU the images, all but the inventory, and where those are that came before them.
 pub fn show(images: &Path) -> Result<PathBuf> {
     let stage = stage_of(images);
     for image in list(images)?.iter().filter(|image| image.name != INVENTORY) {
         let link = fs::hard_link(images.join(&image.name), stage.join(&image.name));
         link.doing(|| format!("linking {} into {}", image.name, stage.display()))?;
     }
+    // From directory to directory: CRIU follows it also from within a container's file systems.
+    let link_parent = || match (fs::read_link(images.join(PARENT)), images.file_name()) {
+        (Ok(earlier), Some(name)) => symlink(Path::new("..").join(name).join(earlier), stage.join(PARENT)),
+        (absent, _) => absent_is_fine(absent.map(drop)),
+    };
+    link_parent().doing(|| format!("linking into {}", stage.display()))?;
     Ok(stage)
 }
 

@@ -3,27 +3,32 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::netns;
 
+use super::archives::FileSystem;
 use super::cgroup::Shortage;
 use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::link::Link;
+use super::page_server::{self, Failure};
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
 use super::{
-    Config, Site, check, images, interrupted, launch, orphans, own_files, process_timers, scheduling,
-    socket_options, sockets, timers,
+    Config, Site, archives, check, images, interrupted, launch, orphans, own_files, process_timers,
+    scheduling, socket_options, sockets, timers,
 };
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::memory::MemorySink;
 use crate::stopwatch::Stopwatch;
 use crate::{guard, init};
 
@@ -104,13 +109,13 @@ impl Live {
         alive.ok_or_else(|| Error::State { name: name.clone(), is: "ended", must: "alive" })
     }
 
-    /// Chooses another directory for the images if those of so many bytes of memory do not fit where they were to be: it was
-    /// chosen before the instance had any memory.
-    pub fn place_images(&mut self, directories: &[PathBuf], memory: u64) -> Result<()> {
-        if self.is_armed() || images::fit(&self.record.images, memory)? {
+    /// Chooses another directory for the images if they do not fit where they were to be, with so many bytes of what the instance
+    /// has: it was chosen before that had anything.
+    pub fn place_images(&mut self, directories: &[PathBuf], bytes: u64) -> Result<()> {
+        if self.is_armed() || images::fit(&self.record.images, bytes)? {
             return Ok(());
         }
-        let place = images::make_room(directories, &self.record.spec.name, memory)?;
+        let place = images::make_room(directories, &self.record.spec.name, bytes)?;
         images::delete(&std::mem::replace(&mut self.record.images, place))
     }
 
@@ -180,13 +185,19 @@ impl Live {
         })
     }
 
-    /// Has the armed CRIU stop and dump the tree, with its link cut. What fails is undone.
-    pub fn freeze(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
+    /// Has the armed CRIU stop and dump the tree, with its link cut, and its pages told to `memory`. What fails is undone.
+    pub fn freeze(
+        &mut self,
+        memory: &dyn MemorySink,
+        records: &Records,
+        watch: &Watch<'_>,
+        clock: &mut Stopwatch<'_>,
+    ) -> Result<()> {
         let tree = self.tree()?;
         self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
         self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
         clock.lap("look");
-        let dumped = self.dump(records, watch, clock);
+        let dumped = self.dump(memory, records, watch, clock);
         self.criu = None;
         clock.lap("end of CRIU");
         match (&dumped, self.first()) {
@@ -206,7 +217,13 @@ impl Live {
         sent.doing(|| format!("looking at the connections of `{}`", self.record.spec.name)).map(drop)
     }
 
-    fn dump(&mut self, records: &Records, watch: &Watch<'_>, clock: &mut Stopwatch<'_>) -> Result<()> {
+    fn dump(
+        &mut self,
+        memory: &dyn MemorySink,
+        records: &Records,
+        watch: &Watch<'_>,
+        clock: &mut Stopwatch<'_>,
+    ) -> Result<()> {
         let begin = Instant::now();
         let end = begin + watch.timeout;
         let first = self.first()?.id().pid;
@@ -219,8 +236,12 @@ impl Live {
         clock.lap("cut");
         let container = self.container.as_ref();
         let layer = container.map(|container| container.begin_to_carry(&self.record.images)).transpose()?;
-        criu.answer(true)?;
-        criu.run_to(Some("post-dump"), watch, end)?;
+        pass_pages(criu, &self.record.images, memory, watch, end).map_err(|error| match error {
+            Error::NotTaken(_) if images::is_full(&self.record.images) => {
+                images::no_room(name, &self.record.images)
+            }
+            error => error,
+        })?;
         clock.lap("dump");
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
@@ -280,6 +301,17 @@ impl Live {
     pub fn subject(&self) -> Result<check::Subject<'_>> {
         let first = self.first()?.id().pid;
         Ok(check::Subject { first, network: &self.record.spec.network, container: self.container.as_ref() })
+    }
+
+    /// Its first process, and what is in memory beside that of processes, if `memory` takes it.
+    pub fn to_look_at(&self, memory: &dyn MemorySink) -> Result<(i32, Vec<FileSystem>)> {
+        let first = self.first()?.id().pid;
+        let container = self.container.as_ref().filter(|_| memory.takes_archives());
+        let file_systems = container.map(|container| archives::worth_a_look(container, first)).transpose();
+        Ok((
+            first,
+            file_systems.doing(|| format!("reading the mounts of process {first}"))?.unwrap_or_default(),
+        ))
     }
 
     /// Its file systems, if it is a container.
@@ -434,10 +466,10 @@ impl Live {
         Error::Lost { name: self.record.spec.name.clone(), reason }
     }
 
-    /// Deletes the images of an instance that runs.
+    /// Deletes the images of an instance that runs, soon.
     pub fn drop_images(&self) -> Result<()> {
-        images::unstage(&self.record.images)?;
-        images::clear(&self.record.images)
+        images::put_aside(&self.record.images)?;
+        images::unstage(&self.record.images)
     }
 
     /// Kills what is held, and keeps the images for another try.
@@ -529,6 +561,41 @@ fn cut(link: &Link, spec: &InstanceSpec, container: Option<&Container>, first: i
     link.cut().doing(|| "cutting the link".into())?;
     must_be_free()?;
     if sent { Ok(()) } else { Err(Error::Pinned { name: name.clone(), blocker: orphans::blocker() }) }
+}
+
+/// Lets CRIU go on until the tree is dumped, and tells `memory` the pages meanwhile, and then the archives in `images`, if it takes them.
+fn pass_pages(
+    criu: &mut Criu,
+    images: &Path,
+    memory: &dyn MemorySink,
+    watch: &Watch<'_>,
+    end: Instant,
+) -> Result<()> {
+    memory.begin().map_err(Error::NotTaken)?;
+    let pages = criu.take_pages().ok_or(io::ErrorKind::NotConnected);
+    let pages = pages.map_err(io::Error::from).doing(|| "reading what CRIU dumps".into())?;
+    let near = pages.try_clone().doing(|| "reading what CRIU dumps".into())?;
+    let (dumped, served) = thread::scope(|scope| {
+        let serving = scope.spawn(|| page_server::serve(pages, memory));
+        let dumped = criu.answer(true).and_then(|()| criu.run_to(Some("post-dump"), watch, end));
+        if dumped.is_err() {
+            // Whoever has CRIU's end open still.
+            let _closed = near.shutdown(Shutdown::Both);
+        }
+        (dumped, serving.join().unwrap_or_else(|_| Err(Failure::Criu(io::ErrorKind::Other.into()))))
+    });
+    match (dumped, served) {
+        (Err(Error::Cancelled), _) => Err(Error::Cancelled),
+        (_, Err(Failure::Sink(error))) => Err(Error::NotTaken(error)),
+        (Err(error), _) => Err(error),
+        (_, Err(Failure::Criu(error))) => Err(error).doing(|| "reading what CRIU dumps".into()),
+        (Ok(()), Ok(())) => {
+            if memory.takes_archives() {
+                archives::tell(images, memory).map_err(Error::NotTaken)?;
+            }
+            memory.end().map_err(Error::NotTaken)
+        }
+    }
 }
 
 /// Waits for a CRIU whose node died to undo its work, or kills it.

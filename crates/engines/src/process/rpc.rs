@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -16,6 +17,7 @@ mod opts {
     pub const FILE_LOCKS: u64 = 8;
     pub const LOG_LEVEL: u64 = 9;
     pub const LOG_FILE: u64 = 10;
+    pub const PAGE_SERVER: u64 = 11;
     pub const NOTIFY_SCRIPTS: u64 = 12;
     pub const ROOT: u64 = 13;
     pub const EXT_MNT: u64 = 23;
@@ -71,8 +73,9 @@ impl Request {
         }
     }
 
-    /// The packet that asks for it. A tree that has no file systems of its own shares the host's.
-    pub fn encode(self, images: &str, own: Option<FileSystems<'_>>) -> Vec<u8> {
+    /// The packet that asks for it. A tree that has no file systems of its own shares the host's. Dumped pages go to the socket
+    /// that CRIU has as descriptor `pages`.
+    pub fn encode(self, images: &str, own: Option<FileSystems<'_>>, pages: Option<RawFd>) -> Vec<u8> {
         let mut options = Message::default();
         options.number(opts::IMAGES_DIR_FD, u64::MAX);
         options.bytes(opts::IMAGES_DIR, images.as_bytes());
@@ -91,6 +94,11 @@ impl Request {
                 options.number(opts::GHOST_LIMIT, GHOST_LIMIT);
             }
             Self::Restore => options.number(opts::RST_SIBLING, 1),
+        }
+        if let Some(descriptor) = pages {
+            let mut server = Message::default();
+            server.number(4, u64::from(descriptor.unsigned_abs()));
+            options.bytes(opts::PAGE_SERVER, &server.0);
         }
         if let Some(FileSystems { root, binds }) = own {
             options.bytes(opts::ROOT, root.as_os_str().as_bytes());
@@ -195,12 +203,13 @@ mod tests {
 
     #[test]
     fn a_request_carries_its_options() {
-        let packet = Request::Dump { pid: 300 }.encode("/images", None);
+        let packet = Request::Dump { pid: 300 }.encode("/images", None, Some(9));
         let fields = parse(&packet).unwrap();
         let Field::Bytes(options) = fields[&2] else { panic!("no options") };
         let options = parse(options).unwrap();
         assert_eq!(options[&opts::PID], Field::Number(300));
         assert_eq!(options[&opts::IMAGES_DIR], Field::Bytes(b"/images"));
         assert_eq!(options[&opts::LEAVE_STOPPED], Field::Number(1));
+        assert_eq!(options[&opts::PAGE_SERVER], Field::Bytes(&[4 << 3, 9]));
     }
 }

@@ -12,7 +12,7 @@ fn report(host: &Host, words: &[&str]) -> Report {
     let spec = workload("pinned", 41, words);
     let (mut node, mut output) = (host.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
-    host.call(|engine| engine.check(&spec.name)).unwrap()
+    host.call(|engine| engine.check(&spec.name, false)).unwrap()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
     let (mut node, mut output) = (host.start(&spec), Output::default());
     for lines in 3..20 {
         node.read(&mut output, |output| output.lines() > lines);
-        assert_eq!(host.call(|engine| engine.check(&spec.name)).unwrap().blockers, []);
+        assert_eq!(host.call(|engine| engine.check(&spec.name, false)).unwrap().blockers, []);
     }
 }
 
@@ -83,10 +83,10 @@ fn what_may_come_after_the_check_pins() {
         let spec = InstanceSpec { directory, ..workload("late", 46, words) };
         let (mut node, mut output) = (host.start(&spec), Output::default());
         node.read(&mut output, |output| output.lines() > 2);
-        let found = host.call(|engine| engine.check(&spec.name)).unwrap().blockers;
+        let found = host.call(|engine| engine.check(&spec.name, false)).unwrap().blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{words:?}: {found:?}");
         node.suspend(&mut output);
-        match host.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)) {
+        match host.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)) {
             Err(Error::Pinned { blocker, .. }) => assert!(blocker.what.contains(expected), "{blocker}"),
             other => panic!("{words:?}: {other:?}"),
         }
@@ -138,7 +138,7 @@ fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
     let spec = workload("stopped", 44, &["count", "1000000"]);
     let (mut node, mut output) = (host.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
-    let check = || host.call(|engine| engine.check(&spec.name)).unwrap().blockers;
+    let check = || host.call(|engine| engine.check(&spec.name, false)).unwrap().blockers;
     let command = process_of(&spec, &host.network_of(&spec.name));
     stop(command);
     assert_eq!(check(), []);
@@ -162,7 +162,7 @@ fn a_deleted_file_pins_as_long_as_it_has_another_name() {
     let spec = workload("deleting", 45, &["delete", path]);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
-    let found = a.call(|engine| engine.check(&spec.name)).unwrap().blockers;
+    let found = a.call(|engine| engine.check(&spec.name, false)).unwrap().blockers;
     assert_eq!(found.len(), 2, "{found:?}");
     for (found, how) in found.iter().zip(["mapped", "open"]) {
         let expected = format!("has {path} {how}, which is deleted but has another name");

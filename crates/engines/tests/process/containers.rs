@@ -131,7 +131,7 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     let spec = contained(workload("needy", 71, &["count", "1000071"]), &shared);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
-    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let lacks = |host: &Host| -> Vec<String> {
         host.call(|engine| engine.verify(&needs)).unwrap().into_iter().map(|lack| lack.to_string()).collect()
     };
@@ -170,6 +170,23 @@ fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
     let refused = with(&|config| config["mounts"].as_array_mut().unwrap().push(linked.clone()));
     assert!(refused.contains("/lib/own leads through a symbolic link"), "{refused}");
     assert!(a.is_empty());
+}
+
+/// Its root may not change users, as in a bundle that `runc spec` makes.
+#[test]
+fn a_container_with_few_rights_runs_and_moves() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let mut spec = contained(workload("poor", 84, &["count", "1000084"]), &shared(&lab));
+    let container = spec.container.as_mut().unwrap();
+    let mut config: Value = serde_json::from_str(&container.config).unwrap();
+    let few = json!(["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]);
+    config["process"]["capabilities"] = json!({ "bounding": few, "effective": few, "permitted": few });
+    container.config = config.to_string();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    relocate(node, &spec, &a, &b, &mut output);
+    output.assert_counts();
 }
 
 /// CRIU is killed with the tree seized, and with its images complete; then all goes well.
@@ -237,7 +254,7 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
     a.restart();
     let recovered = a.call(|engine| engine.recover()).unwrap();
     assert_eq!((recovered[0].state, recovered[0].pid), (State::Running, Some(init)));
-    assert!(a.call(|engine| engine.check(&spec.name)).unwrap().blockers.is_empty());
+    assert!(a.call(|engine| engine.check(&spec.name, false)).unwrap().blockers.is_empty());
     a.call(|engine| engine.destroy(&spec.name)).unwrap();
     assert!(a.is_empty());
 }
@@ -260,7 +277,7 @@ fn what_a_container_was_made_with_is_remembered() {
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     come_up_with(&mut a, None);
-    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let lacks = b.call(|engine| engine.verify(&needs)).unwrap();
     assert_eq!(lacks.len(), 1);
     assert!(lacks[0].what.contains("nothing for /.transhume/lib/libown.so"), "{}", lacks[0]);
@@ -298,7 +315,7 @@ fn what_a_container_watches_on_its_root_is_told_before_the_move() {
             ["/usr/bin/python3", "-c", WATCHER].iter().chain(watched).map(|word| (*word).into()).collect();
         let (mut node, mut output) = (a.start(&spec), Output::default());
         node.read(&mut output, |output| output.lines() > 5);
-        let report = a.call(|engine| engine.check(&spec.name)).unwrap();
+        let report = a.call(|engine| engine.check(&spec.name, false)).unwrap();
         if report.blockers.is_empty() {
             relocate(node, &spec, &a, &b, &mut output);
         } else {

@@ -1,13 +1,13 @@
 //! What fails is undone, and a second try succeeds.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engines::{Error, InstanceSpec, State, Watch};
+use engines::{Error, InstanceSpec, MemorySink, Owner, State, Watch};
 
 use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};
 
@@ -16,7 +16,7 @@ pub fn suspended(spec: &InstanceSpec, from: &Host, to: &Host) -> Output {
     let (mut node, mut output) = (from.start(spec), Output::default());
     node.read(&mut output, |output| output.lines() > 20);
     node.suspend(&mut output);
-    from.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
+    from.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
     to.call(|engine| engine.prepare(spec, 0)).unwrap();
     to.call(|engine| engine.arm(&spec.name)).unwrap();
     copy_images(from, to, &spec.name);
@@ -146,7 +146,7 @@ fn a_restarted_node_finds_what_runs_and_what_is_stopped() {
     };
     assert_eq!(states(&a), [State::Running]);
     node.suspend(&mut output);
-    a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
+    a.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
     a.restart();
     assert_eq!(states(&a), [State::Stopped]);
     let listener = a.listen(&spec.name);
@@ -163,7 +163,7 @@ fn a_cancelled_dump_lets_the_instance_run_on() {
     node.read(&mut output, |output| output.lines() > 20);
     node.suspend(&mut output);
     let watch = Watch { cancelled: &|| true, ..Watch::QUIET };
-    let refused = a.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
+    let refused = a.call(|engine| engine.suspend(&spec.name, None, &watch)).unwrap_err();
     assert!(matches!(refused, Error::Cancelled), "{refused}");
     runs(a.listen(&spec.name), &mut output);
 }
@@ -284,9 +284,49 @@ fn a_full_disk_stops_the_dump_and_not_the_instance() {
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     node.suspend(&mut output);
-    let refused = a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap_err();
+    let refused = a.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap_err();
     assert!(matches!(refused, Error::NoRoom(_)), "{refused}");
     runs(a.listen(&spec.name), &mut output);
+}
+
+/// Has sent all memory on.
+struct Elsewhere;
+
+impl MemorySink for Elsewhere {
+    fn begin(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn open(&self, _: Owner) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn take(&self, _: Owner, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn memory_needs_room_at_the_source_only_if_it_stays_there() {
+    let lab = Lab::new();
+    let tiny = lab.tiny_disk("tiny");
+    let a = lab.host_with("a", |config| config.images = vec![tiny.path()]);
+    let spec = workload("leaving", 83, &["hold", "48"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let lacks = |stays| a.call(|engine| engine.check(&spec.name, stays)).unwrap().blockers;
+    assert_eq!(lacks(false), []);
+    let lacks = lacks(true);
+    assert!(lacks.len() == 1 && lacks[0].what.starts_with("at the source"), "{lacks:?}");
+    node.suspend(&mut output);
+    a.call(|engine| engine.suspend(&spec.name, Some(&Elsewhere), &Watch::QUIET)).unwrap();
+    let listener = a.listen(&spec.name);
+    a.call(|engine| engine.resume(&spec.name)).unwrap();
+    runs(listener, &mut output);
 }
 
 #[test]

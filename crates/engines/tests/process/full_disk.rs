@@ -76,7 +76,7 @@ fn a_stopped_instance_runs_on_without_room() {
     let spec = workload("onward", 42, &["count", "1000042"]);
     let (node, mut output) = counting(&spec, &a);
     node.suspend(&mut output);
-    a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).unwrap();
+    a.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
     disk.fill();
     let listener = a.listen(&spec.name);
     for _ in 0..2 {
@@ -105,7 +105,7 @@ fn what_cannot_be_noted_before_a_move_is_undone_and_succeeds_with_room() {
     a.call(|engine| engine.arm(&spec.name)).unwrap();
     disk.fill();
     node.suspend(&mut output);
-    assert!(a.call(|engine| engine.suspend(&spec.name, &Watch::QUIET)).is_err());
+    assert!(a.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).is_err());
     let node = runs(a.listen(&spec.name), &mut output);
     disk.make_room();
     relocate(node, &spec, &a, &b, &mut output);

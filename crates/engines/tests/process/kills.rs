@@ -23,7 +23,8 @@ const BACK: Duration = Duration::from_secs(5);
 /// Suspends an instance, kills its CRIU so long after the begin, and lets the instance run on. Says how
 /// long the dump took if it was quicker.
 fn suspend_and_kill_after(host: &Host, spec: &InstanceSpec, delay: Duration) -> Option<Duration> {
-    let dumped = kill_after(host, spec, delay, |engine| engine.suspend(&spec.name, &Watch::QUIET).is_ok());
+    let dumped =
+        kill_after(host, spec, delay, |engine| engine.suspend(&spec.name, None, &Watch::QUIET).is_ok());
     if dumped.is_some() {
         host.call(|engine| engine.resume(&spec.name)).unwrap();
     }

@@ -158,7 +158,8 @@ impl Host {
 
     /// Nothing of any instance is left on this host.
     pub fn is_empty(&self) -> bool {
-        let records = fs::read_dir(&self.config.state).unwrap().count();
+        let entries = fs::read_dir(&self.config.state).unwrap();
+        let records = entries.filter(|entry| entry.as_ref().unwrap().path().is_file()).count();
         let images = fs::read_dir(&self.config.images[0]).map_or(0, Iterator::count);
         let mut links = String::new();
         inside(&self.network, || links = fs::read_to_string("/proc/thread-self/net/dev").unwrap());
@@ -340,7 +341,7 @@ pub fn relocate_when(
     ready: impl FnOnce(&mut Node, &mut Output),
 ) -> Node {
     let name = &spec.name;
-    let report = from.call(|engine| engine.check(name)).unwrap();
+    let report = from.call(|engine| engine.check(name, true)).unwrap();
     assert_eq!(report.blockers, []);
     assert_eq!(to.call(|engine| engine.verify(&report.needs)).unwrap(), []);
     to.call(|engine| engine.prepare(spec, report.needs.memory)).unwrap();
@@ -348,7 +349,7 @@ pub fn relocate_when(
     to.call(|engine| engine.arm(name)).unwrap();
     ready(&mut node, output);
     node.suspend(output);
-    let dump = from.call(|engine| engine.suspend(name, &Watch::QUIET)).unwrap();
+    let dump = from.call(|engine| engine.suspend(name, None, &Watch::QUIET)).unwrap();
     copy_images(from, to, name);
     let listener = to.listen(name);
     let restore = to.call(|engine| engine.restore(name, &Watch::QUIET)).unwrap();
@@ -364,7 +365,7 @@ pub fn suspend_and_kill(host: &Host, spec: &InstanceSpec, stop: u32) {
     let network = host.network_of(&spec.name);
     let kill_there = killing_at(&network, stop);
     let watch = Watch { cancelled: &kill_there, ..Watch::QUIET };
-    let refused = host.call(|engine| engine.suspend(&spec.name, &watch)).unwrap_err();
+    let refused = host.call(|engine| engine.suspend(&spec.name, None, &watch)).unwrap_err();
     assert!(matches!(refused, Error::Criu { .. }), "{refused}");
 }
 

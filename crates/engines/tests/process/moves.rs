@@ -176,7 +176,7 @@ fn a_user_s_instance_moves_or_says_what_the_node_lacks() {
     (spec.user, spec.group) = (65534, 65534);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 50);
-    let report = a.call(|engine| engine.check(&spec.name)).unwrap();
+    let report = a.call(|engine| engine.check(&spec.name, false)).unwrap();
     match &report.blockers[..] {
         [] => {
             let mut node = relocate(node, &spec, &a, &b, &mut output);
@@ -289,7 +289,7 @@ fn names_may_be_any_bytes() {
     let spec = workload("odd", 20, &["name_oddly", directory.to_str().unwrap()]);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 10);
-    let needs = a.call(|engine| engine.check(&spec.name)).unwrap().needs;
+    let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let odd = directory.join(OsStr::from_bytes(b"\xff"));
     for path in [odd.join(odd.file_name().unwrap()), odd] {
         assert!(needs.files.iter().any(|file| file.path == path), "{needs:?}");
@@ -466,7 +466,7 @@ fn a_rolled_back_instance_runs_on_with_its_connections() {
     asking.read(&mut output, |output| output.lines() > 20);
 
     asking.suspend(&mut output);
-    b.call(|engine| engine.suspend(&client.name, &Watch::QUIET)).unwrap();
+    b.call(|engine| engine.suspend(&client.name, None, &Watch::QUIET)).unwrap();
     let listener = b.listen(&client.name);
     b.call(|engine| engine.resume(&client.name)).unwrap();
     let mut asking = Node::accept(&listener);

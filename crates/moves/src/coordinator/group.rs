@@ -1,7 +1,8 @@
 //! Moves that are made together: all of them are committed in one record, or all are rolled back.
 //!
-//! Each goes its own way but for two points: none is suspended before all are prepared, so that what stands in the way of one
-//! stops no other; and none is committed before all are ready. What happens to one before that happens to all.
+//! Each goes its own way but for three points: no memory is sent before all are prepared, and none is suspended before the memory of
+//! all is sent, so that what stands in the way of one stops no other; and none is committed before all are ready. What happens to one
+//! before that happens to all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -127,13 +128,28 @@ impl Coordinator {
         known.filter(|together| !together.is_empty()).unwrap_or_else(|| [id].into())
     }
 
-    /// The destination is prepared, or the source checked if there is none. When all are, their instances are suspended, if they
-    /// run.
+    /// The destination is prepared, or the source checked if there is none. When all are, the memory of their instances is sent; those
+    /// that are saved are suspended.
     pub(super) fn prepared(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
         if self.is_last(id, |live| &mut live.is_prepared) {
-            let phase = if self.is_restore(id) { Phase::Restore } else { Phase::Suspend };
-            self.together(id).into_iter().for_each(|id| self.enter(id, phase, now, out));
+            let phase = match (self.is_restore(id), self.is_save(id)) {
+                (true, _) => Phase::Restore,
+                (_, true) => Phase::Suspend,
+                _ => Phase::Precopy,
+            };
+            self.enter_together(id, phase, now, out);
         }
+    }
+
+    /// The memory is sent. When that of all is, they are suspended.
+    pub(super) fn copied(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        if self.is_last(id, |live| &mut live.is_copied) {
+            self.enter_together(id, Phase::Suspend, now, out);
+        }
+    }
+
+    fn enter_together(&mut self, id: MoveId, phase: Phase, now: Duration, out: &mut Vec<Output>) {
+        self.together(id).into_iter().for_each(|id| self.enter(id, phase, now, out));
     }
 
     /// The destination holds the restored copy, or the images are saved. When all are so far, the moves are committed, or the

@@ -15,6 +15,8 @@ pub(super) struct Live {
     pub(super) together: BTreeSet<MoveId>,
     /// The destination has made room.
     pub(super) is_prepared: bool,
+    /// The memory has been sent while the instance ran.
+    pub(super) is_copied: bool,
     /// The destination holds the restored copy.
     pub(super) is_ready: bool,
     /// When each phase began, the present one last.
@@ -45,6 +47,7 @@ impl Live {
             phase: Phase::Prepare,
             together: BTreeSet::new(),
             is_prepared: false,
+            is_copied: false,
             is_ready: false,
             marks: Vec::new(),
             began: Due(now),
@@ -94,6 +97,7 @@ impl Live {
             (Stage::Began, Phase::Prepare) => {
                 (self.facts.is_none(), self.facts.is_some() && !self.is_prepared)
             }
+            (Stage::Began, Phase::Precopy) => (!self.is_copied, false),
             (Stage::Began, Phase::Suspend) => (true, false),
             (Stage::Began, Phase::Transfer) => (true, true),
             (Stage::Began, _) => (false, !self.is_ready),
@@ -135,6 +139,10 @@ impl Live {
                 };
                 Some((destination.host()?.clone(), directive))
             }
+            (Phase::Precopy, _) => Some((
+                source.host()?.clone(),
+                Directive::Precopy { destination: destination.host()?.clone() },
+            )),
             (Phase::Suspend | Phase::Transfer, _) => {
                 Some((source.host()?.clone(), Directive::Suspend { epoch: record.epoch, destination }))
             }

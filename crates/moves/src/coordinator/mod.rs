@@ -21,6 +21,7 @@
 
 mod group;
 mod live;
+mod lost;
 mod reports;
 mod silence;
 mod stages;
@@ -47,7 +48,7 @@ pub struct Config {
     pub prepare: Duration,
     /// For other dumps on the source's machine, and for all libraries of the instance to close their links.
     pub suspend: Duration,
-    /// For the dump and the images' way.
+    /// For the dump and the images' way; in pre-copy, from one word of progress to the next.
     pub transfer: Duration,
     /// For the restore, after all was sent.
     pub restore: Duration,
@@ -440,7 +441,8 @@ impl Coordinator {
     }
 
     fn is_moving(&self, vid: Vid) -> bool {
-        let suspended = |id| self.lives.get(&id).is_some_and(|live| live.phase != Phase::Prepare);
+        let runs = |live: &Live| matches!(live.phase, Phase::Prepare | Phase::Precopy);
+        let suspended = |id| self.lives.get(&id).is_some_and(|live| !runs(live));
         self.moves_of(vid).any(|(id, record)| self.blocks(id, record) && suspended(id))
     }
 

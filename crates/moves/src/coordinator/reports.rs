@@ -1,5 +1,6 @@
 //! What the nodes say, and what it means for a move.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fabric::{Epoch, Vid};
@@ -8,7 +9,9 @@ use super::{Coordinator, Output};
 use crate::due::Due;
 use crate::journal::{Exit, MoveRecord, Record, Stage};
 use crate::progress::{Event, InstanceEnded, Outcome, Phase};
-use crate::protocol::{Directive, MAX_BLOB, MAX_REASON, MAX_REASONS, Report, ToCoordinator, ToNode};
+use crate::protocol::{
+    Directive, MAX_BLOB, MAX_LOCATED, MAX_REASON, MAX_REASONS, Report, ToCoordinator, ToNode,
+};
 use crate::{HostName, MoveId, Side};
 
 impl Coordinator {
@@ -22,20 +25,24 @@ impl Coordinator {
         match message {
             ToCoordinator::Move { id, vid, report } => self.report(from, id, vid, report, now, out),
             ToCoordinator::Exited { vid, epoch, exit } => self.exited(from, vid, epoch, exit, now, out),
-            ToCoordinator::Locate { vid } => self.located(from, vid, out),
+            ToCoordinator::Locate { vids } => self.located(from, vids, out),
         }
     }
 
-    fn located(&mut self, from: &HostName, vid: Vid, out: &mut Vec<Output>) {
-        let location = self.locate(vid);
-        if location.as_ref().is_some_and(|location| location.moving) {
-            self.waiting.entry(vid).or_default().insert(from.clone());
+    fn located(&mut self, from: &HostName, vids: BTreeSet<Vid>, out: &mut Vec<Output>) {
+        let mut places = BTreeMap::new();
+        for vid in vids.into_iter().take(MAX_LOCATED) {
+            let location = self.locate(vid);
+            if location.as_ref().is_some_and(|location| location.moving) {
+                self.waiting.entry(vid).or_default().insert(from.clone());
+            }
+            places.insert(vid, location);
         }
-        out.push(Output::Send { to: from.clone(), message: ToNode::Located { vid, location } });
+        out.push(Output::Send { to: from.clone(), message: ToNode::Located { places } });
     }
 
     /// A node speaks for its own part in a move only.
-    fn report(
+    pub(super) fn report(
         &mut self,
         from: &HostName,
         id: MoveId,
@@ -96,6 +103,7 @@ impl Coordinator {
             (Stage::Began, Report::Refused { reasons }) if phase == Phase::Prepare => {
                 self.give_up(id, reasons, now, out);
             }
+            (Stage::Began, Report::Copied { .. }) if phase == Phase::Precopy => self.copied(id, now, out),
             (Stage::Began, Report::Suspended { suspension }) if phase == Phase::Suspend => {
                 out.push(Output::Event { id, event: Event::Suspended(suspension) });
                 self.enter(id, Phase::Transfer, now, out);
@@ -186,12 +194,13 @@ impl Coordinator {
         }
     }
 
-    /// Images come or go. Those of a checkpoint may take as long as they do, if there are ever more of them.
+    /// Memory or images come or go. The memory of an instance that runs meanwhile, and the images of a checkpoint, may take as long as
+    /// they do, if there is ever more of them.
     fn goes_on(&mut self, id: MoveId, (bytes, total): (u64, u64), now: Duration, out: &mut Vec<Output>) {
         out.push(Output::Event { id, event: Event::Progress { bytes, total } });
-        let is_checkpoint = self.is_save(id) || self.is_restore(id);
-        let phase = self.lives.get(&id).map(|live| live.phase);
-        let limit = phase.and_then(|phase| self.limit(id, phase)).filter(|_| is_checkpoint);
+        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        let may_last = phase == Phase::Precopy || self.is_save(id) || self.is_restore(id);
+        let limit = self.limit(id, phase).filter(|_| may_last);
         if let (Some(limit), Some(live)) = (limit, self.lives.get_mut(&id))
             && live.deadline.is_some()
         {
@@ -200,7 +209,7 @@ impl Coordinator {
     }
 
     /// An instance speaks from where it is, with its present epoch; an older word is only acknowledged.
-    fn exited(
+    pub(super) fn exited(
         &mut self,
         from: &HostName,
         vid: Vid,

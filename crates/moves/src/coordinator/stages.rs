@@ -1,6 +1,6 @@
 //! From phase to phase, and the decisions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fabric::Vid;
@@ -39,7 +39,7 @@ impl Coordinator {
             Phase::Prepare => Some(self.config.prepare),
             // Those on one host may be dumped one after the other.
             Phase::Suspend => Some(self.config.suspend * self.together(id).len() as u32),
-            Phase::Transfer => Some(self.config.transfer),
+            Phase::Precopy | Phase::Transfer => Some(self.config.transfer),
             // Images of a checkpoint are read before that, while nothing else goes on.
             Phase::Restore => Some(if self.is_restore(id) {
                 self.config.transfer + self.config.restore
@@ -206,9 +206,9 @@ impl Coordinator {
         if self.is_moving(vid) {
             return;
         }
-        let location = self.locate(vid);
+        let places = BTreeMap::from([(vid, self.locate(vid))]);
         for to in self.waiting.remove(&vid).unwrap_or_default() {
-            out.push(Output::Send { to, message: ToNode::Located { vid, location: location.clone() } });
+            out.push(Output::Send { to, message: ToNode::Located { places: places.clone() } });
         }
     }
 

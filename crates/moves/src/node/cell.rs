@@ -8,6 +8,9 @@ use crate::due::Due;
 use crate::entry::{Arrival, Entry, NodeRecord, Role};
 use crate::protocol::{Report, Suspension, ToCoordinator};
 
+/// Why a move does not go on of which a node remembers too little.
+pub(super) const RESTARTED: &str = "the node restarted in the middle of the move";
+
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Cell {
     pub(super) entry: Option<Entry>,
@@ -19,12 +22,14 @@ pub(super) struct Cell {
 pub(super) struct Live {
     /// The operation under way.
     pub(super) under_way: Option<UnderWay>,
-    /// A check that was asked for.
-    pub(super) check: Option<(MoveId, Operation)>,
+    /// What was asked for besides: a check, or a pre-copy.
+    pub(super) asked: Option<(Step, Operation)>,
     /// At the host: the instance runs.
     pub(super) running: bool,
     /// At the host: the move whose rollback is to be reported when the instance runs.
     pub(super) owes: Option<MoveId>,
+    /// At the host: how the pre-copy for a move ended.
+    pub(super) precopied: Option<(MoveId, Report)>,
     /// At the source.
     pub(super) suspended: Option<Suspension>,
     /// At the source: bytes.
@@ -51,6 +56,7 @@ pub(super) struct UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Check(MoveId),
+    Precopy(MoveId),
     Prepare,
     Receive,
     Restore,
@@ -82,13 +88,13 @@ impl Cell {
             Role::Destination { stage, .. } => stage == Arrival::Preparing,
             Role::Host { .. } | Role::Ended { .. } => false,
         };
-        let failure = undecided.then(|| failed("the node restarted in the middle of the move"));
+        let failure = undecided.then(|| failed(RESTARTED));
         Self { entry: Some(entry), live: Live { failure, ..Live::default() } }
     }
 
     /// Whether there is nothing to remember.
     pub(super) fn is_blank(&self) -> bool {
-        self.entry.is_none() && self.live.under_way.is_none() && self.live.check.is_none()
+        self.entry.is_none() && self.live.under_way.is_none() && self.live.asked.is_none()
     }
 
     /// Whether the coordinator's word is awaited, so that reports are to be repeated.
@@ -162,6 +168,11 @@ impl Cell {
         self.advance(vid, out);
     }
 
+    /// The step of the operation under way.
+    pub(super) fn step(&self) -> Option<Step> {
+        self.live.under_way.as_ref().map(|under_way| under_way.step)
+    }
+
     /// Cancels the operation under way, if there is one.
     pub(super) fn cancel(&mut self, vid: Vid, out: &mut Vec<Output>) {
         if let Some(under_way) = self.live.under_way.as_mut().filter(|under_way| !under_way.cancelled) {
@@ -176,12 +187,12 @@ impl Cell {
             return;
         }
         let next = match self.entry.clone() {
-            None => self.next_check(),
+            None => self.live.asked.take(),
             Some(entry) => match entry.role {
                 Role::Host { .. } if !self.live.running => {
                     Some((Step::Continue, Operation::Continue { epoch: entry.epoch }))
                 }
-                Role::Host { .. } => self.next_check(),
+                Role::Host { .. } => self.live.asked.take(),
                 Role::Source { .. } => self.next_at_source(vid, entry, out),
                 Role::Destination { .. } => self.next_at_destination(vid, entry, out),
                 Role::Ended { .. } => None,
@@ -191,11 +202,6 @@ impl Cell {
             self.live.under_way = Some(UnderWay { step, cancelled: false });
             out.push(Output::Operate { vid, operation });
         }
-    }
-
-    fn next_check(&mut self) -> Option<(Step, Operation)> {
-        let (id, operation) = self.live.check.take()?;
-        Some((Step::Check(id), operation))
     }
 
     fn next_at_source(&mut self, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<(Step, Operation)> {

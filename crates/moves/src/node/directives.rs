@@ -1,12 +1,14 @@
 //! What the coordinator says, and what a node does about it.
 
+use std::collections::BTreeMap;
+
 use fabric::Vid;
 
-use super::cell::{Cell, Decision, Step, failed};
+use super::cell::{Cell, Decision, RESTARTED, Step, failed};
 use super::{NodeAgent, Operation, Output};
-use crate::MoveId;
 use crate::entry::{Arrival, Entry, NodeRecord, Role};
 use crate::protocol::{Directive, Location, Report, ToCoordinator, ToNode};
+use crate::{HostName, MoveId, Side};
 
 impl NodeAgent {
     pub(super) fn message(&mut self, message: ToNode, out: &mut Vec<Output>) {
@@ -22,18 +24,18 @@ impl NodeAgent {
                 }
                 self.drop_blank(vid);
             }
-            ToNode::Located { vid, location } => self.located(vid, location, out),
+            ToNode::Located { places } => self.located(places, out),
         }
     }
 
-    fn located(&mut self, vid: Vid, location: Option<Location>, out: &mut Vec<Output>) {
-        if !self.wanted.contains(&vid) {
-            return;
+    fn located(&mut self, places: BTreeMap<Vid, Option<Location>>, out: &mut Vec<Output>) {
+        for (vid, location) in places {
+            let moving = location.as_ref().is_some_and(|location| location.moving);
+            if self.wanted.is_answered(vid, moving) {
+                out.push(Output::Located { vid, location });
+            }
         }
-        if !location.as_ref().is_some_and(|location| location.moving) {
-            self.wanted.remove(&vid);
-        }
-        out.push(Output::Located { vid, location });
+        out.extend(self.wanted.next_question().map(Output::Send));
     }
 
     fn directive(&mut self, id: MoveId, vid: Vid, directive: Directive, out: &mut Vec<Output>) {
@@ -49,8 +51,10 @@ impl NodeAgent {
                 let role = Role::Destination { id, source, spec, facts, stage: Arrival::Preparing };
                 cell.prepare(id, vid, Entry { epoch, role }, out)
             }
+            Directive::Precopy { destination } => cell.precopy(id, vid, destination, out),
             Directive::Suspend { epoch, destination } => {
-                cell.suspend(id, vid, Entry { epoch, role: Role::Source { id, destination } }, out)
+                let is_copied = cell.is_copied(id, &destination);
+                cell.suspend(id, vid, Entry { epoch, role: Role::Source { id, destination } }, is_copied, out)
             }
             Directive::Resume => cell.resume(id, vid, out),
             Directive::Destroy => cell.destroy(id, vid, out),
@@ -78,7 +82,7 @@ impl Cell {
     ) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
             Some(Role::Host { last_move }) if id > *last_move => {
-                self.ask_check(id, vid, check, out);
+                self.ask(Step::Check(id), check, vid, out);
                 None
             }
             Some(Role::Host { .. } | Role::Source { .. } | Role::Destination { .. }) => None,
@@ -97,16 +101,44 @@ impl Cell {
         if self.entry.is_some() {
             return refused("this host still has something of the instance; try again in a moment");
         }
-        self.ask_check(id, vid, check, out);
+        self.ask(Step::Check(id), check, vid, out);
         None
     }
 
-    /// Starts a check, or lets it wait for what is under way; the same check is not made twice at a time.
-    fn ask_check(&mut self, id: MoveId, vid: Vid, check: Operation, out: &mut Vec<Output>) {
-        if !self.live.under_way.as_ref().is_some_and(|under_way| under_way.step == Step::Check(id)) {
-            self.live.check = Some((id, check));
+    /// Starts a check or a pre-copy, or lets it wait for what is under way; the same is not made twice at a time.
+    fn ask(&mut self, step: Step, operation: Operation, vid: Vid, out: &mut Vec<Output>) {
+        if self.step() != Some(step) {
+            self.live.asked = Some((step, operation));
             self.advance(vid, out);
         }
+    }
+
+    fn precopy(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        destination: HostName,
+        out: &mut Vec<Output>,
+    ) -> Option<Report> {
+        match self.entry.as_ref().map(|entry| &entry.role) {
+            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Host { .. }) => match &self.live.precopied {
+                Some((of, report)) if *of == id => Some(report.clone()),
+                _ => {
+                    self.ask(Step::Precopy(id), Operation::Precopy { id, destination }, vid, out);
+                    None
+                }
+            },
+            Some(Role::Source { .. } | Role::Destination { .. }) => None,
+            Some(Role::Ended { .. }) => Some(failed("the instance has ended")),
+            None => Some(failed("the instance is not on this host")),
+        }
+    }
+
+    /// Whether the memory has been sent to a destination that is a host.
+    fn is_copied(&self, id: MoveId, destination: &Side) -> bool {
+        let copied = |(of, report): &(_, _)| *of == id && matches!(report, Report::Copied { .. });
+        destination.host().is_none() || self.live.precopied.as_ref().is_some_and(copied)
     }
 
     fn prepare(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
@@ -130,13 +162,21 @@ impl Cell {
         }
     }
 
-    fn suspend(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
+    fn suspend(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        entry: Entry,
+        is_copied: bool,
+        out: &mut Vec<Output>,
+    ) -> Option<Report> {
         let here = self.entry.as_ref();
         match here.map(|here| &here.role) {
             Some(Role::Host { last_move }) if id <= *last_move => None,
             Some(Role::Host { .. }) if here.is_some_and(|here| here.epoch != entry.epoch) => {
                 Some(failed("the instance is here with another epoch"))
             }
+            Some(Role::Host { .. }) if !is_copied => Some(failed(RESTARTED)),
             Some(Role::Host { .. }) if !self.live.running => None,
             Some(Role::Host { .. }) => {
                 self.become_role(vid, entry, out);
@@ -212,8 +252,11 @@ impl Cell {
         let Some(entry) = &mut self.entry else { return };
         entry.role = Role::Host { last_move: id };
         let entry = entry.clone();
-        self.live.check = None;
+        (self.live.asked, self.live.precopied) = (None, None);
         out.push(Output::Record(NodeRecord::Set { vid, entry }));
+        if matches!(self.step(), Some(Step::Precopy(of)) if of <= id) {
+            self.cancel(vid, out);
+        }
         out.push(Output::Stays { vid });
     }
 

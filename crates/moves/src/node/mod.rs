@@ -21,14 +21,17 @@
 //! reports the rest as failed, and waits for the coordinator. It never decides by itself: there
 //! is no time-out on the way from Source to Host, nor from Held to Resuming.
 //!
+//! While it is checked, and its memory is sent in pre-copy, the instance runs on: its source is a Host still, and writes nothing down.
+//!
 //! An instance has at most one engine operation under way. When a directive makes it pointless,
 //! it is cancelled, and the next one starts when its result is in.
 
 mod cell;
 mod directives;
 mod results;
+mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fabric::{Epoch, Vid};
@@ -39,6 +42,7 @@ use crate::journal::Exit;
 use crate::protocol::{Location, Suspension, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, Side};
 use cell::Cell;
+use wanted::Wanted;
 
 /// How long a node waits before it says or tries something again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +75,8 @@ pub enum Input {
         /// How it ended.
         outcome: Outcome,
     },
-    /// [`Operation::Send`] has sent or saved some more, or [`Operation::Receive`] has taken more from a checkpoint.
+    /// [`Operation::Precopy`] or [`Operation::Send`] has sent or saved some more, or [`Operation::Receive`] has taken more from a
+    /// checkpoint.
     Progress {
         /// Which instance.
         vid: Vid,
@@ -117,7 +122,7 @@ pub enum Output {
         /// Where it is; `None` if it is gone.
         location: Option<Location>,
     },
-    /// A move that the instance has not left for is over: what was got ready for it at the check may go.
+    /// A move that the instance has not left for is over: what the check and the pre-copy have got ready for it may go.
     Stays {
         /// Which instance.
         vid: Vid,
@@ -180,6 +185,14 @@ pub enum Operation {
         /// The instance's epoch from now on.
         epoch: Epoch,
     },
+    /// Send the memory of the instance, which runs on, to the destination, which awaits it. Nothing of it outlives the node.
+    /// Ends in `Copied` or `Failed`.
+    Precopy {
+        /// Which move.
+        id: MoveId,
+        /// Where it goes.
+        destination: HostName,
+    },
     /// Have every library of the instance close its links. Ends in `Suspended` or `Failed`.
     Suspend,
     /// Dump the instance, leave it stopped, and send the images, or save them. Ends in `Sent` or `Failed`.
@@ -223,6 +236,11 @@ pub enum Outcome {
         /// Each in words, with the way out.
         reasons: Vec<String>,
     },
+    /// The memory is sent.
+    Copied {
+        /// Bytes in all.
+        bytes: u64,
+    },
     /// The instance's libraries have closed their links.
     Suspended(Suspension),
     /// The images are sent.
@@ -248,7 +266,7 @@ pub struct NodeAgent {
     host: HostName,
     config: Config,
     cells: BTreeMap<Vid, Cell>,
-    wanted: BTreeSet<Vid>,
+    wanted: Wanted,
     linked: bool,
     repeat_at: Option<Due>,
 }
@@ -263,7 +281,8 @@ impl NodeAgent {
         now: Duration,
     ) -> (Self, Vec<Output>) {
         let cells = entries.into_iter().map(|(vid, entry)| (vid, Cell::after_restart(entry))).collect();
-        let mut agent = Self { host, config, cells, wanted: BTreeSet::new(), linked: false, repeat_at: None };
+        let mut agent =
+            Self { host, config, cells, wanted: Wanted::default(), linked: false, repeat_at: None };
         let mut out = Vec::new();
         for (vid, cell) in &mut agent.cells {
             cell.advance(*vid, &mut out);
@@ -295,7 +314,7 @@ impl NodeAgent {
         }
         self.wanted.insert(vid);
         self.arm_repeat(now);
-        vec![Output::Send(ToCoordinator::Locate { vid })]
+        self.wanted.next_question().map(Output::Send).into_iter().collect()
     }
 
     /// Takes what happened at `now`, a time on any clock that does not go back.
@@ -360,14 +379,14 @@ impl NodeAgent {
         }
     }
 
-    fn repeat_all(&self, out: &mut Vec<Output>) {
+    fn repeat_all(&mut self, out: &mut Vec<Output>) {
         if !self.linked {
             return;
         }
         for (vid, cell) in &self.cells {
             out.extend(cell.waiting_report(*vid).map(Output::Send));
         }
-        out.extend(self.wanted.iter().map(|&vid| Output::Send(ToCoordinator::Locate { vid })));
+        out.extend(self.wanted.ask_again().map(Output::Send));
     }
 
     fn arm_repeat(&mut self, now: Duration) {

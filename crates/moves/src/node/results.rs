@@ -26,10 +26,9 @@ impl NodeAgent {
 
     pub(super) fn progress(&mut self, vid: Vid, bytes: u64, total: u64, out: &mut Vec<Output>) {
         let Some(cell) = self.cells.get(&vid) else { return };
-        let role = cell.entry.as_ref().map(|entry| &entry.role);
-        if let Some(Role::Source { id, .. } | Role::Destination { id, .. }) = role {
+        if let Some(id) = cell.move_id().or(cell.copies_for()) {
             let report = Report::Progress { bytes, total };
-            out.push(Output::Send(ToCoordinator::Move { id: *id, vid, report }));
+            out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
         }
     }
 
@@ -53,6 +52,8 @@ impl Cell {
     ) -> bool {
         match step {
             Step::Check(id) if !cancelled => self.checked(id, vid, outcome, out),
+            Step::Precopy(id) if !cancelled => self.precopied(id, vid, outcome, out),
+            Step::Precopy(id) => self.tell_if_stays(id, vid, out),
             Step::Prepare | Step::Receive if !cancelled => self.arrived(vid, step, outcome, out),
             Step::Suspend | Step::Send if !cancelled => self.left(vid, outcome, out),
             Step::Restore if !cancelled => return self.restored(vid, outcome, out),
@@ -72,6 +73,20 @@ impl Cell {
             other => Report::Refused { reasons: vec![reason_of(other)] },
         };
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+        self.tell_if_stays(id, vid, out);
+    }
+
+    fn precopied(&mut self, id: MoveId, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
+        let report = match outcome {
+            Outcome::Copied { bytes } => Report::Copied { bytes },
+            other => Report::Failed { reason: reason_of(other) },
+        };
+        self.live.precopied = Some((id, report.clone()));
+        out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+    }
+
+    /// The move was over before what has just ended for it, which may have got something ready.
+    fn tell_if_stays(&self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
         let over = |entry: &Entry| matches!(entry.role, Role::Host { last_move } if id <= last_move);
         if self.entry.as_ref().is_some_and(over) {
             out.push(Output::Stays { vid });
@@ -205,6 +220,14 @@ impl Cell {
         if let Some(id) = self.move_id().or(self.live.owes) {
             let report = Report::Trouble { reason: reason_of(outcome) };
             out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
+        }
+    }
+
+    /// The move for which the memory is being sent of an instance that runs.
+    fn copies_for(&self) -> Option<MoveId> {
+        match self.step() {
+            Some(Step::Precopy(id)) => Some(id),
+            _ => None,
         }
     }
 

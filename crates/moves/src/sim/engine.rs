@@ -14,6 +14,8 @@ pub(super) struct Engine {
     pub(super) copies: BTreeMap<Vid, Copy>,
     pub(super) images: BTreeMap<Vid, Images>,
     pub(super) rooms: BTreeSet<Vid>,
+    /// The move for which an instance's memory was sent while it ran; it is of no use to another daemon.
+    pub(super) copied: BTreeMap<Vid, MoveId>,
     pub(super) exits: BTreeMap<Vid, Exit>,
     pub(super) under_way: BTreeMap<Vid, UnderWay>,
     /// Something was asked for that the engine's contract excludes.
@@ -60,6 +62,8 @@ pub(super) enum Effect {
     None,
     /// The instance runs here from now on.
     Runs(Outcome),
+    /// The memory arrives at the destination, which alone can say whether it takes it.
+    Copies,
     /// The images arrive at the destination, which alone can say whether it takes them.
     Sends,
     /// The copy of this move is destroyed here.
@@ -82,6 +86,10 @@ impl Engine {
                 }
                 (Outcome::Done, Effect::None)
             }
+            Operation::Precopy { .. } => match state {
+                Some(CopyState::Running) => (Outcome::Copied { bytes: 1 }, Effect::Copies),
+                _ => (failed("there is nothing to copy"), Effect::None),
+            },
             Operation::Suspend => (self.suspend(vid), Effect::None),
             Operation::Send { .. } => match state {
                 Some(CopyState::Suspended | CopyState::Stopped) => {

@@ -97,8 +97,11 @@ impl World {
                         self.nodes[node].waiting.remove(&vid);
                     }
                 }
-                node::Output::Stays { .. } => {}
+                node::Output::Stays { vid } => {
+                    self.nodes[node].engine.copied.remove(&vid);
+                }
                 node::Output::Farewell { vid } => {
+                    self.nodes[node].engine.copied.remove(&vid);
                     self.nodes[node].engine.exits.remove(&vid);
                     self.nodes[node].engine.images.remove(&vid);
                     self.nodes[node].engine.rooms.remove(&vid);
@@ -128,6 +131,9 @@ impl World {
     }
 
     fn operate(&mut self, node: usize, vid: Vid, operation: Operation) {
+        if operation == Operation::Suspend {
+            self.check_may_be_suspended(node, vid);
+        }
         let under_way = UnderWay { operation, cancelled: false };
         if self.nodes[node].engine.under_way.insert(vid, under_way).is_some() {
             self.violated("two operations on one instance are under way at a time");

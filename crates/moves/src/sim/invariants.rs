@@ -10,7 +10,8 @@ use super::world::{Node, World};
 use crate::entry::Role;
 use crate::journal::{MoveRecord, Record, Stage};
 use crate::node::Operation;
-use crate::{HostName, MoveId, Side};
+use crate::progress::Phase;
+use crate::{Coordinator, HostName, MoveId, Side};
 
 impl World {
     pub(super) fn violated(&mut self, what: impl Into<String>) {
@@ -22,6 +23,7 @@ impl World {
         if let Some(misused) = self.nodes.iter_mut().find_map(|node| node.engine.misused.take()) {
             self.violated(misused);
         }
+        self.check_precopied();
         for vid in self.vids.clone() {
             let running = self.nodes.iter().filter(|node| node.copy_is(vid, CopyState::Running)).count();
             if running > 1 {
@@ -30,6 +32,33 @@ impl World {
             if !self.ended.contains(&vid) && !self.nodes.iter().any(|node| node.engine.could_run(vid)) {
                 self.violated(format!("no copy of {vid} is left that could run"));
             }
+        }
+    }
+
+    /// In pre-copy an instance runs, unless it has ended.
+    fn check_precopied(&mut self) {
+        let moves = self.coordinator.iter().flat_map(Coordinator::moves);
+        let mut precopied = moves.filter(|view| view.phase == Phase::Precopy).map(|view| view.record);
+        let stands_still = |record: &&MoveRecord| {
+            let source = self.nodes.iter().find(|node| record.source.is(&node.name));
+            let copy = source.and_then(|node| node.engine.copies.get(&record.vid));
+            copy.is_some_and(|copy| copy.state != CopyState::Running)
+        };
+        let stopped = precopied.find(stands_still).map(|record| record.vid);
+        drop(precopied);
+        if let Some(vid) = stopped {
+            self.violated(format!("{vid} does not run while its memory is being sent"));
+        }
+    }
+
+    /// Before an instance is suspended for a move to a host: its memory was sent for that, by the daemon that is there now.
+    pub(super) fn check_may_be_suspended(&mut self, node: usize, vid: Vid) {
+        let Node { disk, engine, .. } = &mut self.nodes[node];
+        let copied = engine.copied.remove(&vid);
+        if let Some(Role::Source { id, destination: Side::Host(_) }) = disk.get(&vid).map(|entry| &entry.role)
+            && copied != Some(*id)
+        {
+            self.violated(format!("{vid} is suspended, and its memory has not been sent"));
         }
     }
 

@@ -3,7 +3,8 @@
 //! A [`World`](world::World) is a coordinator, some nodes with a model of their engines, and the
 //! messages between them. Its only moving part is an action: deliver this message, finish that
 //! operation, crash here. Two drivers choose the actions: [`run_seed`] at random, with all faults
-//! at rates drawn from the seed, and [`exhaustive`] in every order, for small cases.
+//! at rates drawn from the seed, and [`exhaustive`] in every order, for small cases. [`run_group`] is
+//! the first with a hundred instances, of which many move together.
 //!
 //! What must hold after every action, and what at the end, is in `invariants`. To show that the
 //! invariants see something, a [`Sabotage`] breaks one rule in the glue around the machines.
@@ -18,7 +19,7 @@ mod seeded;
 mod tests;
 mod world;
 
-pub use seeded::{Failure, run_seed};
+pub use seeded::{Failure, run_group, run_seed};
 
 /// A rule broken on purpose, to see that it is noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,6 +41,8 @@ pub enum Sabotage {
     GroupIsCommittedInParts,
     /// A node says that it has saved what it has not.
     ImagesAreNotWritten,
+    /// A node says that it has sent the memory of an instance that runs, and has not.
+    MemoryIsNotSent,
     /// A node does not write down which move its instance was last in.
     LastMoveIsNotDurable,
 }

@@ -71,7 +71,13 @@ struct Run {
     random: Random,
     rates: Rates,
     trace: Option<Vec<String>>,
+    /// How much goes on at a time: only one of so many actions may be a fault that ends moves, and each takes so much less time. What
+    /// happens to one of a large group happens to all.
+    crowd: usize,
 }
+
+/// Instances in the run of a large group.
+const GROUP: usize = 100;
 
 /// The run of `seed`. With `traced`, a failure tells every action.
 ///
@@ -82,7 +88,25 @@ pub fn run_seed(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Fa
     let (hosts, instances) = (2 + random.below(3), 1 + random.below(3));
     let rates = Rates::draw(&mut random);
     let world = World::new(hosts, instances, sabotage);
-    let mut run = Run { world, random, rates, trace: traced.then(Vec::new) };
+    finish(seed, Run { world, random, rates, trace: traced.then(Vec::new), crowd: 1 })
+}
+
+/// The run of `seed` with a group of a hundred, which begins with its move.
+///
+/// # Errors
+/// As [`run_seed`].
+pub fn run_group(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Failure> {
+    let mut random = Random::new(seed);
+    let hosts = 3 + random.below(6);
+    let rates = Rates::draw(&mut random);
+    let world = World::new(hosts, GROUP, sabotage);
+    let mut run = Run { world, random, rates, trace: traced.then(Vec::new), crowd: GROUP };
+    let destinations = run.world.vids.clone().into_iter().map(|vid| (vid, run.elsewhere(vid))).collect();
+    run.world.perform(&Action::BeginTogether(destinations));
+    finish(seed, run)
+}
+
+fn finish(seed: u64, mut run: Run) -> Result<Tally, Failure> {
     let result = run.with_faults().and_then(|()| run.settle());
     let trace = run.trace.unwrap_or_default();
     result.map(|()| run.world.tally).map_err(|what| Failure { seed, what, trace })
@@ -92,37 +116,46 @@ pub fn run_seed(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Fa
 pub(super) fn settle_quietly(world: World) -> Result<Tally, String> {
     let mut random = Random::new(0);
     let rates = Rates::draw(&mut random);
-    let mut run = Run { world, random, rates, trace: None };
+    let mut run = Run { world, random, rates, trace: None, crowd: 1 };
     run.settle()?;
     Ok(run.world.tally)
 }
 
 impl Run {
     fn with_faults(&mut self) -> Result<(), String> {
-        for _ in 0..100 + self.random.below(400) {
-            self.world.now =
-                Due::after(self.world.now.0, Duration::from_millis(self.random.below(12) as u64));
-            if self.random.chance(self.rates.crash / 4) {
-                self.world.crash_after = Some(self.random.below(4));
-            }
-            if let Some(action) = self.wish().or_else(|| self.fault()).or_else(|| self.progress(true)) {
+        for _ in 0..(100 + self.random.below(400)) * self.crowd {
+            let step = Duration::from_millis(self.random.below(12) as u64) / self.crowd as u32;
+            self.world.now = Due::after(self.world.now.0, step);
+            let action = if self.crowd == 1 || self.random.below(self.crowd) == 0 {
+                self.anything()
+            } else {
+                self.progress(true, false)
+            };
+            if let Some(action) = action {
                 self.perform(&action)?;
             }
         }
         Ok(())
     }
 
+    fn anything(&mut self) -> Option<Action> {
+        if self.random.chance(self.rates.crash / 4) {
+            self.world.crash_after = Some(self.random.below(4));
+        }
+        self.wish().or_else(|| self.fault()).or_else(|| self.progress(true, true))
+    }
+
     /// No more faults: everyone comes back, and everything must end well.
     fn settle(&mut self) -> Result<(), String> {
         self.world.crash_after = None;
         let mut unsettled = None;
-        for _ in 0..MAX_SETTLING {
+        for _ in 0..MAX_SETTLING * self.crowd {
             let quiet = self.world.network.is_empty() && self.under_way().is_empty();
             unsettled = self.world.unsettled();
             if quiet && unsettled.is_none() {
                 return Ok(());
             }
-            let action = self.recovery(1000).or_else(|| self.progress(false));
+            let action = self.recovery(1000).or_else(|| self.progress(false, false));
             match action {
                 Some(action) => self.perform(&action)?,
                 None => break,
@@ -177,8 +210,21 @@ impl Run {
     fn destinations(&mut self) -> BTreeMap<Vid, HostName> {
         let count = 2 + self.random.below(self.world.vids.len());
         let vids = self.world.vids.clone().into_iter().take(count);
-        vids.map(|vid| (vid, self.world.nodes[self.random.below(self.world.nodes.len())].name.clone()))
-            .collect()
+        vids.map(|vid| (vid, if self.crowd == 1 { self.anywhere() } else { self.elsewhere(vid) })).collect()
+    }
+
+    fn anywhere(&mut self) -> HostName {
+        self.world.nodes[self.random.below(self.world.nodes.len())].name.clone()
+    }
+
+    /// A host where `vid` is not. If one of many is to go where it is, no move begins.
+    fn elsewhere(&mut self, vid: Vid) -> HostName {
+        loop {
+            let host = self.anywhere();
+            if self.world.store.instances.get(&vid).is_none_or(|instance| instance.host != host) {
+                return host;
+            }
+        }
     }
 
     fn fault(&mut self) -> Option<Action> {
@@ -211,8 +257,8 @@ impl Run {
         down.map(Action::RestartNode).or_else(|| cut().map(Action::Connect))
     }
 
-    /// Something that is under way goes on; if nothing is, the next timer fires.
-    fn progress(&mut self, faults: bool) -> Option<Action> {
+    /// Something that is under way goes on, unless messages get lost or operations fail; if nothing is, the next timer fires.
+    fn progress(&mut self, losses: bool, failures: bool) -> Option<Action> {
         if let Some(tick) = self.due_timer() {
             return Some(tick);
         }
@@ -222,15 +268,15 @@ impl Run {
         match self.random.below((messages.len() + operations.len()).max(1)) {
             place if place < messages.len() => {
                 let envelope = messages[place].clone();
-                if faults && self.random.chance(self.rates.lose) {
+                if losses && self.random.chance(self.rates.lose) {
                     return Some(Action::Lose(envelope));
                 }
-                let again = faults && self.random.chance(self.rates.double);
+                let again = losses && self.random.chance(self.rates.double);
                 Some(Action::Deliver { envelope, again })
             }
             place if place < messages.len() + operations.len() => {
                 let (node, vid, can_succeed) = operations[place - messages.len()];
-                let well = can_succeed && !(faults && self.random.chance(self.rates.fail));
+                let well = can_succeed && !(failures && self.random.chance(self.rates.fail));
                 Some(Action::Finish { node, vid, well })
             }
             _ => self.next_timer(),

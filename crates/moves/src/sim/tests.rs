@@ -1,9 +1,14 @@
 use std::env;
 
 use super::exhaustive::{Explored, Faults, explore, explore_together};
-use super::{Sabotage, Tally, run_seed};
+use super::{Failure, Sabotage, Tally, run_group, run_seed};
 
 const SEEDS: u64 = 10_000;
+
+/// Those with large groups.
+const GROUPS: u64 = 12;
+
+type Runs = fn(u64, Sabotage, bool) -> Result<Tally, Failure>;
 
 /// The one seed that is asked for, if one is.
 fn asked_seed() -> Option<u64> {
@@ -11,13 +16,13 @@ fn asked_seed() -> Option<u64> {
     Some(text.parse().expect("TRANSHUME_SEED is a number"))
 }
 
-fn run_all(seeds: std::ops::Range<u64>) -> Tally {
+fn run_all(run: Runs, seeds: std::ops::Range<u64>) -> Tally {
     let mut total = Tally::default();
     for seed in seeds {
-        match run_seed(seed, Sabotage::None, false) {
+        match run(seed, Sabotage::None, false) {
             Ok(tally) => total += tally,
             Err(_) => {
-                panic!("{}", run_seed(seed, Sabotage::None, true).expect_err("the same seed, the same run"))
+                panic!("{}", run(seed, Sabotage::None, true).expect_err("the same seed, the same run"))
             }
         }
     }
@@ -27,10 +32,10 @@ fn run_all(seeds: std::ops::Range<u64>) -> Tally {
 #[test]
 fn ten_thousand_seeds_keep_every_invariant() {
     if let Some(seed) = asked_seed() {
-        run_all(seed..seed + 1);
+        run_all(run_seed, seed..seed + 1);
         return;
     }
-    let total = run_all(0..SEEDS);
+    let total = run_all(run_seed, 0..SEEDS);
     println!("{total:?}");
     assert!(total.groups > SEEDS / 20, "too few were made together: {total:?}");
     assert!(total.saved > SEEDS / 20 && total.restored > SEEDS / 20, "too few were saved: {total:?}");
@@ -39,6 +44,26 @@ fn ten_thousand_seeds_keep_every_invariant() {
         total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
         "too little went wrong: {total:?}"
     );
+}
+
+#[test]
+fn groups_of_a_hundred_keep_every_invariant() {
+    if let Some(seed) = asked_seed() {
+        run_all(run_group, seed..seed + 1);
+        return;
+    }
+    let total = run_all(run_group, 0..GROUPS);
+    println!("{total:?}");
+    assert!(total.groups > GROUPS / 2 && total.committed > 50 * total.groups, "too few moved: {total:?}");
+    assert!(total.rolled_back > 100 && total.saved > 100, "too little happened: {total:?}");
+    assert!(total.crashes > GROUPS && total.lost > 100 * GROUPS, "too little went wrong: {total:?}");
+}
+
+#[test]
+fn a_large_group_that_is_committed_in_parts_is_noticed() {
+    let failure =
+        (0..GROUPS).find_map(|seed| run_group(seed, Sabotage::GroupIsCommittedInParts, false).err());
+    println!("{}", failure.expect("it is not noticed"));
 }
 
 #[test]
@@ -62,6 +87,7 @@ fn a_broken_rule_is_noticed() {
         Sabotage::LastMoveIsNotDurable,
         Sabotage::GroupIsCommittedInParts,
         Sabotage::ImagesAreNotWritten,
+        Sabotage::MemoryIsNotSent,
     ] {
         let failure = (0..SEEDS).find_map(|seed| run_seed(seed, sabotage, false).err());
         let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} is not noticed"));

@@ -117,7 +117,7 @@ const COORDINATOR: coordinator::Config = coordinator::Config {
     transfer: Duration::from_millis(800),
     restore: Duration::from_millis(800),
     unreachable: Duration::from_millis(200),
-    max_moves: 64,
+    max_moves: 256,
 };
 
 impl World {
@@ -269,6 +269,14 @@ impl World {
                 self.runs(node, vid, operation);
                 return outcome;
             }
+            (Effect::Copies, Operation::Precopy { id, destination }) => {
+                if self.receiving(destination, vid, *id).is_none() {
+                    return Outcome::Failed { reason: "the destination does not take the memory".into() };
+                }
+                if self.sabotage != Sabotage::MemoryIsNotSent {
+                    self.nodes[node].engine.copied.insert(vid, *id);
+                }
+            }
             (Effect::Sends, Operation::Send { destination: Side::Images(directory), .. })
                 if self.sabotage != Sabotage::ImagesAreNotWritten =>
             {
@@ -286,15 +294,17 @@ impl World {
         outcome
     }
 
-    /// A destination takes images while it is receiving them.
     fn images_arrive(&mut self, destination: &HostName, vid: Vid, id: MoveId, stale: bool) -> bool {
-        let Some(node) = self.nodes.iter_mut().find(|node| node.name == *destination) else { return false };
-        let receives = |under_way: &UnderWay| under_way.operation == Operation::Receive { id };
-        if !node.engine.under_way.get(&vid).is_some_and(receives) {
-            return false;
-        }
+        let Some(node) = self.receiving(destination, vid, id) else { return false };
         node.engine.images.insert(vid, Images { id, stale, released: false });
         true
+    }
+
+    /// The destination, which takes memory and images while it is receiving them.
+    fn receiving(&mut self, destination: &HostName, vid: Vid, id: MoveId) -> Option<&mut Node> {
+        let node = self.nodes.iter_mut().find(|node| node.name == *destination)?;
+        let receives = |under_way: &UnderWay| under_way.operation == Operation::Receive { id };
+        node.engine.under_way.get(&vid).is_some_and(receives).then_some(node)
     }
 
     /// A copy begins to run: from now on every other one is behind.
@@ -349,6 +359,7 @@ impl World {
                 self.nodes[node].engine.fail(vid, &operation);
             }
         }
+        self.nodes[node].engine.copied.clear();
     }
 
     fn restart_node(&mut self, node: usize) {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetTunnel};
+use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetSwitchedOff, NetTunnel};
 use moves::HostName;
 use overlay::Mac;
 use overlay::matrix::Traffic;
-use overlay::switch::{Gate, MacState, Origin, State};
+use overlay::switch::{Gate, MacState, Origin, PortId, State};
 use overlay::topology::NodeId;
 use overlay::tunnel::header::Protection;
 use overlay_io::counters::Counter;
 use overlay_io::fallback;
+use overlay_io::faults::{Place, SwitchedOff};
 use rpc::net::{Question, describe_nic};
 use rpc::wire::split_reason;
 
@@ -27,8 +28,20 @@ pub fn of(joined: &Joined) -> NetHostState {
         tunnels: tunnels(joined),
         macs: switch.macs,
         offloads: joined.offloads.on().map(|offload| offload.name().to_owned()).collect(),
+        switched_off: joined.plane.switched_off().iter().map(|off| switched_off(joined, off)).collect(),
         dropped: dropped(joined, &switch),
     }
+}
+
+/// An offload that is used no more.
+pub fn switched_off(joined: &Joined, off: &SwitchedOff) -> NetSwitchedOff {
+    let (link, device) = match off.place {
+        Place::Node => (None, None),
+        Place::Way(node) => (Some(host_name(joined, node)), None),
+        Place::Port(port) => (None, Some(device_name(joined, port).unwrap_or_else(|| port.to_string()))),
+    };
+    let (offload, reason) = (off.offload.name().to_owned(), off.fault.in_words().to_owned());
+    NetSwitchedOff { offload, link, device, reason }
 }
 
 /// Where MACs are, in ascending order: from number `first` on, as many as may be said.
@@ -108,14 +121,21 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
 }
 
 fn place(joined: &Joined, mac: &MacState) -> NetMac {
-    let host = joined.hosts.get(&mac.node).map_or_else(|| format!("node {}", mac.node), HostName::to_string);
+    let host = host_name(joined, mac.node);
     let (managed, vlan) = match mac.origin {
         Origin::Managed { .. } => (true, 0),
         Origin::Learned { vlan } => (false, vlan),
     };
-    let name = |port| joined.devices.name_of(port).or_else(|| joined.nics.name_of(port));
-    let device = mac.port.and_then(name);
+    let device = mac.port.and_then(|port| device_name(joined, port));
     NetMac { mac: mac.mac.to_string(), host, device, managed, vlan }
+}
+
+fn host_name(joined: &Joined, node: NodeId) -> String {
+    joined.hosts.get(&node).map_or_else(|| format!("node {node}"), HostName::to_string)
+}
+
+fn device_name(joined: &Joined, port: PortId) -> Option<String> {
+    joined.devices.name_of(port).or_else(|| joined.nics.name_of(port))
 }
 
 fn dropped(joined: &Joined, switch: &State) -> Vec<(String, u64)> {

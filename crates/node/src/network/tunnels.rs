@@ -19,6 +19,7 @@ use overlay_io::path_limit::path_limit;
 use overlay_io::peer::{Agreement, Path, PlainAgreement, Terms};
 use rpc::datagrams;
 use rpc::net::Hello;
+use rpc::removed::{Gate, Peer};
 use rpc::wire::Opening;
 use rpc::{Stream, frame};
 use tokio::sync::oneshot;
@@ -57,6 +58,8 @@ struct Entry {
     neighbour: Neighbour,
     /// The connection that stands.
     connection: Option<Connection>,
+    /// With whom keys were agreed on last: datagrams go on by these without a connection.
+    partner: Option<Peer>,
     /// What dials when there is none.
     dialling: AbortHandle,
 }
@@ -103,9 +106,11 @@ impl Tunnels {
             }
             let patience = if me > neighbour.node { Duration::ZERO } else { TURN };
             let dialling = tokio::spawn(own.clone().keep_dialling(host.clone(), patience)).abort_handle();
-            let entry = Entry { neighbour: *neighbour, connection: None, dialling };
-            let before = self.0.insert(host.clone(), entry).map(|entry| entry.neighbour.node);
             // With the same node it goes on as was agreed on until there is another agreement.
+            let same = self.0.get_mut(host).filter(|entry| entry.neighbour.node == neighbour.node);
+            let partner = same.and_then(|entry| entry.partner.take());
+            let entry = Entry { neighbour: *neighbour, connection: None, partner, dialling };
+            let before = self.0.insert(host.clone(), entry).map(|entry| entry.neighbour.node);
             replaced.extend(before.filter(|node| *node != neighbour.node));
         }
         replaced
@@ -115,6 +120,17 @@ impl Tunnels {
     pub fn keep_only(&mut self, neighbours: &HashMap<HostName, Neighbour>) -> Vec<NodeId> {
         let gone = self.0.extract_if(|host, _| !neighbours.contains_key(host));
         gone.map(|(_, entry)| entry.neighbour.node).collect()
+    }
+
+    /// Ends the connections to hosts that the gate does not admit any more, and says to which nodes they went. It is tried again to
+    /// reach the hosts, which may have become others.
+    pub fn end_barred(&mut self, gate: &Gate) -> Vec<NodeId> {
+        let barred = self.0.values_mut().filter_map(|entry| {
+            entry.partner.take_if(|partner| !gate.admits(partner))?;
+            entry.connection = None;
+            Some(entry.neighbour.node)
+        });
+        barred.collect()
     }
 
     /// Hosts and their nodes, and whether the connection stands.
@@ -215,7 +231,7 @@ impl Node {
         let (outbox, outlet) = datagrams::queue();
         let longest = path_limit(address).unwrap_or(SAFE);
         let path = Path { address, longest, fallback: Some(Arc::new(OverTls(outbox))) };
-        let (closing, inlet) = self.connected(host, path, own.session, direction, terms).await?;
+        let (closing, inlet) = self.connected(host, &stream, path, own.session, direction, terms).await?;
         let held = self.network.traffic.carry(async move {
             if direction == Direction::FromListener {
                 frame::send(&mut stream, &own).await?;
@@ -242,6 +258,7 @@ impl Node {
     async fn connected(
         &self,
         host: &HostName,
+        stream: &Stream,
         path: Path,
         session: u32,
         direction: Direction,
@@ -251,11 +268,14 @@ impl Node {
         let stranger = || io::Error::other(format!("there is no link to {host}"));
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
+        // Whose host is removed from now on is found by the entry.
+        stream.check_pass()?;
         let (closes, closing) = oneshot::channel();
         let is_first = (direction == Direction::FromDialer) == (joined.me > entry.neighbour.node);
         if !entry.note(Connection { session, is_first, _closes: closes }) {
             return Err(io::Error::other(format!("there is a connection to {host} already")));
         }
+        entry.partner = stream.peer().cloned();
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
         let node = entry.neighbour.node;
         match direction {
@@ -264,6 +284,17 @@ impl Node {
         }
         self.network.changed.notify_waiters();
         Ok((closing, joined.plane.inlet(session)))
+    }
+
+    /// Forgets the keys that were agreed on with hosts that were removed.
+    pub async fn end_barred_tunnels(&self) {
+        let mut joined = self.network.lock().await;
+        if let Some(joined) = joined.as_mut() {
+            for node in joined.tunnels.end_barred(self.endpoint.gate()) {
+                joined.plane.disconnect(node);
+            }
+        }
+        self.network.changed.notify_waiters();
     }
 
     async fn disconnected(&self, host: &HostName, session: u32) {
@@ -286,7 +317,7 @@ mod tests {
     async fn of_two_connections_that_stays_which_the_higher_host_has_dialled() {
         let neighbour = Neighbour { node: NodeId(1), plain: false };
         let dialling = tokio::spawn(async {}).abort_handle();
-        let mut entry = Entry { neighbour, connection: None, dialling };
+        let mut entry = Entry { neighbour, connection: None, partner: None, dialling };
         let mut closings = HashMap::new();
         let mut note = |session, is_first| {
             let (closes, closing) = oneshot::channel();

@@ -10,12 +10,15 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, Needs, Phase, Phases, Recovered,
-    Report, Result, Running, State, Watch,
+    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, MemorySink, Needs, Owner, PAGE,
+    Phase, Phases, Recovered, Report, Result, Running, State, Watch,
 };
 use fabric::netns;
 
 const CONTENT: &[u8] = &[7; 3 * 1024 * 1024];
+
+/// Bytes in an instance's images but those of memory.
+pub const IMAGES: u64 = CONTENT.len() as u64;
 
 /// The namespaces of all instances, and which instances have ended.
 #[derive(Default)]
@@ -147,7 +150,7 @@ impl Engine for Handle {
         self.0.change(name, State::Prepared, State::Running)
     }
 
-    fn check(&self, _: &InstanceName) -> Result<Report> {
+    fn check(&self, _: &InstanceName, _: bool) -> Result<Report> {
         let (files, support, controllers) = (Vec::new(), Vec::new(), Vec::new());
         let needs = Needs {
             files,
@@ -180,12 +183,27 @@ impl Engine for Handle {
         Ok(())
     }
 
-    fn suspend(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Dump> {
+    fn show_memory(&self, _: &InstanceName, memory: &dyn MemorySink, _: &Watch<'_>) -> Result<()> {
+        let show = || {
+            memory.begin()?;
+            memory.take(Owner::Process(1), 0x1000, &[5; 3 * PAGE])?;
+            memory.end()
+        };
+        show().map_err(Error::NotTaken)
+    }
+
+    fn suspend(
+        &self,
+        name: &InstanceName,
+        memory: Option<&dyn MemorySink>,
+        watch: &Watch<'_>,
+    ) -> Result<Dump> {
         if self.0.fail_dump.swap(false, Ordering::SeqCst) {
             return Err(refused_by_criu("dump", name));
         }
         self.0.change(name, State::Running, State::Stopped)?;
         self.0.armed.lock().unwrap().remove(name);
+        memory.map_or(Ok(()), |memory| self.show_memory(name, memory, watch))?;
         let directory = self.0.images(name);
         fs::write(directory.join("pages.img"), CONTENT).unwrap();
         fs::write(directory.join("empty.img"), []).unwrap();

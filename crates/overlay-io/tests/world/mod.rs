@@ -9,6 +9,7 @@
 pub mod ground;
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fabric::Epoch;
@@ -38,6 +39,8 @@ pub struct Host {
     pub plane: Plane,
     pub node: NodeId,
     pub address: SocketAddr,
+    /// The plane's socket, for who changes what the kernel does with it.
+    pub socket: OwnedFd,
 }
 
 /// A station behind a port of a node.
@@ -177,7 +180,8 @@ impl Host {
         socket.set_offloads(offloads).unwrap();
         let node = NodeId(number);
         let switch = Switch::new(node, number.into(), switch::Limits::default());
-        Self { network, plane: Plane::start(switch, socket, None).unwrap(), node, address }
+        let same = socket.as_fd().try_clone_to_owned().unwrap();
+        Self { network, plane: Plane::start(switch, socket, None).unwrap(), node, address, socket: same }
     }
 }
 

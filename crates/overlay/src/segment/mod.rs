@@ -22,9 +22,10 @@
 //!
 //! * [`vnet`]: the header that travels with a frame. * [`split`], [`merge`]: the two ways.
 //! * `layout`: where headers are in a frame. * `edit`: what differs between the headers of pieces.
-//! * `checksum`: sums.
+//! * `checksum`: sums. * `claims`: whether what a device says of a frame is so.
 
 mod checksum;
+mod claims;
 mod edit;
 mod layout;
 pub mod merge;
@@ -32,6 +33,7 @@ pub mod split;
 pub mod vnet;
 
 pub use checksum::complete_checksum;
+pub use claims::is_as_said;
 pub use layout::LayoutError;
 pub use merge::{Merger, Segment};
 pub use split::{Plan, SplitError};

@@ -209,7 +209,8 @@ impl Device {
         Ok((QpAttr { current_state: qp.attr.state, ..qp.attr }, qp.init))
     }
 
-    /// Ends a queue pair; what it had queued is forgotten without completions.
+    /// Ends a queue pair; what it had queued is forgotten without completions. Completions that are there stay: a program
+    /// may learn that the peer is gone, and end the queue pair, before it looks at what was completed last.
     ///
     /// # Errors
     /// `INVALID` if there is no such queue pair; `BUSY` while it receives from a multicast group.
@@ -220,7 +221,6 @@ impl Device {
             return Err(Errno::BUSY);
         }
         self.disconnect(qp);
-        self.forget_completions(qp);
         self.core.qps.remove(qp.0);
         if let Some(known) = self.core.qp_names.remove(&mut *self.core.source, qpn) {
             self.links.announce(Translation { real: known.virtual_handle, ..known }, known.real);

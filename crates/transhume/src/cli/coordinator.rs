@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use coordinator::CoordinatorOptions;
 
 use super::target::Target;
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::logging::Logging;
 use crate::precedence;
@@ -17,7 +19,8 @@ use crate::precedence;
 /// It ends at SIGTERM or SIGINT; instances run on, and the next one goes on where it stopped.
 /// The command line reaches it through the socket that `--socket` names.
 #[derive(Args)]
-#[command(after_help = "Example:\n  transhume coordinator --listen 192.0.2.1:7700")]
+#[command(after_help = "Examples:\n  transhume coordinator --listen 192.0.2.1:7700\n  \
+                        transhume coordinator --listen 192.0.2.1:7700 --cool-down 15m")]
 pub struct Arguments {
     /// Where nodes connect
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -31,6 +34,10 @@ pub struct Arguments {
     /// The folder for what the coordinator must remember
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/coordinator")]
     state: PathBuf,
+    /// For how long `transhume move` leaves an instance alone after a move, unless it is told `--force`, or the instance was started
+    /// with another time: a number with `s`, `m`, `h` or `d`
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = words::seconds)]
+    cool_down: u64,
     #[command(flatten)]
     logging: Logging,
 }
@@ -46,6 +53,7 @@ impl Arguments {
             pki: self.pki,
             state: self.state,
             enrolment: None,
+            cool_down: Duration::from_secs(self.cool_down),
         };
         coordinator::run(options).map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
         Ok(ExitCode::SUCCESS)

@@ -29,10 +29,12 @@ use crate::{interrupt, output, table};
 /// host that has the fewest; where that cannot take it, to the next. What cannot be moved stays, and runs on. Ctrl-C ends the drain:
 /// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once;
 /// while the coordinator is away, the host stays drained then. If the coordinator goes away, this waits for it and drains what is left.
-/// A second drain of the same host takes the place of the first, which fails.
+/// A second drain of the same host takes the place of the first, which fails. Instances that cool down after a move leave as well; a
+/// dry run names them.
 ///
 /// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
-/// reports them; a dry run writes a list of objects with `name`, `bytes`, `total_us`, `blackout_us`, `to` and `obstacles`. All that goes to standard error is JSON as well, one
+/// reports them; a dry run writes a list of objects with `name`, `bytes`, `total_us`, `blackout_us`, `to`, `obstacles`
+/// and, of one that cools down, `cools_down_for_s`. All that goes to standard error is JSON as well, one
 /// object a line: `waiting` with `host`, `why` and `outlook`, after a Ctrl-C `ended` with `host`, or `not_ended`, and last `failed` if the drain
 /// was ended or refused; the latter two with `message` and `help`. The report of one that was ended has no `stayed`.
 #[derive(Args)]
@@ -247,6 +249,15 @@ impl Drain {
         };
         let rows: Vec<_> = plan.iter().map(row).collect();
         output::write(table::render(["INSTANCE", "TO", "SIZE", "ABOUT", "BLACKOUT"], &rows))?;
+        for planned in plan {
+            if let Some(seconds) = planned.cools_down_for_s {
+                let time = api::in_words(seconds);
+                output::line(&format!(
+                    "{} cools down for another {time}, and leaves nevertheless",
+                    planned.name
+                ))?;
+            }
+        }
         say_obstacles(plan);
         Ok(code)
     }

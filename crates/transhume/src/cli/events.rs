@@ -10,7 +10,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::lasting;
 use super::target::{Target, unexpected};
-use super::transfer::{mebibytes, milliseconds};
+use super::transfer::{milliseconds, sent};
 use crate::failure::Result;
 use crate::{output, table};
 
@@ -123,6 +123,10 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         Occurrence::CoordinatorStarted => ("coordinator started", String::new()),
         Occurrence::HostConnected { host, address } => ("host connected", format!("{host}, at {address}")),
         Occurrence::HostLost { host } => ("host lost", host.clone()),
+        Occurrence::HostRemoved { host } => ("host removed", host.clone()),
+        Occurrence::OffloadSwitchedOff { host, off } => {
+            ("offload off", format!("{host}: {}", off.in_words()))
+        }
         Occurrence::DrainBegan { host, instances } => ("drain began", format!("{host}: {instances} to move")),
         Occurrence::Drained { host, moved, stayed } => {
             ("drained", format!("{host}: {moved} moved, {stayed} stayed"))
@@ -160,13 +164,14 @@ fn in_group(group: Option<&String>) -> String {
 }
 
 fn measured(figures: Option<&MoveFigures>) -> String {
-    let Some(MoveFigures { total_us, blackout_us, image_bytes }) = figures else { return String::new() };
-    let (total, blackout) = (milliseconds(*total_us), milliseconds(*blackout_us));
-    format!("; {total} in all, blackout {blackout}, {}", mebibytes(*image_bytes))
+    let Some(figures) = figures else { return String::new() };
+    let MoveFigures { total_us, blackout_us, image_bytes, precopied_bytes } = *figures;
+    let (total, blackout) = (milliseconds(total_us), milliseconds(blackout_us));
+    format!("; {total} in all, blackout {blackout}, {}", sent(image_bytes, precopied_bytes))
 }
 
 /// A point in time in UTC, to the millisecond.
-fn time(ms: u64) -> String {
+pub fn time(ms: u64) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000);
     let Ok(at) = at else { return ms.to_string() };
     let (year, month, day) = at.to_calendar_date();

@@ -21,6 +21,8 @@ pub struct GroupTransfer {
     pub hosts: Vec<String>,
     /// Only says what stands in the way.
     pub dry_run: bool,
+    /// Also while some cool down.
+    pub force: bool,
     /// Writes reports as JSON.
     pub json: bool,
 }
@@ -28,8 +30,8 @@ pub struct GroupTransfer {
 impl GroupTransfer {
     pub fn make(&self, target: &Target) -> Result<ExitCode> {
         let (group, hosts) = (self.group.clone(), self.hosts.clone());
-        let request = Request::MoveGroup(MoveGroupRequest { group, hosts, dry_run: self.dry_run });
-        let mut events = target.send(&request)?;
+        let request = MoveGroupRequest { group, hosts, dry_run: self.dry_run, force: self.force };
+        let mut events = target.send(&Request::MoveGroup(request))?;
         match first_of(&mut events, self.json, || self.not_begun())? {
             Event::GroupBegun { moves } => self.follow(target, events, &moves),
             Event::Plan(plan) => self.planned(&plan),

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use api::{Client, Event, Position, Request};
+use api::{Client, Event, Failure as Obstacle, Position, Request};
 use clap::Args;
 use fabric::attach::OutputStream;
 
@@ -68,6 +68,17 @@ impl Reading<'_> {
         )
     }
 
+    /// The host has what the command wrote last, if it wrote anything that was not read.
+    fn unread(&self, why: &Obstacle) -> Failure {
+        let name = self.name;
+        Failure::new(
+            format!("the last of `{name}`'s output may be missing: {}", why.message),
+            format!(
+                "`transhume logs {name}` shows it if the host answers again and its node was not restarted"
+            ),
+        )
+    }
+
     /// Asks for what comes next.
     pub fn request(&self) -> Request {
         Request::Logs { name: self.name.to_owned(), follow: self.follow, after: self.after }
@@ -92,6 +103,7 @@ impl Reading<'_> {
                     eprintln!("{}", self.incomplete());
                 }
                 Ok(Event::Dropped { pieces: None }) => eprintln!("{}", self.perhaps_incomplete()),
+                Ok(Event::Unread(why)) => eprintln!("{}", self.unread(&why)),
                 Ok(Event::Exited { code: 0 }) if self.dropped > 0 => return Err(self.incomplete()),
                 Ok(Event::Exited { code }) => return Ok(exit_code(code)),
                 Ok(Event::Done) => return Ok(ExitCode::SUCCESS),

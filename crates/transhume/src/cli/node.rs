@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,6 +52,10 @@ pub struct Arguments {
     /// The folders for images of instances; the first with room is taken
     #[arg(long, value_name = "DIR", default_values = ["/dev/shm/transhume", "/var/lib/transhume/images"])]
     images: Vec<PathBuf>,
+    /// How many MiB of an instance's memory a second leave this host at the most while it runs, so that moves leave room for others
+    /// [default: as many as there is room for]
+    #[arg(long, value_name = "MIB")]
+    move_bandwidth: Option<NonZeroU32>,
     /// The bridge to which instances are linked
     #[arg(long, default_value = "br0")]
     bridge: String,
@@ -94,6 +99,7 @@ impl Arguments {
             state: self.state,
             engine: Some(Box::new(engine)),
             start_patience: START_PATIENCE,
+            move_bandwidth: self.move_bandwidth.map(|mebibytes| u64::from(mebibytes.get()) << 20),
             nics,
             device: None,
             progress: Box::new(drop),

@@ -39,6 +39,7 @@ use crate::{WRONG_USAGE, interrupt, library, output};
                         transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
                         zcat queries.gz | transhume run --stdin -- ./answer >answers\n  \
                         transhume run --label app=db --anti-affinity app -- /data/replica\n  \
+                        transhume run --cool-down 15m --detach -- ./solver\n  \
                         transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job\n  \
                         transhume run --image oci:/srv/images/job:1.0 --volume /data:/data")]
 pub struct Arguments {
@@ -52,11 +53,15 @@ pub struct Arguments {
     #[arg(long, value_name = "G")]
     group: Option<String>,
     /// A label, as many as 16: letters, digits and `-_./`
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = words::variable)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = words::variable)]
     labels: Vec<(String, String)>,
     /// Never shares a host with an instance that has the same value of this label, wherever one of them is started or moves
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "NAME")]
     anti_affinity: Vec<String>,
+    /// For how long `transhume move` leaves it alone after each move, unless it is told `--force`: a number with `s`, `m`, `h` or
+    /// `d` [default: as the coordinator says]
+    #[arg(long, value_name = "DURATION", value_parser = words::seconds)]
+    cool_down: Option<u64>,
     /// What its network device is plugged into [default: the overlay if it is laid out, else the bridge]
     #[arg(long, value_name = "NETWORK", value_parser = network())]
     network: Option<NetworkKind>,
@@ -85,7 +90,7 @@ impl Arguments {
         let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
         let host = self.host.clone().unwrap_or_default();
         let suggest = |failure| target.suggest_host(failure, &host);
-        let instance = match target.ask(&Request::Run(self.request()?)).map_err(suggest)? {
+        let instance = match target.ask(&Request::Run(self.request()?.into())).map_err(suggest)? {
             Event::Started(instance) => instance,
             Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),
             event => return Err(unexpected(&event)),
@@ -115,6 +120,7 @@ impl Arguments {
             group: self.group,
             labels: self.labels.into_iter().collect(),
             anti_affinity: self.anti_affinity.into_iter().collect(),
+            cool_down_s: self.cool_down,
             network: self.network,
             fabric: FabricId(self.fabric),
             command: program.command,

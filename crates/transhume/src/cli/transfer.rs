@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
-use api::{Client, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
+use api::{Client, Copying, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
 use clap::Args;
 use serde::Serialize;
 
@@ -27,8 +27,11 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 /// The instances of a group (`transhume run --group`) move together: none is suspended before all can be, and all arrive or
 /// all run on where they were. Several hosts are named with commas; instances that are on one of them stay, the others are spread over them.
 ///
-/// With --json all that goes to standard error is JSON as well, one object a line: `waiting` with `host`, `why` and `outlook`
-/// (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
+/// An instance that has moved and cools down (`--cool-down` of `transhume run` and `transhume coordinator`) is left where it is, and
+/// with it its group: it is said for how long. With --force it moves nevertheless.
+///
+/// With --json all that goes to standard error is JSON as well, one object a line: `copying` with `memory_bytes`, `sent_bytes`, `look` and
+/// `left_us` while memory is sent and the instance runs, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
 /// report; the latter two with `message` and `help`. Of a group there is a list of reports,
 /// and a dry run writes a list of objects with `name`, `to` and `obstacles`.
 #[derive(Args)]
@@ -36,9 +39,11 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 #[command(
     override_usage = "transhume move [OPTIONS] <NAME> <HOST>\n       transhume move [OPTIONS] --group <G> <HOST>[,<HOST>…]"
 )]
-#[command(after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  \
+#[command(
+    after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  transhume move job1 h3 --force\n  \
                         transhume move --group job h3,h4\n  \
-                        transhume move job1 h3 --json | jq .blackout_us")]
+                        transhume move job1 h3 --json | jq .blackout_us"
+)]
 pub struct Arguments {
     /// The instance's name
     #[arg(conflicts_with = "group")]
@@ -52,19 +57,21 @@ pub struct Arguments {
     /// Only says what stands in the way
     #[arg(long)]
     dry_run: bool,
-    /// Writes the report as JSON, and no progress; failures and for which host it waits go to standard error, as JSON
+    /// Moves also what cools down after its last move
+    #[arg(long)]
+    force: bool,
+    /// Writes the report as JSON; how far it is, failures and for which host it waits go to standard error, as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { name, host, group, dry_run, json } = self;
+        let Self { name, host, group, dry_run, force, json } = self;
         let made = match (name, group) {
-            (Some(name), _) => Transfer { name, host, dry_run, json }.make(target),
-            (None, Some(group)) => {
-                hosts(&host).and_then(|hosts| GroupTransfer { group, hosts, dry_run, json }.make(target))
-            }
+            (Some(name), _) => Transfer { name, host, dry_run, force, json }.make(target),
+            (None, Some(group)) => hosts(&host)
+                .and_then(|hosts| GroupTransfer { group, hosts, dry_run, force, json }.make(target)),
             (None, None) => Err(Failure::new(
                 format!("it is not said what is to be moved to {host}"),
                 "name an instance before the host, or a group with `--group`",
@@ -87,12 +94,14 @@ struct Transfer {
     name: String,
     host: String,
     dry_run: bool,
+    force: bool,
     json: bool,
 }
 
 impl Transfer {
     fn make(self, target: &Target) -> Result<ExitCode> {
-        let request = MoveRequest { name: self.name.clone(), host: self.host.clone(), dry_run: self.dry_run };
+        let (name, host) = (self.name.clone(), self.host.clone());
+        let request = MoveRequest { name, host, dry_run: self.dry_run, force: self.force };
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
             let outlook = format!("the move is being rolled back: {} runs on where it was", self.name);
@@ -114,6 +123,7 @@ impl Transfer {
             match events.next_event() {
                 Ok(Event::Begun { id }) => begun = Some(id),
                 Ok(Event::Phase { phase, at_us }) => progress.phase(phase, at_us)?,
+                Ok(Event::Copying(copying)) => progress.copying(copying)?,
                 Ok(Event::Transferred { bytes, total }) => progress.bytes(bytes, total)?,
                 Ok(waiting @ Event::Waiting { .. }) => progress.waiting(&waiting)?,
                 Ok(Event::Failed(failure)) => {
@@ -249,10 +259,22 @@ impl Progress {
     }
 
     fn bytes(&mut self, bytes: u64, total: Option<u64>) -> Result<()> {
-        let Self::Lines { live: true, .. } = self else { return Ok(()) };
         let total = total.map(|total| format!(" of {}", mebibytes(total))).unwrap_or_default();
+        self.behind_the_phase(format!("{}{total}", mebibytes(bytes)))
+    }
+
+    fn copying(&mut self, copying: Copying) -> Result<()> {
+        if matches!(self, Self::Json) {
+            tell(&Event::Copying(copying));
+            return Ok(());
+        }
+        self.behind_the_phase(in_words(copying))
+    }
+
+    fn behind_the_phase(&mut self, text: String) -> Result<()> {
+        let Self::Lines { live: true, .. } = self else { return Ok(()) };
         // Save the cursor, write, erase the rest of the line, restore the cursor.
-        output::write(format!("\x1b7  {}{total}\x1b[K\x1b8", mebibytes(bytes)))
+        output::write(format!("\x1b7  {text}\x1b[K\x1b8"))
     }
 
     fn waiting(&mut self, event: &Event) -> Result<()> {
@@ -274,6 +296,14 @@ impl Progress {
             _ => Ok(()),
         }
     }
+}
+
+/// How far a pre-copy is.
+fn in_words(copying: Copying) -> String {
+    let Copying { memory_bytes, sent_bytes, look, left_us } = copying;
+    let (sent, memory) = (mebibytes(sent_bytes), mebibytes(memory_bytes));
+    let left = left_us.map(|left| format!(", about {} s left", left.div_ceil(1_000_000))).unwrap_or_default();
+    format!("{sent} sent, look {look} at {memory}{left}")
 }
 
 fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
@@ -337,14 +367,23 @@ fn blackout(report: &MoveReport) -> String {
         milliseconds(network.total_us()),
         network.queue_pairs,
         network.memory_regions,
-        mebibytes(engine.image_bytes),
+        sent(engine.image_bytes, engine.precopied_bytes),
     )
+}
+
+/// How much a move has sent, and how much of that while the instance ran.
+pub fn sent(bytes: u64, precopied: u64) -> String {
+    match precopied {
+        0 => mebibytes(bytes),
+        _ => format!("{}, {} of it before the blackout", mebibytes(bytes), mebibytes(precopied)),
+    }
 }
 
 /// A phase's name.
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Prepare => "prepare",
+        Phase::Precopy => "pre-copy",
         Phase::Suspend => "suspend",
         Phase::Dump => "dump",
         Phase::Transfer => "transfer",

@@ -23,6 +23,21 @@ pub fn user(text: &str) -> std::result::Result<(u32, u32), String> {
     Ok((number(user)?, number(group)?))
 }
 
+/// A time with its unit, in seconds.
+pub fn seconds(text: &str) -> std::result::Result<u64, String> {
+    let unit = |letter| match letter {
+        's' => Some(1),
+        'm' => Some(60),
+        'h' => Some(60 * 60),
+        'd' => Some(24 * 60 * 60),
+        _ => None,
+    };
+    let mut rest = text.chars();
+    let found = rest.next_back().and_then(unit).zip(rest.as_str().parse::<u64>().ok());
+    let found = found.and_then(|(unit, number)| number.checked_mul(unit));
+    found.ok_or_else(|| "a time is needed, as 90s, 15m, 24h or 7d".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +50,16 @@ mod tests {
         assert!(host("h1").is_ok() && host("").is_err());
         assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
         assert!(user("root").is_err() && user("7:").is_err());
+    }
+
+    #[test]
+    fn a_time_has_a_unit() {
+        let times = [("0s", 0), ("90s", 90), ("15m", 900), ("24h", 86_400), ("7d", 604_800)];
+        for (text, expected) in times {
+            assert_eq!(seconds(text), Ok(expected));
+        }
+        for wrong in ["", "s", "24", "-1h", "1.5h", "h24", "18446744073709551615d", "1ä"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
     }
 }

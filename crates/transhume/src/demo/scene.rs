@@ -128,6 +128,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
         group: None,
         labels: BTreeMap::new(),
         anti_affinity: BTreeSet::new(),
+        cool_down_s: None,
         network: None,
         name: Some(name.into()),
         host: Some(host.into()),
@@ -142,7 +143,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
         followed: false,
         stdin: false,
     };
-    match Client::ask(socket, &Request::Run(request))? {
+    match Client::ask(socket, &Request::Run(request.into()))? {
         Event::Started(instance) => Ok(instance.address),
         Event::Failed(failure) => Err(failure.into()),
         event => Err(crate::cli::unexpected(&event)),

@@ -50,8 +50,10 @@ impl Summary {
     }
 
     fn phases(&self) -> String {
-        let titles =
-            ["MOVE", "PREPARE", "SUSPEND", "DUMP", "TRANSFER", "RESTORE", "COMMIT", "RESUME", "IN ALL"];
+        let titles = [
+            "MOVE", "PREPARE", "PRE-COPY", "SUSPEND", "DUMP", "TRANSFER", "RESTORE", "COMMIT", "RESUME",
+            "IN ALL",
+        ];
         let rows: Vec<_> = self.moves.iter().map(phase_row).collect();
         format!("Time per phase; the transfer runs beside others:\n\n{}", table::render(titles, &rows))
     }
@@ -88,11 +90,12 @@ fn blackout_row(seen: &Seen) -> [String; 6] {
     ]
 }
 
-fn phase_row(seen: &Seen) -> [String; 9] {
+fn phase_row(seen: &Seen) -> [String; 10] {
     let phase = |phase| phase_time(&seen.report, phase);
     [
         name(&seen.report),
         phase(Phase::Prepare),
+        phase(Phase::Precopy),
         phase(Phase::Suspend),
         phase(Phase::Dump),
         phase(Phase::Transfer),

@@ -60,7 +60,7 @@ impl Findings<'_> {
         let (rootfs, written) = (places.container.rootfs().map(Path::to_owned), places.container.written());
         let binds: Vec<Bind> = places.container.own().to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
-        self.memory += kept;
+        self.kept = kept;
         self.layer = written;
         if let Some(rootfs) = rootfs {
             self.need_on_host(&rootfs);
@@ -70,7 +70,7 @@ impl Findings<'_> {
 }
 
 /// What is in use of the file system in memory at `place`, in bytes; of others nothing.
-fn used(place: &Path) -> u64 {
+pub fn used(place: &Path) -> u64 {
     const TMPFS_MAGIC: libc::__fsword_t = 0x0102_1994;
     let Ok(path) = CString::new(place.as_os_str().as_bytes()) else { return 0 };
     // SAFETY: all-zero is a valid statfs.

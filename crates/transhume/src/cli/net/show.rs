@@ -139,6 +139,10 @@ fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
         if let Some(failure) = &host.failure {
             text += &format!("{} has not installed the topology: {failure}\n", host.name);
         }
+        for off in host.state.iter().flat_map(|state| &state.switched_off) {
+            text +=
+                &format!("{} has switched an offload off that misbehaves: {}\n", host.name, off.in_words());
+        }
     }
     text
 }

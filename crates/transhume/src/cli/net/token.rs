@@ -2,62 +2,137 @@
 
 use std::process::ExitCode;
 
-use api::{Event, Request};
-use clap::Args;
+use api::{Event, Request, Token, TokenState};
+use clap::{Args, Subcommand};
 
+use crate::cli::events::time;
 use crate::cli::target::{Target, unexpected};
+use crate::cli::words;
 use crate::failure::Result;
-use crate::output;
+use crate::{output, table};
 
 /// For how many seconds a token is good, if nothing else is said.
 pub const LIFETIME_S: u64 = 24 * 60 * 60;
 
 /// Prints a token with which machines can join an overlay that `transhume net up` has made
 ///
-/// Whoever has the token can join until it expires. It is for the machine on which `transhume net up` was run first.
+/// Whoever has the token can join until it expires, or is revoked. It is for the machine on which `transhume net up` was run first.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume net token\n  transhume net token --lifetime 15m")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  transhume net token\n  transhume net token --lifetime 15m\n  transhume net token list\n  \
+                  transhume net token revoke 3"
+)]
 pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// How long machines can join with it: a number with `s`, `m`, `h` or `d`
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::seconds)]
     lifetime: u64,
-    /// Writes JSON
+    /// Writes JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Lists the tokens, and who has joined with each
+///
+/// The last 64 are remembered. The tokens themselves are kept nowhere.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume net token list\n  transhume net token list --json | jq -r '.[] | select(.state == \"good\") | .id'"
+)]
+struct List {
+    /// Writes JSON; failures go to standard error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lets nobody join any more with a token
+///
+/// Machines that have joined with it stay: `transhume host remove` is for those.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  transhume net token revoke 3\n  transhume net token revoke AQTAAAI…")]
+struct Revoke {
+    /// The token's number, as `transhume net token list` shows it, or the token itself
+    #[arg(value_name = "ID")]
+    token: String,
+    /// Writes how it is then as JSON; failures go to standard error, as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let event = target.ask(&Request::NewToken { lifetime_s: self.lifetime })?;
-        match &event {
-            Event::Token { .. } if self.json => output::json(&event)?,
-            Event::Token { token, .. } => output::line(token)?,
-            _ => return Err(unexpected(&event)),
-        }
-        Ok(ExitCode::SUCCESS)
+        let (json, done) = match self.command {
+            None => (self.json, print(target, self.lifetime, self.json)),
+            Some(Command::List(List { json })) => (json, list(target, json)),
+            Some(Command::Revoke(Revoke { token, json })) => (json, revoke(target, token, json)),
+        };
+        let done = done.map(|()| ExitCode::SUCCESS);
+        done.map_err(|failure| if json { failure.in_json() } else { failure })
     }
 }
 
-/// A new token, from the coordinator of `target`.
-pub fn ask(target: &Target) -> Result<String> {
-    match target.ask(&Request::NewToken { lifetime_s: LIFETIME_S })? {
-        Event::Token { token, .. } => Ok(token),
+fn print(target: &Target, lifetime_s: u64, json: bool) -> Result<()> {
+    let event = target.ask(&Request::NewToken { lifetime_s })?;
+    match &event {
+        Event::Token { .. } if json => output::json(&event),
+        Event::Token { token, .. } => output::line(token),
+        _ => Err(unexpected(&event)),
+    }
+}
+
+fn list(target: &Target, json: bool) -> Result<()> {
+    let tokens = all(target)?;
+    if json {
+        return output::json(&tokens);
+    }
+    let rows: Vec<_> = tokens.iter().map(row).collect();
+    output::write(table::render(["ID", "MADE", "EXPIRES", "STATE", "HOSTS"], &rows))
+}
+
+fn row(token: &Token) -> [String; 5] {
+    let state = match token.state {
+        TokenState::Good => "good",
+        TokenState::Expired => "expired",
+        TokenState::Revoked => "revoked",
+    };
+    let or_nothing = |text: String| if text.is_empty() { "-".into() } else { text };
+    let made = token.made_ms.map(time).unwrap_or_default();
+    let hosts = or_nothing(token.hosts.join(", "));
+    [token.id.to_string(), or_nothing(made), time(token.expires_ms), state.into(), hosts]
+}
+
+fn revoke(target: &Target, token: String, json: bool) -> Result<()> {
+    match target.ask(&Request::RevokeToken { token })? {
+        Event::TokenRevoked(token) if json => output::json(&token),
+        Event::TokenRevoked(_) => Ok(()),
         event => Err(unexpected(&event)),
     }
 }
 
-fn seconds(text: &str) -> std::result::Result<u64, String> {
-    let unit = |letter| match letter {
-        's' => Some(1),
-        'm' => Some(60),
-        'h' => Some(60 * 60),
-        'd' => Some(24 * 60 * 60),
-        _ => None,
-    };
-    let mut rest = text.chars();
-    let found = rest.next_back().and_then(unit).zip(rest.as_str().parse::<u64>().ok());
-    let found = found.and_then(|(unit, number)| number.checked_mul(unit));
-    found.ok_or_else(|| "a time is needed, as 90s, 15m, 24h or 7d".into())
+fn all(target: &Target) -> Result<Vec<Token>> {
+    match target.ask(&Request::Tokens)? {
+        Event::Tokens(tokens) => Ok(tokens),
+        event => Err(unexpected(&event)),
+    }
+}
+
+/// A token from the coordinator of `target`, if that has never made one.
+pub fn first(target: &Target) -> Result<Option<String>> {
+    if !all(target)?.is_empty() {
+        return Ok(None);
+    }
+    match target.ask(&Request::NewToken { lifetime_s: LIFETIME_S })? {
+        Event::Token { token, .. } => Ok(Some(token)),
+        event => Err(unexpected(&event)),
+    }
 }
 
 #[cfg(test)]
@@ -65,13 +140,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_a_unit() {
-        let times = [("0s", 0), ("90s", 90), ("15m", 900), ("24h", LIFETIME_S), ("7d", 604_800)];
-        for (text, expected) in times {
-            assert_eq!(seconds(text), Ok(expected));
-        }
-        for wrong in ["", "s", "24", "-1h", "1.5h", "h24", "18446744073709551615d", "1ä"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
+    fn a_token_is_listed_with_what_is_known_of_it() {
+        let (state, hosts) = (TokenState::Revoked, vec!["b".into(), "c".into()]);
+        let token = Token { id: 3, made_ms: None, expires_ms: 0, state, hosts };
+        assert_eq!(row(&token), ["3", "-", "1970-01-01 00:00:00.000", "revoked", "b, c"]);
+        let token = Token { made_ms: Some(1000), hosts: vec![], ..token };
+        assert_eq!(row(&token), ["3", "1970-01-01 00:00:01.000", "1970-01-01 00:00:00.000", "revoked", "-"]);
     }
 }

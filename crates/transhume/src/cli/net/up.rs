@@ -16,7 +16,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use coordinator::{CoordinatorOptions, Enrolment};
 use moves::HostName;
-use node::{Device, Nics, NodeOptions, Progress};
+use node::{Device, Nics, NodeError, NodeOptions, Progress};
 use overlay_io::offloads::{Offload, Offloads};
 use rpc::COORDINATOR;
 use rpc::token::JoinToken;
@@ -132,7 +132,10 @@ impl Arguments {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let working = async {
             let settings = match folder.settings()? {
-                Some(settings) => self.go_on(settings, folder)?,
+                Some(settings) => match folder.removal() {
+                    Some(removal) => self.come_back(settings, folder, removal).await?,
+                    None => self.go_on(settings, folder)?,
+                },
                 None => self.begin(folder).await?,
             };
             serve(&settings, folder, target, self.json).await
@@ -173,6 +176,23 @@ impl Arguments {
             Some(token) => folder.join(&settings, token).await?,
             None => folder.found(&settings)?,
         }
+        Ok(settings)
+    }
+
+    /// Takes part again after it was removed: with a new key, and otherwise as before but for what is said now.
+    async fn come_back(&self, before: Settings, folder: &Folder, removal: Failure) -> Result<Settings> {
+        let Some(token) = &self.join else { return Err(removal) };
+        let settings = Settings {
+            name: self.name.clone().unwrap_or(before.name),
+            role: Role::Joined { coordinator: token.coordinator },
+            listen: self.listen.unwrap_or(before.listen),
+            device: self.device.clone().unwrap_or(before.device),
+            former_device: None,
+            ..before
+        };
+        check_name(&settings.name)?;
+        let settings = self.amend(settings);
+        folder.join(&settings, token).await?;
         Ok(settings)
     }
 
@@ -284,9 +304,6 @@ fn anywhere(coordinator: SocketAddr) -> Result<SocketAddr> {
 
 /// Takes part until something fails.
 async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool) -> Result<()> {
-    // Nobody can have joined yet.
-    let token_due =
-        settings.role == Role::First && !coordinator::tokens_file(&folder.of_daemon("coordinator")).exists();
     let (sender, progress) = unbounded_channel();
     let progressing = Box::new(move |step| drop(sender.send(step)));
     let node = tokio::spawn(node::serve(node_options(settings, folder, progressing)?));
@@ -303,10 +320,13 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
     tokio::select! {
         ended = node => {
             let error = ended.map_err(broken_down)?;
+            if let NodeError::Removed(reason) = &error {
+                folder.note_removal(reason)?;
+            }
             Err(Failure::new(error.to_string(), error.way_out()))
         }
         ended = coordinator => ended,
-        told = tell(settings, folder, progress, target, json, token_due) => told,
+        told = tell(settings, folder, progress, target, json) => told,
     }
 }
 
@@ -338,6 +358,7 @@ fn node_options(
         state: folder.of_daemon("node"),
         engine: None,
         start_patience: Duration::ZERO,
+        move_bandwidth: None,
         nics: Nics::default(),
         device: Some(device),
         offloads: Offloads::ALL.without(&without),
@@ -355,19 +376,20 @@ fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) ->
         pki: folder.pki(),
         state: folder.of_daemon("coordinator"),
         enrolment: Some(Enrolment { center }),
+        cool_down: Duration::ZERO,
     })
 }
 
-/// Tells the user what happens, for as long as it does. If `token_due`, there is a token for others.
+/// Tells the user what happens, for as long as it does. From the first machine there is a token for others, once.
 async fn tell(
     settings: &Settings,
     folder: &Folder,
     mut progress: UnboundedReceiver<Progress>,
     target: &Target,
     json: bool,
-    mut token_due: bool,
 ) -> Result<()> {
     let mut waits = false;
+    let mut token_due = settings.role == Role::First;
     while let Some(step) = progress.recv().await {
         match (step, settings.role) {
             (Progress::Unreachable(reason), Role::Joined { coordinator }) if !waits => {
@@ -388,8 +410,9 @@ async fn tell(
                 }
                 let address = settings.address.as_deref();
                 Told::Device { name: &settings.device, address }.tell(json);
-                if std::mem::take(&mut token_due) {
-                    let token = tokio::task::block_in_place(|| token::ask(target))?;
+                if std::mem::take(&mut token_due)
+                    && let Some(token) = tokio::task::block_in_place(|| token::first(target))?
+                {
                     let join = join_command(&token, address);
                     Told::Token { token: &token, join }.tell(json);
                 }

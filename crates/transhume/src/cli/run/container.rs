@@ -88,7 +88,7 @@ pub struct Options {
     /// Lets the program in the container write to volumes and to memory only
     #[arg(long, requires = "root")]
     read_only: bool,
-    /// Leaves out the RDMA libraries, which need glibc 2.34 or newer in the container
+    /// Leaves out the RDMA libraries, which need glibc 2.34 or newer and libgcc_s.so.1 in the container
     #[arg(long)]
     without_rdma: bool,
 }

@@ -2,7 +2,7 @@
 //!
 //! | in the folder | |
 //! |---|---|
-//! | `pki` | certificates and keys; it is there as a whole or not at all, and with it the machine has joined |
+//! | `pki` | certificates and keys; it is there as a whole or not at all, and with it the machine has joined; `removed` in it says that they are of no use any more |
 //! | `settings.json` | how it has joined |
 //! | `join.key` | the key with which it asks to join, until it has |
 //! | `coordinator`, `node` | what these daemons must remember |
@@ -111,6 +111,23 @@ impl Folder {
         })
     }
 
+    fn removal_file(&self) -> PathBuf {
+        self.pki().join("removed")
+    }
+
+    /// Notes that the network does not want this machine any more, as it is known by its key now: the coordinator's words.
+    pub fn note_removal(&self, reason: &str) -> Result<()> {
+        let noted = private::replace_durably(&self.removal_file(), reason.as_bytes());
+        noted.map_err(|error| in_folder(&self.path, error))
+    }
+
+    /// That it was removed, if it was.
+    pub fn removal(&self) -> Option<Failure> {
+        let reason = fs::read_to_string(self.removal_file()).ok()?;
+        let (what, help) = split_reason(&reason);
+        Some(api::Failure::new(what, help.unwrap_or_default()).into())
+    }
+
     /// Notes how this machine takes part.
     pub fn note(&self, settings: &Settings) -> Result<()> {
         let text = serde_json::to_vec(settings).map_err(io::Error::from)?;
@@ -166,19 +183,32 @@ impl Folder {
         settings: &Settings,
         fill: impl FnOnce(&Path) -> std::result::Result<(), PkiError>,
     ) -> Result<()> {
-        let fresh = self.path.join("pki.new");
+        let (fresh, old) = (self.path.join("pki.new"), self.path.join("pki.old"));
         let failed_io = |error| in_folder(&self.path, error);
-        // One that was killed has left it.
-        match fs::remove_dir_all(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed_io(error)),
-            _ => {}
-        }
+        // One that was killed may have left them.
+        discard(&fresh).and_then(|()| discard(&old)).map_err(failed_io)?;
         private::directory(&fresh).map_err(failed_io)?;
         fill(&fresh).map_err(failed)?;
         usable(&fresh, &settings.name)?;
         self.note(settings)?;
-        let placed = sync(&fresh).and_then(|()| fs::rename(&fresh, self.pki()));
-        placed.and_then(|()| private::sync_folder_of(&self.pki())).map_err(failed_io)
+        let place = || {
+            sync(&fresh)?;
+            if self.pki().exists() {
+                fs::rename(self.pki(), &old)?;
+            }
+            fs::rename(&fresh, self.pki())?;
+            private::sync_folder_of(&self.pki())?;
+            discard(&old)
+        };
+        place().map_err(failed_io)
+    }
+}
+
+/// Removes a folder, if it is there.
+fn discard(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -298,6 +328,26 @@ mod tests {
         assert_eq!(folder.join_key().unwrap(), key);
         fs::write(folder.join_key_file(), "half of").unwrap();
         assert_ne!(folder.join_key().unwrap(), key);
+    }
+
+    #[test]
+    fn that_a_machine_was_removed_is_known_until_it_has_other_certificates() {
+        let (directory, folder) = folder();
+        folder.found(&settings()).unwrap();
+        assert!(folder.removal().is_none());
+        folder.note_removal("the host `a` was removed\njoin again").unwrap();
+        drop(folder);
+        let folder = Folder::take(directory.path().join("net")).unwrap();
+        let removal = folder.removal().unwrap().to_string();
+        assert_eq!(removal, "transhume: the host `a` was removed\n  join again");
+        // One that was killed has left it.
+        fs::create_dir(folder.path.join("pki.old")).unwrap();
+        fs::write(folder.path.join("pki.old/a.pem"), "").unwrap();
+        let before = fs::read(folder.pki().join("a.key")).unwrap();
+        folder.found(&settings()).unwrap();
+        assert!(folder.removal().is_none() && !folder.path.join("pki.old").exists());
+        assert_ne!(fs::read(folder.pki().join("a.key")).unwrap(), before);
+        assert_eq!(folder.settings().unwrap(), Some(settings()));
     }
 
     #[test]

@@ -1,204 +1,20 @@
 //! Moves without faults, and what users may ask for: the sequence diagram of `moves::protocol`, run.
 
-use std::collections::{BTreeMap, VecDeque};
+mod cluster;
+mod lost;
+mod precopy;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fabric::{Epoch, FabricId, Vid};
+use cluster::{Cluster, STEP, Step, host, instance, to, vid};
+use fabric::{Epoch, Vid};
 use moves::coordinator::{self, AddError, MoveRequest, Refusal, TooLate};
-use moves::journal::{Exit, Image, Instance, Record, Stage};
+use moves::journal::{Exit, Record, Stage};
 use moves::node::{self, Operation, Outcome};
-use moves::placement::Placement;
 use moves::progress::{self, Event, Phase, Silence};
-use moves::protocol::{Directive, Report, Suspension, ToCoordinator, ToNode};
-use moves::{Coordinator, HostName, MoveId, NodeAgent};
-
-/// Every step takes this long.
-const STEP: Duration = Duration::from_millis(1);
-
-/// The most steps that anything here takes.
-const MAX_STEPS: usize = 1000;
-
-/// A coordinator and three nodes whose engines do what they are asked, except `refused`.
-struct Cluster {
-    now: Duration,
-    coordinator: Coordinator,
-    nodes: BTreeMap<HostName, NodeAgent>,
-    queue: VecDeque<Step>,
-    /// The end of the destination's operation, which comes after the source's.
-    receiving: Option<Step>,
-    /// What went over the wire and into the journal, in words.
-    wire: Vec<String>,
-    events: Vec<Event>,
-    refused: Option<(&'static str, &'static str)>,
-}
-
-enum Step {
-    ToCoordinator(HostName, ToCoordinator),
-    ToNode(HostName, ToNode),
-    Ended(HostName, Vid, Outcome),
-}
-
-fn host(number: u8) -> HostName {
-    HostName::new(&format!("h{number}")).unwrap()
-}
-
-fn vid() -> Vid {
-    Vid::new(7).unwrap()
-}
-
-fn instance(name: &str) -> Instance {
-    let spec = b"spec".to_vec();
-    Instance {
-        name: name.into(),
-        fabric: FabricId(1),
-        group: None,
-        placement: Placement::default(),
-        host: host(1),
-        epoch: Epoch(0),
-        spec,
-    }
-}
-
-fn to(number: u8) -> MoveRequest {
-    MoveRequest { vid: vid(), destination: host(number), dry_run: false }
-}
-
-impl Cluster {
-    fn new() -> Self {
-        let (coordinator, _) =
-            Coordinator::new(coordinator::Config::default(), Image::default(), Duration::ZERO);
-        let agent = |name: HostName| {
-            let config = node::Config::default();
-            NodeAgent::new(name, config, BTreeMap::new(), Duration::ZERO).0
-        };
-        let mut cluster = Self {
-            now: Duration::ZERO,
-            coordinator,
-            nodes: [1, 2, 3].map(|number| (host(number), agent(host(number)))).into(),
-            queue: VecDeque::new(),
-            receiving: None,
-            wire: Vec::new(),
-            events: Vec::new(),
-            refused: None,
-        };
-        for number in [1, 2] {
-            cluster.coordinator.handle(coordinator::Input::LinkUp(host(number)), Duration::ZERO);
-            cluster.tell(&host(number), node::Input::LinkUp);
-        }
-        cluster.coordinator.add_instance(vid(), instance("job")).unwrap();
-        cluster.nodes.get_mut(&host(1)).unwrap().host_instance(vid(), Epoch(0)).unwrap();
-        cluster
-    }
-
-    fn begin(&mut self, request: MoveRequest) -> MoveId {
-        let (id, out) = self.coordinator.begin(request, self.now).unwrap();
-        self.coordinator_does(out);
-        id
-    }
-
-    fn tell(&mut self, name: &HostName, input: node::Input) {
-        let now = self.now;
-        let out = self.nodes.get_mut(name).unwrap().handle(input, now);
-        for output in out {
-            match output {
-                node::Output::Send(message) => {
-                    self.queue.push_back(Step::ToCoordinator(name.clone(), message));
-                }
-                node::Output::Operate { vid, operation } => {
-                    let ended = Step::Ended(name.clone(), vid, self.engine(&operation));
-                    match operation {
-                        Operation::Receive { .. } => self.receiving = Some(ended),
-                        Operation::Send { .. } => {
-                            self.queue.extend([Some(ended), self.receiving.take()].into_iter().flatten())
-                        }
-                        _ => self.queue.push_back(ended),
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn engine(&self, operation: &Operation) -> Outcome {
-        let text = format!("{operation:?}");
-        if let Some((_, reason)) = self.refused.filter(|(name, _)| text.starts_with(name)) {
-            return Outcome::Refused { reasons: vec![reason.into()] };
-        }
-        match operation {
-            Operation::CheckSource { .. } => Outcome::Checked { facts: b"facts".to_vec() },
-            Operation::CheckDestination { .. } => Outcome::Checked { facts: Vec::new() },
-            Operation::Suspend => Outcome::Suspended(Suspension::default()),
-            Operation::Send { .. } => Outcome::Sent { bytes: 5 },
-            _ => Outcome::Done,
-        }
-    }
-
-    fn coordinator_does(&mut self, out: Vec<coordinator::Output>) {
-        for output in out {
-            match output {
-                coordinator::Output::Record(record) => self.wire.push(format!("● {}", name_of(&record))),
-                coordinator::Output::Send { to, message } => self.queue.push_back(Step::ToNode(to, message)),
-                coordinator::Output::Event { event, .. } => self.events.push(event),
-                coordinator::Output::InstanceEnded(_) => {}
-            }
-        }
-    }
-
-    /// Goes on until nothing is under way, or `until` is on the wire.
-    fn run(&mut self, until: Option<&str>) {
-        for _ in 0..MAX_STEPS {
-            if until.is_some_and(|until| self.wire.iter().any(|line| line == until)) {
-                return;
-            }
-            let Some(step) = self.queue.pop_front() else { return };
-            self.now += STEP;
-            match step {
-                Step::ToCoordinator(from, message) => {
-                    self.wire.push(format!("{from} ▶ {}", name_of(&inner(&message))));
-                    let input = coordinator::Input::Message { from, message };
-                    let out = self.coordinator.handle(input, self.now);
-                    self.coordinator_does(out);
-                }
-                Step::ToNode(to, message) => {
-                    if let ToNode::Move { directive, .. } = &message {
-                        self.wire.push(format!("{to} ◀ {}", name_of(directive)));
-                    }
-                    self.tell(&to, node::Input::Message(message));
-                }
-                Step::Ended(name, vid, outcome) => self.tell(&name, node::Input::Ended { vid, outcome }),
-            }
-        }
-        panic!("it goes on for ever: {:?}", self.wire);
-    }
-
-    /// Lets time go by in which only the coordinator's clock does anything.
-    fn tick_after(&mut self, time: Duration) {
-        self.now += time;
-        let out = self.coordinator.handle(coordinator::Input::Tick, self.now);
-        self.coordinator_does(out);
-    }
-
-    fn outcome(&self) -> &progress::Outcome {
-        let ended = self.events.iter().find_map(|event| match event {
-            Event::Ended { outcome, .. } => Some(outcome),
-            _ => None,
-        });
-        ended.expect("the move has ended")
-    }
-}
-
-fn inner(message: &ToCoordinator) -> Report {
-    match message {
-        ToCoordinator::Move { report, .. } => report.clone(),
-        other => panic!("{other:?} is not about a move"),
-    }
-}
-
-/// The variant's name.
-fn name_of(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    text.split([' ', '(', '{']).next().unwrap_or_default().into()
-}
+use moves::protocol::{Directive, Report, ToCoordinator, ToNode};
+use moves::{MoveId, NodeAgent};
 
 #[test]
 fn a_move_goes_as_in_the_diagram() {
@@ -211,6 +27,8 @@ fn a_move_goes_as_in_the_diagram() {
         "h1 ▶ Checked",
         "h2 ◀ Prepare",
         "h2 ▶ Prepared",
+        "h1 ◀ Precopy",
+        "h1 ▶ Copied",
         "h1 ◀ Suspend",
         "h1 ▶ Suspended",
         "h1 ▶ Sent",
@@ -241,7 +59,9 @@ fn the_user_is_told_every_phase_with_its_duration() {
     });
     let phases = phases.unwrap();
     let order: Vec<Phase> = phases.iter().map(|(phase, _)| *phase).collect();
-    assert_eq!(order, [Phase::Prepare, Phase::Suspend, Phase::Transfer, Phase::Restore, Phase::Resume]);
+    let expected =
+        [Phase::Prepare, Phase::Precopy, Phase::Suspend, Phase::Transfer, Phase::Restore, Phase::Resume];
+    assert_eq!(order, expected);
     assert!(phases.iter().all(|(_, duration)| *duration >= STEP), "{phases:?}");
     assert_eq!(cluster.events.last(), Some(&Event::Cleaned));
 }

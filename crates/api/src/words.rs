@@ -1,0 +1,30 @@
+/// A time in words, as exact as anybody wants to know it, and not too short.
+#[must_use]
+pub fn in_words(seconds: u64) -> String {
+    let minutes = seconds.div_ceil(60);
+    match minutes {
+        0..=2 => format!("{seconds} s"),
+        3..=120 => format!("{minutes} min"),
+        _ => format!("{} h {} min", minutes / 60, minutes % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_as_exact_as_it_is_long() {
+        let expected = [
+            (0, "0 s"),
+            (120, "120 s"),
+            (121, "3 min"),
+            (7200, "120 min"),
+            (7201, "2 h 1 min"),
+            (10_800, "3 h 0 min"),
+        ];
+        for (seconds, words) in expected {
+            assert_eq!(in_words(seconds), words);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Instances that have moved cool down: ordinary moves leave them alone for a while (ADR 0035).
+//!
+//! A restart of the coordinator changes nothing of that, so the store has the times of moves, by the calendar's clock. That may be set back: a time
+//! that is in the future then counts as that of the restart. So no instance cools down for longer than it is to, counted from
+//! its move or from the last restart; beside restarts the calendar does not count.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use api::Failure;
+use fabric::Vid;
+use moves::placement::Placement;
+
+use crate::cluster::Inner;
+use crate::failure;
+
+/// When instances have moved last.
+pub struct Cooling {
+    moved: HashMap<Vid, LastMove>,
+    /// How long an instance cools down of which nothing is said.
+    usual: Duration,
+}
+
+struct LastMove {
+    seen: Instant,
+    /// How long ago it was then.
+    age: Duration,
+}
+
+impl Cooling {
+    /// These instances have moved, at so many milliseconds since 1970. Nothing cools down unless that is said of it.
+    pub fn load(moved: Vec<(Vid, u64)>) -> Self {
+        Self::load_at(moved, SystemTime::now(), Instant::now())
+    }
+
+    fn load_at(moved: Vec<(Vid, u64)>, calendar: SystemTime, now: Instant) -> Self {
+        let age = |at_ms| {
+            let at = UNIX_EPOCH.checked_add(Duration::from_millis(at_ms));
+            at.and_then(|at| calendar.duration_since(at).ok()).unwrap_or_default()
+        };
+        let moved = moved.into_iter().map(|(vid, at_ms)| (vid, LastMove { seen: now, age: age(at_ms) }));
+        Self { moved: moved.collect(), usual: Duration::ZERO }
+    }
+
+    /// So long an instance cools down of which nothing is said.
+    pub fn set_usual(&mut self, usual: Duration) {
+        self.usual = usual;
+    }
+
+    /// The instance has just moved from host to host.
+    pub fn has_moved(&mut self, vid: Vid) {
+        self.moved.insert(vid, LastMove { seen: Instant::now(), age: Duration::ZERO });
+    }
+
+    /// The instance has ended.
+    pub fn forget(&mut self, vid: Vid) {
+        self.moved.remove(&vid);
+    }
+
+    /// For how long the instance still cools down, if it does.
+    fn left(&self, vid: Vid, placement: &Placement, now: Instant) -> Option<Duration> {
+        let LastMove { seen, age } = self.moved.get(&vid)?;
+        let since = now.saturating_duration_since(*seen).saturating_add(*age);
+        let whole = placement.cool_down_s.map_or(self.usual, Duration::from_secs);
+        whole.checked_sub(since).filter(|left| !left.is_zero())
+    }
+}
+
+impl Inner {
+    /// For how many seconds the instance still cools down, if it does.
+    pub fn cools_down_for(&self, vid: Vid) -> Option<u64> {
+        let instance = self.machine.image().instances.get(&vid)?;
+        let left = self.cooling.left(vid, &instance.placement, Instant::now())?;
+        // Who waits for so long waits for long enough.
+        Some(left.as_millis().div_ceil(1000) as u64)
+    }
+}
+
+/// Checks that none of these instances cools down. Of several that do it is told of the one that does for the longest.
+///
+/// # Errors
+/// If one does.
+pub fn check<'a>(inner: &Inner, all: impl IntoIterator<Item = (Vid, &'a str)>) -> Result<(), Failure> {
+    let cooling = all.into_iter().filter_map(|(vid, name)| Some((inner.cools_down_for(vid)?, name)));
+    match cooling.max() {
+        Some((seconds, name)) => Err(failure::cools_down(name, seconds)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn vid() -> Vid {
+        Vid::new(1).unwrap()
+    }
+
+    fn own(minutes: u64) -> Placement {
+        Placement { cool_down_s: Some(minutes * 60), ..Placement::default() }
+    }
+
+    /// A calendar on which so much time has gone by, and what a coordinator knows that begins then. The instance has moved at 10 minutes.
+    fn loaded_at(minutes: u32, now: Instant) -> Cooling {
+        Cooling::load_at(vec![(vid(), 600_000)], UNIX_EPOCH + minutes * MINUTE, now)
+    }
+
+    #[test]
+    fn an_instance_cools_down_for_as_long_as_is_said_of_it_or_of_all() {
+        let (mut cooling, now) = (Cooling::load(Vec::new()), Instant::now());
+        assert_eq!(cooling.left(vid(), &own(1), now), None, "it has not moved");
+        cooling.moved.insert(vid(), LastMove { seen: now, age: Duration::ZERO });
+        assert_eq!(cooling.left(vid(), &Placement::default(), now), None, "nothing is said");
+        cooling.set_usual(3 * MINUTE);
+        let left = |placement: &Placement| cooling.left(vid(), placement, now + MINUTE);
+        assert_eq!(left(&Placement::default()), Some(2 * MINUTE));
+        assert_eq!((left(&own(9)), left(&own(1)), left(&own(0))), (Some(8 * MINUTE), None, None));
+        cooling.has_moved(vid());
+        assert!(cooling.left(vid(), &own(9), now) > Some(8 * MINUTE), "it begins anew");
+        cooling.forget(vid());
+        assert_eq!(cooling.left(vid(), &own(9), now), None);
+    }
+
+    #[test]
+    fn a_restart_changes_nothing_and_a_calendar_that_is_set_back_not_much() {
+        let now = Instant::now();
+        let left = |cooling: &Cooling, later| cooling.left(vid(), &own(5), now + later);
+        let cooling = loaded_at(12, now);
+        assert_eq!(left(&cooling, Duration::ZERO), Some(3 * MINUTE));
+        assert_eq!((left(&cooling, 2 * MINUTE), left(&cooling, 3 * MINUTE)), (Some(MINUTE), None));
+        let set_back = loaded_at(0, now);
+        assert_eq!(left(&set_back, Duration::ZERO), Some(5 * MINUTE));
+        assert_eq!(left(&set_back, 5 * MINUTE), None, "that is 5 minutes before the move, by the calendar");
+        assert_eq!(left(&loaded_at(u32::MAX / 60, now), Duration::ZERO), None);
+    }
+}

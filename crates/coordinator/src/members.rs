@@ -1,0 +1,314 @@
+//! Who may take part, as far as certificates do not say it: by which tokens machines join, and which hosts were removed.
+//!
+//! A host that was removed may know any token that was good until then, so all of these are revoked with it.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use moves::HostName;
+use rpc::removed::{KeyId, Removed};
+use rpc::token::Secret;
+use serde::{Deserialize, Serialize};
+use store::{Store, StoreError};
+
+use crate::tokens::{self, MAX_TOKENS, Objection, Token};
+
+/// The most hosts that were ever removed: none may be forgotten, as their certificates are good for ever, and all have to fit into
+/// a message.
+pub const MOST_REMOVED: usize = 16_384;
+
+/// So many of the keys that a removed host had are remembered; none of them is certified again.
+const MOST_KEYS: usize = 8;
+
+/// What is known of a host that was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Removal {
+    /// Who has the name by now.
+    heir: Option<KeyId>,
+    /// The keys with which it was removed, the latest last.
+    former: Vec<KeyId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Members {
+    tokens: BTreeMap<u64, Token>,
+    removed: BTreeMap<String, Removal>,
+}
+
+/// Why somebody with a good token does not get the name that he wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormerKey;
+
+impl Members {
+    /// As they are in the store.
+    pub fn load(store: &Store) -> Result<Self, StoreError> {
+        let store::Members { tokens, removed } = store.members()?;
+        Ok(Self { tokens, removed })
+    }
+
+    /// All tokens for people.
+    pub fn tokens(&self, now: SystemTime) -> Vec<api::Token> {
+        self.tokens.iter().map(|(number, token)| token.describe(*number, now)).collect()
+    }
+
+    /// The number of the token that `text` names, or that it is.
+    pub fn find(&self, text: &str) -> Option<u64> {
+        let number = text.parse().ok().filter(|number| self.tokens.contains_key(number));
+        number.or_else(|| {
+            let token: rpc::token::JoinToken = text.parse().ok()?;
+            tokens::find(&self.tokens, tokens::hash(&token.secret))
+        })
+    }
+
+    /// The number of the token that lets in who has this secret.
+    pub fn check_secret(&self, secret: Secret, now: SystemTime) -> Result<u64, Objection> {
+        tokens::check(&self.tokens, secret, now)
+    }
+
+    /// Notes a token, and returns its number. The oldest may be forgotten.
+    ///
+    /// # Errors
+    /// Those of the store, as with all that follows. What is noted is then known when the store is opened anew.
+    pub fn add_token(&mut self, store: &Store, token: Token) -> Result<u64, StoreError> {
+        let number = self.tokens.last_key_value().map_or(1, |(last, _)| last + 1);
+        let surplus = (self.tokens.len() + 1).saturating_sub(MAX_TOKENS);
+        let oldest: Vec<u64> = self.tokens.keys().take(surplus).copied().collect();
+        let gone = oldest.into_iter().map(|oldest| (oldest, None));
+        self.change(store, gone.chain([(number, Some(token))]).collect(), None)?;
+        Ok(number)
+    }
+
+    /// Lets nobody join any more by the token of this number.
+    pub fn revoke(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
+        let revoked = self.tokens.get(&number).map(Token::revoked);
+        self.change(store, revoked.map(|token| (number, Some(token))).into_iter().collect(), None)
+    }
+
+    /// Whether `host` may be certified for `key` also if it was for another one.
+    pub fn is_free(&self, host: &HostName, key: KeyId) -> Result<bool, FormerKey> {
+        match self.removed.values().any(|removal| removal.former.contains(&key)) {
+            true => Err(FormerKey),
+            false => Ok(self.is_removed(host)),
+        }
+    }
+
+    /// `host` has joined with `key`, by the token of this number. Returns whether [`Self::list`] is another one now.
+    pub fn joined(
+        &mut self,
+        store: &Store,
+        number: u64,
+        host: &HostName,
+        key: KeyId,
+    ) -> Result<bool, StoreError> {
+        let used = self.tokens.get(&number).map(|token| (number, Some(token.used_by(host.as_str()))));
+        let removal = self.removed.get(host.as_str()).filter(|removal| removal.heir.is_none());
+        let removal = removal.map(|removal| Removal { heir: Some(key), ..removal.clone() });
+        let changes = removal.is_some();
+        let removal = removal.map(|removal| (host, removal));
+        self.change(store, used.into_iter().collect(), removal)?;
+        Ok(changes)
+    }
+
+    /// Whether one more host can be removed.
+    pub fn has_room(&self, host: &HostName) -> bool {
+        self.removed.len() < MOST_REMOVED || self.removed.contains_key(host.as_str())
+    }
+
+    /// Whether `host` was removed, and nobody has had its name since.
+    pub fn is_removed(&self, host: &HostName) -> bool {
+        self.removed.get(host.as_str()).is_some_and(|removal| removal.heir.is_none())
+    }
+
+    /// `host`, which has shown `keys`, takes no part any more. Returns the tokens that were good.
+    pub fn remove(
+        &mut self,
+        store: &Store,
+        host: &HostName,
+        keys: impl IntoIterator<Item = KeyId>,
+        now: SystemTime,
+    ) -> Result<Vec<u64>, StoreError> {
+        let mut removal = self.removed.get(host.as_str()).cloned().unwrap_or_default();
+        for key in removal.heir.take().into_iter().chain(keys) {
+            removal.former.retain(|known| *known != key);
+            removal.former.push(key);
+        }
+        removal.former.drain(..removal.former.len().saturating_sub(MOST_KEYS));
+        let good: Vec<_> =
+            tokens::good(&self.tokens, now).map(|(number, token)| (number, Some(token.revoked()))).collect();
+        let numbers = good.iter().map(|(number, _)| *number).collect();
+        self.change(store, good, Some((host, removal)))?;
+        Ok(numbers)
+    }
+
+    /// Whom nodes are to believe no more.
+    pub fn list(&self) -> Removed {
+        let mut list = Removed::default();
+        self.removed.iter().for_each(|(host, removal)| list.note(host, removal.heir));
+        list
+    }
+
+    fn change(
+        &mut self,
+        store: &Store,
+        tokens: Vec<(u64, Option<Token>)>,
+        removal: Option<(&HostName, Removal)>,
+    ) -> Result<(), StoreError> {
+        let noted: Vec<_> = tokens.iter().map(|(number, token)| (*number, token.as_ref())).collect();
+        let removed = removal.as_ref().map(|(host, removal)| (host.as_str(), removal));
+        store.change_members(&noted, removed)?;
+        for (number, token) in tokens {
+            match token {
+                Some(token) => drop(self.tokens.insert(number, token)),
+                None => drop(self.tokens.remove(&number)),
+            }
+        }
+        self.removed.extend(removal.map(|(host, removal)| (host.to_string(), removal)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rpc::removed::Peer;
+
+    use super::*;
+
+    const LIFETIME_S: u64 = 100;
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
+    }
+
+    fn key(number: u8) -> KeyId {
+        KeyId::of(&[number])
+    }
+
+    fn host(name: &str) -> HostName {
+        HostName::new(name).unwrap()
+    }
+
+    struct World {
+        directory: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { directory: tempfile::tempdir().unwrap() }
+        }
+
+        /// The store and what is in it, as a coordinator finds them that begins.
+        fn open(&self) -> (Store, Members) {
+            let store = Store::open(&self.directory.path().join("store")).unwrap();
+            let members = Members::load(&store).unwrap();
+            (store, members)
+        }
+    }
+
+    fn add(store: &Store, members: &mut Members, secret: u8) -> u64 {
+        let hash = tokens::hash(&Secret([secret; 16]));
+        let token = Token::new(hash, Some(now()), tokens::seconds(now()) + LIFETIME_S);
+        members.add_token(store, token).unwrap()
+    }
+
+    fn check(members: &Members, secret: u8) -> Result<u64, Objection> {
+        members.check_secret(Secret([secret; 16]), now())
+    }
+
+    #[test]
+    fn a_token_is_good_until_it_expires_or_is_revoked_also_after_a_restart() {
+        let world = World::new();
+        let (store, mut members) = world.open();
+        assert_eq!((add(&store, &mut members, 7), add(&store, &mut members, 8)), (1, 2));
+        assert_eq!((check(&members, 7), check(&members, 9)), (Ok(1), Err(Objection::Unknown)));
+        let late = now() + Duration::from_secs(LIFETIME_S);
+        assert_eq!(members.check_secret(Secret([7; 16]), late), Err(Objection::Expired));
+        members.revoke(&store, 1).unwrap();
+        assert_eq!((check(&members, 7), check(&members, 8)), (Err(Objection::Revoked), Ok(2)));
+        drop((store, members));
+        let (_store, members) = world.open();
+        assert_eq!((check(&members, 7), check(&members, 8)), (Err(Objection::Revoked), Ok(2)));
+        assert_eq!(members.find("2"), Some(2));
+        assert_eq!(members.find("3"), None);
+    }
+
+    #[test]
+    fn what_is_told_of_a_token_is_who_has_joined_by_it_and_whether_others_can() {
+        let world = World::new();
+        let (store, mut members) = world.open();
+        add(&store, &mut members, 7);
+        for (name, number) in [("c", 2), ("b", 1), ("b", 1)] {
+            assert!(!members.joined(&store, 1, &host(name), key(number)).unwrap(), "nobody was removed");
+        }
+        let tokens = members.tokens(now());
+        let expected = api::Token {
+            id: 1,
+            made_ms: Some(1_000_000_000_000),
+            expires_ms: 1_000_000_100_000,
+            state: api::TokenState::Good,
+            hosts: vec!["b".into(), "c".into()],
+        };
+        assert_eq!(tokens, [expected]);
+    }
+
+    #[test]
+    fn a_name_that_was_removed_is_one_new_keys_by_a_token_that_was_made_later() {
+        let world = World::new();
+        let (store, mut members) = world.open();
+        let b = host("b");
+        assert_eq!(members.is_free(&b, key(1)), Ok(false), "whoever has a certificate for it keeps it");
+        add(&store, &mut members, 7);
+        members.joined(&store, 1, &b, key(1)).unwrap();
+        assert_eq!(members.remove(&store, &b, [key(1)], now()).unwrap(), [1]);
+        assert_eq!(check(&members, 7), Err(Objection::Revoked));
+        drop((store, members));
+
+        let (store, mut members) = world.open();
+        let peer = |number| Peer { name: "b".into(), key: key(number) };
+        assert!(members.is_removed(&b) && members.list().bars(&peer(1)) && members.list().bars(&peer(2)));
+        for name in ["b", "c"] {
+            assert_eq!(members.is_free(&host(name), key(1)), Err(FormerKey), "{name}");
+        }
+        assert_eq!(members.is_free(&b, key(2)), Ok(true));
+        let number = add(&store, &mut members, 8);
+        assert!(members.joined(&store, number, &b, key(2)).unwrap());
+        assert!(!members.joined(&store, number, &b, key(2)).unwrap(), "who asks again changes nothing");
+        let list = members.list();
+        assert!(list.bars(&peer(1)) && !list.bars(&peer(2)));
+        assert_eq!(members.is_free(&b, key(3)), Ok(false), "it is somebody's again");
+        members.remove(&store, &b, [], now()).unwrap();
+        assert!(members.is_free(&b, key(2)).is_err() && members.is_free(&b, key(1)).is_err());
+    }
+
+    #[test]
+    fn tokens_and_keys_are_remembered_with_a_limit_and_hosts_without_forgetting_any() {
+        let world = World::new();
+        let (store, mut members) = world.open();
+        for number in 0..=MAX_TOKENS as u64 {
+            assert_eq!(add(&store, &mut members, number as u8), number + 1);
+        }
+        assert_eq!(check(&members, 0), Err(Objection::Unknown));
+        assert_eq!(check(&members, 1), Ok(2));
+        assert_eq!(members.tokens(now()).len(), MAX_TOKENS);
+        for number in 0..=MOST_KEYS as u8 {
+            members.remove(&store, &host("b"), [key(number)], now()).unwrap();
+        }
+        assert!(members.is_free(&host("b"), key(0)).is_ok() && members.is_free(&host("b"), key(1)).is_err());
+        for number in 1..MOST_REMOVED {
+            members.removed.insert(format!("n{number}"), Removal::default());
+        }
+        assert!(members.has_room(&host("b")) && !members.has_room(&host("c")));
+    }
+
+    #[test]
+    fn the_longest_list_fits_into_a_message() {
+        let longest = |number: usize| format!("{number:0>63}");
+        let removal = Removal { heir: Some(key(1)), former: Vec::new() };
+        let removed = (0..MOST_REMOVED).map(|number| (longest(number), removal.clone())).collect();
+        let members = Members { tokens: BTreeMap::new(), removed };
+        let message = rpc::wire::FromCoordinator::Removed { number: Some(u64::MAX), removed: members.list() };
+        rpc::Encoded::new(&message).unwrap();
+    }
+}

@@ -1,0 +1,104 @@
+//! The tokens by which machines join. Of each only a hash of its secret is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use api::TokenState;
+use rpc::token::Secret;
+use serde::{Deserialize, Serialize};
+
+/// The most tokens that are remembered; the oldest go first. Those that have expired are told from those that never were.
+pub const MAX_TOKENS: usize = 64;
+
+/// What is known of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    hash: [u8; 32],
+    /// In seconds since 1970.
+    made: Option<u64>,
+    good_until: u64,
+    is_revoked: bool,
+    /// Who has joined by it.
+    hosts: BTreeSet<String>,
+}
+
+/// Why a secret lets nobody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objection {
+    Unknown,
+    Expired,
+    Revoked,
+}
+
+impl Token {
+    /// One with the secret of which this is the hash, from `made` on.
+    pub fn new(hash: [u8; 32], made: Option<SystemTime>, good_until: u64) -> Self {
+        Self { hash, made: made.map(seconds), good_until, is_revoked: false, hosts: BTreeSet::new() }
+    }
+
+    fn state(&self, now: SystemTime) -> TokenState {
+        match self.is_revoked {
+            true => TokenState::Revoked,
+            false if self.good_until <= seconds(now) => TokenState::Expired,
+            false => TokenState::Good,
+        }
+    }
+
+    /// The same, by which nobody joins any more.
+    #[must_use]
+    pub fn revoked(&self) -> Self {
+        Self { is_revoked: true, ..self.clone() }
+    }
+
+    /// The same, after `host` has joined by it.
+    #[must_use]
+    pub fn used_by(&self, host: &str) -> Self {
+        let mut used = self.clone();
+        used.hosts.insert(host.to_owned());
+        used
+    }
+
+    /// The token of this number for people.
+    pub fn describe(&self, id: u64, now: SystemTime) -> api::Token {
+        let in_ms = |seconds: u64| seconds.saturating_mul(1000);
+        api::Token {
+            id,
+            made_ms: self.made.map(in_ms),
+            expires_ms: in_ms(self.good_until),
+            state: self.state(now),
+            hosts: self.hosts.iter().cloned().collect(),
+        }
+    }
+}
+
+/// What is kept of a secret.
+pub fn hash(secret: &Secret) -> [u8; 32] {
+    *blake3::hash(&secret.0).as_bytes()
+}
+
+/// The number of the token with this hash. How long this takes does not depend on the hash: all are compared, each as a whole.
+pub fn find(tokens: &BTreeMap<u64, Token>, hash: [u8; 32]) -> Option<u64> {
+    let asked = blake3::Hash::from_bytes(hash);
+    let same = tokens.iter().filter(|(_, known)| asked == blake3::Hash::from_bytes(known.hash));
+    same.fold(None, |_, (number, _)| Some(*number))
+}
+
+/// The number of the token that lets in who has this secret at `now`.
+pub fn check(tokens: &BTreeMap<u64, Token>, secret: Secret, now: SystemTime) -> Result<u64, Objection> {
+    let number = find(tokens, hash(&secret)).ok_or(Objection::Unknown)?;
+    match tokens[&number].state(now) {
+        TokenState::Good => Ok(number),
+        TokenState::Expired => Err(Objection::Expired),
+        TokenState::Revoked => Err(Objection::Revoked),
+    }
+}
+
+/// Those that are good at `now`.
+pub fn good(tokens: &BTreeMap<u64, Token>, now: SystemTime) -> impl Iterator<Item = (u64, &Token)> {
+    let good = tokens.iter().filter(move |(_, token)| token.state(now) == TokenState::Good);
+    good.map(|(number, token)| (*number, token))
+}
+
+pub fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,95 @@
+//! The standard input of the instance's own command, until a session takes it.
+//!
+//! The client that started the instance opens that session at once, and if it is killed before, nobody ever does: then the input
+//! ends, or the command would wait for it for ever. Time counts only while a session could come: not before the node has answered, nor
+//! while it is away, and from the begin again when it, or the coordinator, is back.
+
+use std::process::ChildStdin;
+use std::time::{Duration, Instant};
+
+/// How long a session may take to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct OwnInput {
+    stdin: Option<ChildStdin>,
+    /// When it ends.
+    deadline: Option<Instant>,
+}
+
+impl OwnInput {
+    /// The other end of this pipe, if the command has one.
+    pub fn new(stdin: Option<ChildStdin>) -> Self {
+        Self { stdin, deadline: None }
+    }
+
+    /// For the session that has come.
+    pub fn take(&mut self) -> Option<ChildStdin> {
+        self.deadline = None;
+        self.stdin.take()
+    }
+
+    /// From now on a session could come.
+    pub fn may_be_asked_for(&mut self, now: Instant) {
+        self.deadline = self.stdin.is_some().then(|| now + PATIENCE);
+    }
+
+    /// None can come until then.
+    pub fn cannot_be_asked_for(&mut self) {
+        self.deadline = None;
+    }
+
+    /// When it ends at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Ends it if no session has come in time.
+    pub fn end_overdue(&mut self, now: Instant) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            *self = Self::new(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn waiting() -> (Child, OwnInput) {
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let input = OwnInput::new(cat.stdin.take());
+        (cat, input)
+    }
+
+    #[test]
+    fn it_ends_when_no_session_comes_although_one_could() {
+        let (mut cat, mut input) = waiting();
+        let start = Instant::now();
+        input.end_overdue(start + 9 * PATIENCE);
+        input.may_be_asked_for(start);
+        input.cannot_be_asked_for();
+        input.end_overdue(start + 9 * PATIENCE);
+        input.may_be_asked_for(start + PATIENCE);
+        assert_eq!(input.deadline(), Some(start + 2 * PATIENCE));
+        input.end_overdue(start + PATIENCE);
+        assert!(input.stdin.is_some() && cat.try_wait().unwrap().is_none());
+        input.end_overdue(start + 2 * PATIENCE);
+        assert!(cat.wait().unwrap().success());
+        assert!(input.deadline().is_none() && input.take().is_none());
+    }
+
+    #[test]
+    fn a_session_that_has_come_has_it_as_long_as_it_likes() {
+        let (mut cat, mut input) = waiting();
+        let now = Instant::now();
+        input.may_be_asked_for(now);
+        let taken = input.take();
+        input.may_be_asked_for(now);
+        assert!(taken.is_some() && input.deadline().is_none());
+        drop(taken);
+        assert!(cat.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,340 @@
+//! File systems in memory of containers, which CRIU carries as archives that it has `tar` make and unpack.
+//!
+//! While the instance runs it is looked at what the archives would be, as at its memory, so that most of them is where it is to be
+//! when it stands still. The files in them lie where they lay as long as none comes or goes or has other holes: then all behind it
+//! is sent again.
+//!
+//! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
+//! `tar` first, which leaves that out; what it unpacks may be compressed or not. Where that cannot be run, as in a directory whose file system
+//! is mounted `noexec`, the next one in `$PATH` is.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::check::used;
+use super::container::{Container, unescaped};
+use super::helper::end_with_the_node;
+use crate::engine::Image;
+use crate::memory::{MemorySink, Owner, PAGE};
+
+/// Each word but that goes on to the `tar` behind this one. From a pipe `tar` does not tell a compressed archive, from a file it does.
+const TAR: &str = r#"#!/bin/sh
+for word; do
+    shift
+    case $word in
+        --gzip) ;;
+        --extract) set -- "$@" "$word" --file=/proc/self/fd/0 ;;
+        *) set -- "$@" "$word" ;;
+    esac
+done
+PATH=${PATH#*:}
+exec tar "$@"
+"#;
+
+/// What CRIU has `tar` do to make one, but for compressing it: `criu/filesystems.c` of CRIU.
+const MAKE: [&str; 9] = [
+    "--create",
+    "--no-unquote",
+    "--no-wildcards",
+    "--one-file-system",
+    "--check-links",
+    "--preserve-permissions",
+    "--sparse",
+    "--numeric-owner",
+    "--directory",
+];
+
+/// The most bytes that are read at once.
+const PART: usize = 1 << 20;
+
+/// A file system with less in it is not looked at before the instance stands still.
+const LEAST: u64 = 1 << 20;
+
+/// The most archives of one instance.
+const MOST: usize = 256;
+
+/// A file system in memory of a container that runs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    owner: Owner,
+    place: PathBuf,
+}
+
+/// Those of a container whose first process is `first` that are worth a look.
+pub fn worth_a_look(container: &Container, first: i32) -> io::Result<Vec<FileSystem>> {
+    let mut found: Vec<FileSystem> = Vec::new();
+    for line in fs::read_to_string(format!("/proc/{first}/mountinfo"))?.lines() {
+        let Some((owner, place)) = in_memory(line) else { continue };
+        let is_bound = container.binds().iter().any(|bind| bind.destination == place);
+        let place = Path::new(&format!("/proc/{first}/root")).join(place.strip_prefix("/").unwrap_or(&place));
+        if !is_bound && used(&place) >= LEAST && found.iter().all(|other| other.owner != owner) {
+            found.push(FileSystem { owner, place });
+        }
+    }
+    Ok(found)
+}
+
+/// The file system in memory that a line of `mountinfo` mounts as a whole, and where.
+fn in_memory(line: &str) -> Option<(Owner, PathBuf)> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(2);
+    let (device, root, place) = (fields.next()?, fields.next()?, fields.next()?);
+    let number = device.strip_prefix("0:")?.parse().ok()?;
+    (kind.starts_with("tmpfs ") && root == "/").then(|| (Owner::Archive(number), unescaped(place)))
+}
+
+impl FileSystem {
+    /// What is in it, in bytes.
+    pub fn bytes(&self) -> u64 {
+        used(&self.place)
+    }
+
+    /// Shows `sink` what its archive would be, as long as `goes_on` says so; `false` if it does not.
+    pub fn show(&self, sink: &dyn MemorySink, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+        let mut tar = Command::new("tar");
+        tar.args(MAKE).arg(&self.place).arg(".");
+        tar.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // SAFETY: between fork and exec, one system call.
+        unsafe { tar.pre_exec(end_with_the_node) };
+        let mut child = tar.spawn()?;
+        let shown = child.stdout.take().map(|archive| show(self.owner, archive, sink, goes_on));
+        let _ended = child.kill();
+        child.wait()?;
+        shown.unwrap_or(Ok(true))
+    }
+}
+
+/// Tells `sink` the archives of a dump.
+pub fn tell(images: &Path, sink: &dyn MemorySink) -> io::Result<()> {
+    for entry in fs::read_dir(images)? {
+        let entry = entry?;
+        if let Some(owner) = entry.file_name().to_str().and_then(archive) {
+            show(owner, File::open(entry.path())?, sink, &|| true)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the image is an archive.
+pub fn is_archive(image: &Image) -> bool {
+    archive(&image.name).is_some()
+}
+
+/// The archive that an image is, if it is one.
+fn archive(image: &str) -> Option<Owner> {
+    let number = image.strip_prefix("tmpfs-dev-")?.strip_suffix(".tar.gz.img")?;
+    number.parse().ok().map(Owner::Archive)
+}
+
+/// Shows all that comes, in whole pages.
+fn show(
+    owner: Owner,
+    mut from: impl Read,
+    sink: &dyn MemorySink,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<bool> {
+    sink.open(owner)?;
+    let (mut part, mut address) = (Vec::with_capacity(PART), 0);
+    loop {
+        part.clear();
+        let read = from.by_ref().take(PART as u64).read_to_end(&mut part)?;
+        if read == 0 || !goes_on() {
+            return Ok(read == 0);
+        }
+        part.resize(read.next_multiple_of(PAGE), 0);
+        sink.take(owner, address, &part)?;
+        address += part.len() as u64;
+    }
+}
+
+/// Archives in a directory of images, where they are to be unpacked from.
+pub struct Archives {
+    directory: PathBuf,
+    files: BTreeMap<u32, File>,
+    /// How long they are as of the present account, in bytes.
+    lengths: BTreeMap<u32, u64>,
+}
+
+impl Archives {
+    /// None is in `directory` yet.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), files: BTreeMap::new(), lengths: BTreeMap::new() }
+    }
+
+    /// Says that so many pages at `address` belong to an archive as it is at last.
+    ///
+    /// # Errors
+    /// If it cannot be so long, or there are too many archives.
+    pub fn keep(&mut self, number: u32, address: u64, pages: u64) -> io::Result<()> {
+        let end = pages.checked_mul(PAGE as u64).and_then(|length| address.checked_add(length));
+        if self.lengths.len() == MOST && !self.lengths.contains_key(&number) {
+            return Err(unacceptable());
+        }
+        let length = self.lengths.entry(number).or_default();
+        *length = end.ok_or_else(unacceptable)?.max(*length);
+        Ok(())
+    }
+
+    /// Writes whole pages to their place.
+    ///
+    /// # Errors
+    /// If they cannot be written, or there are too many archives.
+    pub fn write(&mut self, number: u32, address: u64, pages: &[u8]) -> io::Result<()> {
+        self.file(number)?.write_all_at(pages, address)
+    }
+
+    /// All has come: archives end where they were said to, and what was of others goes.
+    ///
+    /// # Errors
+    /// If one cannot be made so.
+    pub fn finish(mut self) -> io::Result<()> {
+        for (number, length) in std::mem::take(&mut self.lengths) {
+            self.file(number)?.set_len(length)?;
+            self.files.remove(&number);
+        }
+        self.files.keys().try_for_each(|number| fs::remove_file(self.path(*number)))
+    }
+
+    fn file(&mut self, number: u32) -> io::Result<&File> {
+        if !self.files.contains_key(&number) {
+            if self.files.len() == MOST {
+                return Err(unacceptable());
+            }
+            // An earlier file may be somebody's still.
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(number))?;
+            self.files.insert(number, file);
+        }
+        self.files.get(&number).ok_or_else(unacceptable)
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.directory.join(format!("tmpfs-dev-{number}.tar.gz.img"))
+    }
+}
+
+fn unacceptable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what is said of its file systems is not acceptable")
+}
+
+/// Writes that `tar` into `directory`, and returns a `$PATH` where it comes first.
+pub fn provide(directory: &Path) -> io::Result<OsString> {
+    private::directory(directory)?;
+    let (tar, next) = (directory.join("tar"), directory.join("tar.next"));
+    fs::write(&next, TAR)?;
+    fs::set_permissions(&next, Permissions::from_mode(0o700))?;
+    fs::rename(next, tar)?;
+    let others = env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(PathBuf::from(directory)).chain(env::split_paths(&others));
+    env::join_paths(all).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Puts what it is told where archives are to be.
+    struct There(Mutex<Archives>);
+
+    impl MemorySink for There {
+        fn begin(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn open(&self, _: Owner) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+            let Owner::Archive(number) = owner else { panic!("{owner:?}") };
+            let mut archives = self.0.lock().unwrap();
+            archives.write(number, address, pages)?;
+            archives.keep(number, address, (pages.len() / PAGE) as u64)
+        }
+
+        fn end(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn archives_come_in_pages_and_end_where_they_ended() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let image = "tmpfs-dev-7.tar.gz.img";
+        let mut archives = Archives::new(to.path());
+        archives.write(7, 0, &vec![1; 3 * PART]).unwrap();
+        archives.write(8, 0, &[1; PAGE]).unwrap();
+        fs::write(from.path().join(image), vec![2; PART + 10]).unwrap();
+        fs::write(from.path().join("tmpfs-7.img"), "no archive").unwrap();
+        let there = There(Mutex::new(archives));
+        tell(from.path(), &there).unwrap();
+        there.0.into_inner().unwrap().finish().unwrap();
+        let expected = [vec![2; PART + 10], vec![0; PAGE - 10]].concat();
+        assert!(fs::read(to.path().join(image)).unwrap() == expected);
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn no_source_has_more_archives_than_any_instance_or_longer_ones_than_can_be() {
+        let to = tempfile::tempdir().unwrap();
+        let mut archives = Archives::new(to.path());
+        for number in 0..MOST as u32 {
+            archives.keep(number, 0, 1).unwrap();
+        }
+        archives.keep(0, PAGE as u64, 1).unwrap();
+        assert!(archives.keep(MOST as u32, 0, 1).is_err());
+        assert!(archives.keep(0, u64::MAX, 1).is_err() && archives.keep(0, 0, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn what_is_in_memory_is_told_by_its_mount() {
+        let line =
+            |root: &str, kind: &str| format!("36 35 0:98 {root} /dev/sh\\040m rw shared:1 - {kind} shm rw");
+        let found = (Owner::Archive(98), PathBuf::from("/dev/sh m"));
+        assert_eq!(in_memory(&line("/", "tmpfs")), Some(found));
+        assert_eq!(in_memory(&line("/a", "tmpfs")), None);
+        assert_eq!(in_memory(&line("/", "proc")), None);
+        assert_eq!(in_memory("nonsense"), None);
+    }
+
+    fn tar(path: &OsString, words: &[&str], archive: &Path, is_made: bool) {
+        let mut tar = Command::new("sh");
+        // As CRIU calls it: by its name.
+        tar.args(["-c", "exec tar \"$@\"", "sh"]).args(words).env("PATH", path);
+        if is_made {
+            tar.stdout(File::create(archive).unwrap());
+        } else {
+            tar.stdin(File::open(archive).unwrap());
+        }
+        assert!(tar.status().unwrap().success(), "{words:?}");
+    }
+
+    #[test]
+    fn archives_are_made_as_they_are_and_unpacked_also_if_they_are_compressed() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let (from, to, archive) = (place("a file's folder"), place("to"), place("archive"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("file"), "words").unwrap();
+        let usual = env::var_os("PATH").unwrap();
+        let ours = provide(&place("tools")).unwrap();
+        for (path, is_plain) in [(&ours, true), (&usual, false)] {
+            fs::create_dir(&to).unwrap();
+            tar(path, &["--create", "--gzip", "--directory", from.to_str().unwrap(), "."], &archive, true);
+            let magic = fs::read(&archive).unwrap()[..2] == [0x1f, 0x8b];
+            assert_eq!(magic, !is_plain);
+            tar(&ours, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
+            assert_eq!(fs::read_to_string(to.join("file")).unwrap(), "words");
+            fs::remove_dir_all(&to).unwrap();
+        }
+    }
+}

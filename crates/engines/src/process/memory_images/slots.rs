@@ -1,0 +1,99 @@
+//! Where the pages of one owner lie.
+
+use std::collections::BTreeMap;
+
+use super::Run;
+
+/// Where a page lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In the file of which directory.
+    pub round: u16,
+    /// As which page of it.
+    pub index: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    place: Place,
+    count: u64,
+}
+
+/// Runs of pages, by their first one; none overlaps another.
+#[derive(Debug, Default)]
+pub struct Slots {
+    slots: BTreeMap<u64, Slot>,
+    /// For each directory how many pages were appended, and the page behind the last one.
+    appended: BTreeMap<u16, (u64, u64)>,
+}
+
+impl Slots {
+    /// Where `page` lies, if it has come before, and how many of `count` lie there one behind the other.
+    pub fn find(&self, page: u64, count: u64) -> Option<(Place, u64)> {
+        let (start, slot) = self.slots.range(..=page).next_back()?;
+        let into = page - start;
+        let left = slot.count.checked_sub(into).filter(|left| *left > 0)?;
+        Some((Place { index: slot.place.index + into, ..slot.place }, left.min(count)))
+    }
+
+    /// Whether `page` lies behind all that was appended in `round`.
+    pub fn may_append(&self, round: u16, page: u64) -> bool {
+        self.appended.get(&round).is_none_or(|(_, end)| page >= *end)
+    }
+
+    /// Appends the page, which has not come before, and as many of `count` behind it as have not either.
+    pub fn append(&mut self, round: u16, page: u64, count: u64) -> (Place, u64) {
+        let next = self.slots.range(page..).next().map(|(start, _)| start - page);
+        let count = next.map_or(count, |free| free.min(count));
+        let (index, end) = self.appended.entry(round).or_default();
+        let place = Place { round, index: *index };
+        (*index, *end) = (*index + count, page + count);
+        match self.slots.range_mut(..page).next_back() {
+            Some((start, slot)) if start + slot.count == page && slot.is_before(place) => slot.count += count,
+            _ => drop(self.slots.insert(page, Slot { place, count })),
+        }
+        (place, count)
+    }
+
+    /// How many pages were appended in `round`.
+    pub fn appended(&self, round: u16) -> u64 {
+        self.appended.get(&round).map_or(0, |(count, _)| *count)
+    }
+
+    /// All that came in `round` and before it.
+    pub fn up_to(&self, round: u16) -> Vec<Run> {
+        let known = self.slots.iter().filter(|(_, slot)| slot.place.round <= round);
+        let mut runs = Vec::new();
+        known.for_each(|(page, slot)| add(&mut runs, *page, slot.count, slot.place.round == round));
+        runs
+    }
+
+    /// The pages of `layout`, of which those of `round` are all that came in it; `None` if they are not, or one has not come.
+    pub fn of_layout(&self, layout: &[(u64, u64)], round: u16) -> Option<Vec<Run>> {
+        let (mut runs, mut here) = (Vec::new(), 0);
+        for &(mut page, mut count) in layout {
+            while count > 0 {
+                let (place, found) = self.find(page, count)?;
+                let is_here = place.round == round;
+                here += if is_here { found } else { 0 };
+                add(&mut runs, page, found, is_here);
+                (page, count) = (page + found, count - found);
+            }
+        }
+        (here == self.appended(round)).then_some(runs)
+    }
+}
+
+impl Slot {
+    fn is_before(&self, place: Place) -> bool {
+        self.place.round == place.round && self.place.index + self.count == place.index
+    }
+}
+
+/// Adds pages to runs in rising order.
+fn add(runs: &mut Vec<Run>, page: u64, count: u64, is_here: bool) {
+    match runs.last_mut() {
+        Some(last) if last.is_here == is_here && last.page + last.count == page => last.count += count,
+        _ => runs.push(Run { page, count, is_here }),
+    }
+}

@@ -1,0 +1,363 @@
+//! A source's images on their way: memory while the instance runs, what has changed of it when it stands still, and the rest.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blake3::Hasher;
+use broker::Carried;
+use engines::{Image, MemorySink, Owner, PAGE};
+use rpc::wire::{ImageMessage, Manifest, Received};
+use rpc::{Stream, frame};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::known::Known;
+use super::meter::Meter;
+use super::pacing::Pacing;
+use super::{LAYOUT, PART, in_time, part_of};
+use crate::cancel::Cancel;
+
+/// Parts that wait to be sent.
+const QUEUE: usize = 8;
+
+/// See the module.
+pub struct Courier {
+    /// To the task that sends.
+    parts: mpsc::Sender<Part>,
+    sending: Task<Sent>,
+    /// The destination's answer, which comes at the end, or before it if it cannot take them.
+    answer: tokio::sync::Mutex<Option<Task<Received>>>,
+    is_answered: Arc<AtomicBool>,
+    told: Mutex<Told>,
+    meter: Arc<Meter>,
+}
+
+/// What was told of the instance's memory.
+struct Told {
+    known: Known,
+    changed: Changed,
+    /// What consists of which runs of pages, as of the present account.
+    layout: BTreeMap<Owner, Vec<(u64, u64)>>,
+}
+
+/// Pages that are not sent yet.
+#[derive(Default)]
+struct Changed {
+    owner: Option<Owner>,
+    /// The address of each run, and how many pages it has.
+    runs: Vec<(u64, u32)>,
+    pages: Vec<u8>,
+}
+
+/// What is sent in order.
+enum Part {
+    Begin,
+    Pages(Changed),
+    /// Those that follow are waited for.
+    Hurry,
+    /// All before this is sent.
+    Flush(oneshot::Sender<()>),
+}
+
+/// What the task that sends leaves.
+struct Sent {
+    stream: WriteHalf<Stream>,
+    digest: Hasher,
+}
+
+impl Courier {
+    /// For images that go over `stream`; memory at most at so many bytes a second.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new(stream: Stream, limit: Option<u64>) -> io::Result<Self> {
+        let told = Told { known: Known::new()?, changed: Changed::default(), layout: BTreeMap::new() };
+        let (mut back, stream) = tokio::io::split(stream);
+        let is_answered = Arc::new(AtomicBool::new(false));
+        let answered = is_answered.clone();
+        let answer = Task(tokio::spawn(async move {
+            let answer = frame::receive(&mut back).await;
+            answered.store(true, Ordering::Release);
+            answer
+        }));
+        let answer = tokio::sync::Mutex::new(Some(answer));
+        let (parts, queue) = mpsc::channel(QUEUE);
+        let (sent, meter) = (Sent { stream, digest: Hasher::new() }, Arc::new(Meter::default()));
+        let sending = Task(tokio::spawn(send(sent, queue, limit, meter.clone())));
+        Ok(Self { parts, sending, answer, is_answered, told: Mutex::new(told), meter })
+    }
+
+    /// How many bytes of pages have been sent so far, or are about to be.
+    pub fn given(&self) -> u64 {
+        self.meter.read().given
+    }
+
+    /// What was counted.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// From now on no limit holds: the instance stands still. Who sends nothing more says so to who gives him something.
+    pub async fn hurry(&self) {
+        let _closed = self.parts.send(Part::Hurry).await;
+    }
+
+    /// Waits until all is sent that was told.
+    ///
+    /// # Errors
+    /// If nothing more is sent.
+    pub async fn flush(&self) -> io::Result<()> {
+        let (flushed, is_flushed) = oneshot::channel();
+        self.meter.begin_to_wait();
+        self.parts.send(Part::Flush(flushed)).await.map_err(|_| closed())?;
+        is_flushed.await.map_err(|_| closed())?;
+        self.meter.end_to_wait();
+        Ok(())
+    }
+
+    /// What takes the instance's memory, in threads that may wait, until `cancel`.
+    pub fn sink(self: &Arc<Self>, cancel: &Arc<Cancel>) -> Sink {
+        Sink { courier: self.clone(), cancel: cancel.clone(), runtime: Handle::current() }
+    }
+
+    /// Sends what memory consists of and the other images, and returns the destination's answer. `progress` is told how many bytes
+    /// of these are sent.
+    ///
+    /// # Errors
+    /// If they are not sent, or the answer does not come in time.
+    pub async fn finish(
+        self,
+        directory: &Path,
+        carried: Carried,
+        images: Vec<Image>,
+        progress: impl Fn(u64),
+    ) -> io::Result<Received> {
+        let Self { parts, mut sending, answer, told, .. } = self;
+        drop(parts);
+        let mut answer = answer.into_inner().ok_or_else(closed)?;
+        let layout = told.into_inner().unwrap_or_else(PoisonError::into_inner).layout;
+        let rest = async {
+            let mut sent = sending.end().await?;
+            sent.layout(layout).await?;
+            sent.rest(directory, carried, images, progress).await?;
+            Ok(sent.digest)
+        };
+        let digest: io::Result<Hasher> = tokio::select! {
+            biased;
+            early = answer.end() => return early,
+            digest = rest => digest,
+        };
+        let digest = digest?;
+        match in_time(answer.end()).await? {
+            Received::Whole { digest: theirs } if theirs != *digest.finalize().as_bytes() => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// The destination's word on why it takes nothing more, which it says before it hangs up.
+    ///
+    /// # Errors
+    /// If it says nothing.
+    pub async fn why(&self) -> io::Result<Received> {
+        let mut answer = self.answer.lock().await.take().ok_or_else(closed)?;
+        in_time(answer.end()).await
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes an instance's memory for a [`Courier`].
+pub struct Sink {
+    courier: Arc<Courier>,
+    cancel: Arc<Cancel>,
+    runtime: Handle,
+}
+
+impl Sink {
+    fn give(&self, part: Part) -> io::Result<()> {
+        // A destination that takes no more reads on until it is heard.
+        if self.courier.is_answered.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        self.courier.meter.begin_to_wait();
+        let given = self.runtime.block_on(self.cancel.unless(self.courier.parts.send(part)));
+        self.courier.meter.end_to_wait();
+        given.ok_or(io::ErrorKind::Interrupted)?.map_err(|_| closed())
+    }
+
+    fn give_changed(&self, changed: &mut Changed) -> io::Result<()> {
+        if changed.pages.is_empty() {
+            return Ok(());
+        }
+        self.courier.meter.give(changed.pages.len() as u64);
+        self.give(Part::Pages(mem::take(changed)))
+    }
+}
+
+impl MemorySink for Sink {
+    fn begin(&self) -> io::Result<()> {
+        let mut told = self.courier.told();
+        told.layout.clear();
+        self.give_changed(&mut told.changed)?;
+        self.give(Part::Begin)
+    }
+
+    fn open(&self, owner: Owner) -> io::Result<()> {
+        self.courier.told().layout.entry(owner).or_default();
+        Ok(())
+    }
+
+    fn takes_archives(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.courier.meter.expect(bytes);
+    }
+
+    fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        self.courier.meter.see(pages.len() as u64);
+        let mut told = self.courier.told();
+        let Told { known, changed, layout } = &mut *told;
+        let runs = layout.entry(owner).or_default();
+        let count = (pages.len() / PAGE) as u64;
+        match runs.last_mut() {
+            Some((start, pages)) if *start + *pages * PAGE as u64 == address => *pages += count,
+            _ => runs.push((address, count)),
+        }
+        known.update(owner, address, pages, |address, page| {
+            if changed.owner != Some(owner) || changed.pages.len() + PAGE > PART {
+                self.give_changed(changed)?;
+            }
+            changed.add(owner, address, page);
+            Ok(())
+        })
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.give_changed(&mut self.courier.told().changed)
+    }
+}
+
+impl Changed {
+    fn add(&mut self, owner: Owner, address: u64, page: &[u8]) {
+        self.owner = Some(owner);
+        match self.runs.last_mut() {
+            Some((start, count)) if *start + u64::from(*count) * PAGE as u64 == address => *count += 1,
+            _ => self.runs.push((address, 1)),
+        }
+        self.pages.extend_from_slice(page);
+    }
+}
+
+/// Sends what comes until nothing more does.
+async fn send(
+    mut sent: Sent,
+    mut parts: mpsc::Receiver<Part>,
+    limit: Option<u64>,
+    meter: Arc<Meter>,
+) -> io::Result<Sent> {
+    let mut pacing = Pacing::new(limit);
+    while let Some(part) = parts.recv().await {
+        match part {
+            Part::Begin => in_time(frame::send(&mut sent.stream, &ImageMessage::Begin)).await?,
+            Part::Pages(changed) => {
+                let (bytes, began) = (changed.pages.len() as u64, Instant::now());
+                pacing.ready().await;
+                in_time(sent.pages(changed)).await?;
+                meter.send(bytes, began.elapsed());
+                pacing.sent(bytes);
+            }
+            Part::Hurry => pacing.lift(),
+            Part::Flush(flushed) => {
+                in_time(sent.stream.flush()).await?;
+                let _gone = flushed.send(());
+            }
+        }
+    }
+    Ok(sent)
+}
+
+impl Sent {
+    async fn pages(&mut self, Changed { owner, runs, pages }: Changed) -> io::Result<()> {
+        let Some(owner) = owner else { return Ok(()) };
+        frame::write(&mut self.stream, &frame::encode(&ImageMessage::Pages { owner, runs })?).await?;
+        self.digest.update(&pages);
+        frame::write(&mut self.stream, &pages).await
+    }
+
+    async fn layout(&mut self, layout: BTreeMap<Owner, Vec<(u64, u64)>>) -> io::Result<()> {
+        for (owner, runs) in layout {
+            // Also of one without pages.
+            let mut pieces = runs.chunks(LAYOUT);
+            let mut piece = pieces.next().unwrap_or_default();
+            loop {
+                let message = ImageMessage::Layout { owner, runs: piece.to_vec() };
+                in_time(frame::write(&mut self.stream, &frame::encode(&message)?)).await?;
+                let Some(next) = pieces.next() else { break };
+                piece = next;
+            }
+        }
+        Ok(())
+    }
+
+    async fn rest(
+        &mut self,
+        directory: &Path,
+        carried: Carried,
+        images: Vec<Image>,
+        progress: impl Fn(u64),
+    ) -> io::Result<()> {
+        let manifest = ImageMessage::Rest(Manifest { carried, images: images.clone() });
+        in_time(frame::send(&mut self.stream, &manifest)).await?;
+        let mut all = 0;
+        let mut part = vec![0; PART];
+        for image in images {
+            let mut file = File::open(directory.join(&image.name)).await?;
+            let mut left = image.size;
+            while left > 0 {
+                let part = &mut part[..part_of(left)];
+                file.read_exact(part).await?;
+                self.digest.update(part);
+                in_time(frame::write(&mut self.stream, part)).await?;
+                left -= part.len() as u64;
+                all += part.len() as u64;
+                if part.len() == PART {
+                    progress(all);
+                }
+            }
+        }
+        in_time(self.stream.flush()).await
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection to it is closed")
+}
+
+/// A task that ends with its owner: with both of a courier's goes its connection.
+struct Task<T>(JoinHandle<io::Result<T>>);
+
+impl<T> Task<T> {
+    async fn end(&mut self) -> io::Result<T> {
+        (&mut self.0).await.map_err(io::Error::other)?
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,107 @@
+//! What the destination has of an instance's memory, as its source remembers it.
+
+use std::collections::HashMap;
+use std::io;
+
+use engines::{Owner, PAGE};
+use xxhash_rust::xxh3::xxh3_128_with_secret;
+
+/// Pages of which the digests lie together.
+const CHUNK: usize = 256;
+
+/// The length of a secret for XXH3, in bytes.
+const SECRET: usize = 192;
+
+/// Digests of pages by their place. They are made with a secret of this move, so that nobody can prepare two pages that have the
+/// same.
+pub struct Known {
+    secret: [u8; SECRET],
+    chunks: HashMap<(Owner, u64), Box<[u128; CHUNK]>>,
+}
+
+impl Known {
+    /// Nothing is known.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new() -> io::Result<Self> {
+        let mut secret = [0; SECRET];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        Ok(Self { secret, chunks: HashMap::new() })
+    }
+
+    /// Shows `changed` each of `pages`, which lie at `address`, that is not what was known there, with its address. From now on it is
+    /// known.
+    pub fn update(
+        &mut self,
+        owner: Owner,
+        address: u64,
+        pages: &[u8],
+        mut changed: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut number = address / PAGE as u64;
+        let mut left = pages;
+        while !left.is_empty() {
+            let at = (number % CHUNK as u64) as usize;
+            let (now, rest) = left.split_at(left.len().min((CHUNK - at) * PAGE));
+            let key = (owner, number / CHUNK as u64);
+            let chunk = self.chunks.entry(key).or_insert_with(|| Box::new([0; CHUNK]));
+            for (page, digest) in now.chunks(PAGE).zip(&mut chunk[at..]) {
+                let present = xxh3_128_with_secret(page, &self.secret);
+                // Zero stands for nothing known: such a page is sent each time.
+                if *digest != present || present == 0 {
+                    *digest = present;
+                    changed(number * PAGE as u64, page)?;
+                }
+                number += 1;
+            }
+            left = rest;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: Owner = Owner::Process(1);
+
+    fn changes(known: &mut Known, owner: Owner, first: u64, bytes: &[u8]) -> Vec<(u64, u8)> {
+        let pages: Vec<u8> = bytes.iter().flat_map(|byte| [*byte; PAGE]).collect();
+        let mut changes = Vec::new();
+        let note = |address, page: &[u8]| {
+            changes.push((address / PAGE as u64, page[0]));
+            Ok(())
+        };
+        known.update(owner, first * PAGE as u64, &pages, note).unwrap();
+        changes
+    }
+
+    #[test]
+    fn what_is_known_is_not_told_again() {
+        let mut known = Known::new().unwrap();
+        // Over the end of a chunk.
+        assert_eq!(changes(&mut known, PROCESS, 254, &[1, 2, 3]), [(254, 1), (255, 2), (256, 3)]);
+        assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), [(253, 0), (255, 9), (257, 4)]);
+        assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), []);
+        assert_eq!(changes(&mut known, Owner::Process(2), 254, &[1]), [(254, 1)], "another's");
+    }
+
+    #[test]
+    fn one_changed_byte_is_noticed_wherever_it_is() {
+        let mut known = Known::new().unwrap();
+        let mut page = vec![0; PAGE];
+        let mut changed = 0;
+        for byte in 0..PAGE {
+            known
+                .update(PROCESS, 0, &page, |_, _| {
+                    changed += 1;
+                    Ok(())
+                })
+                .unwrap();
+            page[byte] = 1;
+        }
+        assert_eq!(changed, PAGE);
+    }
+}

@@ -1,0 +1,60 @@
+//! How fast memory leaves this host.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// See the module.
+pub struct Pacing {
+    /// So many bytes a second at the most.
+    limit: Option<u64>,
+    next: Instant,
+}
+
+impl Pacing {
+    /// At most so many bytes a second.
+    pub fn new(limit: Option<u64>) -> Self {
+        Self { limit, next: Instant::now() }
+    }
+
+    /// Waits until something may be sent.
+    pub async fn ready(&self) {
+        sleep_until(self.next).await;
+    }
+
+    /// So many bytes have just been sent.
+    pub fn sent(&mut self, bytes: u64) {
+        let pause = |limit: u64| Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64);
+        self.next = Instant::now() + self.limit.map_or(Duration::ZERO, pause);
+    }
+
+    /// From now on there is no limit.
+    pub fn lift(&mut self) {
+        *self = Self::new(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long it takes until so many bytes may be sent, after those before.
+    async fn sends(pacing: &mut Pacing, parts: &[u64]) -> Duration {
+        let began = Instant::now();
+        for bytes in parts {
+            pacing.ready().await;
+            pacing.sent(*bytes);
+        }
+        pacing.ready().await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_holds_until_it_is_lifted() {
+        let mut pacing = Pacing::new(Some(100));
+        assert_eq!(sends(&mut pacing, &[100, 50, 150]).await, Duration::from_secs(3));
+        pacing.sent(1000);
+        pacing.lift();
+        assert_eq!(sends(&mut pacing, &[1000; 9]).await, Duration::ZERO);
+    }
+}

@@ -1,0 +1,176 @@
+//! Links between hosts: who has the process that is wanted, and whether it can have one.
+//!
+//! What a node decides about that stands here, over [`Surroundings`]: a node has real ones, and a test has a thousand nodes with
+//! simulated ones in virtual time (`many_peers`).
+
+use std::collections::BTreeSet;
+
+use broker::LinkRequest;
+use fabric::attach::LinkRefusal;
+use fabric::{Epoch, Vid};
+use moves::HostName;
+use rpc::wire::{LinkAnswer, LinkQuestion};
+use tokio::task::JoinSet;
+
+use crate::agent::Unanswered;
+use crate::directory::{Directory, Place};
+use crate::peers::Unreachable;
+
+/// Tells the connections that a node awaits apart. Each is used once.
+pub type Nonce = [u8; 16];
+
+/// What a node has to do with where links are concerned.
+pub trait Surroundings: Send + Sync {
+    /// An end of a connection to another host.
+    type Socket: Send;
+
+    /// This host.
+    fn host(&self) -> &HostName;
+
+    /// What is known of places.
+    fn directory(&self) -> &Directory;
+
+    /// Where `vid` is, as the coordinator says; `Ok(None)` if it is gone.
+    fn ask_where(&self, vid: Vid) -> impl Future<Output = Result<Option<Place>, Unanswered>> + Send;
+
+    /// What the node of `host` answers.
+    fn ask_node(
+        &self,
+        host: &HostName,
+        question: LinkQuestion,
+    ) -> impl Future<Output = Result<LinkAnswer, Unreachable>> + Send;
+
+    /// A connection to the data port of `host` on which `nonce` has been said.
+    fn connect(
+        &self,
+        host: &HostName,
+        data_port: u16,
+        nonce: Nonce,
+    ) -> impl Future<Output = Result<Self::Socket, Unreachable>> + Send;
+
+    /// Whether the wanted process can have links now, and its epoch; `None` if its instance is not here.
+    fn reachable(&self, request: &LinkRequest) -> Option<Result<Epoch, LinkRefusal>>;
+
+    /// Whether the wanted instance is here, in another fabric.
+    fn is_in_other_fabric(&self, request: &LinkRequest) -> bool;
+
+    /// Tells the wanted process that it is to open the link.
+    fn nudge(&self, request: &LinkRequest) -> Result<(), LinkRefusal>;
+
+    /// Awaits a connection that says `nonce`: at which port; `None` if too many are awaited.
+    fn expect(&self, nonce: Nonce, request: LinkRequest) -> Option<u16>;
+}
+
+/// Opens a link to a process on another host: its epoch, and this end.
+pub async fn open<S: Surroundings>(
+    here: &S,
+    request: LinkRequest,
+    nonce: Nonce,
+) -> Result<(Epoch, S::Socket), LinkRefusal> {
+    let (host, answer) = ask_about(here, &request, LinkQuestion::Open { request, nonce }).await?;
+    let LinkAnswer::Open { epoch, data_port } = answer else { return Err(LinkRefusal::Unreachable) };
+    let socket = here.connect(&host, data_port, nonce).await;
+    socket.map(|socket| (epoch, socket)).map_err(|Unreachable| LinkRefusal::Unreachable)
+}
+
+/// Has a process on another host told that it is to open the link.
+pub async fn nudge(here: &impl Surroundings, request: LinkRequest) -> Result<(), LinkRefusal> {
+    match ask_about(here, &request, LinkQuestion::Nudge(request)).await? {
+        (_, LinkAnswer::Nudged) => Ok(()),
+        _ => Err(LinkRefusal::Unreachable),
+    }
+}
+
+/// Where `vid` is, as far as is known or else as the coordinator says.
+async fn place_of(here: &impl Surroundings, vid: Vid) -> Result<Option<Place>, Unanswered> {
+    match here.directory().place(vid) {
+        Some(place) => Ok(Some(place)),
+        None => here.ask_where(vid).await,
+    }
+}
+
+/// The hosts of instances, as far as there are some. From now on it is known where each is.
+pub async fn hosts_of<S: Surroundings + Clone + 'static>(
+    here: &S,
+    vids: BTreeSet<Vid>,
+) -> BTreeSet<HostName> {
+    let mut places = JoinSet::new();
+    for vid in vids {
+        let here = here.clone();
+        places.spawn(async move { place_of(&here, vid).await });
+    }
+    let places = places.join_all().await;
+    places.into_iter().filter_map(|place| Some(place.ok()??.host)).collect()
+}
+
+/// What the node answers that has the wanted process, and which node that is. A place that proves wrong is
+/// looked up again, once.
+async fn ask_about(
+    here: &impl Surroundings,
+    request: &LinkRequest,
+    question: LinkQuestion,
+) -> Result<(HostName, LinkAnswer), LinkRefusal> {
+    let vid = request.to.vid;
+    let mut place = place_of(here, vid).await;
+    for _ in 0..2 {
+        let Place { host, .. } = place.map_err(|_| LinkRefusal::Unreachable)?.ok_or(LinkRefusal::Gone)?;
+        let answer = if host == *here.host() {
+            LinkAnswer::NotHere
+        } else {
+            let asked = here.ask_node(&host, question.clone()).await;
+            asked.map_err(|_| LinkRefusal::Unreachable)?
+        };
+        match answer {
+            LinkAnswer::Refused(reason) => return Err(reason),
+            LinkAnswer::NotHere => place = here.ask_where(vid).await,
+            answer => return Ok((host, answer)),
+        }
+    }
+    Err(LinkRefusal::Moving)
+}
+
+/// Answers the node of `from`, which may speak for the instances that it has, what it asks about the link of `request`.
+pub async fn answer(
+    here: &impl Surroundings,
+    from: &HostName,
+    request: &LinkRequest,
+    nonce: Option<Nonce>,
+) -> LinkAnswer {
+    if let Err(reason) = check_sender(here, from, request).await {
+        return LinkAnswer::Refused(reason);
+    }
+    let epoch = match here.reachable(request) {
+        Some(Ok(epoch)) => epoch,
+        Some(Err(reason)) => return LinkAnswer::Refused(reason),
+        None if here.is_in_other_fabric(request) => return LinkAnswer::Refused(LinkRefusal::Gone),
+        None => return LinkAnswer::NotHere,
+    };
+    match nonce {
+        Some(nonce) => match here.expect(nonce, *request) {
+            Some(data_port) => LinkAnswer::Open { epoch, data_port },
+            None => LinkAnswer::Refused(LinkRefusal::Unreachable),
+        },
+        None => here.nudge(request).map_or_else(LinkAnswer::Refused, |()| LinkAnswer::Nudged),
+    }
+}
+
+/// Whether the asking process' instance is on the host that asks.
+async fn check_sender(
+    here: &impl Surroundings,
+    from: &HostName,
+    request: &LinkRequest,
+) -> Result<(), LinkRefusal> {
+    let vid = request.from.vid;
+    let is_there = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.host == *from);
+    if is_there(&here.directory().place(vid)) {
+        return Ok(());
+    }
+    match here.ask_where(vid).await {
+        Ok(place) if is_there(&place) => Ok(()),
+        Ok(_) => {
+            tracing::warn!("{from} speaks for instance {vid}, which is not there");
+            Err(LinkRefusal::Gone)
+        }
+        Err(Unanswered) => Err(LinkRefusal::Unreachable),
+    }
+}

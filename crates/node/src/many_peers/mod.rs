@@ -1,0 +1,80 @@
+//! An instance with many active peers moves, in virtual time: how long until it is suspended, and until it has its links again.
+//!
+//! The machines are the daemons' own: `moves::Coordinator`, a `moves::NodeAgent` and a `Directory` for each host, and what a node
+//! decides about links (`linking`). Simulated is what lies between them: a hop takes [`HOP`], and whoever sends or takes a message is
+//! busy for as long as that took on loopback, one message after the other ([`cost`]). The time of a run in which nobody is ever busy
+//! is that of its hops.
+//!
+//! Not in it: connections among nodes, which are made while the images travel ([`crate::peers`]), and all of a move but the
+//! suspension, and what follows the commit. What was measured, and how, is in ADR 0033.
+
+mod party;
+mod world;
+
+use world::{Figures, Layout, World};
+
+/// From one host to another, in microseconds.
+const HOP: f64 = 100.0;
+
+/// For how long somebody is busy with something, in microseconds: processor time on loopback, where who sends also does the work of
+/// the kernel that takes it in.
+mod cost {
+    /// A message over TLS, at either end.
+    pub const MESSAGE: f64 = 5.5;
+    /// An instance in a question where it is, or in its answer.
+    pub const ENTRY: f64 = 0.1;
+    /// A packet from a process to its node, or back, at the node's end; and a wish for a link, at the process'.
+    pub const PACKET: f64 = 2.0;
+    pub const SAY: f64 = 0.7;
+    /// A connection to another host's data port; and one from there.
+    pub const CONNECT: f64 = 26.0;
+    pub const ACCEPT: f64 = 19.0;
+    /// A new link, in its process: the packet with its descriptor, both greetings.
+    pub const LINK: f64 = 11.0;
+    /// A link that a turn of the process' thread looks at.
+    pub const LOOK: f64 = 1.2;
+    /// A link that is closed, after a good-bye.
+    pub const CLOSE: f64 = 7.0;
+}
+
+fn run(layout: Layout, busy: bool) -> Figures {
+    let builder = &mut tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async { World::new(layout, busy).move_once().await })
+}
+
+/// How many messages follow one another, at most.
+fn hops(layout: Layout) -> f64 {
+    let figures = run(layout, false);
+    (figures.suspended + figures.last) / HOP
+}
+
+#[test]
+fn a_thousand_peers_are_told_in_as_many_hops_as_one_and_in_less_than_forty_milliseconds() {
+    println!(
+        "peers  hosts  hops  suspended  told  first  half  last link  in all (ms)  coordinator's messages"
+    );
+    let one = hops(Layout { peers: 1, hosts: 1 });
+    for (peers, hosts) in [(1, 1), (10, 10), (100, 100), (1000, 1000), (1000, 50)] {
+        let layout = Layout { peers, hosts };
+        let (hops, figures) = (hops(layout), run(layout, true));
+        let Figures { suspended, told, first, half, last, messages } = figures;
+        let [suspended, told, first, half, last] = [suspended, told, first, half, last].map(|us| us / 1000.0);
+        let all = suspended + last;
+        println!(
+            "{peers:5}  {hosts:5}  {hops:4}  {suspended:9.2}  {told:4.2}  {first:5.2}  {half:4.2}  {last:9.2}  {all:11.2}  {messages}",
+            hosts = layout.hosts
+        );
+        assert!(
+            hops <= one + f64::from(peers).log2().ceil(),
+            "{peers} peers take {hops} hops, one takes {one}"
+        );
+        assert!(all < 40.0, "{peers} peers take {all} ms");
+    }
+}
+
+#[test]
+fn it_is_the_same_each_time() {
+    let layout = Layout { peers: 100, hosts: 7 };
+    assert_eq!(run(layout, true), run(layout, true));
+}

@@ -1,0 +1,124 @@
+//! What instances have written: the broker has it while they are here, and the last ones that ended are remembered.
+
+use broker::Follower;
+use engines::State;
+use fabric::Vid;
+use rpc::wire::{Answer, Question};
+use tokio::time::timeout;
+
+use crate::node::Node;
+
+/// The most bytes of output in one answer: a follower that takes it slowly is still heard of in time.
+const LIMIT: usize = 64 * 1024;
+
+impl Node {
+    /// What an instance has written from position `from` on. For a `follower` it is waited until there is something.
+    pub async fn output(&self, vid: Vid, from: u64, follower: Option<Follower>) -> Result<Answer, String> {
+        let Some(live) = self.live(vid) else { return self.output_of_ended(vid, from) };
+        if let Some(follower) = follower {
+            self.broker.follow(live.id(vid), follower, from);
+            let arrival = self.broker.output_after(live.id(vid), from);
+            // No output in time is an answer as well.
+            let _ = timeout(Question::OUTPUT_PATIENCE, arrival).await;
+        }
+        match self.broker.output(live.id(vid), from, LIMIT) {
+            Some((chunks, next, exit)) => Ok(Answer::Output { chunks, next, exit }),
+            None => self.output_without_broker(vid, from),
+        }
+    }
+
+    /// The broker forgets an instance that has ended before this node does, but after its output is kept. One that is yet to run
+    /// here has nothing to do with what is kept of another one of its VID.
+    fn output_without_broker(&self, vid: Vid, from: u64) -> Result<Answer, String> {
+        let not_yet = || "the instance does not run here yet".to_owned();
+        match self.live(vid).map(|live| live.state) {
+            None | Some(State::Ended) => self.output_of_ended(vid, from),
+            Some(State::Running) => self.output_of_ended(vid, from).map_err(|_| not_yet()),
+            Some(State::Prepared | State::Stopped | State::Held) => Err(not_yet()),
+        }
+    }
+
+    fn output_of_ended(&self, vid: Vid, from: u64) -> Result<Answer, String> {
+        let kept = self.ended().read(vid, from, LIMIT);
+        let (chunks, next, exit) = kept.ok_or("the instance's output is not kept any more")?;
+        Ok(Answer::Output { chunks, next, exit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use broker::{Carried, Chunk};
+    use engines::{InstanceName, InstanceSpec, Network};
+    use fabric::attach::OutputStream::Stdout;
+    use fabric::{FabricId, NetworkKind};
+    use overlay_io::offloads::Offloads;
+    use rpc::wire::Blueprint;
+
+    use super::*;
+    use crate::instances::Live;
+    use crate::{Nics, NodeOptions, node};
+
+    /// A node that is connected to nobody.
+    fn node(directory: &tempfile::TempDir) -> Arc<Node> {
+        let (pki, address) = (directory.path().join("pki"), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        rpc::pki::create_authority(&pki).unwrap();
+        rpc::pki::issue(&pki, "h1").unwrap();
+        let options = NodeOptions {
+            name: "h1".into(),
+            listen: address,
+            join: address,
+            metrics: None,
+            offloads: Offloads::ALL,
+            pki,
+            state: directory.path().join("state"),
+            engine: None,
+            start_patience: Duration::ZERO,
+            move_bandwidth: None,
+            nics: Nics::default(),
+            device: None,
+            progress: Box::new(drop),
+        };
+        node::make(options, address, 0).unwrap().0
+    }
+
+    fn live(state: State) -> Live {
+        let spec = InstanceSpec {
+            name: InstanceName::new("job").unwrap(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network: Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 8, mtu: 1500 },
+            container: None,
+            network_kind: NetworkKind::Bridge,
+            image: None,
+            stdin: false,
+        };
+        Live::new(&Blueprint { fabric: FabricId(1), spec }, state, None)
+    }
+
+    #[tokio::test]
+    async fn the_output_of_what_has_just_ended_is_there_at_any_time() {
+        let (directory, vid) = (tempfile::tempdir().unwrap(), Vid::new(1).unwrap());
+        let node = node(&directory);
+        let chunk = Chunk { stream: Stdout, bytes: b"last words".to_vec() };
+        let mut carried = Carried { exit: Some(0), ..Carried::default() };
+        carried.output.push(chunk.clone());
+        node.lives().insert(vid, live(State::Running));
+        assert!(node.output(vid, 0, None).await.unwrap_err().contains("does not run here yet"));
+        node.ended().keep(vid, carried);
+        let whole = Ok(Answer::Output { chunks: vec![chunk], next: 1, exit: Some(0) });
+        assert_eq!(node.output(vid, 0, None).await, whole, "the broker has forgotten it");
+        node.lives().remove(&vid);
+        assert_eq!(node.output(vid, 0, None).await, whole, "the node, too");
+        node.lives().insert(vid, live(State::Prepared));
+        assert!(node.output(vid, 0, None).await.is_err(), "another one of its VID is to come");
+    }
+}

@@ -1,0 +1,168 @@
+//! The looks of a pre-copy: which is the last one, how far they are, and when they will be over by what was measured.
+//!
+//! A look takes as long as it takes to read all memory, or to send what is new of it, whichever is longer. How much will be new
+//! in those that follow is told by how much less was new in the last than in the one before; after the first one, nothing is known of
+//! that, and nothing is expected.
+
+use std::time::Duration;
+
+use rpc::wire::Measurement;
+use tokio::time::Instant;
+
+use crate::images::Reading;
+
+/// The most looks.
+const MOST: u32 = 8;
+
+/// So many bytes may be left for the blackout, which take some milliseconds.
+const ENOUGH: u64 = 4 << 20;
+
+/// See the module.
+pub struct Looks {
+    /// The number of the one that goes on, from 1.
+    number: u32,
+    /// What was new in the one before.
+    before: Option<u64>,
+    /// What had been measured when this one began.
+    begin: Reading,
+    began: Instant,
+    /// The most bytes a second that may be sent.
+    limit: Option<u64>,
+}
+
+impl Looks {
+    /// The first one begins.
+    pub fn new(limit: Option<u64>) -> Self {
+        let (begin, began) = (Reading::default(), Instant::now());
+        Self { number: 1, before: None, begin, began, limit }
+    }
+
+    /// The one that goes on is over. The next one begins, unless it was the last.
+    pub fn next(&mut self, now: Reading) -> bool {
+        let new = now.given - self.begin.given;
+        if self.is_last(self.number, self.before, new) {
+            return false;
+        }
+        (self.number, self.before, self.begin) = (self.number + 1, Some(new), now);
+        true
+    }
+
+    /// What is written faster than it is sent will not become less.
+    fn is_last(&self, number: u32, before: Option<u64>, new: u64) -> bool {
+        new <= ENOUGH || before.is_some_and(|before| new > before / 2) || number == MOST
+    }
+
+    /// How far it is.
+    pub fn measurement(&self, now: Reading) -> Measurement {
+        let left = self.left(now, self.began.elapsed());
+        Measurement::Precopying {
+            memory: now.expected,
+            sent: now.sent,
+            look: self.number,
+            left_us: left.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// How long it will go on, when it has for `elapsed`; nothing, if that cannot be said yet.
+    fn left(&self, now: Reading, elapsed: Duration) -> Option<Duration> {
+        let pace = Pace::of(now, elapsed, self.limit)?;
+        let (seen, new) = (now.seen - self.begin.seen, now.given - self.begin.given);
+        if seen == 0 {
+            return None;
+        }
+        let unseen = now.expected.saturating_sub(seen);
+        let more = new as f64 * unseen as f64 / seen as f64;
+        let mut left = pace.takes(unseen, (now.given - now.sent) + more as u64);
+        let (mut number, mut before, mut new) = (self.number, self.before, new + more as u64);
+        let share = before.map_or(0.0, |before| new as f64 / before.max(1) as f64);
+        while !self.is_last(number, before, new) {
+            (number, before, new) = (number + 1, Some(new), (new as f64 * share) as u64);
+            left += pace.takes(now.expected, new);
+        }
+        Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
+    }
+}
+
+/// How many seconds it takes to read a byte of memory, and to send one.
+struct Pace {
+    reading: f64,
+    sending: f64,
+}
+
+impl Pace {
+    fn of(now: Reading, elapsed: Duration, limit: Option<u64>) -> Option<Self> {
+        let per_byte = |time: Duration, bytes: u64| time.as_secs_f64() / bytes as f64;
+        let reading = (now.seen > 0).then(|| per_byte(elapsed.saturating_sub(now.waited), now.seen))?;
+        let least = limit.map_or(0.0, |limit| 1.0 / limit.max(1) as f64);
+        let sending = if now.sent > 0 { per_byte(now.sending, now.sent) } else { 0.0 };
+        Some(Self { reading, sending: sending.max(least) })
+    }
+
+    /// Both go on at the same time.
+    fn takes(&self, read: u64, sent: u64) -> f64 {
+        (self.reading * read as f64).max(self.sending * sent as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn looks(number: u32, before: Option<u64>, begin: Reading, limit: Option<u64>) -> Looks {
+        let before = before.map(|mebibytes| mebibytes * MIB);
+        Looks { number, before, begin, began: Instant::now(), limit }
+    }
+
+    /// Of so many MiB; sending has taken that many seconds, and reading waited for all of it.
+    fn reading(expected: u64, seen: u64, given: u64, sent: u64, seconds: u64) -> Reading {
+        let sending = Duration::from_secs(seconds);
+        let [expected, seen, given, sent] = [expected, seen, given, sent].map(|mebibytes| mebibytes * MIB);
+        Reading { expected, seen, given, sent, sending, waited: sending }
+    }
+
+    fn left(looks: &Looks, now: Reading, seconds: u64) -> Option<f64> {
+        looks.left(now, Duration::from_secs(seconds)).map(|left| left.as_secs_f64())
+    }
+
+    #[test]
+    fn the_first_look_takes_as_long_as_sending_does_and_then_all_is_read_once_more() {
+        let first = looks(1, None, Reading::default(), None);
+        assert_eq!(left(&first, Reading::default(), 1), None);
+        // 10 MiB a second are sent, and 25 read.
+        let now = reading(1000, 250, 250, 200, 20);
+        assert_eq!(left(&first, now, 30), Some(80.0 + 40.0));
+    }
+
+    #[test]
+    fn a_limit_holds_also_when_less_was_sent_than_it_tells_by() {
+        let first = looks(1, None, Reading::default(), Some(2 * MIB));
+        let begun =
+            Reading { sending: Duration::from_millis(1), waited: Duration::ZERO, ..reading(100, 9, 9, 1, 0) };
+        // 99 MiB are left to be sent, at 2 MiB a second; nothing is known of reading but that it was fast.
+        let left = first.left(begun, Duration::from_millis(9)).unwrap().as_secs_f64();
+        assert!((left - 49.5 - 0.1).abs() < 1e-6, "{left}");
+    }
+
+    #[test]
+    fn what_changes_is_expected_to_become_less_as_it_has() {
+        // The first look has sent all; in half of the second a tenth of that was new: 20 MiB it will be, and 4 in the third.
+        let second = looks(2, Some(100), reading(100, 100, 100, 100, 10), None);
+        let now = reading(100, 150, 110, 110, 11);
+        assert_eq!(left(&second, now, 11), Some(1.0 + 0.4));
+        // Of as much as before this is the last.
+        let now = reading(100, 150, 150, 150, 15);
+        assert_eq!(left(&second, now, 15), Some(5.0));
+    }
+
+    #[test]
+    fn the_last_look_is_one_that_finds_little_or_not_less() {
+        let next = |number, before, new| {
+            looks(number, before, Reading::default(), None).next(reading(0, 0, new, 0, 0))
+        };
+        assert!(next(1, None, 5) && !next(1, None, 4));
+        assert!(next(2, Some(20), 10) && !next(2, Some(20), 11));
+        assert!(next(7, Some(200), 10) && !next(8, Some(200), 10));
+    }
+}

@@ -1,0 +1,251 @@
+//! Offloads that were found to misbehave while they are used, and are used no more.
+//!
+//! | Offload | What is noticed | What is done |
+//! |---|---|---|
+//! | `udp-segment` | the kernel refuses to cut, and takes the same datagrams one by one | they leave one by one, these too |
+//! | | what leaves together is lost or spoilt on its way to a node, and what leaves alone is not ([`path_bursts`](overlay::path_bursts)) | to this node all leave one by one |
+//! | `udp-gro` | datagrams that came together do not open, and those that come alone do ([`Gluing`]) | all come alone |
+//! | `tcp-segments`, `udp-segments` | headers or checksums that a device hands over are wrong, and right without offloads ([`Claims`]) | the device has none |
+//! | | a device refuses segments | they are cut before |
+//!
+//! What was lost until then is lost as any frame may be. The first is undone by another way to the node, the others by another device or another start.
+
+use std::io;
+
+use overlay::path_bursts::Wrong;
+use overlay::segment::is_as_said;
+use overlay::segment::vnet::VnetHeader;
+use overlay::suspicion::{Change, Suspicion};
+use overlay::switch::PortId;
+use overlay::topology::NodeId;
+
+use crate::offloads::Offload;
+use crate::socket::{Arrival, Socket};
+use crate::tap::{self, Tap};
+
+/// An offload that is used no more, where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SwitchedOff {
+    /// Which.
+    pub offload: Offload,
+    /// Where.
+    pub place: Place,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// Where an offload is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// For all that comes to this node.
+    Node,
+    /// On the way to a node.
+    Way(NodeId),
+    /// At a port.
+    Port(PortId),
+}
+
+/// How it misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// It refuses what it is to do.
+    Refuses,
+    /// What it has done does not arrive.
+    Loses,
+    /// What it has done arrives as something else.
+    Spoils,
+}
+
+impl Fault {
+    /// The reason, in words.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Refuses => "the kernel refused, and does without it what was asked",
+            Self::Loses => "what it handles is lost, and other datagrams arrive",
+            Self::Spoils => "what it hands over is wrong, and right without it",
+        }
+    }
+}
+
+impl From<Wrong> for Fault {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Refused => Self::Refuses,
+            Wrong::Lost => Self::Loses,
+        }
+    }
+}
+
+/// Whether the kernel glues datagrams together as it says.
+#[derive(Default)]
+pub(crate) struct Gluing(Suspicion);
+
+impl Gluing {
+    /// `arrival` has come to `socket`. `is_spoilt`: a node has sealed something that did not open.
+    pub fn look(&mut self, socket: &Socket, arrival: &Arrival, is_spoilt: bool) {
+        let is_about_gluing = is_spoilt || arrival.bytes > arrival.length || !self.0.trusts();
+        if !is_about_gluing || self.0.is_over() || !socket.is_to_glue() {
+            return;
+        }
+        let change = self.0.saw(!is_spoilt);
+        carry_out(change, |is_aside| socket.put_gluing_aside(is_aside), || socket.blame_gluing());
+    }
+}
+
+/// Does what a suspicion has come to. What the kernel refuses stays as it is: a device that is gone is noticed by who reads.
+fn carry_out(change: Option<Change>, put_aside: impl FnOnce(bool) -> io::Result<()>, blame: impl FnOnce()) {
+    let _ = match change {
+        Some(Change::PutAside) => put_aside(true),
+        Some(Change::Restored) => put_aside(false),
+        Some(Change::ToBlame) => return blame(),
+        None => return,
+    };
+}
+
+/// Of so many frames one is looked at, as long as nothing is wrong.
+const SELDOM: u32 = 64;
+
+/// Whether frames are what a device says of them.
+#[derive(Default)]
+pub(crate) struct Claims {
+    suspicion: Suspicion,
+    /// Frames until one is looked at.
+    pause: u32,
+}
+
+impl Claims {
+    /// `tap` has handed over `frame` with `vnet`.
+    pub fn look(&mut self, tap: &Tap, vnet: &VnetHeader, frame: &[u8]) {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return;
+        }
+        if self.suspicion.is_over() || tap.offloads() == tap::Offloads::NONE {
+            self.pause = u32::MAX;
+            return;
+        }
+        let is_good = is_as_said(vnet, frame);
+        let change = self.suspicion.saw(is_good);
+        carry_out(change, |is_aside| tap.put_offloads_aside(is_aside), || tap.blame_offloads());
+        if is_good && self.suspicion.trusts() {
+            self.pause = SELDOM;
+        }
+    }
+}
+
+/// The offloads of `tap`, which is `port`, that are used no more.
+pub(crate) fn of_tap(port: PortId, tap: &Tap) -> impl Iterator<Item = SwitchedOff> {
+    let tap::Offloads { tcp, udp, .. } = tap.offloads();
+    let each = [(Offload::TcpSegments, tcp, false), (Offload::UdpSegments, udp, true)];
+    let (spoils, refuses) =
+        (tap.are_offloads_to_blame(), each.map(|(.., is_udp)| tap.refuses_segments(is_udp)));
+    let faults = each.into_iter().zip(refuses).filter(|((_, is_on, _), _)| *is_on);
+    faults.filter_map(move |((offload, ..), refuses)| {
+        let fault = match (spoils, refuses) {
+            (true, _) => Fault::Spoils,
+            (false, true) => Fault::Refuses,
+            (false, false) => return None,
+        };
+        Some(SwitchedOff { offload, place: Place::Port(port), fault })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use overlay::message::Message;
+    use overlay::switch::{Limits, Switch};
+    use overlay::tunnel::keys::Direction;
+    use overlay::tunnel::lane;
+
+    use super::*;
+    use crate::fallback::Source;
+    use crate::forwarder::Forwarder;
+    use crate::peer::{Agreement, Path, Peer};
+    use crate::plane::Shared;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    /// Bytes of each datagram, and how many come together.
+    const LENGTH: usize = 200;
+    const COUNT: usize = 5;
+
+    fn peer(node: u16, address: SocketAddr, direction: Direction) -> Peer {
+        let limits = lane::Limits::default();
+        let agreed = Agreement { secret: [7; 32], direction, own: 5, theirs: 5, limits };
+        let path = Path { address, longest: 1472, fallback: None };
+        Peer::new(NodeId(node), path, agreed, NOW)
+    }
+
+    /// A node that receives, and one whose datagrams come.
+    struct World {
+        forwarder: Forwarder,
+        gluing: Gluing,
+        other: Peer,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = socket.address().unwrap();
+            let shared = Arc::new(Shared::new(Switch::new(NodeId(1), 1, Limits::default()), socket, None));
+            shared.peers.insert(peer(2, address, Direction::FromListener), NOW);
+            let other = peer(1, address, Direction::FromDialer);
+            Self { forwarder: Forwarder::new(shared, 0), gluing: Gluing::default(), other }
+        }
+
+        /// Datagrams come together, of which the kernel says that each has `said` bytes. True if they are glued.
+        fn receive(&mut self, count: usize, said: usize) -> bool {
+            let mut datagrams = vec![0; count * LENGTH];
+            for datagram in datagrams.chunks_mut(LENGTH) {
+                // An answer that nobody waits for.
+                datagram[overlay::tunnel::header::HEADER..][..9].copy_from_slice(&Message::echo(0));
+                self.other.sealing(0).seal(datagram, NOW).unwrap();
+            }
+            let shared = self.forwarder.shared.clone();
+            let from = shared.socket.address().unwrap();
+            let arrival = Arrival { from, bytes: datagrams.len(), length: said };
+            let is_spoilt = self.forwarder.take(Source::Udp(from), &mut datagrams, said);
+            self.gluing.look(&shared.socket, &arrival, is_spoilt);
+            shared.socket.glues()
+        }
+
+        /// The same as long as it is glued, at most so many times.
+        fn receive_glued(&mut self, said: usize, most: usize) -> bool {
+            (0..most).all(|_| self.receive(COUNT, said))
+        }
+    }
+
+    #[test]
+    fn what_is_glued_wrongly_comes_alone() {
+        for lie in [LENGTH / 2, LENGTH + 1, COUNT * LENGTH, 1, 0, usize::MAX] {
+            let mut world = World::new();
+            assert!(world.receive_glued(LENGTH, 100) && !world.receive_glued(lie, 16), "{lie}");
+            // Some wait already.
+            assert!((0..5).all(|_| !world.receive(COUNT, lie)), "{lie}");
+            assert!((0..1000).all(|_| !world.receive(1, LENGTH)), "{lie}");
+            let off = world.forwarder.shared.switched_off();
+            let expected = SwitchedOff { offload: Offload::UdpGro, place: Place::Node, fault: Fault::Spoils };
+            assert_eq!(off, [expected], "{lie}");
+        }
+    }
+
+    #[test]
+    fn what_is_spoilt_before_it_comes_is_not_blamed_on_gluing() {
+        let mut world = World::new();
+        assert!((0..15).all(|_| world.receive(1, LENGTH / 2)));
+        assert!(!world.receive(1, LENGTH / 2), "it is tried without");
+        assert!((0..15).all(|_| !world.receive(1, LENGTH / 2)));
+        assert!(world.receive(1, LENGTH / 2), "it is as before");
+        // Strangers spoil nothing, and what is good makes up for what is bad.
+        for _ in 0..100 {
+            assert!((0..15).all(|_| world.receive(1, LENGTH / 2)));
+            assert!(world.receive(COUNT, LENGTH));
+        }
+        assert_eq!(world.forwarder.shared.switched_off(), []);
+    }
+}

@@ -1,0 +1,74 @@
+//! Who may take part, as far as certificates do not say it: the tokens by which machines join, and the hosts that were removed.
+
+use std::collections::BTreeMap;
+
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::file::{decode, put};
+use crate::{Store, StoreError};
+
+/// By number.
+const TOKENS: TableDefinition<u64, &[u8]> = TableDefinition::new("join tokens");
+
+/// By name.
+const REMOVED: TableDefinition<&str, &[u8]> = TableDefinition::new("removed hosts");
+
+/// What the store has of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Members<T, R> {
+    /// Tokens, by number.
+    pub tokens: BTreeMap<u64, T>,
+    /// What is noted of hosts that were removed, by name.
+    pub removed: BTreeMap<String, R>,
+}
+
+pub(crate) fn prepare(write: &WriteTransaction) -> Result<(), redb::Error> {
+    write.open_table(TOKENS)?;
+    write.open_table(REMOVED)?;
+    Ok(())
+}
+
+impl Store {
+    /// Who may take part.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn members<T: DeserializeOwned, R: DeserializeOwned>(&self) -> Result<Members<T, R>, StoreError> {
+        self.file.read(|read| {
+            let (mut tokens, mut removed) = (BTreeMap::new(), BTreeMap::new());
+            for row in read.open_table(TOKENS)?.iter()? {
+                let (number, bytes) = row?;
+                tokens.insert(number.value(), decode(bytes.value())?);
+            }
+            for row in read.open_table(REMOVED)?.iter()? {
+                let (host, bytes) = row?;
+                removed.insert(host.value().to_owned(), decode(bytes.value())?);
+            }
+            Ok(Members { tokens, removed })
+        })
+    }
+
+    /// Notes `tokens`, or that those are no more of which nothing is given, and what is to be known of a host that was removed, in one; it
+    /// is durable when this returns.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn change_members<T: Serialize, R: Serialize>(
+        &self,
+        tokens: &[(u64, Option<&T>)],
+        removed: Option<(&str, &R)>,
+    ) -> Result<(), StoreError> {
+        self.file.write(|write| {
+            let mut table = write.open_table(TOKENS)?;
+            for (number, token) in tokens {
+                put(&mut table, *number, *token)?;
+            }
+            match removed {
+                Some((host, removal)) => put(&mut write.open_table(REMOVED)?, host, Some(removal)),
+                None => Ok(()),
+            }
+        })
+    }
+}
