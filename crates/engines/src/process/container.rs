@@ -135,7 +135,7 @@ impl Containers {
 
     /// Room for what containers write, in bytes.
     pub fn room(&self) -> u64 {
-        // The folder goes with the last of them.
+        // The folder comes with the first of them.
         let there = self.folder.ancestors().find(|folder| folder.exists());
         there.and_then(|folder| images::free_bytes(folder).ok()).unwrap_or(0)
     }
@@ -441,10 +441,7 @@ impl Container {
         }
         let remove = || {
             self.unmount_root()?;
-            absent_is_fine(fs::remove_dir_all(&self.folder))?;
-            // The folder of all containers goes with the last one.
-            let _others = self.folder.parent().map(fs::remove_dir);
-            Ok(())
+            absent_is_fine(fs::remove_dir_all(&self.folder))
         };
         remove().doing(|| format!("deleting the container of `{}`", self.name))
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use engines::{
     Config, Container, ContainerConfig, ContainerImage, Error, InstanceName, InstanceSpec, State, Watch,
@@ -20,9 +21,13 @@ const PROCESSES: &str = "17";
 
 /// A host that runs containers.
 fn host(lab: &Lab, name: &str) -> Host {
+    host_with_runtime(lab, name, "runc")
+}
+
+fn host_with_runtime(lab: &Lab, name: &str, runtime: &str) -> Host {
     lab.host_with(name, |config| {
         let (folder, unpacked) = (containers_of(config), unpacked_of(config));
-        let runtime = Some("runc".into());
+        let runtime = Some(runtime.into());
         config.containers = Some(ContainerConfig { runtime, folder, unpacked, libraries: None, hosts: None });
     })
 }
@@ -169,6 +174,25 @@ fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
     let linked = json!({ "destination": "/lib/own", "source": "/etc", "options": ["bind"] });
     let refused = with(&|config| config["mounts"].as_array_mut().unwrap().push(linked.clone()));
     assert!(refused.contains("/lib/own leads through a symbolic link"), "{refused}");
+    assert!(a.is_empty());
+}
+
+#[test]
+fn containers_that_come_and_go_at_once_are_not_in_each_others_way() {
+    let lab = Lab::new();
+    let a = host_with_runtime(&lab, "a", "false");
+    let shared = shared(&lab);
+    let come_and_go = |name, number| {
+        let spec = contained(workload(name, number, &[]), &shared);
+        for _ in 0..100 {
+            let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
+            assert!(refused.contains("could not create the container"), "{refused}");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| come_and_go("one", 77));
+        scope.spawn(|| come_and_go("other", 78));
+    });
     assert!(a.is_empty());
 }
 
