@@ -105,7 +105,8 @@ unsafe fn piece(wr: &ibv_send_wr) -> &[Sge] {
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
     /// What a post that looks at the link as well, and takes so much longer than a poll, counts for.
     const POLLS: u32 = 4;
-    if queued && state.device.defer_doorbell(qp.handle) {
+    let looked = queued && state.device.defer_doorbell(qp.handle);
+    if looked | state.device.look_after_many(qp.handle) {
         qp.process.count_polls(POLLS);
     }
     if queued || state.device.has_news() {

@@ -5,6 +5,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::device::Device;
 use crate::handle::Qp;
 use crate::link::State;
+use crate::qp::QueuePair;
 
 impl Device {
     /// Transmits what was posted on `qp`: call it once after a list of posts. True if that was as good as a poll: what had
@@ -29,12 +30,32 @@ impl Device {
     }
 
     /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
-    /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock. One
-    /// that is about to wait for events will be helped anyway.
+    /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock.
     fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
         let Some(entry) = self.core.qps.get(qp.0) else { return false };
-        let waits = self.core.cqs.get(entry.init.send_cq.0).is_some_and(CompletionQueue::is_armed);
-        entry.has_long_request() && !waits && self.links.links[at].gathers()
+        entry.has_long_request() && !self.waits_for_events(entry) && self.links.links[at].gathers()
+    }
+
+    /// True if who has posted on `qp` is about to wait for events, and so will be helped by the thread anyway.
+    fn waits_for_events(&self, qp: &QueuePair) -> bool {
+        self.core.cqs.get(qp.init.send_cq.0).is_some_and(CompletionQueue::is_armed)
+    }
+
+    /// The same for short requests, which left by themselves: looks at links after many of them. True if it did.
+    #[inline]
+    pub fn look_after_many(&mut self, qp: Qp) -> bool {
+        /// Some microseconds' work.
+        const MANY: u32 = 64;
+        self.links.unseen >= MANY && self.look_after_all(qp)
+    }
+
+    #[cold]
+    fn look_after_all(&mut self, qp: Qp) -> bool {
+        self.links.unseen = 0;
+        let Some(entry) = self.core.qps.get(qp.0) else { return false };
+        let Some(at) = entry.link.filter(|_| !self.waits_for_events(entry)) else { return false };
+        self.poll_some_links(at);
+        true
     }
 
     /// Takes in what has arrived on link `at`, and on one other: all have their turn.

@@ -43,6 +43,8 @@ pub(super) struct Links {
     pub lingers: bool,
     /// Which link had its turn, of those that posts look at.
     pub turn: usize,
+    /// Short SENDs that have left since a post looked at links.
+    pub unseen: u32,
 }
 
 impl Links {

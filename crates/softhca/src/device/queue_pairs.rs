@@ -263,7 +263,9 @@ impl Device {
     pub unsafe fn send_express(&mut self, qp: Qp, send: &PlainSend<'_>) -> bool {
         let Some(at) = self.core.qps.get(qp.0).and_then(|entry| entry.link) else { return false };
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.links.links[at].send_express(&mut self.core, qp, send) }
+        let has_left = unsafe { self.links.links[at].send_express(&mut self.core, qp, send) };
+        self.links.unseen += u32::from(has_left);
+        has_left
     }
 
     /// As [`Self::post_send`], for what [`Self::post_rdma`] or [`Self::send_express`] have declined.
