@@ -35,6 +35,8 @@ pub(crate) struct Requester {
     pub sent: u64,
     /// All messages before it were executed.
     accepted: u64,
+    /// Messages since one that asked to be acknowledged at once.
+    unasked: u32,
     /// READs and atomics on their way.
     outstanding: u8,
     retries_left: u8,
@@ -76,6 +78,20 @@ impl Requester {
     #[inline]
     pub fn is_fenced(&self) -> bool {
         self.outstanding > 0
+    }
+
+    /// Whether the next message asks to be acknowledged at once: the application will learn of it alone, and perhaps post no
+    /// more before. Where each is signaled, the peer acknowledges them in company by itself.
+    #[inline]
+    pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
+        /// Messages in a company.
+        const COMPANY: u32 = 16;
+        self.unasked += 1;
+        let asks = signaled && self.unasked >= COMPANY;
+        if asks {
+            self.unasked = 0;
+        }
+        asks
     }
 
     #[inline]

@@ -47,7 +47,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -181,8 +181,10 @@ pub mod flag {
     pub const ROUTED: u8 = 8;
     /// This DATAGRAM is for the receivers of a multicast group, whose GID its payload begins with.
     pub const GROUP: u8 = 16;
+    /// This SEND is to be acknowledged without waiting for company.
+    pub const ASKS_FOR_ACK: u8 = 32;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP;
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
 }
 
 /// A frame's header.
@@ -283,7 +285,8 @@ impl Header {
             ACK => (Opcode::Ack, false),
             _ => return None,
         };
-        let known = if may_acknowledge { flag::SOLICITED | flag::ACKNOWLEDGES } else { 0 };
+        let of_sends = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
+        let known = if may_acknowledge { of_sends } else { 0 };
         let is_whole =
             offset == 0 && length == total && length <= if may_acknowledge { MAX_SEGMENT } else { 0 };
         let is_plain = flags & !known == 0 && syndrome == 0 && reserved == 0 && msn <= MAX_MSN && is_whole;

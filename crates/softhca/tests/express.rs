@@ -23,8 +23,12 @@ fn neighbours() -> (Net, End, End) {
 
 /// Posts without ringing the doorbell. True if the message has left.
 fn leaves(net: &mut Net, from: &End, wr_id: u64, op: SendOp, sges: &[Sge]) -> bool {
+    leaves_signaled(net, from, wr_id, op, sges, true)
+}
+
+fn leaves_signaled(net: &mut Net, from: &End, wr_id: u64, op: SendOp, sges: &[Sge], signaled: bool) -> bool {
     let payload = Payload::Sges(sges);
-    let wr = SendWr { wr_id, op, signaled: true, fence: false, solicited: false, srq_number: 0, payload };
+    let wr = SendWr { wr_id, op, signaled, fence: false, solicited: false, srq_number: 0, payload };
     // SAFETY: nothing is inline.
     (unsafe { net.device(from.node).post_send(from.qp, &wr) }).unwrap() == Posted::Done
 }
@@ -54,6 +58,25 @@ fn a_short_send_leaves_when_it_is_posted() {
         a.poll_sends(&mut net).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(),
         (0..8).collect::<Vec<_>>()
     );
+}
+
+/// What comes behind it is not taken in before.
+#[test]
+fn the_completion_of_many_does_not_wait_for_those_behind_it() {
+    const ALL: u64 = 24;
+    const SIGNALED: u64 = 19;
+    let (mut net, a, b) = neighbours();
+    for n in 0..ALL {
+        b.receive(&mut net, n, &[b.sge(4096, 8)]);
+    }
+    let leave = |n| leaves_signaled(&mut net, &a, n, SendOp::Send, &[a.sge(0, 8)], n == SIGNALED);
+    assert!((0..ALL).all(leave));
+    let received = net.device(1).poll_cq(b.recv_cq, ALL as usize, |_| {}).unwrap();
+    assert_eq!(received as u64, SIGNALED + 1);
+    let mut sent = Vec::new();
+    net.device(0).poll_cq(a.send_cq, 16, |wc| sent.push(wc.wr_id)).unwrap();
+    assert_eq!(sent, [SIGNALED]);
+    assert_eq!(b.poll_receives(&mut net).len() as u64, ALL - SIGNALED - 1);
 }
 
 /// How far a message has come when the link is lost.

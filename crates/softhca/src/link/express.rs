@@ -52,6 +52,9 @@ impl Link {
         if send.solicited {
             header.flags |= flag::SOLICITED;
         }
+        if qp.requester.asks_for_ack(signaled) {
+            header.flags |= flag::ASKS_FOR_ACK;
+        }
         if std::mem::take(&mut qp.responder.ack_due) {
             header.flags |= flag::ACKNOWLEDGES;
             header.va = qp.responder.expected;
@@ -152,6 +155,10 @@ impl Link {
             }
             ring.consume(size);
             taken += size;
+            if header.flags & flag::ASKS_FOR_ACK != 0 {
+                // Who waits for it had better not wait for what has arrived behind it, too.
+                break true;
+            }
         };
         if taken > 0 {
             ring.release();
@@ -259,6 +266,9 @@ impl Core {
         qp.receives.drop_front();
         qp.responder.expected += 1;
         out.acknowledge(qp, handle, header.total);
+        if header.flags & flag::ASKS_FOR_ACK != 0 {
+            out.hasten_acks();
+        }
         let mut completion = received(qp, wr_id, WcStatus::Success);
         completion.byte_len = header.total;
         completion.solicited = header.flags & flag::SOLICITED != 0;
