@@ -5,6 +5,7 @@ use std::ptr;
 
 use fabric::seqpacket;
 use softhca::stream::{create_shm_pair, shm_stream};
+use softhca::wire::{BRIEF, Brief, Header};
 use softhca::{Interest, Stream};
 
 use crate::input::Input;
@@ -14,8 +15,10 @@ use crate::link::arena::Guarded;
 const PAGE: usize = 4096;
 const CAPACITY: usize = 512 * 1024;
 const MEMORY: usize = PAGE + 2 * CAPACITY;
-const LINE: usize = 64;
-const LENGTH: usize = 8;
+const STEP: usize = 32;
+const WORD: usize = 8;
+/// Bits of a chunk's word that are its length; the others are its tag.
+const LENGTH_BITS: u32 = 20;
 /// Both rings' control words, and both gates'.
 const WORDS: [usize; 12] =
     [0, 128, 256, 384, 1024, 1024 + 128, 1024 + 256, 1024 + 384, 2048, 2048 + 128, 2304, 2304 + 128];
@@ -58,34 +61,42 @@ impl Hostile {
         self.store(offset.min(MEMORY - 8), &word.to_le_bytes());
     }
 
-    /// Writes a chunk that says it is `claimed` bytes long.
-    pub fn send_as(&mut self, bytes: &[u8], claimed: u64) {
+    /// Writes a chunk with `word` before it.
+    pub fn send_as(&mut self, bytes: &[u8], word: u64) {
         let at = self.written;
-        let next = (at + (LENGTH + bytes.len()) as u64).next_multiple_of(LINE as u64);
-        self.in_ring(next, &[0; LENGTH]);
-        self.in_ring(at + LENGTH as u64, bytes);
-        self.in_ring(at, &claimed.to_le_bytes());
+        let next = (at + (WORD + bytes.len()) as u64).next_multiple_of(STEP as u64);
+        self.in_ring(next, &[0; WORD]);
+        self.in_ring(at + WORD as u64, bytes);
+        self.in_ring(at, &word.to_le_bytes());
         self.written = next;
     }
 
     /// Writes a chunk, if it has room.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
-        let has_room = !bytes.is_empty() && self.room() >= bytes.len() + 2 * LINE + LENGTH;
+        self.send_tagged(bytes, 0)
+    }
+
+    /// The same for one with a tag.
+    pub fn send_tagged(&mut self, bytes: &[u8], tag: u64) -> bool {
+        let has_room = !bytes.is_empty() && self.room() >= bytes.len() + 4 * STEP + WORD;
         if has_room {
-            self.send_as(bytes, bytes.len() as u64);
+            self.send_as(bytes, bytes.len() as u64 | tag << LENGTH_BITS);
         }
         has_room
     }
 
-    /// Takes all that the other end has written.
+    /// Takes all that the other end has written, with whole headers. A brief one that is none ends it.
     pub fn receive(&mut self) -> Vec<u8> {
         let mut taken = Vec::new();
-        while let Some(length) = self.next_length() {
-            taken.extend((0..length).map(|at| self.out_of_ring(self.read + LENGTH as u64 + at)));
+        while let Some((length, tag)) = self.next_word() {
+            let bytes: Vec<u8> =
+                (0..length).map(|at| self.out_of_ring(self.read + WORD as u64 + at)).collect();
+            taken.extend(if tag == 0 { bytes } else { in_full(&bytes, tag).unwrap_or_default() });
             self.poke(LOWER + (self.read % CAPACITY as u64) as usize, 0);
-            self.read = (self.read + LENGTH as u64 + length).next_multiple_of(LINE as u64);
+            self.read = (self.read + WORD as u64 + length).next_multiple_of(STEP as u64);
         }
-        self.poke(READ, self.read);
+        // Lines are given back as a whole.
+        self.poke(READ, self.read / (2 * STEP as u64) * (2 * STEP as u64));
         taken
     }
 
@@ -96,10 +107,13 @@ impl Hostile {
         let _ = seqpacket::send(self.descriptors[3].as_fd(), &id.to_le_bytes(), &beside);
     }
 
-    fn next_length(&self) -> Option<u64> {
-        let bytes: [u8; LENGTH] = std::array::from_fn(|at| self.out_of_ring(self.read + at as u64));
+    /// Length and tag of the next chunk.
+    fn next_word(&self) -> Option<(u64, u64)> {
+        let bytes: [u8; WORD] = std::array::from_fn(|at| self.out_of_ring(self.read + at as u64));
+        let word = u64::from_le_bytes(bytes);
+        let (length, tag) = (word & ((1 << LENGTH_BITS) - 1), word >> LENGTH_BITS);
         // What we have poked ourselves is no chunk of the other end's.
-        Some(u64::from_le_bytes(bytes)).filter(|length| (1..CAPACITY as u64).contains(length))
+        (1..CAPACITY as u64).contains(&length).then_some((length, tag))
     }
 
     fn room(&self) -> usize {
@@ -136,17 +150,26 @@ impl Drop for Hostile {
     }
 }
 
+/// A message with a brief header, with the whole one.
+fn in_full(bytes: &[u8], tag: u64) -> Option<Vec<u8>> {
+    let (words, payload) = bytes.split_at_checked(BRIEF)?;
+    let (words, _) = words.as_chunks();
+    let brief = Brief { tag, words: [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])] };
+    let header = Header::of_brief(brief, payload.len()).ok()?;
+    Some([&header.encode()[..], payload].concat())
+}
+
 /// A word where it may do harm: a control word, a chunk's length, anywhere.
 pub fn poke(hostile: &mut Hostile, input: &mut Input<'_>) {
     let offset = match input.below(3) {
         0 => input.pick(&WORDS),
-        1 => HIGHER + LINE * usize::from(input.byte()),
+        1 => HIGHER + STEP * usize::from(input.byte()),
         _ => input.word() as usize % MEMORY,
     };
     let small = u64::from(input.byte());
     let word = match input.below(5) {
         0 => small,
-        1 => small * LINE as u64,
+        1 => small * STEP as u64,
         2 => CAPACITY as u64 - small,
         3 => u64::MAX - small,
         _ => input.long(),

@@ -81,7 +81,7 @@ impl CompletionQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, mut completion: Wc) -> Pushed {
         if !self.has_room() {
             self.overrun = true;

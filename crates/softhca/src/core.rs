@@ -102,7 +102,7 @@ impl Core {
     }
 
     /// Adds `completion` to `cq`. A queue that overruns fails, and its queue pairs with it.
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, cq: Cq, completion: Wc) {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         let was_broken = queue.is_broken();

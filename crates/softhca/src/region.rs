@@ -142,7 +142,7 @@ impl Regions {
 
     /// The address of what `sge` names, if its key, domain, range and rights allow. Empty elements
     /// name nothing.
-    #[inline]
+    #[inline(always)]
     pub fn local(&self, pd: Pd, sge: &Sge, needs: Access) -> Option<u64> {
         if sge.length == 0 {
             return Some(0);

@@ -18,6 +18,9 @@
 //! starts at the PSN of the connection. A message is cut in segments of at most [`MAX_SEGMENT`] bytes;
 //! `offset` and `total` say where a segment belongs.
 //!
+//! In a ring on one host a whole short SEND without immediate data, or an ACK, has a [`Brief`] header instead, if its numbers
+//! fit: with 8 bytes of payload it is half a cache line.
+//!
 //! ```text
 //! lower                          higher
 //!   │ HELLO ─────────▶ ◀───────── HELLO │   who, which version, which epoch
@@ -66,6 +69,15 @@ pub const MAX_TRANSLATIONS: usize = 512;
 
 /// The highest number of a message. Nobody comes there, and so there is always a next one.
 pub const MAX_MSN: u64 = u64::MAX >> 1;
+
+/// Bytes of a brief header beside its tag.
+pub const BRIEF: usize = 16;
+
+/// The most payload bytes behind a brief header.
+pub const MAX_BRIEF: u32 = 1024;
+
+/// The highest number of a message in a brief header. At 20 million a second that is half a year.
+const MAX_BRIEF_MSN: u64 = (1 << 48) - 1;
 
 /// Bytes of a multicast group's GID.
 pub const GROUP_ID: u32 = 16;
@@ -216,6 +228,28 @@ pub struct Header {
     pub total: u32,
 }
 
+/// A header as a chunk of a ring has it.
+///
+/// ```text
+///  tag:    8 bits   what it is, and flags      words:  32 bits  src_qpn
+///         32 bits   dst_qpn                            48 bits  msn
+///                                                      48 bits  what a SEND acknowledges, or 0
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief {
+    /// The tag of its chunk, never 0.
+    pub tag: u64,
+    /// What the chunk begins with.
+    pub words: [u64; BRIEF / 8],
+}
+
+impl Brief {
+    /// A SEND, with its flags.
+    const SEND: u8 = 0x80;
+    /// An ACK.
+    const ACK: u8 = 0xc0;
+}
+
 impl Header {
     /// A header with nothing but its opcode.
     #[must_use]
@@ -338,6 +372,53 @@ impl Header {
         }
         header.check_lengths()?;
         Ok(header)
+    }
+
+    /// Whether a SEND without immediate data, or an ACK, may be [`Self::brief`]: its number is `msn`, and `acknowledged` what
+    /// it acknowledges, if it does.
+    #[must_use]
+    #[inline]
+    pub fn fits_brief(msn: u64, acknowledged: u64) -> bool {
+        msn.max(acknowledged) <= MAX_BRIEF_MSN
+    }
+
+    /// The brief form of a SEND's or an ACK's header, for which [`Self::fits_brief`] is true.
+    #[must_use]
+    #[inline(always)]
+    pub fn brief(&self) -> Brief {
+        let kind = if self.opcode == Opcode::Ack { Brief::ACK } else { Brief::SEND | self.flags };
+        let acknowledged = if self.flags & flag::ACKNOWLEDGES != 0 { self.va } else { 0 };
+        let tag = u64::from(kind) | u64::from(self.dst_qpn) << 8;
+        let words = [u64::from(self.src_qpn) | self.msn << 32, (self.msn >> 32) | acknowledged << 16];
+        Brief { tag, words: words.map(u64::to_le) }
+    }
+
+    /// The header that is `brief`, before `length` bytes of payload.
+    ///
+    /// # Errors
+    /// If there is no such header.
+    #[inline(always)]
+    pub fn of_brief(brief: Brief, length: usize) -> Result<Self, Malformed> {
+        const FLAGS: u8 = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
+        let [first, second] = brief.words.map(u64::from_le);
+        let kind = brief.tag as u8;
+        let (opcode, flags, longest) = match kind {
+            Brief::ACK => (Opcode::Ack, 0, 0),
+            _ => (Opcode::Send, kind & !Brief::SEND, MAX_BRIEF),
+        };
+        let is_known = kind & Brief::SEND != 0 && flags & !FLAGS == 0 && brief.tag >> 40 == 0;
+        let length = u32::try_from(length).ok().filter(|length| is_known && *length <= longest);
+        let Some(length) = length else { return Err(Malformed("no such brief header")) };
+        Ok(Self {
+            flags,
+            dst_qpn: (brief.tag >> 8) as u32,
+            src_qpn: first as u32,
+            length,
+            total: length,
+            msn: first >> 32 | (second & 0xffff) << 32,
+            va: second >> 16,
+            ..Self::new(opcode)
+        })
     }
 
     /// True for requests, which a responder executes.
@@ -591,6 +672,27 @@ mod tests {
         }
         for other in [Header { total: 4, ..send }, Header { opcode: Opcode::SendInvalidate, ..send }] {
             assert_eq!(Header::plain(other.words()), None);
+        }
+    }
+
+    #[test]
+    fn brief_headers_are_the_same_ones() {
+        let send = Header { dst_qpn: u32::MAX, src_qpn: 2, length: 3, total: 3, ..Header::new(Opcode::Send) };
+        let flags = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
+        for header in [
+            send,
+            Header { msn: MAX_BRIEF_MSN, flags, va: MAX_BRIEF_MSN, ..send },
+            Header { msn: 1 << 40, flags: flag::ACKNOWLEDGES, va: 5, length: 0, total: 0, ..send },
+            Header { msn: 1 << 33, dst_qpn: 7, src_qpn: u32::MAX, ..Header::new(Opcode::Ack) },
+        ] {
+            assert!(Header::fits_brief(header.msn, header.va));
+            assert_eq!(Header::of_brief(header.brief(), header.length as usize), Ok(header));
+        }
+        assert!(!Header::fits_brief(MAX_BRIEF_MSN + 1, 0) && !Header::fits_brief(0, MAX_BRIEF_MSN + 1));
+        assert!(Header::of_brief(send.brief(), MAX_BRIEF as usize + 1).is_err());
+        assert!(Header::of_brief(Header::new(Opcode::Ack).brief(), 1).is_err());
+        for tag in [0, 0x40, 0x82, 0xc1, 1 << 40 | 0x80] {
+            assert!(Header::of_brief(Brief { tag, words: [0; 2] }, 0).is_err(), "{tag:x}");
         }
     }
 

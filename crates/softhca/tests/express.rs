@@ -3,8 +3,12 @@
 
 mod support;
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
 use fabric::Epoch;
-use softhca::wire::{HEADER, Header, Hello, Opcode, flag};
+use softhca::wire::{self, Brief, HEADER, Header, Hello, Opcode, flag};
 use softhca::*;
 use support::*;
 use verbs::Policy;
@@ -180,6 +184,34 @@ fn a_send_that_finds_no_receive_waits_for_one() {
     assert_eq!(statuses(&a.poll_sends(&mut net)), [WcStatus::Success; 2]);
 }
 
+/// Without immediate data the header is brief, and what finds no receive is put into the buffer.
+#[test]
+fn a_brief_send_goes_the_long_way_where_it_has_to_and_in_order() {
+    let (mut net, a, b) = neighbours();
+    let brief = |net: &mut Net, n: usize| {
+        a.memory.store(8 * n, &n.to_ne_bytes());
+        leaves(net, &a, n as u64, SendOp::Send, &[a.sge(8 * n, 8)])
+    };
+    assert!(brief(&mut net, 1));
+    assert!(b.poll_receives(&mut net).is_empty(), "there is no receive");
+    b.receive(&mut net, 0, &[b.sge(4096, 3), b.sge(4099, 5)]);
+    for n in 1..6 {
+        b.receive(&mut net, n, &[b.sge(4096 + 8 * n as usize, 8)]);
+    }
+    net.settle();
+    assert!(brief(&mut net, 2) && send(&mut net, &a, 3) && brief(&mut net, 4));
+    assert!(brief(&mut net, 5) && send(&mut net, &a, 6));
+    net.settle();
+    let received = b.poll_receives(&mut net);
+    assert_eq!(statuses(&received), [WcStatus::Success; 6]);
+    assert_eq!(
+        received.iter().map(|wc| wc.imm).collect::<Vec<_>>(),
+        [None, None, Some(3), None, None, Some(6)]
+    );
+    assert!((0..6).all(|n| b.memory.word(4096 + 8 * n) == n as u64 + 1));
+    assert_eq!(a.poll_sends(&mut net).len(), 6);
+}
+
 #[test]
 fn memory_is_checked_at_both_ends() {
     let (mut net, a, b) = neighbours();
@@ -271,6 +303,9 @@ struct Attacked {
     end: End,
     peer_qpn: u32,
     attacker: Box<dyn Stream>,
+    memory: File,
+    /// Where the attacker's next chunk is in its ring.
+    next: u64,
 }
 
 impl Attacked {
@@ -280,9 +315,10 @@ impl Attacked {
         let (lower, higher) = stream::create_shm_pair().unwrap();
         let id = net.nodes[1].id;
         net.device(0).link_up(id, Epoch(0), stream::shm_stream(lower, true).unwrap());
+        let memory = higher[0].try_clone().unwrap().into();
         let attacker = stream::shm_stream(higher, false).unwrap();
         let hello = Hello { process: id, fabric: FABRIC, epoch: Epoch(0), life: 1 }.encode();
-        let mut attacked = Self { net, end, peer_qpn: peer.qpn, attacker };
+        let mut attacked = Self { net, end, peer_qpn: peer.qpn, attacker, memory, next: 0 };
         attacked.write(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }.encode());
         attacked.write(&hello);
         attacked.write(&Header::new(Opcode::Ready).encode());
@@ -295,6 +331,26 @@ impl Attacked {
         let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the vector names live bytes, which are only read.
         assert_eq!(unsafe { self.attacker.write(&[vector]) }.unwrap(), bytes.len());
+        self.next += chunk(bytes.len());
+    }
+
+    /// Writes a message with a brief header, past the stream.
+    fn says_brief(&mut self, brief: Brief, payload: &[u8]) -> Option<LinkLoss> {
+        /// The ring of the higher end lies behind a page and the other one.
+        const RING: u64 = 4096 + 512 * 1024;
+        const LENGTH_BITS: u32 = 20;
+        let bytes = [&brief.words.map(u64::to_ne_bytes).concat()[..], payload].concat();
+        let word = bytes.len() as u64 | brief.tag << LENGTH_BITS;
+        self.memory.write_all_at(&bytes, RING + self.next + 8).unwrap();
+        self.memory.write_all_at(&word.to_ne_bytes(), RING + self.next).unwrap();
+        self.next += chunk(bytes.len());
+        self.ends()
+    }
+
+    /// A SEND to the device's queue pair.
+    fn send(&self, msn: u64) -> Header {
+        let (dst_qpn, src_qpn) = (self.end.qpn, self.peer_qpn);
+        Header { dst_qpn, src_qpn, msn, ..Header::new(Opcode::Send) }
     }
 
     fn says(&mut self, header: Header, payload: &[u8]) -> Option<LinkLoss> {
@@ -316,7 +372,42 @@ impl Attacked {
     }
 }
 
+/// What a chunk of so many bytes takes of a ring.
+fn chunk(bytes: usize) -> u64 {
+    (8 + bytes as u64).next_multiple_of(32)
+}
+
 const FIRST: u64 = 0x00ff_fff0;
+
+#[test]
+fn a_neighbour_that_lies_in_brief_loses_its_link() {
+    let mut honest = Attacked::new();
+    assert_eq!(honest.says_brief(honest.send(FIRST).brief(), b"brief"), None);
+    assert_eq!(honest.end.poll_receives(&mut honest.net)[0].byte_len, 5);
+    assert_eq!(honest.end.memory.load(0, 5), b"brief");
+
+    let lie = |lie: &dyn Fn(Header) -> Brief, payload: &[u8]| {
+        let mut attacked = Attacked::new();
+        let lost = attacked.says_brief(lie(attacked.send(FIRST)), payload);
+        assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
+    };
+    lie(&|send| Brief { tag: send.brief().tag | 0x02, ..send.brief() }, b"");
+    lie(&|send| Brief { tag: send.brief().tag | 1 << 40, ..send.brief() }, b"");
+    lie(&|send| send.brief(), &[0; wire::MAX_BRIEF as usize + 1]);
+    lie(&|send| Header { opcode: Opcode::Ack, ..send }.brief(), b"x");
+    lie(&|send| Header { opcode: Opcode::Ack, msn: FIRST + 1, ..send }.brief(), b"");
+    lie(&|send| Header { flags: flag::ACKNOWLEDGES, va: FIRST + 1, ..send }.brief(), b"");
+}
+
+#[test]
+fn nothing_is_brief_in_the_middle_of_a_frame() {
+    let mut attacked = Attacked::new();
+    let begun = Header { length: 8, total: 8, ..attacked.send(FIRST) };
+    attacked.write(&begun.encode()[..HEADER - 1]);
+    assert_eq!(attacked.ends(), None);
+    let lost = attacked.says_brief(attacked.send(FIRST).brief(), b"");
+    assert_eq!(lost, Some(LinkLoss::Broken(ErrorKind::InvalidData)));
+}
 
 #[test]
 fn a_neighbour_that_lies_loses_its_link() {

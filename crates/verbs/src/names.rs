@@ -62,7 +62,7 @@ impl Names {
 
     /// The object that the application knows as `virtual_handle`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn by_virtual(&self, virtual_handle: u32) -> Option<u32> {
         self.recent_virtual.get(virtual_handle).or_else(|| self.find_virtual(virtual_handle))
     }
@@ -75,7 +75,7 @@ impl Names {
 
     /// The object that the device knows as `real`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn by_real(&self, real: u32) -> Option<u32> {
         self.recent_real.get(real).or_else(|| self.find_real(real))
     }

@@ -75,7 +75,10 @@ impl Line {
         match self {
             Self::Stream(pipe) => pipe.send(bytes),
             // What has no room is not said.
-            Self::Ring(hostile) => drop(hostile.send(bytes)),
+            Self::Ring(hostile) => drop(match in_brief(bytes) {
+                Some((tag, brief)) => hostile.send_tagged(&brief, tag),
+                None => hostile.send(bytes),
+            }),
         }
     }
 
@@ -357,6 +360,15 @@ impl Attacker {
             }
         }
     }
+}
+
+/// A frame with a brief header, and the tag of its chunk, if it can have one.
+fn in_brief(frame: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let (header, payload) = (Header::decode(frame.first_chunk::<HEADER>()?).ok()?, &frame[HEADER..]);
+    let brief = header.brief();
+    let again = Header::of_brief(brief, payload.len());
+    let is_same = Header::fits_brief(header.msn, header.va) && again == Ok(header);
+    is_same.then(|| (brief.tag, [&brief.words.map(u64::to_ne_bytes).concat()[..], payload].concat()))
 }
 
 /// The first frame of `heard`, if all of it is there.

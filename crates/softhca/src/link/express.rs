@@ -13,19 +13,23 @@
 
 use std::array;
 
+use fabric::ProcessId;
+
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, received};
 use crate::handle::Qp;
 use crate::link::outbox::Outbox;
-use crate::link::tx::COPIED;
+use crate::link::tx::{COPIED, Tx};
 use crate::link::{Link, LinkLoss, State};
 use crate::memory;
 use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::requester::addressed;
-use crate::stream::Carrier;
-use crate::wire::{HEADER, Header, Opcode, flag};
+use crate::stream::{Carrier, Front};
+use crate::wire::{BRIEF, Brief, HEADER, Header, MAX_BRIEF, Opcode, flag};
 use crate::work::{Payload, PlainSend, Sge, WcStatus};
+
+const _: () = assert!(COPIED <= MAX_BRIEF, "what is short may have a brief header");
 
 impl Link {
     /// Sends `send` of queue pair `handle` if it is short and nothing is before it. False if it has to be queued.
@@ -39,9 +43,11 @@ impl Link {
         let Some(ring) = ring else { return false };
         let Some(qp) = core.qps.get_mut(handle.0) else { return false };
         let Some(Source { length, only }) = source(qp, send, &core.regions) else { return false };
-        let Ok(Some(to)) = ring.reserve(HEADER + length as usize) else { return false };
-        let signaled = send.signaled || qp.init.sq_sig_all;
         let msn = qp.sends.end();
+        let is_brief = send.imm.is_none() && Header::fits_brief(msn, qp.responder.expected);
+        let head = if is_brief { BRIEF } else { HEADER };
+        let Ok(Some(to)) = ring.reserve(head + length as usize) else { return false };
+        let signaled = send.signaled || qp.init.sq_sig_all;
         // SAFETY: the caller's promise is passed on.
         if unsafe { qp.sends.push_send(send, signaled, length) }.is_err() {
             return false;
@@ -63,14 +69,14 @@ impl Link {
         }
         qp.requester.finish_message();
         // SAFETY: so many bytes have just been reserved, and the ring is no application's memory; `source` has found the pieces.
-        unsafe {
-            store_header(to, &header);
+        let tag = unsafe {
             match only {
-                Some(from) => memory::fetch(to.add(HEADER), from, length as usize),
-                None => gather(qp, send.payload, &core.regions, to.add(HEADER)),
+                Some(from) => memory::fetch(to.add(head), from, length as usize),
+                None => gather(qp, send.payload, &core.regions, to.add(head)),
             }
-        }
-        ring.commit(HEADER + length as usize);
+            if is_brief { store_brief(to, &header) } else { store_header(to, &header) }
+        };
+        ring.commit(head + length as usize, tag);
         true
     }
 
@@ -86,78 +92,66 @@ impl Link {
         let ring = stream.as_mut().filter(|_| is_alone).and_then(Carrier::rings);
         let Some(ring) = ring else { return };
         let before = *budget;
-        while let Ok(Some(to)) = ring.reserve(HEADER)
+        while let Ok(Some(to)) = ring.reserve(BRIEF)
             && let Some(handle) = out.next_ack()
         {
             let Some(ack) = core.acknowledgement(handle, &out.lookup) else { continue };
+            if !Header::fits_brief(ack.msn, 0) {
+                out.control(ack);
+                continue;
+            }
             // SAFETY: so many bytes have just been reserved.
-            unsafe { store_header(to, &ack) };
-            ring.commit(HEADER);
-            *budget = budget.saturating_sub(HEADER);
+            let tag = unsafe { store_brief(to, &ack) };
+            ring.commit(BRIEF, tag);
+            *budget = budget.saturating_sub(BRIEF);
         }
         core.acks_sent += u64::from(*budget < before);
     }
 
-    /// Takes in what can be taken straight from the ring. True if nothing else is there; false if what is in front
-    /// has to go the long way.
+    /// Takes in what can be taken straight from the ring.
     #[inline]
     pub fn receive_express(
         &mut self,
         core: &mut Core,
         budget: &mut usize,
         received: &mut bool,
-    ) -> Result<bool, LinkLoss> {
+    ) -> Result<Express, LinkLoss> {
         let Self { stream, rx, out, tx, peer, state, .. } = self;
         let stream = stream.as_mut().filter(|_| *state == State::Up && rx.is_empty());
-        let Some(ring) = stream.and_then(Carrier::rings) else { return Ok(false) };
-        let mut taken = 0;
-        let is_drained = loop {
+        let Some(ring) = stream.and_then(Carrier::rings) else { return Ok(Express::LongWay) };
+        let (mut taken, mut is_buffered) = (0, false);
+        let outcome = loop {
             if taken >= *budget || out.is_overfull() {
-                break true;
+                break Express::Done;
             }
-            let Some((bytes, left)) = ring.front()? else { break taken > 0 };
-            if left < HEADER {
-                break false;
-            }
-            // SAFETY: so many bytes are in the ring. They are copied once, and the copy is what counts.
-            let words = array::from_fn(|at| unsafe { bytes.cast::<u64>().add(at).read_unaligned() });
-            let Some(header) = Header::plain(words) else { break false };
-            let size = HEADER + header.length as usize;
-            if size > left {
-                break false;
-            }
-            let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { break false };
-            if core.qps.get(handle.0).is_none_or(|qp| qp.peer != Some(*peer)) {
-                break false;
-            }
-            let acknowledged = match header.opcode {
-                Opcode::Ack => Some(header.msn),
-                _ => (header.flags & flag::ACKNOWLEDGES != 0).then_some(header.va),
+            let Some(front) = ring.front()? else {
+                break if taken > 0 { Express::Done } else { Express::LongWay };
             };
-            if let Some(msn) = acknowledged {
-                if !tx.is_empty() {
-                    tx.copy_out(handle, msn);
-                }
-                if !core.retire_plainly(handle, &header, msn) {
-                    core.on_ack(handle, &Header { opcode: Opcode::Ack, msn, ..header })?;
-                    if core.has_more_requests(handle)
-                        && let Some(qp) = core.qps.get_mut(handle.0)
-                    {
-                        out.schedule(qp, handle);
+            // SAFETY: it comes from the ring.
+            let Taken { size, asks } = unsafe {
+                if front.tag == 0 {
+                    let Some(plain) = take_plain(core, out, tx, *peer, &front)? else {
+                        break Express::LongWay;
+                    };
+                    plain
+                } else {
+                    let header = brief_header(&front)?;
+                    let payload = front.bytes.add(BRIEF);
+                    if !take_express(core, out, tx, *peer, &header, payload)? {
+                        rx.adopt(&header, payload);
+                        is_buffered = true;
                     }
+                    Taken { size: front.length, asks: header.flags & flag::ASKS_FOR_ACK != 0 }
                 }
-            }
-            // SAFETY: the ring holds the header and as many bytes behind it as it says.
-            let is_taken = header.opcode == Opcode::Ack
-                || unsafe { core.take_short(handle, out, &header, bytes.add(HEADER)) };
-            if !is_taken {
-                break false;
-            }
+            };
             ring.consume(size);
             taken += size;
-            if header.flags & flag::ASKS_FOR_ACK != 0 {
+            if is_buffered {
+                break Express::Buffered;
+            }
+            if asks {
                 // Who waits for it had better not wait for what has arrived behind it, too.
-                break true;
+                break Express::Done;
             }
         };
         if taken > 0 {
@@ -165,20 +159,134 @@ impl Link {
             *received = true;
             *budget = budget.saturating_sub(taken);
         }
-        Ok(is_drained)
+        Ok(outcome)
     }
+}
+
+/// What has become of what was in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Express {
+    /// All is taken in that is to be for now.
+    Done,
+    /// What is in front, if anything is, has to be read.
+    LongWay,
+    /// A message was put into the buffer, to go the long way from there.
+    Buffered,
+}
+
+/// A message that was taken in.
+struct Taken {
+    /// Its bytes in the ring.
+    size: usize,
+    /// It is to be acknowledged at once.
+    asks: bool,
+}
+
+/// The header of a chunk with a tag.
+///
+/// # Safety
+/// The bytes of `front` can be read.
+#[inline(always)]
+unsafe fn brief_header(front: &Front) -> Result<Header, LinkLoss> {
+    let length = front.length.checked_sub(BRIEF).ok_or(LinkLoss::Violation("a chunk without its header"))?;
+    // SAFETY: so many bytes are there. They are copied once, and the copy is what counts.
+    let words = array::from_fn(|at| unsafe { front.bytes.cast::<u64>().add(at).read_unaligned() });
+    Ok(Header::of_brief(Brief { tag: front.tag, words }, length)?)
+}
+
+/// Takes in the message in front of a stream of bytes. `None` if it has to go the long way.
+///
+/// # Safety
+/// The bytes of `front` can be read.
+#[inline(never)]
+unsafe fn take_plain(
+    core: &mut Core,
+    out: &mut Outbox,
+    tx: &mut Tx,
+    peer: ProcessId,
+    front: &Front,
+) -> Result<Option<Taken>, LinkLoss> {
+    if front.length < HEADER {
+        return Ok(None);
+    }
+    // SAFETY: so many bytes are there. They are copied once, and the copy is what counts.
+    let words = array::from_fn(|at| unsafe { front.bytes.cast::<u64>().add(at).read_unaligned() });
+    let Some(header) = Header::plain(words) else { return Ok(None) };
+    let size = HEADER + header.length as usize;
+    if size > front.length {
+        return Ok(None);
+    }
+    // SAFETY: the header and as many bytes behind it as it says are there.
+    let is_taken = unsafe { take_express(core, out, tx, peer, &header, front.bytes.add(HEADER))? };
+    Ok(is_taken.then_some(Taken { size, asks: header.flags & flag::ASKS_FOR_ACK != 0 }))
+}
+
+/// Takes in a plain message or acknowledgement. False if it has to go the long way.
+///
+/// # Safety
+/// `header.length` bytes at `payload` can be read.
+#[inline(always)]
+unsafe fn take_express(
+    core: &mut Core,
+    out: &mut Outbox,
+    tx: &mut Tx,
+    peer: ProcessId,
+    header: &Header,
+    payload: *const u8,
+) -> Result<bool, LinkLoss> {
+    let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { return Ok(false) };
+    if core.qps.get(handle.0).is_none_or(|qp| qp.peer != Some(peer)) {
+        return Ok(false);
+    }
+    let acknowledged = match header.opcode {
+        Opcode::Ack => Some(header.msn),
+        _ => (header.flags & flag::ACKNOWLEDGES != 0).then_some(header.va),
+    };
+    if let Some(msn) = acknowledged {
+        if !tx.is_empty() {
+            tx.copy_out(handle, msn);
+        }
+        if !core.retire_plainly(handle, header, msn) {
+            core.on_ack(handle, &Header { opcode: Opcode::Ack, msn, ..*header })?;
+            if core.has_more_requests(handle)
+                && let Some(qp) = core.qps.get_mut(handle.0)
+            {
+                out.schedule(qp, handle);
+            }
+        }
+    }
+    // SAFETY: the caller's promise.
+    Ok(header.opcode == Opcode::Ack || unsafe { core.take_short(handle, out, header, payload) })
 }
 
 /// Stores `header` at `to`, word by word: collected first, it would be loaded in wider pieces than it was stored in.
 ///
+/// Returns the tag of its chunk.
+///
 /// # Safety
 /// `HEADER` bytes have been reserved there.
 #[inline(always)]
-unsafe fn store_header(to: *mut u8, header: &Header) {
+unsafe fn store_header(to: *mut u8, header: &Header) -> u64 {
     for (at, word) in header.words().into_iter().enumerate() {
         // SAFETY: the caller's promise; a chunk's bytes are aligned for words.
         unsafe { to.cast::<u64>().add(at).write(word) };
     }
+    0
+}
+
+/// The same in its brief form.
+///
+/// # Safety
+/// `BRIEF` bytes have been reserved there.
+#[inline(always)]
+unsafe fn store_brief(to: *mut u8, header: &Header) -> u64 {
+    let Brief { tag, words: [first, second] } = header.brief();
+    // SAFETY: the caller's promise; a chunk's bytes are aligned for words.
+    unsafe {
+        to.cast::<u64>().write(first);
+        to.cast::<u64>().add(1).write(second);
+    }
+    tag
 }
 
 /// True for queue pairs whose SENDs need nothing but a receive.
@@ -239,7 +347,7 @@ impl Core {
     ///
     /// # Safety
     /// `header.length` bytes at `payload` can be read.
-    #[inline]
+    #[inline(always)]
     unsafe fn take_short(
         &mut self,
         handle: Qp,

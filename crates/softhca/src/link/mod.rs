@@ -41,6 +41,7 @@ use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
 
 use datagrams::Datagrams;
+use express::Express;
 use outbox::Outbox;
 use rx::{Incoming, Rx, Target};
 use tx::Tx;
@@ -269,8 +270,13 @@ impl Link {
     pub fn receive(&mut self, core: &mut Core, budget: &mut usize) -> Result<bool, LinkLoss> {
         let mut received = false;
         while *budget > 0 && !self.out.is_overfull() {
-            if self.receive_express(core, budget, &mut received)? {
-                break;
+            match self.receive_express(core, budget, &mut received)? {
+                Express::Done => break,
+                Express::LongWay => {}
+                Express::Buffered => {
+                    self.digest(core)?;
+                    continue;
+                }
             }
             let Some(stream) = self.stream.as_mut() else { break };
             let (bytes, more) = match self.rx.read(core, &mut self.out, &mut **stream) {

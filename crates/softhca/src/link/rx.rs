@@ -91,6 +91,19 @@ impl Rx {
         }
     }
 
+    /// Puts a frame into the buffer that was not read from the stream. Nothing else may be there.
+    ///
+    /// # Safety
+    /// `header.length` bytes at `payload` can be read; at most `MAX_BRIEF`.
+    pub unsafe fn adopt(&mut self, header: &Header, payload: *const u8) {
+        let length = header.length as usize;
+        self.buffer[..HEADER].copy_from_slice(&header.encode());
+        let to = &mut self.buffer[HEADER..HEADER + length];
+        // SAFETY: the caller's promise; the buffer is our own.
+        unsafe { to.as_mut_ptr().copy_from_nonoverlapping(payload, length) };
+        (self.start, self.end) = (0, HEADER + length);
+    }
+
     /// Copies buffered payload of the incoming frame to its place.
     pub fn place_buffered(&mut self, core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
         let count = self.buffered().len().min(incoming.left() as usize);

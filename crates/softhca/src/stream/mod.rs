@@ -21,6 +21,7 @@ pub use shm::{Shm, create_shm_pair, shm_stream};
 pub use tcp::tcp_stream;
 
 pub(crate) use carrier::Carrier;
+pub(crate) use ring::Front;
 pub(crate) use shm::loopback;
 
 /// A descriptor to sleep on.

@@ -6,12 +6,15 @@
 //!  control: │ closed │ read │ reader_sleeps │ writer_waits │                  cache lines of their own
 //! ```
 //!
-//! What one write brings is a *chunk*: its length, then its bytes. A long write is several, so that the reader copies out
-//! while the writer still copies in. Chunks start on cache lines, so that a short message
-//! is one line, which the reader watches: nothing else travels between the two processors. Behind the last chunk stands a
-//! length of zero, so that a reader never takes old bytes for one. The reader leaves it there: it clears each length that it has taken.
+//! What one write brings is a *chunk*: a word with its length, then its bytes. A long write is several, so that the reader copies out
+//! while the writer still copies in. Chunks start at halves of cache lines, so that a short message
+//! is one half, which the reader watches: nothing else travels between the two processors. Behind the last chunk stands a
+//! word of zero, so that a reader never takes old bytes for one. The reader leaves it there: it clears each word that it has taken.
 //! What was in the middle of a chunk is cleared by the writer, before it stores anything of a chunk that ends there.
 //! A writer that cleared all of them would have to fetch the line that the reader watches twice for each message.
+//!
+//! The rest of the word is a *tag*. A chunk with one is no part of the stream of bytes that the others are: it is read in
+//! place, or not at all.
 //!
 //! Each side keeps its own place privately; what it loads from the memory it loads once, and checks. Two pairs of
 //! accesses order everything:
@@ -33,16 +36,24 @@ use crate::asymmetric::{Among, light_fence};
 pub(super) const CAPACITY: usize = 512 * 1024;
 
 /// Chunks start at multiples of this many bytes.
-const LINE: usize = 64;
+const STEP: usize = 32;
 
-/// Lines of a ring.
-const LINES: usize = CAPACITY / LINE;
+/// A cache line: lines are given back to the writer as a whole.
+const LINE: usize = 2 * STEP;
 
-/// Bytes of a chunk's length.
-const LENGTH: usize = size_of::<AtomicU64>();
+/// Steps of a ring.
+const STEPS: usize = CAPACITY / STEP;
 
-/// Bytes of a chunk that nothing else is in the ring with: the next chunk's length must have its place.
-const LONGEST: usize = CAPACITY - LINE - LENGTH;
+/// Bytes of a chunk's word.
+const WORD: usize = size_of::<AtomicU64>();
+
+/// Bits of a word that are the length. The others are the tag.
+const LENGTH_BITS: u32 = 20;
+const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
+
+/// Bytes of a chunk that nothing else is in the ring with: the next chunk's word must have its place.
+const LONGEST: usize = CAPACITY - STEP - WORD;
+const _: () = assert!(LONGEST as u64 <= LENGTH);
 
 /// The longest chunk of a write: as long as the reader needs to notice the one before.
 const PIECE: usize = 16 * 1024;
@@ -100,21 +111,21 @@ impl Place {
         unsafe { self.data.add((position % CAPACITY as u64) as usize) }
     }
 
-    /// The length of a chunk at `position`, a multiple of [`LINE`].
-    fn length(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: a line is mapped there, aligned for it, and every value is valid.
+    /// The word of a chunk at `position`, a multiple of [`STEP`].
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: a step is mapped there, aligned for it, and every value is valid.
         unsafe { &*self.at(position).cast() }
     }
 }
 
 /// The first place for a chunk from `position` on.
-fn next_line(position: u64) -> u64 {
-    position.next_multiple_of(LINE as u64)
+fn next_step(position: u64) -> u64 {
+    position.next_multiple_of(STEP as u64)
 }
 
-/// Which line of the ring is at `position`.
-fn line(position: u64) -> usize {
-    (position % CAPACITY as u64) as usize / LINE
+/// Which step of the ring is at `position`.
+fn step(position: u64) -> usize {
+    (position % CAPACITY as u64) as usize / STEP
 }
 
 fn cheated() -> io::Error {
@@ -169,14 +180,14 @@ pub(super) struct Writer {
     written: u64,
     /// What the reader had read when we last looked.
     read: u64,
-    /// Lines that begin with bytes of a chunk, which nobody has cleared.
+    /// Steps that begin with bytes of a chunk, which nobody has cleared.
     dirty: Box<[bool]>,
 }
 
 impl Writer {
     /// `registered`: this process is reached by [`Among::Processes`].
     pub fn new(place: Place, registered: bool) -> Self {
-        Self { place, registered, written: 0, read: 0, dirty: vec![false; LINES].into_boxed_slice() }
+        Self { place, registered, written: 0, read: 0, dirty: vec![false; STEPS].into_boxed_slice() }
     }
 
     /// Bytes that a chunk can have now.
@@ -207,7 +218,7 @@ impl Writer {
             let Some(to) = self.reserve(count)? else { break };
             // SAFETY: so many bytes have room there, and are left; the caller vouches for the source.
             unsafe { source.copy_to(to, count) };
-            wakes |= self.commit(count);
+            wakes |= self.commit(count, 0);
             written += count;
         }
         if written == 0 && wanted > 0 {
@@ -216,7 +227,7 @@ impl Writer {
         Ok((written, wakes))
     }
 
-    /// Where `count` bytes of a chunk have room now, with no length behind them. [`Self::commit`] shows them.
+    /// Where `count` bytes of a chunk have room now, with no word behind them. [`Self::commit`] shows them.
     #[inline]
     pub fn reserve(&mut self, count: usize) -> io::Result<Option<*mut u8>> {
         if self.room() < count {
@@ -226,24 +237,26 @@ impl Writer {
             return Ok(None);
         }
         let after = self.after(count);
-        if std::mem::take(&mut self.dirty[line(after)]) {
-            self.place.length(after).store(0, Ordering::Relaxed);
+        if std::mem::take(&mut self.dirty[step(after)]) {
+            self.place.word(after).store(0, Ordering::Relaxed);
         }
-        Ok(Some(self.place.at(self.written + LENGTH as u64)))
+        Ok(Some(self.place.at(self.written + WORD as u64)))
     }
 
     /// Where the chunk after one of `count` bytes will be.
     fn after(&self, count: usize) -> u64 {
-        next_line(self.written + (LENGTH + count) as u64)
+        next_step(self.written + (WORD + count) as u64)
     }
 
-    /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. True if the reader sleeps.
+    /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. `tag`: 0 if it belongs to the stream of
+    /// bytes. True if the reader sleeps.
     #[inline]
-    pub fn commit(&mut self, count: usize) -> bool {
-        self.place.length(self.written).store(count as u64, Ordering::Release);
+    pub fn commit(&mut self, count: usize, tag: u64) -> bool {
+        let word = count as u64 | tag << LENGTH_BITS;
+        self.place.word(self.written).store(word, Ordering::Release);
         let (first, after) = (self.written, self.after(count));
-        for middle in (first + LINE as u64..after).step_by(LINE) {
-            self.dirty[line(middle)] = true;
+        for middle in (first + STEP as u64..after).step_by(STEP) {
+            self.dirty[step(middle)] = true;
         }
         self.written = after;
         fence_fast_side(self.registered);
@@ -279,26 +292,41 @@ impl Writer {
 pub(super) struct Reader {
     place: Place,
     registered: bool,
-    /// The next byte, or the next chunk's length.
+    /// The next byte, or the next chunk's word.
     read: u64,
     /// Bytes left of the chunk that has been begun.
     left: usize,
+    /// That chunk's tag.
+    tag: u64,
+    /// The word before this half of a line is still to be cleared.
+    has_left_a_word: bool,
+}
+
+/// What is in front of a reader.
+pub(crate) struct Front {
+    /// Its bytes, which may change at any time.
+    pub bytes: *const u8,
+    /// How many they are.
+    pub length: usize,
+    /// 0 if they belong to the stream of bytes.
+    pub tag: u64,
 }
 
 impl Reader {
     /// `registered`: as for the writer.
     pub fn new(place: Place, registered: bool) -> Self {
-        Self { place, registered, read: 0, left: 0 }
+        Self { place, registered, read: 0, left: 0, tag: 0, has_left_a_word: false }
     }
 
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.left == 0
-            && self.place.length(self.read).load(Ordering::Relaxed) == 0
+            && self.place.word(self.read).load(Ordering::Relaxed) == 0
             && self.place.control().closed.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Copies what is there into `into`. Returns the bytes, and whether the writer waits for room.
+    /// Copies what is there into `into`, up to a chunk with a tag; one in front is an error. Returns the bytes, and whether
+    /// the writer waits for room.
     ///
     /// # Safety
     /// The vectors name writable memory.
@@ -314,16 +342,20 @@ impl Reader {
                 break;
             }
         }
+        if count == 0 && self.left > 0 && self.tag != 0 {
+            return Err(cheated());
+        }
         if count == 0 {
             return if closed { Ok((0, false)) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         Ok((count, waits | self.release()))
     }
 
-    /// The bytes of the chunk in front: where they are, and how many. They may change at any time.
+    /// The chunk in front, or what is left of it.
     #[inline]
-    pub fn front(&mut self) -> io::Result<Option<(*const u8, usize)>> {
-        Ok(self.begin_chunk()?.then(|| (self.place.at(self.read).cast_const(), self.left)))
+    pub fn front(&mut self) -> io::Result<Option<Front>> {
+        let bytes = |reader: &Self| reader.place.at(reader.read).cast_const();
+        Ok(self.begin_chunk()?.then(|| Front { bytes: bytes(self), length: self.left, tag: self.tag }))
     }
 
     /// Done with `count` bytes of the front. [`Self::release`] gives them to the writer.
@@ -333,7 +365,7 @@ impl Reader {
         self.read += count as u64;
         self.left -= count;
         if self.left == 0 {
-            self.read = next_line(self.read);
+            self.read = next_step(self.read);
         }
     }
 
@@ -353,7 +385,7 @@ impl Reader {
     /// The vector names writable memory.
     unsafe fn fill(&mut self, vector: &iovec, waits: &mut bool) -> io::Result<usize> {
         let mut filled = 0;
-        while filled < vector.iov_len && self.begin_chunk()? {
+        while filled < vector.iov_len && self.begin_chunk()? && self.tag == 0 {
             let size = self.left.min(vector.iov_len - filled);
             let to = vector.iov_base.cast::<u8>();
             // SAFETY: `left` bytes are in the ring behind `read`; the caller vouches for the destination.
@@ -374,17 +406,34 @@ impl Reader {
         if self.left > 0 {
             return Ok(true);
         }
-        let shown = self.place.length(self.read);
-        let length = shown.load(Ordering::Acquire);
-        if length > LONGEST as u64 {
+        let shown = self.place.word(self.read);
+        let word = shown.load(Ordering::Acquire);
+        if word == 0 {
+            return Ok(false);
+        }
+        let length = word & LENGTH;
+        if length == 0 || length > LONGEST as u64 {
             return Err(cheated());
         }
-        if length > 0 {
-            shown.store(0, Ordering::Relaxed);
-            self.left = length as usize;
-            self.read += LENGTH as u64;
+        self.clear(length);
+        (self.left, self.tag) = (length as usize, word >> LENGTH_BITS);
+        self.read += WORD as u64;
+        Ok(true)
+    }
+
+    /// Clears the word of the chunk of `length` bytes in front, or leaves it to the chunk behind it in the same line: meanwhile
+    /// the writer may be storing that one.
+    #[inline]
+    fn clear(&mut self, length: u64) {
+        let is_first = self.read.is_multiple_of(LINE as u64);
+        if is_first && WORD as u64 + length <= STEP as u64 {
+            self.has_left_a_word = true;
+            return;
         }
-        Ok(length > 0)
+        self.place.word(self.read).store(0, Ordering::Relaxed);
+        if std::mem::take(&mut self.has_left_a_word) {
+            self.place.word(self.read - STEP as u64).store(0, Ordering::Relaxed);
+        }
     }
 
     /// Announces that the reader sleeps. False if there is something to read.
@@ -432,7 +481,7 @@ mod tests {
         sent[3] = 9;
         // SAFETY: the vectors name live vectors.
         unsafe {
-            let fits = LONGEST / (PIECE + LINE) * PIECE;
+            let fits = LONGEST / (PIECE + STEP) * PIECE;
             assert_eq!(writer.write(&[vector(&mut sent)]).unwrap(), (fits, false));
             assert_eq!(writer.write(&[vector(&mut sent)]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             let mut got = [0u8; 5];
@@ -445,11 +494,11 @@ mod tests {
     fn chunks_of_all_sizes_pass_where_memory_was_full_of_ones() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
-        let mut sent = [0xff; 4 * LINE];
-        for round in 0..CAPACITY / (8 * LINE) {
+        let mut sent = [0xff; 8 * STEP];
+        for round in 0..CAPACITY / (16 * STEP) {
             let size = 1 + round % sent.len();
             let (first, rest) = sent[..size].split_at_mut(size / 2);
-            let mut got = [0; 4 * LINE];
+            let mut got = [0; 8 * STEP];
             // SAFETY: the vectors name live arrays.
             unsafe {
                 assert!(reader.is_quiet());
@@ -489,9 +538,32 @@ mod tests {
             assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, true));
             assert_eq!(writer.write(&[vector(&mut [1])]).unwrap(), (1, false));
             assert!(!reader.stop_sleeping() && !reader.sleep());
-            writer.write(&[vector(&mut vec![0; LONGEST - 2 * LINE])]).unwrap();
+            writer.write(&[vector(&mut vec![0; LONGEST - 2 * STEP])]).unwrap();
             assert!(writer.wait());
             assert_eq!(reader.read(&[vector(&mut [0; 9])]).unwrap(), (9, true));
+        }
+    }
+
+    #[test]
+    fn a_chunk_with_a_tag_is_no_part_of_the_stream() {
+        let (place, _memory) = ring();
+        let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
+        // SAFETY: the vectors name live arrays, and what is reserved has room for two bytes.
+        unsafe {
+            writer.write(&[vector(&mut [1, 2])]).unwrap();
+            let to = writer.reserve(2).unwrap().unwrap();
+            to.cast::<[u8; 2]>().write([3, 4]);
+            writer.commit(2, 77);
+            writer.write(&[vector(&mut [5])]).unwrap();
+            let mut got = [0; 8];
+            assert_eq!(reader.read(&[vector(&mut got)]).unwrap(), (2, false));
+            let refused = reader.read(&[vector(&mut got)]).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+            let front = reader.front().unwrap().unwrap();
+            assert_eq!((front.bytes.cast::<[u8; 2]>().read(), front.length, front.tag), ([3, 4], 2, 77));
+            reader.consume(2);
+            assert_eq!(reader.read(&[vector(&mut got)]).unwrap(), (1, false));
+            assert_eq!(got[..2], [5, 2]);
         }
     }
 
@@ -501,8 +573,8 @@ mod tests {
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         // SAFETY: the vectors name live memory.
         unsafe {
-            for length in [LONGEST as u64 + 1, u64::MAX] {
-                place.length(0).store(length, Ordering::Relaxed);
+            for word in [LONGEST as u64 + 1, u64::MAX, 1 << LENGTH_BITS] {
+                place.word(0).store(word, Ordering::Relaxed);
                 let refused = reader.read(&[vector(&mut [0; 8])]).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
             }

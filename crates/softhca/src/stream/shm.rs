@@ -21,7 +21,7 @@ use crate::asymmetric::Among;
 use crate::mapping::{self, Source};
 
 use super::gate::{Gate, Keeper, PassedMemory};
-use super::ring::{CAPACITY, CONTROL, Place, Reader, Writer};
+use super::ring::{CAPACITY, CONTROL, Front, Place, Reader, Writer};
 use super::{Interest, Neighbour, Stream, Waitable};
 
 const PAGE: usize = 4096;
@@ -209,17 +209,17 @@ impl Shm {
         self.writer.reserve(count)
     }
 
-    /// The bytes that were reserved have been stored.
+    /// The bytes that were reserved have been stored. `tag`: 0 if they belong to the stream of bytes.
     #[inline]
-    pub(crate) fn commit(&mut self, count: usize) {
-        if self.writer.commit(count) {
+    pub(crate) fn commit(&mut self, count: usize, tag: u64) {
+        if self.writer.commit(count, tag) {
             self.wake_peer();
         }
     }
 
-    /// What the oldest write has left: where it is, and how many bytes. The peer may change them at any time.
+    /// What the oldest write has left. The peer may change it at any time.
     #[inline]
-    pub(crate) fn front(&mut self) -> io::Result<Option<(*const u8, usize)>> {
+    pub(crate) fn front(&mut self) -> io::Result<Option<Front>> {
         self.reader.front()
     }
 
