@@ -32,7 +32,7 @@ use crate::follow::Follow;
 use crate::log::{self, Log};
 use crate::members::Members;
 use crate::names;
-use crate::network::{self, Devices, Rollout, Wishes};
+use crate::network::{self, Devices, Misbehaviour, Rollout, Wishes};
 use crate::statistics::Statistics;
 
 /// All that the coordinator's tasks share.
@@ -75,6 +75,8 @@ pub struct Inner {
     pub experience: Experience,
     /// Devices that nodes ask for themselves.
     pub wishes: Wishes,
+    /// How much hosts have told of their offloads.
+    pub misbehaviour: Misbehaviour,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
     /// Moves of which a user can still hear something.
@@ -166,6 +168,7 @@ impl Cluster {
             statistics: Statistics::default(),
             experience: Experience::default(),
             wishes: Wishes::default(),
+            misbehaviour: Misbehaviour::default(),
             hosts: BTreeMap::new(),
             follows,
             starting: HashSet::new(),

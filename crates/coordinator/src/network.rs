@@ -4,10 +4,12 @@
 //! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere. [`own`]: those that nodes ask
 //!   for.
 //! * [`nics`]: instances on the overlay.
+//! * [`misbehaviour`]: what nodes tell of their offloads.
 //! * [`changes`], [`show`]: what the command line can ask for.
 
 pub mod changes;
 mod devices;
+mod misbehaviour;
 mod moves;
 mod nics;
 mod own;
@@ -19,6 +21,7 @@ pub mod show;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ::moves::HostName;
 use api::{Failure, NetSwitchedOff, Occurrence};
@@ -34,6 +37,7 @@ use plan::Plan;
 use rollout::{Order, PATIENCE};
 
 pub use devices::Devices;
+pub use misbehaviour::Misbehaviour;
 pub use own::Wishes;
 pub use rollout::Rollout;
 
@@ -85,7 +89,7 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
             let wanted = own::Wanted { device, kind: DeviceKind::Station { address, mtu }, former };
             return own::wish(cluster, &mut inner, host, wanted);
         }
-        FromNode::SwitchedOff(off) => return note_offload(&inner, host, off),
+        FromNode::SwitchedOff(off) => return note_offload(&mut inner, host, off),
     };
     inner.order(orders);
     drop(inner);
@@ -93,10 +97,11 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
 }
 
 /// An offload of `host` is used no more.
-fn note_offload(inner: &Inner, host: &HostName, off: NetSwitchedOff) {
+fn note_offload(inner: &mut Inner, host: &HostName, off: NetSwitchedOff) {
     let words = [Some(&off.offload), off.link.as_ref(), off.device.as_ref(), Some(&off.reason)];
     // No node says more.
-    if words.into_iter().flatten().all(|word| word.len() <= LONGEST_WORD) {
+    let is_short = words.into_iter().flatten().all(|word| word.len() <= LONGEST_WORD);
+    if is_short && inner.misbehaviour.admits(host, Instant::now()) {
         inner.log.note(&Occurrence::OffloadSwitchedOff { host: host.to_string(), off });
     }
 }
