@@ -1,5 +1,7 @@
 //! The overlay between the hosts of a lab: what goes through it does not notice what becomes of links and daemons.
 
+mod nat;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -22,6 +24,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn tunnels(lab: &TestLab) -> Result<Vec<NetTunnel>> {
     let states = status(lab)?.hosts.into_iter().filter_map(|host| host.state);
     Ok(states.flat_map(|state| state.tunnels).collect())
+}
+
+/// The first by its name, so that others run while it waits.
+#[test]
+fn a_host_behind_a_nat_is_reached_over_the_path_that_it_opened() -> Result<()> {
+    nat::a_host_behind_it_is_reached()
 }
 
 #[test]
