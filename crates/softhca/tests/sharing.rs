@@ -331,6 +331,43 @@ fn who_may_write_to_a_part_gets_no_other() {
     assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
+/// Whoever has the descriptor of shared pages has all of them.
+#[test]
+fn who_has_a_part_is_not_given_the_whole() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    let before = rights_of_neighbours(&b);
+    let (at, length) = (b.memory.address(), b.memory.len() as u64 / 2);
+    // SAFETY: test memory is never unmapped.
+    let (_, keys) = unsafe { net.device(1).reg_mr(b.pd, at, length, at, EVERYTHING) }.unwrap();
+    let part = End { key: keys.rkey, ..b };
+    for text in [b"by the ring", b"by it again", b"and so on.."] {
+        assert!(!write_at_once(net, &a, &part, text));
+    }
+    assert_eq!(rights_of_neighbours(&part), before);
+}
+
+#[test]
+fn what_another_region_shows_too_is_closed_with_the_first_of_them() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, mut b) = acquainted(net);
+    let (at, length) = (b.memory.address(), b.memory.len() as u64);
+    // SAFETY: test memory is never unmapped.
+    let (second, keys) = unsafe { net.device(1).reg_mr(b.pd, at, length, at, EVERYTHING) }.unwrap();
+    let first = std::mem::replace(&mut b.key, keys.rkey);
+    assert!(!write_at_once(net, &a, &b, b"by the ring"));
+    assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());
+    b.key = first;
+    net.device(1).dereg_mr(second).unwrap();
+    let own = format!("{at:x}-");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_shared = maps.lines().any(|line| line.starts_with(&own) && line.contains("transhume-pages"));
+    assert!(!is_shared, "a neighbour may have kept the descriptor");
+    assert!(!write_at_once(net, &a, &b, b"by the ring"));
+    write_at_once(net, &a, &b, b"it asks");
+    assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());
+}
+
 #[test]
 fn a_range_that_leaves_the_region_is_refused() {
     let net = &mut neighbours(Policy::Stable);

@@ -102,14 +102,16 @@ impl Device {
             Answer::NotYet => return false,
             Answer::Never => return true,
         };
+        // Who has the descriptor can do all that it allows, also what the queue pair does not.
+        if shared.writable != rights.contains(Access::REMOTE_WRITE) {
+            return true;
+        }
         let Some(neighbour) = link.neighbour() else { return true };
-        let given = (shared.id, rights.contains(Access::REMOTE_WRITE));
-        let sending = match link.sharing.given.get(&given) {
+        let sending = match link.sharing.given.get(&shared.id) {
             Some(sending) => *sending,
             None => {
                 let next = link.sharing.sent + 1;
-                let sent =
-                    shared.memory(given.1).and_then(|memory| neighbour.send_memory(next, memory.as_fd()));
+                let sent = shared.memory().and_then(|memory| neighbour.send_memory(next, memory.as_fd()));
                 if sent.is_err() {
                     return true;
                 }
@@ -125,7 +127,7 @@ impl Device {
             count: neighbour.gate(),
         };
         let va = region.iova + (pages.start - region.addr);
-        link.sharing.given.insert(given, sending);
+        link.sharing.given.insert(shared.id, sending);
         link.sharing.sent = link.sharing.sent.max(sending);
         link.export(&self.core, qp, request, va, &export);
         self.registered.mark_active(link.peer);

@@ -134,8 +134,8 @@ pub(crate) struct LinkSharing {
     pub asked: VecDeque<Header>,
     /// The peer may have windows to our memory.
     pub exports: bool,
-    /// Memory of ours that the peer has been sent since our gate was last closed, to write to or not, with the number of the sending.
-    pub given: HashMap<(u64, bool), u64>,
+    /// Memory of ours that the peer has been sent since our gate was last closed, with the number of the sending.
+    pub given: HashMap<u64, u64>,
     /// Sendings so far.
     pub sent: u64,
     /// Memory of the peer that we have, by the number of its sending, with the count of the peer's gate.

@@ -21,21 +21,20 @@ const MOST: usize = 128;
 pub(crate) struct Shared {
     /// Its name on links.
     pub id: u64,
-    /// The region it was made for. It may show others that lie within.
-    of: Mr,
+    /// Whole pages of the region that it was made for. It also shows others of the same pages and the same rights.
     pub range: Range<u64>,
     memory: OwnedFd,
-    /// Neighbours may write to that region.
-    writable: bool,
+    /// Neighbours may write to it.
+    pub writable: bool,
 }
 
 impl Shared {
-    /// The memory for a neighbour, who may write to it or not.
+    /// The memory for a neighbour.
     ///
     /// # Errors
     /// Those of opening it anew.
-    pub fn memory(&self, writable: bool) -> io::Result<OwnedFd> {
-        if writable { self.memory.try_clone() } else { pages::read_only(self.memory.as_fd()) }
+    pub fn memory(&self) -> io::Result<OwnedFd> {
+        if self.writable { self.memory.try_clone() } else { pages::read_only(self.memory.as_fd()) }
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
@@ -115,7 +114,7 @@ impl Sharing {
             if self.is_turning() {
                 return Answer::NotYet;
             }
-            let progress = self.begin(mr, region).unwrap_or(Progress::Never);
+            let progress = self.begin(region).unwrap_or(Progress::Never);
             self.regions.insert(mr, progress);
         }
         match self.regions.get(&mr) {
@@ -129,7 +128,7 @@ impl Sharing {
         self.regions.values().any(|progress| matches!(progress, Progress::Turning { .. }))
     }
 
-    fn begin(&mut self, mr: Mr, region: &Region) -> Option<Progress> {
+    fn begin(&mut self, region: &Region) -> Option<Progress> {
         let (range, writable) = (whole_pages(region), region.access.contains(Access::REMOTE_WRITE));
         if range.is_empty() || range.end - range.start > LARGEST || self.regions.len() >= MOST {
             return None;
@@ -139,15 +138,16 @@ impl Sharing {
             _ => None,
         });
         if let Some(shared) = known {
-            // Whoever may write to a part of it could write to all.
-            return (shared.writable || !writable).then_some(Progress::Ready(shared));
+            // Whoever has it has all of it.
+            let is_the_same = shared.range == range && shared.writable == writable;
+            return is_the_same.then_some(Progress::Ready(shared));
         }
         let mut pieces = maps::anonymous_pieces(&range)?;
         pieces.reverse();
         let memory = pages::create_memory(range.end - range.start).ok()?;
         let handler = pages::fault_handler().ok()?;
         self.ids += 1;
-        let shared = Shared { id: self.ids, of: mr, range, memory, writable };
+        let shared = Shared { id: self.ids, range, memory, writable };
         Some(Progress::Turning { pieces, turned: 0, shared, handler })
     }
 
@@ -160,7 +160,11 @@ impl Sharing {
             let Progress::Turning { shared, .. } = std::mem::replace(progress, Progress::Never) else {
                 return;
             };
-            *progress = Progress::Ready(Arc::new(shared));
+            if pages::seal(shared.memory.as_fd(), shared.writable).is_ok() {
+                *progress = Progress::Ready(Arc::new(shared));
+            } else {
+                shared.turn_back(shared.length());
+            }
             return;
         };
         let window = piece.start..piece.end.min(piece.start + pages::WINDOW);
@@ -180,10 +184,11 @@ impl Sharing {
         }
     }
 
-    /// `mr` is about to be deregistered. Nobody may be inside.
+    /// `mr` is about to be deregistered. Nobody may be inside. Neighbours may keep what they were given: others that it shows
+    /// become private too, until they are asked for again.
     pub fn forget(&mut self, mr: Mr) {
         match self.regions.remove(&mr) {
-            Some(Progress::Ready(shared)) if shared.of == mr => {
+            Some(Progress::Ready(shared)) => {
                 let shows_it =
                     |progress: &Progress| matches!(progress, Progress::Ready(other) if other.id == shared.id);
                 self.regions.retain(|_, progress| !shows_it(progress));

@@ -89,10 +89,19 @@ pub(super) fn create_memory(length: u64) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ftruncate(memory.as_raw_fd(), size) })?;
     // SAFETY: no memory is passed.
-    check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-    // SAFETY: no memory is passed.
     check(unsafe { libc::fchmod(memory.as_raw_fd(), libc::S_IRUSR | libc::S_IWUSR) })?;
     Ok(memory)
+}
+
+/// Sees to it that nobody changes the size of `memory`, and, unless it is `writable`, that nobody can map it for writing any more,
+/// by whatever descriptor: who turned it has it mapped already.
+///
+/// # Errors
+/// `InvalidInput` before Linux 5.1, if it is not writable.
+pub(super) fn seal(memory: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
+    let seals = SEALS | if writable { 0 } else { libc::F_SEAL_FUTURE_WRITE };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
 }
 
 /// The same memory for one who may read it only.
@@ -338,11 +347,16 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps all of `memory`, if it is one that its owner cannot take away by truncation, of at most `most` bytes.
+    /// Maps all of `memory`, if it is one that its owner cannot take away, of at most `most` bytes: not by truncation, nor by a
+    /// hole where the next touch would want a huge page that nobody has.
     ///
     /// # Errors
     /// `InvalidData` if it is not; otherwise those of `mmap`.
     pub fn new(memory: &OwnedFd, most: u64) -> io::Result<Self> {
+        // SAFETY: a statfs of zeros is valid, and the call fills it.
+        let mut kind: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: `kind` is live and of the right type.
+        check(unsafe { libc::fstatfs(memory.as_raw_fd(), &mut kind) })?;
         // SAFETY: a stat of zeros is valid, and the call fills it.
         let mut about: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `about` is live and of the right type.
@@ -350,10 +364,11 @@ impl Mapped {
         // SAFETY: no memory is passed.
         let seals = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) })?;
         let length = u64::try_from(about.st_size).unwrap_or(0);
-        if seals & SEALS != SEALS || !(1..=most).contains(&length) {
+        let is_plain = kind.f_type == libc::TMPFS_MAGIC;
+        if !is_plain || seals & SEALS != SEALS || !(1..=most).contains(&length) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a neighbour's memory is not sealed, or too long",
+                "a neighbour's memory is not plain, not sealed, or too long",
             ));
         }
         // SAFETY: no memory is passed.
@@ -455,6 +470,34 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_of_a_neighbour_are_refused() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name is a C string.
+        let Ok(memory) = owned(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
+            return eprintln!("skipped: this kernel has no huge pages");
+        };
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::ftruncate(memory.as_raw_fd(), 2 << 20) }).unwrap();
+        seal(memory.as_fd(), true).unwrap();
+        let refused = Mapped::new(&memory, u64::MAX).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn what_may_be_read_only_cannot_be_written_by_whoever_opens_it_anew() {
+        let memory = create_memory(PAGE).unwrap();
+        seal(memory.as_fd(), false).unwrap();
+        let again = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+            .unwrap();
+        assert!(std::os::unix::fs::FileExt::write_at(&again, b"x", 0).is_err());
+        assert!(Mapped::new(&again.into(), u64::MAX).is_err());
+        assert!(Mapped::new(&read_only(memory.as_fd()).unwrap(), u64::MAX).is_ok());
+    }
+
+    #[test]
     fn both_see_the_same_bytes() {
         let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let at = pages(WINDOW as usize);
@@ -462,6 +505,7 @@ mod tests {
         let memory = create_memory(WINDOW).unwrap();
         // SAFETY: the pages are our own, and no stack.
         unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) }.unwrap();
+        seal(memory.as_fd(), true).unwrap();
         let mapped = Mapped::new(&memory, u64::MAX).unwrap();
         let neighbour = mapped.address(100, 8).unwrap();
         // SAFETY: both are mapped.
