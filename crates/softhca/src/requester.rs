@@ -86,7 +86,8 @@ impl Requester {
     pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
         /// Messages in a company.
         const COMPANY: u32 = 16;
-        self.unasked += 1;
+        // Nobody need ever ask.
+        self.unasked = self.unasked.saturating_add(1);
         let asks = signaled && self.unasked >= COMPANY;
         if asks {
             self.unasked = 0;

@@ -331,6 +331,21 @@ fn who_may_write_to_a_part_gets_no_other() {
     assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
+/// Whoever has the descriptor could write, whatever the queue pair says.
+#[test]
+fn a_queue_pair_that_may_do_less_than_the_region_stays_on_the_ring() {
+    let net = &mut neighbours(Policy::Stable);
+    let mut plan = plan();
+    plan.attr.access = EVERYTHING - Access::REMOTE_WRITE;
+    let (a, b) = pair(net, 0, 1, &plan);
+    for at in 0..3 {
+        a.post(net, at, SendOp::Read { va: b.va(200), rkey: b.key }, &[a.sge(0, 10)]);
+        net.settle();
+    }
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+    assert_eq!(rights_of_neighbours(&b), Vec::<String>::new());
+}
+
 /// Whoever has the descriptor of shared pages has all of them.
 #[test]
 fn who_has_a_part_is_not_given_the_whole() {
