@@ -25,6 +25,7 @@ pub mod network;
 pub mod partition;
 pub mod process;
 pub mod record;
+mod run_folder;
 pub mod status;
 pub mod sweep;
 pub mod tool;

@@ -1,8 +1,7 @@
 //! What a lab is made of, written before anything of it is made.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Doing;
 use crate::layout::Layout;
-use crate::{Error, LabName, Result};
+use crate::{Error, LabName, Result, run_folder};
 
 /// How long to wait for whoever is changing a lab, and how often to look meanwhile.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
@@ -80,9 +79,7 @@ impl Lock {
     /// [`Error::AlreadyUp`] if the folder is there.
     pub fn create(name: &LabName, layout: &Layout) -> Result<Self> {
         let root = layout.root();
-        let parent = root.parent().unwrap_or(root);
-        fs::create_dir_all(parent).doing(|| format!("cannot make {}", parent.display()))?;
-        match DirBuilder::new().mode(0o700).create(root) {
+        match run_folder::add(root) {
             Ok(()) => Self::take(name, layout),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Err(Error::AlreadyUp { name: name.to_string() })

@@ -12,7 +12,7 @@ use crate::layout::{Layout, RUN};
 use crate::mark::Marks;
 use crate::process::{Handle, wait_for_end};
 use crate::record::Record;
-use crate::{Error, Result, network};
+use crate::{Error, Result, network, run_folder};
 
 /// How long killed processes may take to end: they may be writing out large images.
 const END_LIMIT: Duration = Duration::from_secs(30);
@@ -106,11 +106,7 @@ fn remove_files(layout: &Layout) -> Result<()> {
     remove(&layout.images_in_memory())?;
     remove(layout.root())?;
     private::lock::remove(Path::new(fabric::DUMP_LOCK));
-    // Fails while another lab or a coordinator keeps something there, as it should.
-    if fs::remove_dir(RUN).is_ok() {
-        fabric::device_file::remove();
-    }
-    Ok(())
+    run_folder::remove_if_empty().doing(|| format!("cannot remove {RUN}"))
 }
 
 fn remove(folder: &Path) -> Result<()> {

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use lab::layout::{Layout, address};
 use lab::partition::{self, Cut};
 use lab::process::Identity;
-use lab::record::Record;
+use lab::record::{Lock, Record};
 use lab::{Error, Lab, LabName, Place, mark, network};
 
 /// A lab of two hosts without daemons, removed at the end also of a failed test.
@@ -26,7 +27,7 @@ impl Bare {
         let name: LabName = name.parse().unwrap();
         Lab::down(&name).unwrap();
         let layout = Layout::of(&name);
-        fs::create_dir_all(layout.root()).unwrap();
+        drop(Lock::create(&name, &layout).unwrap());
         let record = Record::new(2, Path::new("/bin/false")).unwrap();
         record.write(&layout).unwrap();
         network::make(&layout, &record).unwrap();
@@ -67,6 +68,26 @@ fn leftovers(name: &str) -> BTreeSet<String> {
     let all = mounts.lines().map(str::to_owned).chain(netns);
     all.filter(|line| line.contains(&format!("th-{name}-")) || line.contains(&format!("lab-{name}")))
         .collect()
+}
+
+#[test]
+fn labs_that_come_and_go_at_once_do_not_trip_over_each_other() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return;
+    }
+    let come_and_go = |name: &str| {
+        let name: LabName = name.parse().unwrap();
+        for _ in 0..100 {
+            drop(Lock::create(&name, &Layout::of(&name)).unwrap());
+            Lab::down(&name).unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        for name in ["tgo1", "tgo2", "tgo3"] {
+            scope.spawn(move || come_and_go(name));
+        }
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 pub mod lock;
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{self, Path, PathBuf};
 
@@ -49,9 +49,12 @@ pub fn trusted(path: &Path) -> io::Result<()> {
 
 /// Makes a directory with `mode`, if nothing is there.
 fn make(path: &Path, mode: u32) -> io::Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        Err(error) if !path.is_dir() => Err(error),
-        _ => Ok(()),
+    let Err(error) = DirBuilder::new().mode(mode).create(path) else { return Ok(()) };
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Ok(()),
+        // What was there a moment ago was removed.
+        Err(gone) if error.kind() == ErrorKind::AlreadyExists && !path.is_symlink() => Err(gone),
+        _ => Err(error),
     }
 }
 

@@ -5,26 +5,30 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// How often others may remove the directory between its making and its locking before they are taken for its holders.
+const ATTEMPTS: u32 = 1000;
+
 /// Locks the directory at `path`, which is made if it is not there; `None` while another holds the lock.
 /// It is given back when the file is dropped, or its process ends.
 ///
 /// # Errors
 /// Those of [`crate::directory`], and of locking.
 pub fn try_take(path: &Path) -> io::Result<Option<File>> {
-    loop {
-        crate::directory(path)?;
-        let lock = match File::open(path) {
+    for _ in 0..ATTEMPTS {
+        let lock = match crate::directory(path).and_then(|()| File::open(path)) {
+            // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             lock => lock?,
         };
         match lock.try_lock() {
             Ok(()) if is_still(&lock, path) => return Ok(Some(lock)),
-            // It was removed meanwhile.
+            // As above.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
+    Ok(None)
 }
 
 /// Removes the directory at `path`, unless another holds its lock or anything is in it.
@@ -60,6 +64,24 @@ mod tests {
         remove(&path);
         assert!(path.exists());
         drop(first);
+        remove(&path);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn it_is_taken_and_removed_by_many_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turn");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        drop(try_take(&path).unwrap());
+                        remove(&path);
+                    }
+                });
+            }
+        });
         remove(&path);
         assert!(!path.exists());
     }

@@ -1,0 +1,59 @@
+//! The folder of all labs, which the first one makes and the last one removes.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::layout::RUN;
+
+/// Where who adds to the folder, or removes it, has its turn. It lies beside the folder, and goes with it.
+const TURN: &str = "/run/transhume-labs";
+
+/// How long to wait for a turn, which takes microseconds, and how often to look meanwhile.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+const TURN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Makes `root`, a lab's folder, which others cannot open.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if it is there, and those of making directories and of locking.
+pub fn add(root: &Path) -> io::Result<()> {
+    let _turn = turn()?;
+    fs::create_dir_all(RUN)?;
+    DirBuilder::new().mode(0o700).create(root)
+}
+
+/// Removes the folder, and the file of the RDMA device with it, unless another lab or a coordinator keeps
+/// something there.
+///
+/// # Errors
+/// Those of locking.
+pub fn remove_if_empty() -> io::Result<()> {
+    {
+        let _turn = turn()?;
+        if fs::remove_dir(RUN).is_ok() {
+            fabric::device_file::remove();
+        }
+    }
+    private::lock::remove(Path::new(TURN));
+    Ok(())
+}
+
+fn turn() -> io::Result<File> {
+    let deadline = Instant::now() + TURN_LIMIT;
+    loop {
+        match private::lock::try_take(Path::new(TURN))? {
+            Some(turn) => return Ok(turn),
+            None if Instant::now() > deadline => {
+                return Err(io::Error::new(
+                    ErrorKind::TimedOut,
+                    format!("another has held {TURN} for too long"),
+                ));
+            }
+            None => thread::sleep(TURN_INTERVAL),
+        }
+    }
+}
