@@ -1,6 +1,6 @@
 //! Each transport, and each unmodified program that lasts for long enough, while its instances move ten times.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use e2e::mpi::{self, Layer, Mpi};
 use e2e::perftest::PORT as PERFTEST;
 use e2e::program::Program;
@@ -188,7 +188,9 @@ fn open_mpi(layer: Layer) -> Result<()> {
     for instance in ranks {
         lab.started(instance, &mut run)?;
     }
-    ensure!(move_in_turn(&lab, &ranks)?, "the job has ended: {:?}", run.take_lines());
+    if !move_in_turn(&lab, &ranks)? {
+        bail!("the job has ended: {:?}\n{}", run.end(LIMIT)?, lab.logs());
+    }
     mpi.enough()?;
     let lines = run.end(LIMIT)?.success().with_context(|| lab.logs())?.lines;
     ensure!(lines.iter().any(|line| line.ends_with(mpi::REPORT)), "{lines:?}");
