@@ -2,7 +2,7 @@
 //!
 //! The messages and their order are in [`fabric::attach`].
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,8 +22,9 @@ use waiting::EventFd;
 /// has just been thawed.
 pub(crate) const RETRY: Duration = Duration::from_micros(500);
 
-/// How often a starting program tries: its instance may be about to move.
-const FIRST_ATTEMPTS: u32 = 200;
+/// How often a starting program tries, for half a second at least: its instance may be about to move. These are attempts
+/// rather than a time, which goes on while the program is frozen.
+const FIRST_ATTEMPTS: u32 = 1000;
 
 /// How long a node may take to answer `Hello`.
 const ANSWER_MS: libc::c_int = 10_000;
@@ -52,9 +53,18 @@ impl Refusal {
         }
     }
 
+    /// Why the node got no greeting, or gave no answer.
+    fn of_greeting(error: &io::Error) -> Self {
+        match error.kind() {
+            // It hung up, or the program moved, before it had the greeting or the program its answer.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::NotConnected => Self::Later,
+            _ => Self::Broken(format!("the connection to the node failed: {error}")),
+        }
+    }
+
     fn may_pass(&self) -> bool {
         match self {
-            Self::NoNode(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            Self::NoNode(error) => error.kind() == ErrorKind::ConnectionRefused,
             Self::Later => true,
             Self::Node(_) | Self::Broken(_) | Self::Local(_) => false,
         }
@@ -134,12 +144,11 @@ pub(crate) fn connection(resume: Option<ProcessId>) -> Result<(OwnedFd, Welcome)
 /// Says who we are, and waits for the answer.
 fn greet(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal> {
     let hello = ToNode::Hello { version: VERSION, role: Role::Verbs, resume };
-    let broken = |error: io::Error| Refusal::Broken(format!("the connection to the node failed: {error}"));
-    seqpacket::send(socket.as_fd(), &encode(&hello), &[]).map_err(broken)?;
+    seqpacket::send(socket.as_fd(), &encode(&hello), &[]).map_err(|error| Refusal::of_greeting(&error))?;
     if !readable_within(socket, ANSWER_MS) {
         return Err(Refusal::Broken("the node does not answer".to_owned()));
     }
-    let packet = seqpacket::receive(socket.as_fd()).map_err(broken)?;
+    let packet = seqpacket::receive(socket.as_fd()).map_err(|error| Refusal::of_greeting(&error))?;
     if packet.bytes.is_empty() {
         return Err(Refusal::Later);
     }
@@ -183,5 +192,33 @@ mod tests {
         let refusal = |errno| Refusal::of_connection(io::Error::from_raw_os_error(errno)).to_string();
         assert!(refusal(libc::EMFILE).contains("ulimit") && !refusal(libc::EMFILE).contains("transhume run"));
         assert!(refusal(libc::ECONNREFUSED).contains("transhume run"));
+    }
+
+    #[test]
+    fn a_node_that_hangs_up_before_it_answers_is_asked_again() {
+        let name = format!("transhume/test-{}", std::process::id());
+        let listener = seqpacket::listen(name.as_bytes()).unwrap();
+        let pair = || {
+            let ours = seqpacket::connect(name.as_bytes()).unwrap();
+            (ours, seqpacket::accept(listener.as_fd()).unwrap())
+        };
+        let is_asked_again = |ours| matches!(greet(ours, None), Err(Refusal::Later));
+
+        let (ours, node) = pair();
+        drop(node);
+        assert!(is_asked_again(&ours));
+
+        let (ours, node) = pair();
+        let leaves_it_unread = thread::spawn(move || assert!(readable_within(&node, ANSWER_MS)));
+        assert!(is_asked_again(&ours));
+        leaves_it_unread.join().unwrap();
+
+        let (ours, node) = pair();
+        let reads_it = thread::spawn(move || {
+            assert!(readable_within(&node, ANSWER_MS));
+            seqpacket::receive(node.as_fd()).unwrap();
+        });
+        assert!(is_asked_again(&ours));
+        reads_it.join().unwrap();
     }
 }
