@@ -13,6 +13,10 @@
 //!    │ resume   (rolled back) ──▶ running      │ abort
 //! ```
 //!
+//! In a post-copy move the destination says [`Engine::await_memory`] before it arms, and a part of the pages stays at the source. From the
+//! restore on they are fetched through [`Engine::pager`], and read by [`Engine::left_behind`] at the source, which keeps its stopped
+//! instance until [`Engine::be_whole`].
+//!
 //! Every call blocks, for a bounded time, and may be made from any thread. Calls for different
 //! instances run side by side; calls for one instance are the caller's to order. A call that the
 //! instance's state does not allow is refused with [`Error::State`](crate::Error::State).
@@ -26,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::instance::{InstanceName, InstanceSpec};
 use crate::memory::MemorySink;
+use crate::process::LeftBehind;
 use crate::report::{Blocker, Host, Needs, Report};
 
 /// Runs instances of one kind on this host, and moves them.
@@ -75,6 +80,31 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// If CRIU does not start.
     fn arm(&self, name: &InstanceName) -> Result<()>;
+
+    /// Destination, before [`Engine::arm`] and [`Engine::restore`]: of the instance's memory a part will be fetched when it is needed.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    fn await_memory(&self, name: &InstanceName) -> Result<()>;
+
+    /// Destination: the connection to who asks for what memory is missing, from [`Engine::arm`] until [`Engine::be_whole`]; see
+    /// [`crate::pager::wire`]. `None` if nothing is missing.
+    ///
+    /// # Errors
+    /// If the instance is unknown here.
+    fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>>;
+
+    /// Destination: nothing is missing any more, the pager has said so.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    fn be_whole(&self, name: &InstanceName) -> Result<()>;
+
+    /// Source, after [`Engine::suspend`]: the memory of the stopped instance.
+    ///
+    /// # Errors
+    /// If it is not there any more.
+    fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind>;
 
     /// Source: takes back what [`Engine::arm`] and [`Engine::await_turn`] did, since the instance stays. Nothing to do is no error.
     ///

@@ -38,7 +38,7 @@ use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::instance::InstanceSpec;
-use crate::{guard, unpack};
+use crate::{guard, pager, unpack};
 
 /// Before names of the command's environment that must not have an effect on init itself.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
@@ -76,8 +76,8 @@ pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
 
 /// Runs a command as the first process of an instance, and returns its exit code once the node
 /// has recorded it. `arguments` are those that the engine adds to
-/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU, or to unpack
-/// an image.
+/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU, to unpack
+/// an image, or to page an instance.
 ///
 /// # Errors
 /// If signals cannot be set up, or the arguments are not the engine's. A command that does not
@@ -88,6 +88,9 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     }
     if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == unpack::WORD) {
         return unpack::run(rest).map(|()| 0);
+    }
+    if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == pager::WORD) {
+        return pager::run(rest).map(|()| 0);
     }
     let signals = Signals::block()?;
     let launch = Launch::parse(arguments)?;

@@ -6,6 +6,7 @@
 //! * [`unpack`]: from a container's image to its files.
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`memory`]: its memory on its way.
+//! * [`pager`]: what gives an instance that runs what it has left behind of that.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`wiring`]: what its network device is plugged into.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
@@ -18,6 +19,7 @@ pub mod init;
 pub mod instance;
 pub mod memory;
 mod mounts;
+pub mod pager;
 pub mod process;
 pub mod report;
 mod stopwatch;
@@ -31,6 +33,7 @@ pub use memory::{MemorySink, Owner, PAGE};
 #[doc(hidden)]
 pub use process::foreign;
 pub use process::{
-    Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, MemoryImages, ProcessEngine, validate_container,
+    Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, LeftBehind, MemoryImages, ProcessEngine,
+    validate_container,
 };
 pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report};

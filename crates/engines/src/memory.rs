@@ -46,6 +46,14 @@ pub trait MemorySink: Send + Sync {
     /// If they are not taken; then nothing more is.
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()>;
 
+    /// As [`MemorySink::take`], of pages that an instance can be restored without: whoever touches one will wait for it.
+    ///
+    /// # Errors
+    /// As [`MemorySink::take`].
+    fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        self.take(owner, address, pages)
+    }
+
     /// All of the account has been told.
     ///
     /// # Errors

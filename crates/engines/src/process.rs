@@ -15,6 +15,7 @@
 //! * [`live`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
+//! * [`paging`], [`left_behind`]: memory that comes after the instance, and where it comes from;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
 //! * [`container`], [`unpacked`], [`oci`], [`support`], [`archives`], [`cgroup`]: its file systems, if it is a container;
@@ -38,6 +39,7 @@ mod host;
 mod images;
 mod interrupted;
 mod launch;
+mod left_behind;
 mod link;
 mod live;
 mod memory_images;
@@ -46,6 +48,7 @@ mod oci;
 mod orphans;
 mod own_files;
 mod page_server;
+mod paging;
 pub(crate) mod pending;
 mod process_timers;
 mod protobuf;
@@ -75,10 +78,12 @@ pub use self::archives::Archives;
 use self::bridge::Bridge;
 pub use self::container::ContainerConfig;
 use self::container::{Container, Containers};
+pub use self::left_behind::LeftBehind;
 use self::live::Live;
 use self::memory_images::Local;
 pub use self::memory_images::MemoryImages;
 pub use self::oci::validate as validate_container;
+use self::paging::Pager;
 use self::record::Records;
 pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
 use self::turn::Turn;
@@ -268,6 +273,7 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Running)?;
+        live.must_be_whole()?;
         let check::Found { mut blockers, files, memory, kept, layer } = check::inspect(&live.subject()?)?;
         // Pages that are told to somebody else need no room here.
         let pages = if keeps_memory { memory } else { 0 };
@@ -306,6 +312,33 @@ impl Engine for ProcessEngine {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.site, &self.records) }
+    }
+
+    fn await_memory(&self, name: &InstanceName) -> Result<()> {
+        let instance = self.find(name)?;
+        let mut live = lock(&instance);
+        live.must_be(State::Prepared)?;
+        live.record.lazily = true;
+        self.records.save(&live.record)
+    }
+
+    fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
+        let instance = self.find(name)?;
+        let connection = lock(&instance).pager.as_ref().map(Pager::connection).transpose();
+        connection.doing(|| format!("reaching the pager of `{name}`"))
+    }
+
+    fn be_whole(&self, name: &InstanceName) -> Result<()> {
+        let instance = self.find(name)?;
+        lock(&instance).be_whole(&self.records)
+    }
+
+    fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
+        let instance = self.find(name)?;
+        let live = lock(&instance);
+        live.must_be(State::Stopped)?;
+        let first = live.first()?.try_clone();
+        first.and_then(LeftBehind::open).doing(|| format!("opening the memory of `{name}`"))
     }
 
     fn disarm(&self, name: &InstanceName) -> Result<()> {
@@ -384,7 +417,7 @@ impl Engine for ProcessEngine {
             return Ok(Phases::default());
         }
         live.must_be(State::Prepared)?;
-        live.restore(&self.config.criu, &self.site, &self.records, watch)
+        live.restore(&self.config, &self.site, &self.records, watch)
     }
 
     fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {

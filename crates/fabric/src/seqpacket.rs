@@ -67,6 +67,18 @@ pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Two blocking, close-on-exec ends of a connection.
+///
+/// # Errors
+/// Those of `socketpair`.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel writes two descriptors into `pair`.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
+    Ok(pair.map(owned).into())
+}
+
 /// Sends one packet. Never raises SIGPIPE.
 ///
 /// # Errors

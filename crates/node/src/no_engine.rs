@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, MemorySink, Needs, Phases, Recovered,
-    Report, Result, Running, Watch,
+    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs, Phases,
+    Recovered, Report, Result, Running, Watch,
 };
 
 /// See the module.
@@ -45,6 +45,22 @@ impl Engine for NoEngine {
     }
 
     fn arm(&self, _name: &InstanceName) -> Result<()> {
+        refused()
+    }
+
+    fn await_memory(&self, _name: &InstanceName) -> Result<()> {
+        refused()
+    }
+
+    fn pager(&self, _name: &InstanceName) -> Result<Option<OwnedFd>> {
+        refused()
+    }
+
+    fn be_whole(&self, _name: &InstanceName) -> Result<()> {
+        refused()
+    }
+
+    fn left_behind(&self, _name: &InstanceName) -> Result<LeftBehind> {
         refused()
     }
 

@@ -1,5 +1,6 @@
 //! Programs that notice if a move loses or repeats anything, for the tests of this crate.
 
+mod changes;
 mod files;
 mod options;
 mod pins;
@@ -24,6 +25,7 @@ fn main() {
         ["count", to] => count(to.parse().unwrap()),
         ["flood", lines] => flood(lines.parse().unwrap()),
         ["hold", mebibytes] => hold(mebibytes.parse().unwrap()),
+        ["change", mebibytes] => changes::change(mebibytes.parse().unwrap()),
         ["serve", address] => streams::serve(address),
         ["ask", address] => streams::ask(address),
         ["drink", address] => streams::drink(address),

@@ -10,13 +10,15 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::mem;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use fabric::seqpacket;
 
 use super::container::Container;
 use super::images;
@@ -72,7 +74,7 @@ impl View {
         match launch.request {
             _ if launch.container.is_some() => Ok(Self::OfTheNode),
             Request::Dump { pid } => File::open(format!("/proc/{pid}/ns/mnt")).map(Self::OfTheInstance),
-            Request::Restore => Ok(Self::New),
+            Request::Restore { .. } => Ok(Self::New),
         }
     }
 
@@ -114,7 +116,7 @@ impl Criu {
         let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;
         let (near, far) = match launch.request {
             Request::Dump { .. } => UnixStream::pair().map(|(near, far)| (Some(near), Some(far))),
-            Request::Restore => Ok((None, None)),
+            Request::Restore { .. } => Ok((None, None)),
         }
         .doing(|| "making a socket for CRIU".into())?;
         let started = Self::spawn(launch, near, far.as_ref().map(AsRawFd::as_raw_fd));
@@ -128,7 +130,7 @@ impl Criu {
     }
 
     fn spawn(launch: &Launch<'_>, pages: Option<UnixStream>, its_pages: Option<RawFd>) -> io::Result<Self> {
-        let (near, far) = packet_pair()?;
+        let (near, far) = seqpacket::pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
         let view = View::of(launch)?;
         let mut command = Command::new(launch.program);
@@ -325,7 +327,7 @@ impl Criu {
             let _gone = guard.kill();
             self.ends_within(UNDO);
         }
-        let restores = self.request == Request::Restore;
+        let restores = matches!(self.request, Request::Restore { .. });
         if restores {
             // The root of a tree is in CRIU's group until it has a session of its own, and waits for it for ever.
             self.kill_group();
@@ -474,17 +476,6 @@ fn is_noise(message: &str) -> bool {
 
 fn unprintable(path: &Path) -> Error {
     Error::unusable(format!("the image directory {} is not UTF-8", path.display()), "choose another")
-}
-
-fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut pair = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the kernel writes two descriptors into `pair`.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made both for us.
-    Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into())
 }
 
 #[cfg(test)]

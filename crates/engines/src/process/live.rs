@@ -17,6 +17,7 @@ use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::link::Link;
 use super::page_server::{self, Failure};
+use super::paging::{Pager, PagerId};
 use super::record::{Record, Records};
 use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
@@ -59,6 +60,8 @@ pub struct Live {
     criu: Option<Criu>,
     /// The right to dump, until it is dumped.
     pub turn: Option<Turn>,
+    /// Who gives it what memory it lacks, until nothing is missing.
+    pub pager: Option<Pager>,
 }
 
 impl Live {
@@ -75,9 +78,11 @@ impl Live {
             paused: Vec::new(),
             reuse: sockets::Reuse::new(),
             binds: None,
+            lazily: false,
+            pager: None,
         };
         let Place { namespace, link, container } = Place::make(&record.spec, site)?;
-        Ok(Self { record, namespace, link, container, first: None, criu: None, turn: None })
+        Ok(Self { record, namespace, link, container, first: None, criu: None, turn: None, pager: None })
     }
 
     /// Has the container made, if it is one and has none.
@@ -127,7 +132,8 @@ impl Live {
             State::Prepared => {
                 self.make_container(site)?;
                 let stage = images::stage(&self.record.images)?;
-                self.launch_restore(&config.criu, &stage)?
+                self.start_pager(config, &stage)?;
+                self.launch_restore(config, &stage)?
             }
             _ => return Ok(()),
         };
@@ -141,6 +147,7 @@ impl Live {
     }
 
     fn arm_dump(&self, config: &Config) -> Result<Criu> {
+        self.must_be_whole()?;
         let pid = self.first()?.id().pid;
         images::clear(&self.record.images)?;
         guard::clean(Path::new(init::DIRECTORY));
@@ -166,12 +173,59 @@ impl Live {
     }
 
     /// CRIU tries out the loopback, on which a try before this may have held everything back.
-    fn launch_restore(&mut self, program: &Path, images: &Path) -> Result<Criu> {
+    fn launch_restore(&mut self, config: &Config, images: &Path) -> Result<Criu> {
         self.link.let_through().doing(|| "letting through what is sent".into())?;
         if let Some(container) = &mut self.container {
             container.make_way();
         }
-        self.launch(program, Request::Restore, images)
+        self.launch(&config.criu, Request::Restore { lazily: self.record.lazily }, images)
+    }
+
+    /// Starts a pager for whom CRIU restores from `images`, if that is to be incomplete.
+    fn start_pager(&mut self, config: &Config, images: &Path) -> Result<()> {
+        self.end_pager();
+        if self.record.lazily {
+            let started = Pager::start(&config.init, images);
+            let pager = started.doing(|| format!("starting the pager of `{}`", self.record.spec.name))?;
+            self.record.pager = Some(pager.id());
+            self.pager = Some(pager);
+        }
+        Ok(())
+    }
+
+    /// Tells the pager what is not among the images.
+    fn brief_pager(&self) -> Result<()> {
+        let told = self.pager.iter().try_for_each(|pager| pager.owe(&self.record.images));
+        told.doing(|| format!("telling the pager of `{}` what is missing", self.record.spec.name))
+    }
+
+    fn unpaged(&self) -> Error {
+        Error::unusable(format!("the pager of `{}` has ended", self.record.spec.name), "move it again")
+    }
+
+    fn end_pager(&mut self) {
+        self.record.pager = None;
+        if let Some(pager) = self.pager.take() {
+            pager.end();
+        }
+    }
+
+    /// Refuses what cannot be done without all memory.
+    pub fn must_be_whole(&self) -> Result<()> {
+        if self.pager.is_none() {
+            return Ok(());
+        }
+        let what =
+            format!("a part of the memory of `{}` is still where it comes from", self.record.spec.name);
+        Err(Error::unusable(what, "wait until that has been fetched"))
+    }
+
+    /// Nothing of its memory is missing any more.
+    pub fn be_whole(&mut self, records: &Records) -> Result<()> {
+        self.record.pager = None;
+        records.save(&self.record)?;
+        let dismissed = self.pager.take().map_or(Ok(()), Pager::dismiss);
+        dismissed.doing(|| format!("dismissing the pager of `{}`", self.record.spec.name))
     }
 
     fn launch(&self, program: &Path, request: Request, images: &Path) -> Result<Criu> {
@@ -329,17 +383,22 @@ impl Live {
     /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
     pub fn restore(
         &mut self,
-        program: &Path,
+        config: &Config,
         site: &Site,
         records: &Records,
         watch: &Watch<'_>,
     ) -> Result<Phases> {
         let mut clock = Stopwatch::start(watch);
         self.make_container(site)?;
-        let mut criu = self.begin_restore(program, watch)?;
+        let mut criu = self.begin_restore(config, watch)?;
         self.record.criu = Some(criu.id());
         let before = self.container.as_ref().map(Container::shortage);
-        let restored = self.restore_with(&mut criu, records, watch, &mut clock);
+        let pager = self.pager.as_ref().map(Pager::task).transpose();
+        let pager = pager.doing(|| format!("watching the pager of `{}`", self.record.spec.name))?;
+        let is_paged = || pager.as_ref().is_none_or(|pager| !pager.ended_within(Duration::ZERO));
+        let watched = Watch { cancelled: &|| (watch.cancelled)() || !is_paged(), ..*watch };
+        let restored = self.restore_with(&mut criu, records, &watched, &mut clock);
+        let restored = if is_paged() { restored } else { Err(self.unpaged()) };
         let restored = restored.map_err(|error| self.or_shortage(error, before));
         if restored.is_ok() {
             self.criu = Some(criu);
@@ -361,15 +420,18 @@ impl Live {
     }
 
     /// The armed CRIU, if there is one, with the images.
-    fn begin_restore(&mut self, program: &Path, watch: &Watch<'_>) -> Result<Criu> {
+    fn begin_restore(&mut self, config: &Config, watch: &Watch<'_>) -> Result<Criu> {
         let images = self.record.images.clone();
         if let Some(container) = &mut self.container {
             container.bring_back(&images, watch)?;
         }
         let images = images.as_path();
         let Some(mut armed) = self.criu.take() else {
-            return self.launch_restore(program, images);
+            self.start_pager(config, images)?;
+            self.brief_pager()?;
+            return self.launch_restore(config, images);
         };
+        self.brief_pager()?;
         let stage = images::show(images)?;
         armed.feed(&images.join(images::INVENTORY), &stage.join(images::INVENTORY), watch)?;
         Ok(armed)
@@ -392,6 +454,10 @@ impl Live {
         self.first = criu.root().and_then(|pid| TaskId::of(pid).ok()).and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;
+        if let Some((pager, first)) = self.pager.as_ref().zip(self.first.as_ref()) {
+            let named = pager.name_root(first);
+            named.doing(|| format!("telling the pager of `{}` whose it is", self.record.spec.name))?;
+        }
         if let Some((container, first)) = self.container.as_ref().zip(self.record.first) {
             container.take_in(first.pid)?;
         }
@@ -476,6 +542,7 @@ impl Live {
     pub fn drop_held(&mut self) {
         self.criu = None;
         self.kill();
+        self.end_pager();
         self.record.first = None;
         self.record.criu = None;
         self.record.state = State::Prepared;
@@ -493,6 +560,7 @@ impl Live {
     pub fn remove(&mut self) -> Result<()> {
         self.criu = None;
         self.kill();
+        self.end_pager();
         self.link.delete().doing(|| "deleting the link".into())?;
         if let Some(container) = &mut self.container {
             container.remove()?;
@@ -510,6 +578,7 @@ impl Live {
     pub fn recover(mut record: Record, records: &Records, site: &Site) -> Result<Self> {
         outlive(record.criu.take());
         let first = record.first.take().and_then(Task::open);
+        let (first, pager) = with_pager(first, record.pager.take());
         let stopped = first.as_ref().is_some_and(|task| is_stopped(task.id().pid));
         let state = match (record.state, &first) {
             (State::Running, Some(_)) => State::Running,
@@ -524,12 +593,14 @@ impl Live {
             _ => Place::make(&record.spec, site)?,
         };
         record.first = first.as_ref().map(Task::id);
+        record.pager = pager.as_ref().map(Pager::id);
         (record.state, record.releasing) = (state, false);
-        let mut live = Self { record, namespace, link, container, first, criu: None, turn: None };
+        let mut live = Self { record, namespace, link, container, first, criu: None, turn: None, pager };
         match state {
             State::Prepared => live.drop_held(),
             // Nobody decided to stop it: a crash in the middle of a dump did.
             State::Running => live.run_on(records)?,
+            State::Ended => live.end_pager(),
             _ => {}
         }
         // Of the older record the same would become again.
@@ -605,6 +676,20 @@ fn outlive(criu: Option<TaskId>) {
     {
         let _gone = orphan.signal(libc::SIGKILL);
         orphan.ended_within(KILLED);
+    }
+}
+
+/// The first process of an instance that may have a pager, and that. If the pager has ended, what is missing will never come, and
+/// the instance has been ended with it, or is now.
+fn with_pager(first: Option<Task>, pager: Option<PagerId>) -> (Option<Task>, Option<Pager>) {
+    let Some(id) = pager else { return (first, None) };
+    match (first, Pager::adopt(id)) {
+        (Some(first), None) => {
+            let _gone = first.signal(libc::SIGKILL);
+            first.ended_within(KILLED);
+            (None, None)
+        }
+        found => found,
     }
 }
 

@@ -12,8 +12,8 @@
 //!   └ round-1/       pagemap-7.img  pages-1.img
 //! ```
 //!
-//! A pagemap says of each run of pages whether it is in the file beside it, one behind the other, or in the parent. All of them
-//! are written at the end, since only then it is known which pages there are.
+//! A pagemap says of each run of pages whether it is in the file beside it, one behind the other, or in the parent, or has been left
+//! at the source. All of them are written at the end, since only then it is known which pages there are.
 
 mod slots;
 
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::slots::{Place, Slots};
-use super::protobuf::Message;
+use super::protobuf::{Message, entries, number};
 use crate::memory::{MemorySink, Owner, PAGE};
 
 /// The link from images to those that came before.
@@ -45,6 +45,7 @@ const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
 
 /// Flags of a run in a pagemap.
 const IN_PARENT: u64 = 1;
+const LEFT_BEHIND: u64 = 2;
 const PRESENT: u64 = 4;
 
 /// Memory in a directory of images.
@@ -67,6 +68,8 @@ struct Held {
     slots: Slots,
     /// What it consists of as of the present account, if that has said so: first pages and how many, in rising order.
     layout: Option<Vec<(u64, u64)>>,
+    /// Which of that is not here, as it is now: first pages and how many, in rising order.
+    left: Vec<(u64, u64)>,
 }
 
 impl MemoryImages {
@@ -86,7 +89,9 @@ impl MemoryImages {
     /// An account begins: what those before it have said of layouts is void.
     pub fn begin(&mut self) {
         self.is_begun = false;
-        self.owners.values_mut().for_each(|held| held.layout = None);
+        for held in self.owners.values_mut() {
+            (held.layout, held.left) = (None, Vec::new());
+        }
     }
 
     /// Says that there is this owner.
@@ -99,15 +104,18 @@ impl MemoryImages {
     /// # Errors
     /// If they do not.
     pub fn keep(&mut self, owner: Owner, address: u64, pages: u64) -> io::Result<()> {
-        let first = page_at(address)?;
-        let end = first.checked_add(pages).ok_or_else(unacceptable)?;
-        let layout = self.held(owner).layout.get_or_insert_default();
-        match layout.last_mut() {
-            Some((start, count)) if *start + *count == first => *count = end - *start,
-            Some((start, count)) if *start + *count > first => return Err(unacceptable()),
-            _ => layout.push((first, pages)),
+        append(self.held(owner).layout.get_or_insert_default(), address, pages)
+    }
+
+    /// Says that these pages of a process' memory are left at the source, whatever has come of them. Their addresses rise.
+    ///
+    /// # Errors
+    /// If they do not, or it is not a process.
+    pub fn leave(&mut self, owner: Owner, address: u64, pages: u64) -> io::Result<()> {
+        match owner {
+            Owner::Process(_) => append(&mut self.held(owner).left, address, pages),
+            Owner::Shared(_) | Owner::Archive(_) => Err(unacceptable()),
         }
-        Ok(())
     }
 
     /// Writes whole pages to their place.
@@ -156,7 +164,12 @@ impl MemoryImages {
 
     fn held(&mut self, owner: Owner) -> &mut Held {
         let number = self.owners.len() as u32 + 1;
-        self.owners.entry(owner).or_insert_with(|| Held { number, slots: Slots::default(), layout: None })
+        self.owners.entry(owner).or_insert_with(|| Held {
+            number,
+            slots: Slots::default(),
+            layout: None,
+            left: Vec::new(),
+        })
     }
 
     fn file(&mut self, owner: Owner, round: u16) -> io::Result<&File> {
@@ -227,19 +240,44 @@ impl MemoryImages {
         } else {
             create(&directory.join(&pages))?;
         }
-        let runs =
-            if round == top { held.slots.of_layout(layout, top) } else { Some(held.slots.up_to(round)) };
+        let runs = if round == top {
+            held.slots.of_layout(layout, &held.left, top)
+        } else {
+            Some(held.slots.up_to(round))
+        };
         let runs = runs.ok_or_else(unacceptable)?;
         write_pagemap(&directory.join(pagemap_image(owner)), held.number, &runs)
     }
 }
 
-/// A run of pages in a pagemap: its first one, how many, and whether they are in the file beside it.
+/// A run of pages in a pagemap: its first one, how many, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     page: u64,
     count: u64,
-    is_here: bool,
+    at: Whereabouts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whereabouts {
+    /// In the file beside the pagemap.
+    Here,
+    /// In the parent.
+    InParent,
+    /// At the source.
+    LeftBehind,
+}
+
+/// Adds pages behind others, in rising order.
+fn append(runs: &mut Vec<(u64, u64)>, address: u64, pages: u64) -> io::Result<()> {
+    let first = page_at(address)?;
+    let end = first.checked_add(pages).ok_or_else(unacceptable)?;
+    match runs.last_mut() {
+        Some((start, count)) if *start + *count == first => *count = end - *start,
+        Some((start, count)) if *start + *count > first => return Err(unacceptable()),
+        _ => runs.push((first, pages)),
+    }
+    Ok(())
 }
 
 fn write_pagemap(path: &Path, number: u32, runs: &[Run]) -> io::Result<()> {
@@ -247,15 +285,38 @@ fn write_pagemap(path: &Path, number: u32, runs: &[Run]) -> io::Result<()> {
     let mut head = Message::default();
     head.number(1, u64::from(number));
     push(&mut image, &head);
-    for Run { page, count, is_here } in runs {
+    for Run { page, count, at } in runs {
         let mut entry = Message::default();
         entry.number(1, page * PAGE as u64);
         entry.number(2, *count);
-        entry.number(4, if *is_here { PRESENT } else { IN_PARENT });
+        entry.number(
+            4,
+            match at {
+                Whereabouts::Here => PRESENT,
+                Whereabouts::InParent => IN_PARENT,
+                Whereabouts::LeftBehind => LEFT_BEHIND,
+            },
+        );
         entry.number(5, *count);
         push(&mut image, &entry);
     }
     fs::write(path, image)
+}
+
+/// The PID in the instance of the process whose pagemap has this name.
+pub fn process_of(name: &str) -> Option<u32> {
+    name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok()
+}
+
+/// The runs of pages that were left at the source, by a pagemap: the first one and how many. `None` if it is malformed.
+pub fn left_behind(pagemap: &[u8]) -> Option<Vec<(u64, u64)>> {
+    let mut runs = Vec::new();
+    for entry in entries(pagemap)?.into_iter().skip(1) {
+        if number(entry, 4)? == LEFT_BEHIND {
+            runs.push((number(entry, 1)? / PAGE as u64, number(entry, 5)?));
+        }
+    }
+    Some(runs)
 }
 
 fn push(image: &mut Vec<u8>, message: &Message) {

@@ -25,7 +25,8 @@ mod command {
     pub const FORCE_CLOSE: u16 = 0x1024;
 }
 
-/// The flag of pages that follow.
+/// Flags of pages: they need not be there when their process is restored; they follow.
+const LAZY: u16 = 2;
 const PRESENT: u16 = 4;
 
 /// Passes what CRIU sends on to `sink`, until it says that this is all. If the sink takes no more, the rest is read and
@@ -102,7 +103,10 @@ impl Server<'_> {
         while left > 0 {
             let length = usize::try_from(left).unwrap_or(PART).min(PART);
             self.socket.read_exact(&mut self.part[..length])?;
-            self.offer(|sink, part| sink.take(owner, address, &part[..length]));
+            self.offer(|sink, part| match header.flags & LAZY {
+                0 => sink.take(owner, address, &part[..length]),
+                _ => sink.take_later(owner, address, &part[..length]),
+            });
             address = address.wrapping_add(length as u64);
             left -= length as u64;
         }
@@ -184,6 +188,12 @@ mod tests {
             Ok(())
         }
 
+        fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+            self.take(owner, address, pages)?;
+            self.told.lock().unwrap().push("which may come later".into());
+            Ok(())
+        }
+
         fn end(&self) -> io::Result<()> {
             Ok(())
         }
@@ -243,6 +253,7 @@ mod tests {
             let expected = [
                 "Process(7)",
                 "Process(7) 0x7000 2 5",
+                "which may come later",
                 "Shared(9)",
                 "Shared(9) 0x0 256 6",
                 "Shared(9) 0x100000 44 6",

@@ -120,17 +120,26 @@ pub fn first_entry(image: &[u8]) -> Option<&[u8]> {
     entry.get(..u32::from_le_bytes(*length) as usize)
 }
 
-/// The image with each of its entries changed: after the magic numbers each has its length before it.
-pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-    let (magic, mut rest) = image.split_at_checked(MAGIC)?;
-    let mut changed = magic.to_vec();
+/// The entries of an image, each of which has its length before it; `None` if it is malformed.
+pub fn entries(image: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut rest = image.get(MAGIC..)?;
+    let mut entries = Vec::new();
     while !rest.is_empty() {
         let (length, after) = rest.split_first_chunk()?;
         let (entry, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        entries.push(entry);
+        rest = after;
+    }
+    Some(entries)
+}
+
+/// The image with each of its entries changed: after the magic numbers each has its length before it.
+pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut changed = image.get(..MAGIC)?.to_vec();
+    for entry in entries(image)? {
         let entry = change(entry)?;
         changed.extend(u32::try_from(entry.len()).ok()?.to_le_bytes());
         changed.extend(entry);
-        rest = after;
     }
     Some(changed)
 }

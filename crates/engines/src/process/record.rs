@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::oci::Bind;
+use super::paging::PagerId;
 use super::task::TaskId;
 use crate::engine::State;
 use crate::error::{Doing, Result};
@@ -40,6 +41,12 @@ pub struct Record {
     /// What it sees of the host, if it is a container: another version of the node would give it something else.
     #[serde(default)]
     pub binds: Option<Vec<Bind>>,
+    /// A part of its memory will come after it.
+    #[serde(default)]
+    pub lazily: bool,
+    /// Who gives it what it lacks of that.
+    #[serde(default)]
+    pub pager: Option<PagerId>,
 }
 
 impl Record {

@@ -23,6 +23,7 @@ mod opts {
     pub const EXT_MNT: u64 = 23;
     pub const MANAGE_CGROUPS: u64 = 24;
     pub const RST_SIBLING: u64 = 26;
+    pub const LAZY_PAGES: u64 = 48;
     pub const MANAGE_CGROUPS_MODE: u64 = 34;
     pub const GHOST_LIMIT: u64 = 35;
     pub const NETWORK_LOCK: u64 = 64;
@@ -53,8 +54,8 @@ pub struct FileSystems<'a> {
 pub enum Request {
     /// Dump the tree below this process and leave it stopped.
     Dump { pid: i32 },
-    /// Restore a tree, its root as our child.
-    Restore,
+    /// Restore a tree, its root as our child; if `lazily`, without memory that is not among the images.
+    Restore { lazily: bool },
 }
 
 impl Request {
@@ -62,14 +63,14 @@ impl Request {
     pub fn word(self) -> &'static str {
         match self {
             Self::Dump { .. } => "dump",
-            Self::Restore => "restore",
+            Self::Restore { .. } => "restore",
         }
     }
 
     fn code(self) -> u64 {
         match self {
             Self::Dump { .. } => 1,
-            Self::Restore => 2,
+            Self::Restore { .. } => 2,
         }
     }
 
@@ -93,7 +94,10 @@ impl Request {
                 options.number(opts::LEAVE_STOPPED, 1);
                 options.number(opts::GHOST_LIMIT, GHOST_LIMIT);
             }
-            Self::Restore => options.number(opts::RST_SIBLING, 1),
+            Self::Restore { lazily } => {
+                options.number(opts::RST_SIBLING, 1);
+                options.number(opts::LAZY_PAGES, u64::from(lazily));
+            }
         }
         if let Some(descriptor) = pages {
             let mut server = Message::default();
@@ -120,7 +124,7 @@ impl Request {
         let name = bind.destination.as_os_str().as_bytes();
         let mut map = Message::default();
         map.bytes(1, name);
-        if self == Self::Restore {
+        if matches!(self, Self::Restore { .. }) {
             // CRIU does not follow a symbolic link there, as the runtime does.
             let source = fs::canonicalize(&bind.source).unwrap_or_else(|_| bind.source.clone());
             map.bytes(2, source.as_os_str().as_bytes());

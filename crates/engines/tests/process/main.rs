@@ -7,4 +7,5 @@ mod full_disk;
 mod kills;
 mod lab;
 mod moves;
+mod post_copy;
 mod sessions;

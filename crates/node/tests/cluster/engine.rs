@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, MemorySink, Needs, Owner, PAGE,
-    Phase, Phases, Recovered, Report, Result, Running, State, Watch,
+    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs,
+    Owner, PAGE, Phase, Phases, Recovered, Report, Result, Running, State, Watch,
 };
 use fabric::netns;
 
@@ -172,6 +172,22 @@ impl Engine for Handle {
     fn arm(&self, name: &InstanceName) -> Result<()> {
         self.0.armed.lock().unwrap().insert(name.clone());
         Ok(())
+    }
+
+    fn await_memory(&self, _: &InstanceName) -> Result<()> {
+        Err(Error::unusable("nothing is left behind here", "move it as others are"))
+    }
+
+    fn pager(&self, _: &InstanceName) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    fn be_whole(&self, _: &InstanceName) -> Result<()> {
+        Ok(())
+    }
+
+    fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
+        Err(Error::Unknown(name.clone()))
     }
 
     fn disarm(&self, name: &InstanceName) -> Result<()> {

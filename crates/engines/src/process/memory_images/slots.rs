@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Run;
+use super::{Run, Whereabouts};
 
 /// Where a page lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,23 +64,40 @@ impl Slots {
     pub fn up_to(&self, round: u16) -> Vec<Run> {
         let known = self.slots.iter().filter(|(_, slot)| slot.place.round <= round);
         let mut runs = Vec::new();
-        known.for_each(|(page, slot)| add(&mut runs, *page, slot.count, slot.place.round == round));
+        known.for_each(|(page, slot)| add(&mut runs, *page, slot.count, slot.place.seen_from(round)));
         runs
     }
 
-    /// The pages of `layout`, of which those of `round` are all that came in it; `None` if they are not, or one has not come.
-    pub fn of_layout(&self, layout: &[(u64, u64)], round: u16) -> Option<Vec<Run>> {
-        let (mut runs, mut here) = (Vec::new(), 0);
-        for &(mut page, mut count) in layout {
-            while count > 0 {
-                let (place, found) = self.find(page, count)?;
-                let is_here = place.round == round;
-                here += if is_here { found } else { 0 };
-                add(&mut runs, page, found, is_here);
-                (page, count) = (page + found, count - found);
+    /// The pages of `layout`, of which those of `left` are not here, and those of `round` are all that came in it; `None` if they are
+    /// not, or one of the others has not come.
+    pub fn of_layout(&self, layout: &[(u64, u64)], left: &[(u64, u64)], round: u16) -> Option<Vec<Run>> {
+        let (mut runs, mut here, mut left) = (Vec::new(), 0, left.iter().copied().peekable());
+        for &(mut page, count) in layout {
+            let end = page + count;
+            while page < end {
+                while left.next_if(|(start, count)| start + count <= page).is_some() {}
+                let (at, found) = match left.peek() {
+                    Some((start, count)) if *start <= page => {
+                        (Whereabouts::LeftBehind, (start + count).min(end) - page)
+                    }
+                    next => {
+                        let until = next.map_or(end, |(start, _)| end.min(*start));
+                        let (place, found) = self.find(page, until - page)?;
+                        (place.seen_from(round), found)
+                    }
+                };
+                here += if at == Whereabouts::Here { found } else { 0 };
+                add(&mut runs, page, found, at);
+                page += found;
             }
         }
         (here == self.appended(round)).then_some(runs)
+    }
+}
+
+impl Place {
+    fn seen_from(self, round: u16) -> Whereabouts {
+        if self.round == round { Whereabouts::Here } else { Whereabouts::InParent }
     }
 }
 
@@ -91,9 +108,9 @@ impl Slot {
 }
 
 /// Adds pages to runs in rising order.
-fn add(runs: &mut Vec<Run>, page: u64, count: u64, is_here: bool) {
+fn add(runs: &mut Vec<Run>, page: u64, count: u64, at: Whereabouts) {
     match runs.last_mut() {
-        Some(last) if last.is_here == is_here && last.page + last.count == page => last.count += count,
-        _ => runs.push(Run { page, count, is_here }),
+        Some(last) if last.at == at && last.page + last.count == page => last.count += count,
+        _ => runs.push(Run { page, count, at }),
     }
 }

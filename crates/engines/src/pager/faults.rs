@@ -1,0 +1,226 @@
+//! A userfaultfd, as CRIU has opened it: `linux/userfaultfd.h`, `criu/uffd.c` of CRIU.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use fabric::seqpacket;
+
+use crate::memory::PAGE;
+
+const UFFDIO_WAKE: libc::c_ulong = 0x8010_aa02;
+const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: libc::c_ulong = 0xc020_aa04;
+
+/// Kinds of messages.
+mod event {
+    pub const FAULT: u64 = 0x12;
+    pub const FORK: u64 = 0x13;
+    pub const REMAP: u64 = 0x14;
+    pub const REMOVE: u64 = 0x15;
+    pub const UNMAP: u64 = 0x16;
+}
+
+/// `struct uffdio_copy`.
+#[repr(C)]
+struct Copy {
+    to: u64,
+    from: u64,
+    length: u64,
+    mode: u64,
+    copied: i64,
+}
+
+/// `struct uffdio_range`.
+#[repr(C)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+/// `struct uffdio_zeropage`.
+#[repr(C)]
+struct Zero {
+    range: Range,
+    mode: u64,
+    zeroed: i64,
+}
+
+/// What a process has done, or wants.
+pub enum Happened {
+    /// It waits for this page.
+    Fault { page: u64 },
+    /// It has forked.
+    Fork { child: OwnedFd },
+    /// It has moved pages.
+    Moved { from: u64, to: u64, pages: u64 },
+    /// It has given pages back, or unmapped them.
+    Dropped { page: u64, pages: u64 },
+}
+
+/// What became of pages that were to be filled.
+pub enum Copied {
+    /// So many are.
+    Pages(u64),
+    /// The first one is there already.
+    IsThere,
+    /// They are not in one mapping that is registered.
+    NotMapped,
+    /// The process changes its mappings: that is to be followed first.
+    Changing,
+    /// The process has ended, or runs another program.
+    Gone,
+}
+
+/// See the module, and who waits for which pages.
+pub struct Faults {
+    descriptor: OwnedFd,
+    waited_for: BTreeSet<u64>,
+}
+
+impl Faults {
+    pub fn new(descriptor: OwnedFd) -> Self {
+        Self { descriptor, waited_for: BTreeSet::new() }
+    }
+
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// Notes that somebody waits for `page`.
+    pub fn waits_for(&mut self, page: u64) {
+        self.waited_for.insert(page);
+    }
+
+    /// The pages for which somebody waits.
+    pub fn waited_for(&self) -> Vec<u64> {
+        self.waited_for.iter().copied().collect()
+    }
+
+    /// Nobody waits for these pages any more. Whether somebody did.
+    pub fn is_settled(&mut self, page: u64, pages: u64) -> bool {
+        let settled: Vec<u64> = self.waited_for.range(page..page.saturating_add(pages)).copied().collect();
+        settled.iter().for_each(|page| {
+            self.waited_for.remove(page);
+        });
+        !settled.is_empty()
+    }
+
+    /// These pages are not what they were: who waits for one finds out by touching it again.
+    pub fn left(&mut self, page: u64, pages: u64) {
+        if self.is_settled(page, pages) {
+            self.wake(page, pages);
+        }
+    }
+
+    /// Lets whoever waits for these pages touch them again.
+    pub fn wake(&self, page: u64, pages: u64) {
+        let range = Range { start: page * PAGE as u64, length: pages * PAGE as u64 };
+        // SAFETY: the argument is live and of the request's type.
+        unsafe { libc::ioctl(self.as_raw_fd(), UFFDIO_WAKE, &raw const range) };
+    }
+
+    /// Fills whole pages, and lets go who waits for them.
+    pub fn copy(&self, page: u64, data: &[u8]) -> io::Result<Copied> {
+        let (to, from) = (page * PAGE as u64, data.as_ptr() as u64);
+        let mut copy = Copy { to, from, length: data.len() as u64, mode: 0, copied: 0 };
+        // SAFETY: the argument is live and of the request's type, and `from` is as long as it says.
+        let result = unsafe { libc::ioctl(self.as_raw_fd(), UFFDIO_COPY, &raw mut copy) };
+        self.filled(result, copy.copied)
+    }
+
+    /// Fills a page that has never been touched with zeros.
+    pub fn zero(&self, page: u64) -> io::Result<()> {
+        let range = Range { start: page * PAGE as u64, length: PAGE as u64 };
+        let mut zero = Zero { range, mode: 0, zeroed: 0 };
+        // SAFETY: the argument is live and of the request's type.
+        let result = unsafe { libc::ioctl(self.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut zero) };
+        match self.filled(result, zero.zeroed)? {
+            Copied::Pages(_) | Copied::Gone => {}
+            // What is there is there; what has changed, or could not be, is touched again.
+            Copied::IsThere | Copied::NotMapped | Copied::Changing => self.wake(page, 1),
+        }
+        Ok(())
+    }
+
+    /// `done`: so many bytes, or why none.
+    fn filled(&self, result: libc::c_int, done: i64) -> io::Result<Copied> {
+        let error = io::Error::last_os_error();
+        if let Ok(bytes) = u64::try_from(done)
+            && bytes > 0
+        {
+            return Ok(Copied::Pages(bytes / PAGE as u64));
+        }
+        match error.raw_os_error() {
+            _ if result == 0 => Ok(Copied::Changing),
+            Some(libc::EEXIST) => Ok(Copied::IsThere),
+            Some(libc::ENOENT | libc::EINVAL) => Ok(Copied::NotMapped),
+            // There is no memory just now: as long as that lasts, who needs it waits.
+            Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Copied::Changing),
+            Some(libc::ESRCH) => Ok(Copied::Gone),
+            _ => Err(error),
+        }
+    }
+
+    /// What has happened next, if anything has.
+    pub fn next(&self) -> io::Result<Option<Happened>> {
+        // `struct uffd_msg`: the kind, and three numbers.
+        let mut message = [0_u64; 4];
+        let length = mem::size_of_val(&message);
+        // SAFETY: the buffer is live, writable and as long as said.
+        let read = unsafe { libc::read(self.as_raw_fd(), message.as_mut_ptr().cast(), length) };
+        if read != length as isize {
+            let error = io::Error::last_os_error();
+            let nothing = read == -1 && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+            return if nothing { Ok(None) } else { Err(error) };
+        }
+        let [kind, first, second, third] = message;
+        let page = |address: u64| address / PAGE as u64;
+        Ok(Some(match kind & 0xff {
+            event::FAULT => Happened::Fault { page: page(second) },
+            // SAFETY: the kernel has just made it for us.
+            event::FORK => Happened::Fork { child: unsafe { OwnedFd::from_raw_fd(first as u32 as RawFd) } },
+            event::REMAP => Happened::Moved { from: page(first), to: page(second), pages: page(third) },
+            event::REMOVE | event::UNMAP => {
+                Happened::Dropped { page: page(first), pages: page(second - first) }
+            }
+            _ => return Err(io::Error::other("the kernel tells of what nobody has asked for")),
+        }))
+    }
+}
+
+/// What CRIU says next: a PID in the instance with its userfaultfd, or a number alone. It is a stream, in which a byte comes with each
+/// descriptor.
+pub fn from_criu(mut stream: &UnixStream) -> io::Result<(i32, Option<OwnedFd>)> {
+    let mut number = [0; 4];
+    stream.read_exact(&mut number)?;
+    let number = i32::from_ne_bytes(number);
+    if number < 0 || number == super::RESTORED {
+        return Ok((number, None));
+    }
+    let packet = seqpacket::receive(stream.as_fd())?;
+    let descriptor = packet.descriptors.into_iter().next();
+    let descriptor = descriptor.ok_or_else(|| io::Error::other("CRIU has sent no userfaultfd"))?;
+    Ok((number, Some(descriptor)))
+}
+
+/// Which of `descriptors` have something to say, when one does.
+pub fn wait(descriptors: &[RawFd]) -> io::Result<Vec<RawFd>> {
+    let interest = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut polls: Vec<_> = descriptors.iter().map(interest).collect();
+    // SAFETY: `polls` is live and as long as said.
+    let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+    match io::Error::last_os_error() {
+        error if result == -1 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(polls.iter().filter(|poll| poll.revents != 0).map(|poll| poll.fd).collect()),
+    }
+}
+
+/// Lets a process come to where it says what it does.
+pub fn pause() {
+    thread::sleep(Duration::from_micros(200));
+}

@@ -1,0 +1,99 @@
+//! What is asked of the source, by way of the node.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use fabric::seqpacket;
+
+use super::owed::{Owed, Source};
+use super::wire::{Fetched, Message};
+use crate::memory::PAGE;
+
+/// How often it is told how far it is.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// The node's end of the connection, which a node that comes again takes from this process, is [`Server::theirs`].
+pub struct Server {
+    ours: OwnedFd,
+    /// Held, so that what is said meanwhile waits for whoever comes.
+    _theirs: OwnedFd,
+    /// Somebody gives what is asked for.
+    is_served: bool,
+    /// Questions without an answer.
+    asked: Vec<Source>,
+    fetched: Fetched,
+    told: Option<Instant>,
+}
+
+impl Server {
+    pub fn new(ours: OwnedFd, theirs: OwnedFd) -> Self {
+        let (asked, fetched) = (Vec::new(), Fetched::default());
+        Self { ours, _theirs: theirs, is_served: false, asked, fetched, told: None }
+    }
+
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.ours.as_raw_fd()
+    }
+
+    /// The next packet of the node, with what came beside it.
+    pub fn hear(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        match seqpacket::receive(self.ours.as_fd()) {
+            Ok(packet) => Ok(Some((packet.bytes, packet.descriptors.into_iter().next()))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// From now on what is asked for comes. What was asked before is void.
+    pub fn begin(&mut self) {
+        self.is_served = true;
+        self.asked.clear();
+        self.told = None;
+    }
+
+    pub fn is_answered(&mut self, source: Source) {
+        self.asked.retain(|asked| *asked != source);
+    }
+
+    /// Whether fewer than `most` questions are under way, and somebody answers.
+    pub fn may_ask(&self, most: usize) -> bool {
+        self.is_served && self.asked.len() < most
+    }
+
+    /// Asks for missing pages, if somebody answers.
+    pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64) {
+        let Some(run) = owed.find(page).filter(|_| self.is_served) else { return };
+        let Source { pid, page: first } = run.source;
+        if self.say(Message::Want { pid, address: first * PAGE as u64, pages }) {
+            owed.ask(page, pages);
+            self.asked.push(run.source);
+        }
+    }
+
+    /// So many pages have come.
+    pub fn count(&mut self, pages: u64, was_waited_for: bool) {
+        let bytes = pages * PAGE as u64;
+        *(if was_waited_for { &mut self.fetched.demanded } else { &mut self.fetched.pushed }) += bytes;
+    }
+
+    /// Tells how far it is, if it is time for that.
+    pub fn tell_progress(&mut self, left: impl FnOnce() -> u64) {
+        if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
+            self.told = Some(Instant::now());
+            self.say(Message::Progress(Fetched { left: left() * PAGE as u64, ..self.fetched }));
+        }
+    }
+
+    /// Tells that nothing is missing any more.
+    pub fn tell_whole(&mut self) {
+        self.say(Message::Whole(self.fetched));
+    }
+
+    /// Whether it is on its way. A node that reads nothing does not answer either; one that comes says so.
+    fn say(&mut self, message: Message) -> bool {
+        let said = self.is_served && seqpacket::send(self.ours.as_fd(), &message.encode(), &[]).is_ok();
+        self.is_served = said;
+        said
+    }
+}
