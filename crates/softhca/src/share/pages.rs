@@ -469,6 +469,35 @@ mod tests {
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0), "given back, but not zero");
     }
 
+    /// As after a move that has left memory behind: who fetches that has a userfaultfd of his own.
+    #[test]
+    fn pages_that_somebody_else_fills_are_left_as_they_are() {
+        let (Ok(ours), Ok(theirs)) = (fault_handler(), fault_handler()) else {
+            return eprintln!("skipped: no privilege for userfaultfd");
+        };
+        let at = pages(2 * WINDOW as usize).cast::<u8>();
+        let start = at.expose_provenance() as u64;
+        // SAFETY: the pages are our own.
+        unsafe { ptr::write_bytes(at, 7, 2 * WINDOW as usize) };
+        let range = UffdRange { start: start + WINDOW, length: WINDOW };
+        let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
+        // SAFETY: the argument is live and of the request's type.
+        check(unsafe { libc::ioctl(theirs.as_raw_fd(), UFFDIO_REGISTER, &mut register) }).unwrap();
+        let memory = create_memory(2 * WINDOW).unwrap();
+        let turned = [0, WINDOW].map(|offset| {
+            let window = start + offset..start + offset + WINDOW;
+            // SAFETY: the pages are our own, and no stack.
+            unsafe { turn(window, memory.as_fd(), offset, ours.as_fd()) }
+                .map_err(|error| error.raw_os_error())
+        });
+        assert_eq!(turned, [Ok(()), Err(Some(libc::EBUSY))]);
+        // SAFETY: the range was turned.
+        unsafe { turn_back(&(start..start + WINDOW)) }.unwrap();
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts(at, 2 * WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+
     #[test]
     fn huge_pages_of_a_neighbour_are_refused() {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
