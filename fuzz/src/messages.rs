@@ -373,6 +373,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
         destination: host("h2").into(),
         epoch: Epoch(1),
         dry_run: false,
+        post_copy: true,
         stage: moves::journal::Stage::Began,
     };
     vec![tagged(0, &entry), tagged(1, &moved)]
@@ -412,7 +413,13 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
     let name = || "a".to_owned();
     let requests = [
         api::Request::List,
-        api::Request::Move(api::MoveRequest { name: name(), host: "h2".into(), dry_run: true, force: false }),
+        api::Request::Move(api::MoveRequest {
+            name: name(),
+            host: "h2".into(),
+            dry_run: true,
+            force: false,
+            post_copy: false,
+        }),
         api::Request::Logs { name: name(), follow: true, after: None },
     ];
     let failed = api::Event::Failed(api::Failure::new("what", "the way out"));

@@ -38,8 +38,8 @@ pub use network::{
 };
 pub use output::{Bytes, Position};
 pub use report::{
-    Copying, DrainReport, EnginePart, Errand, GroupMove, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
-    PlannedMove, Stayed,
+    Copying, DrainReport, EnginePart, Errand, Fetching, GroupMove, MoveReport, NetworkPart, Outcome, Phase,
+    PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
     CheckpointRequest, Container, ContainerImage, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW,
@@ -140,6 +140,8 @@ pub enum Event {
     },
     /// Memory goes to the destination while the instance runs. Said some times a second.
     Copying(Copying),
+    /// How far the instance, which runs, has all its memory.
+    Fetching(Fetching),
     /// Bytes of the instance's image that have arrived at the destination.
     Transferred {
         /// So far.
@@ -251,6 +253,7 @@ impl Event {
             Self::Begun { .. }
             | Self::Phase { .. }
             | Self::Copying(_)
+            | Self::Fetching(_)
             | Self::Transferred { .. }
             | Self::Waiting { .. }
             | Self::Network(_)

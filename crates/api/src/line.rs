@@ -43,10 +43,18 @@ mod tests {
 
     #[test]
     fn a_request_is_one_line_of_json() {
-        let request =
-            Request::Move(MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false });
+        let request = Request::Move(MoveRequest {
+            name: "a".into(),
+            host: "h2".into(),
+            dry_run: false,
+            force: false,
+            post_copy: false,
+        });
         let line = to_line(&request).unwrap();
-        assert_eq!(line, "{\"move\":{\"name\":\"a\",\"host\":\"h2\",\"dry_run\":false,\"force\":false}}\n");
+        assert_eq!(
+            line,
+            "{\"move\":{\"name\":\"a\",\"host\":\"h2\",\"dry_run\":false,\"force\":false,\"post_copy\":false}}\n"
+        );
         assert_eq!(from_line::<Request>(&line).unwrap(), request);
     }
 

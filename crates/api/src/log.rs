@@ -191,6 +191,9 @@ pub struct MoveFigures {
     /// What of it was sent while the instance ran.
     #[serde(default)]
     pub precopied_bytes: u64,
+    /// What was fetched after it ran again.
+    #[serde(default)]
+    pub fetched_bytes: u64,
 }
 
 #[cfg(test)]
@@ -199,7 +202,13 @@ mod tests {
 
     #[test]
     fn an_event_is_one_flat_object() {
-        let figures = Some(MoveFigures { total_us: 3, blackout_us: 2, image_bytes: 1, precopied_bytes: 1 });
+        let figures = Some(MoveFigures {
+            total_us: 3,
+            blackout_us: 2,
+            image_bytes: 1,
+            precopied_bytes: 1,
+            fetched_bytes: 0,
+        });
         let (instance, from, to) = ("a".into(), "h1".into(), "h2".into());
         let what = Occurrence::Moved { instance, from, to, id: 9, epoch: Epoch(1), figures };
         let event = LoggedEvent { number: 7, time_ms: 8, what };

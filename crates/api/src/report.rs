@@ -23,6 +23,8 @@ pub enum Phase {
     Commit,
     /// The instance runs again and its links are made again. The blackout ends.
     Resume,
+    /// The instance runs, and fetches what it has left at the source of its memory.
+    Fetch,
     /// The source ends its stopped copy.
     Destroy,
     /// The source runs the instance on, instead of the phases that are left.
@@ -87,6 +89,15 @@ pub struct Copying {
     pub left_us: Option<u64>,
 }
 
+/// How far an instance has all its memory that runs without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetching {
+    /// How much has come.
+    pub fetched_bytes: u64,
+    /// How much is at the source still.
+    pub missing_bytes: u64,
+}
+
 /// How a move ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -99,7 +110,7 @@ pub enum Outcome {
     Restored,
     /// The instance runs on at the source, or, if it was to be restored, nowhere.
     RolledBack(Failure),
-    /// The instance has ended at the source, or is being ended there.
+    /// The instance has ended at the source, or is being ended there; or it had been moved, and memory that it needed was lost.
     Ended(Failure),
 }
 
@@ -209,4 +220,10 @@ pub struct EnginePart {
     /// What of it was sent while the instance ran.
     #[serde(default)]
     pub precopied_bytes: u64,
+    /// What was fetched after that because the instance waited for it.
+    #[serde(default)]
+    pub demanded_bytes: u64,
+    /// What came after that before the instance needed it.
+    #[serde(default)]
+    pub pushed_bytes: u64,
 }

@@ -253,6 +253,9 @@ pub struct MoveRequest {
     /// Moves it also while it cools down.
     #[serde(default)]
     pub force: bool,
+    /// Lets it run before all its memory is there.
+    #[serde(default)]
+    pub post_copy: bool,
 }
 
 /// A group to be moved.

@@ -260,9 +260,12 @@ impl Cluster {
             Output::Record(record) => self.record(inner, &record),
             Output::Send { to, message } => inner.send(&to, &FromCoordinator::Moves(message)),
             Output::Event { id, event } => {
-                let is_end = matches!(event, moves::progress::Event::Ended { .. });
+                use moves::progress::{Event, Phase};
+                // Who waits for it may go on, or for its instance to run.
+                let is_settled =
+                    matches!(event, Event::Ended { .. } | Event::Phase { phase: Phase::Fetch, .. });
                 inner.tell_follower(id, event);
-                if is_end {
+                if is_settled {
                     self.move_over.notify_waiters();
                 }
             }

@@ -313,7 +313,8 @@ impl Drain {
             && let Some((vid, name, to)) = self.next(&inner, tried)
         {
             // Who has to leave does not wait until it has cooled down.
-            let request = MoveRequest { name, host: to.to_string(), dry_run: false, force: true };
+            let request =
+                MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
             tried.hosts.entry(vid).or_default().insert(to);
             match moving::begin(&mut inner, cluster, &request) {
                 Ok((id, events)) => {

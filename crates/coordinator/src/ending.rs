@@ -51,7 +51,7 @@ fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>,
         None if inner.has_ended(name) => return Ok(None),
         None => return Err(failure::no_instance(name)),
     };
-    let moving = moving::under_way(&inner, vid);
+    let moving = moving::holds(&inner, vid);
     let events = moving::listen(&mut inner, moving);
     if let Some(ending) = inner.endings.get(&vid) {
         return Ok(Some((ending.clone(), events)));

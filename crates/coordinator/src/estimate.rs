@@ -36,15 +36,18 @@ impl Experience {
         self.0.push_front(figures);
     }
 
-    /// Takes a move that is over. One that was not made, or that was not measured, teaches nothing.
+    /// Takes a move that is over. One that was not made, or that was not measured, teaches nothing, nor does one that has left memory
+    /// behind.
     pub fn learn_from(&mut self, report: &MoveReport) {
-        if report.outcome == Outcome::Moved && !report.restarted {
-            let EnginePart { image_bytes, precopied_bytes, .. } = report.engine;
+        let EnginePart { image_bytes, precopied_bytes, demanded_bytes, pushed_bytes, .. } = report.engine;
+        let is_whole = demanded_bytes + pushed_bytes == 0;
+        if report.outcome == Outcome::Moved && !report.restarted && is_whole {
             self.learn(MoveFigures {
                 total_us: report.total_us,
                 blackout_us: report.blackout_us,
                 image_bytes,
                 precopied_bytes,
+                fetched_bytes: 0,
             });
         }
     }
@@ -98,6 +101,7 @@ mod tests {
                 blackout_us,
                 image_bytes,
                 precopied_bytes: 0,
+                fetched_bytes: 0,
             });
         }
         experience

@@ -262,7 +262,9 @@ pub fn host_not_lost(host: &HostName) -> Failure {
 pub fn still_leaving(host: &HostName, id: MoveId) -> Failure {
     Failure::new(
         format!("{id} away from host {host} is committed, and goes forward: that instance is not lost"),
-        "do it again when `transhume ps` does not show the move any more; if the host where it goes is gone, too, remove that one first",
+        format!(
+            "do it again when `transhume ps` does not show the move any more; if the host where it goes is gone, too, remove that one first; an instance that waits for memory which was on {host} only is ended by `transhume kill`"
+        ),
     )
 }
 
@@ -290,6 +292,10 @@ pub fn of_refusal(refusal: &Refusal, name: &str) -> Failure {
         Refusal::InProgress(_) => Failure::new(
             format!("`{name}` is being moved already, or saved, or restored"),
             "wait until that is over, or end it with `transhume cancel`",
+        ),
+        Refusal::Fetching { host, .. } => Failure::new(
+            format!("a part of the memory of `{name}` is on host {host} still"),
+            "wait until that has been fetched: `transhume ps` shows when its move is over",
         ),
         Refusal::TooMany(moves) => {
             Failure::new(format!("{moves} moves are not over"), "wait for some of them to end")

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use api::{Copying, EnginePart, Errand, Event, Failure, MoveReport, NetworkPart, Outcome, Phase, PhaseTime};
+use api::{
+    Copying, EnginePart, Errand, Event, Failure, Fetching, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
+};
 use fabric::Vid;
 use moves::journal::{Image, MoveRecord, Stage};
 use moves::progress::{self, Event as Progress};
@@ -141,6 +143,9 @@ impl Follow {
             Measurement::Sent { transfer_us, bytes } => {
                 (engine.transfer_us, engine.image_bytes) = (transfer_us, bytes);
             }
+            Measurement::Fetched { demanded, pushed } => {
+                (engine.demanded_bytes, engine.pushed_bytes) = (demanded, pushed);
+            }
             Measurement::Restored { restore_us } => engine.restore_us = restore_us,
             Measurement::Resumed { release_us, slowest_us, round_us } => {
                 engine.release_us = release_us;
@@ -168,6 +173,12 @@ impl Follow {
             }
             // There what was measured tells more.
             Progress::Progress { .. } if self.phase == progress::Phase::Precopy => {}
+            Progress::Progress { bytes, total } if self.phase == progress::Phase::Fetch => {
+                self.say(Event::Fetching(Fetching {
+                    fetched_bytes: bytes,
+                    missing_bytes: total.saturating_sub(bytes),
+                }));
+            }
             Progress::Progress { bytes, total } => {
                 self.say(Event::Transferred { bytes, total: Some(total) });
             }
@@ -218,6 +229,11 @@ impl Follow {
             progress::Phase::Resume | progress::Phase::Destroy => {
                 format!("the move is committed, and {name} {then} at {to} as soon as {to} answers")
             }
+            progress::Phase::Fetch => {
+                format!(
+                    "{name} runs at {to} and waits there for what it needs of its memory, which is at {from}"
+                )
+            }
             progress::Phase::RollBack => {
                 format!("the move is rolled back, and {name} {then} at {from} as soon as {from} answers")
             }
@@ -230,6 +246,9 @@ impl Follow {
             progress::Outcome::Hindered { reasons } => return self.checked(obstacles(&reasons)),
             progress::Outcome::Moved | progress::Outcome::Saved => {
                 self.report.outcome = done(self.report.errand)
+            }
+            progress::Outcome::Bereft { reason } => {
+                self.report.outcome = Outcome::Ended(Failure::new(reason, ""));
             }
             // What is not restored has ended by that alone.
             progress::Outcome::RolledBack { reasons }
@@ -336,6 +355,7 @@ fn phase_of(phase: progress::Phase) -> Phase {
         progress::Phase::Transfer => Phase::Dump,
         progress::Phase::Restore => Phase::Restore,
         progress::Phase::Resume => Phase::Resume,
+        progress::Phase::Fetch => Phase::Fetch,
         progress::Phase::Destroy => Phase::Destroy,
         progress::Phase::RollBack => Phase::RollBack,
     }
@@ -350,7 +370,7 @@ fn blackout_us(phases: &[PhaseTime]) -> u64 {
 }
 
 fn is_blackout(phase: Phase) -> bool {
-    !matches!(phase, Phase::Prepare | Phase::Precopy | Phase::Destroy)
+    !matches!(phase, Phase::Prepare | Phase::Precopy | Phase::Fetch | Phase::Destroy)
 }
 
 fn all_in_one(reasons: &[Failure]) -> Failure {
@@ -384,7 +404,8 @@ mod tests {
         let host = |name| HostName::new(name).unwrap();
         let (source, destination) = (host("h1").into(), host("h2").into());
         let vid = Vid::new(1).unwrap();
-        MoveRecord { vid, source, destination, epoch: Epoch(2), dry_run: false, stage }
+        let (dry_run, post_copy) = (false, false);
+        MoveRecord { vid, source, destination, epoch: Epoch(2), dry_run, post_copy, stage }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::{Event, LoggedEvent, MoveFigures, MoveReport, Occurrence, Outcome};
+use api::{Event, LoggedEvent, MoveFigures, MoveReport, Occurrence, Outcome, Phase};
 use moves::MoveId;
 use moves::journal::{Exit, Instance, MoveRecord, Stage};
 use store::{EventLog, MAX_EVENTS, StoreError};
@@ -192,8 +192,13 @@ pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
         blackout_us: report.blackout_us,
         image_bytes: report.engine.image_bytes,
         precopied_bytes: report.engine.precopied_bytes,
+        fetched_bytes: report.engine.demanded_bytes + report.engine.pushed_bytes,
     });
     match &report.outcome {
+        // What has become of it there is told of the instance.
+        Outcome::Ended(_) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
+            Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures }
+        }
         Outcome::Moved => Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures },
         Outcome::Saved => Occurrence::Saved { instance, host: from, directory: to, id, figures },
         Outcome::Restored => Occurrence::Restored { instance, directory: from, host: to, id, figures },
@@ -309,7 +314,8 @@ mod tests {
         let host = |name| HostName::new(name).unwrap();
         let (source, destination) = (host("h1").into(), host("h2").into());
         let vid = Vid::new(vid).unwrap();
-        MoveRecord { vid, source, destination, epoch: Epoch(0), dry_run: false, stage: Stage::Began }
+        let (dry_run, post_copy) = (false, false);
+        MoveRecord { vid, source, destination, epoch: Epoch(0), dry_run, post_copy, stage: Stage::Began }
     }
 
     fn all(log: &Log) -> Vec<(u64, Occurrence)> {

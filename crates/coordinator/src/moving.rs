@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use api::{Event, Failure, MoveReport, MoveRequest};
 use fabric::Vid;
-use moves::coordinator::{MoveRequest as Wish, TooLate};
+use moves::coordinator::{MoveRequest as Wish, MoveView, TooLate};
 use moves::journal::Stage;
+use moves::progress::Phase;
 use moves::{HostName, MoveId};
 use rpc::wire;
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -112,7 +113,8 @@ pub fn begin(
         return Err(failure.clone());
     }
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    let wish = Wish { vid, destination, dry_run: request.dry_run };
+    let MoveRequest { dry_run, post_copy, .. } = *request;
+    let wish = Wish { vid, destination, dry_run, post_copy };
     let begun = inner.machine.begin(wish, cluster.now());
     let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
     let events = follow_new(inner, name, id, None).ok_or_else(|| failure::unknown_move(name))?;
@@ -151,7 +153,8 @@ pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Resul
 
 /// What stands in the way of a move; if it is not `force`d, also that the instance cools down.
 pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) -> Vec<Failure> {
-    let request = MoveRequest { name: name.into(), host: to.to_string(), dry_run: true, force };
+    let (name, host) = (name.into(), to.to_string());
+    let request = MoveRequest { name, host, dry_run: true, force, post_copy: false };
     let begun = begin(&mut cluster.lock(), cluster, &request);
     let mut events = match begun {
         Ok((_, events)) => events,
@@ -253,12 +256,22 @@ pub fn listen(inner: &mut Inner, id: Option<MoveId>) -> Events {
     follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
 }
 
-/// Waits until a move is not under way any more.
+/// The move for which the end of the instance has to wait, if there is one: not one that only fetches memory still.
+pub fn holds(inner: &Inner, vid: Vid) -> Option<MoveId> {
+    let mut moves = inner.machine.moves();
+    moves.find(|view| view.record.vid == vid && holds_up(view)).map(|view| view.id)
+}
+
+fn holds_up(view: &MoveView<'_>) -> bool {
+    view.is_under_way && view.phase != Phase::Fetch
+}
+
+/// Waits until the end of its instance need not wait for a move any more.
 pub async fn over(cluster: &Cluster, id: MoveId) {
     loop {
         let mut over = std::pin::pin!(cluster.move_over.notified());
         over.as_mut().enable();
-        if !cluster.lock().machine.moves().any(|view| view.id == id && view.is_under_way) {
+        if !cluster.lock().machine.moves().any(|view| view.id == id && holds_up(&view)) {
             return;
         }
         over.await;

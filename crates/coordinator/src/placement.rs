@@ -155,7 +155,7 @@ mod tests {
         let nothing = Planned::new();
         assert_eq!(refused(&nothing), [true, false, false]);
         assert_eq!(refused(&[(moving, host("h3"))].into()), [false, false, true]);
-        let wish = MoveRequest { vid: moving, destination: host("h2"), dry_run: true };
+        let wish = MoveRequest { vid: moving, destination: host("h2"), dry_run: true, post_copy: false };
         let begin = |wish| {
             let mut inner = cluster.lock();
             let (id, outputs) = inner.machine.begin(wish, cluster.now()).unwrap();

@@ -176,7 +176,20 @@ impl TestLab {
     /// # Errors
     /// If the coordinator does not answer.
     pub fn begin_move(&self, name: &str, host: &str) -> Result<Client> {
-        let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false, force: false };
+        self.begin(name, host, false)
+    }
+
+    /// The same, of a move after which memory is fetched.
+    ///
+    /// # Errors
+    /// As [`TestLab::begin_move`].
+    pub fn begin_post_copy(&self, name: &str, host: &str) -> Result<Client> {
+        self.begin(name, host, true)
+    }
+
+    fn begin(&self, name: &str, host: &str, post_copy: bool) -> Result<Client> {
+        let (name, host) = (name.into(), host.into());
+        let request = MoveRequest { name, host, dry_run: false, force: false, post_copy };
         let client = Client::send(&self.socket(), &Request::Move(request))?;
         client.set_limit(Some(LIMIT))?;
         Ok(client)

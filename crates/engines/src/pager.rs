@@ -39,6 +39,7 @@ use self::owed::{Owed, Run, Source};
 use self::server::Server;
 use self::wire::{MAX_PAGES, Message};
 use crate::memory::PAGE;
+use crate::report::Blocker;
 
 /// The word before the descriptors, in place of the arguments of an instance's first process.
 pub(crate) const WORD: &str = "pager";
@@ -51,6 +52,13 @@ const TRIES: u32 = 16;
 
 /// What CRIU says in place of a PID when all is restored.
 const RESTORED: i32 = 0x5253_5446;
+
+/// What stands in the way of paging instances on this host, if anything does.
+#[must_use]
+pub fn unavailable() -> Option<Blocker> {
+    let what = |error| format!("this host cannot fetch memory when it is touched: userfaultfd ({error})");
+    faults::are_available().err().map(|error| Blocker::new(what(error), "move it without --post-copy"))
+}
 
 /// Pages an instance. `arguments` are descriptors: both ends of the connection to the node, and where CRIU connects.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {

@@ -4,7 +4,7 @@ use fabric::{Epoch, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Exit;
-use crate::{MoveId, Side};
+use crate::{HostName, MoveId, Side};
 
 /// A change of what a node remembers. Durable before the outputs behind it are acted on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub enum Role {
     Host {
         /// The last move in which it took part; directives up to this number are over.
         last_move: MoveId,
+        /// The host where a part of its memory is still, and must be until it has been fetched.
+        memory_at: Option<HostName>,
     },
     /// The source of a move that may have suspended it. Only the coordinator's word ends this.
     Source {
@@ -57,6 +59,8 @@ pub enum Role {
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
+        /// Whether it runs before all its memory is there.
+        post_copy: bool,
         /// How far it has come.
         stage: Arrival,
     },

@@ -54,6 +54,8 @@ pub struct MoveRecord {
     pub epoch: Epoch,
     /// Whether only the checks are made.
     pub dry_run: bool,
+    /// Whether the instance runs at the destination before all its memory is there.
+    pub post_copy: bool,
     /// What is decided.
     pub stage: Stage,
 }
@@ -78,7 +80,7 @@ pub enum Stage {
     Began,
     /// The instance's place is the destination; the move goes forward.
     Committed,
-    /// The destination's copy runs; the source's is to be destroyed.
+    /// The destination's copy runs, with all its memory; the source's is to be destroyed.
     Confirmed,
     /// The source runs on; the destination cleans up.
     RolledBack {
@@ -124,7 +126,7 @@ pub enum Record {
         /// Which moves.
         ids: BTreeSet<MoveId>,
     },
-    /// The destination's copy runs.
+    /// The destination's copy runs, with all its memory.
     MoveConfirmed {
         /// Which move.
         id: MoveId,

@@ -24,6 +24,8 @@ pub enum Phase {
     Restore,
     /// Committed: the destination lets it run. Of a checkpoint: the source does.
     Resume,
+    /// It runs at the destination; what memory is missing is fetched from the source, or sent by it.
+    Fetch,
     /// It runs at the destination; what is left at the source is removed.
     Destroy,
     /// Given up: the source lets it run, the destination cleans up.
@@ -41,6 +43,7 @@ impl Phase {
             Self::Transfer => "transfer",
             Self::Restore => "restore",
             Self::Resume => "resume",
+            Self::Fetch => "fetch",
             Self::Destroy => "destroy",
             Self::RollBack => "roll back",
         }
@@ -112,6 +115,11 @@ pub enum Silence {
 pub enum Outcome {
     /// The instance runs at the destination.
     Moved,
+    /// The instance ran at the destination, and has ended there, since memory that it needed was lost at its source.
+    Bereft {
+        /// What is known about it.
+        reason: String,
+    },
     /// A checkpoint's images are complete, and the instance runs on.
     Saved,
     /// The instance runs at the source as before, or has ended by itself.

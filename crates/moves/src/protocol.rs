@@ -33,6 +33,20 @@
 //! entry on the node remembers the last one. A node sends its report again, too, as long as it
 //! waits for a decision, so that one that restarted, or prepared for a move long ended, is told.
 //!
+//! A post-copy move lets the instance run before all its memory is there. Between resume and destroy it has one phase more:
+//!
+//! ```text
+//!   │                           │ Resume ─────────────────────────▶│   resume
+//!   │                           │◀────────────────────── Incomplete│   fetch
+//!   │◀═══ what memory is missing, node to node, over TLS ═════════▶│
+//!   │                           │◀───────────────────────── Running│
+//!   │                 ● Confirmed                                  │
+//! ```
+//!
+//! In fetch the source is bound to give what is asked for: it keeps its stopped copy until it is told to destroy it, as in any move,
+//! and only that `Running`, which means that all is there, brings that about. The destination writes down what it still lacks
+//! before it says `Incomplete`, and that it lacks nothing before it says `Running`.
+//!
 //! In pre-copy the source is still nothing but the instance's host: it writes nothing down, and what it has sent is void when
 //! it restarts. So it lets itself be suspended only if it remembers to have sent the memory for that move.
 //!
@@ -56,7 +70,7 @@ use crate::journal::Exit;
 use crate::{HostName, MoveId, Side};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The largest specification of an instance, and the largest facts of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
@@ -123,6 +137,8 @@ pub enum Directive {
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
+        /// Whether it would run there before all its memory is there.
+        post_copy: bool,
     },
     /// To the destination: check as in `CheckDestination`, make room, and await the images.
     Prepare {
@@ -134,11 +150,15 @@ pub enum Directive {
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
+        /// Whether it will run before all its memory is there.
+        post_copy: bool,
     },
     /// To the source: send the memory of the instance, which runs on.
     Precopy {
         /// Where it goes.
         destination: HostName,
+        /// Whether what will have changed since need not be sent before it runs there.
+        post_copy: bool,
     },
     /// To the source: suspend the instance, dump it, and send it.
     Suspend {
@@ -232,7 +252,9 @@ pub enum Report {
         /// Which operation failed and why.
         reason: String,
     },
-    /// The destination's copy runs.
+    /// The destination's copy runs, and a part of its memory is at the source still.
+    Incomplete,
+    /// The destination's copy runs, with all its memory.
     Running,
     /// The source's copy is gone.
     Destroyed,

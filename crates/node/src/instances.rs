@@ -36,6 +36,8 @@ pub struct Live {
     /// Its first process, if it was found again.
     pub first: Option<i32>,
     killed: bool,
+    /// Why it could not go on, if somebody knows that.
+    lost: Option<String>,
     watched: bool,
 }
 
@@ -47,6 +49,7 @@ impl Live {
             state,
             first,
             killed: false,
+            lost: None,
             watched: false,
         }
     }
@@ -89,6 +92,13 @@ impl Node {
     pub fn set_state(&self, vid: Vid, state: State) {
         if let Some(live) = self.lives().get_mut(&vid) {
             live.state = state;
+        }
+    }
+
+    /// The instance is about to end, or has: for this reason, if for no other.
+    pub fn is_lost(&self, vid: Vid, reason: &str) {
+        if let Some(live) = self.lives().get_mut(&vid) {
+            live.lost.get_or_insert_with(|| reason.to_owned());
         }
     }
 
@@ -196,7 +206,10 @@ impl Node {
         match said {
             Some(code) => Exit::Code(code),
             None if live.killed => Exit::Code(KILLED),
-            None => Exit::Lost { reason: "its processes are gone".into() },
+            None => {
+                let reason = live.lost.clone().unwrap_or_else(|| "its processes are gone".into());
+                Exit::Lost { reason }
+            }
         }
     }
 

@@ -75,6 +75,7 @@ impl Node {
                 call::serve(stream, answer).await;
             }
             Opening::Tunnel => self.hold_tunnel(&host, stream, Direction::FromListener).await?,
+            Opening::Memory { id, vid } => self.give_memory(vid, id, host, stream).await?,
             Opening::Images { id, vid } => self.receptions.arrive(id, vid, host.as_str(), stream),
         }
         Ok(())

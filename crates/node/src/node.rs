@@ -23,6 +23,7 @@ use crate::agent::Agent;
 use crate::control;
 use crate::directory::Directory;
 use crate::ended::Ended;
+use crate::fetching::Fetching;
 use crate::images::Receptions;
 use crate::instances::{Departing, Live};
 use crate::links::{DataPort, NodePeers};
@@ -47,6 +48,8 @@ pub struct Node {
     pub names: Names,
     pub pool: Pool,
     pub receptions: Receptions,
+    /// Instances that run here without all their memory.
+    pub fetching: Mutex<HashMap<Vid, Fetching>>,
     pub data: DataPort,
     pub network: Network,
     pub lives: Mutex<HashMap<Vid, Live>>,
@@ -144,6 +147,7 @@ pub fn make(
         names,
         pool: Pool::default(),
         receptions: Receptions::default(),
+        fetching: Mutex::default(),
         data: DataPort::new(data_port),
         network,
         lives: Mutex::default(),
@@ -164,6 +168,10 @@ impl Node {
 
     pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn fetching(&self) -> MutexGuard<'_, HashMap<Vid, Fetching>> {
+        self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn ended(&self) -> MutexGuard<'_, Ended> {

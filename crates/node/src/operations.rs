@@ -66,14 +66,19 @@ impl Node {
             Operation::CheckSource { destination, dry_run } => {
                 self.check_source(vid, &destination, dry_run, cancel).await
             }
-            Operation::CheckDestination { spec, facts } => self.check_destination(&spec, &facts).await,
-            Operation::Prepare { id, source, spec, facts, .. } => {
-                self.prepare(vid, (id, source), &spec, &facts, cancel).await
+            Operation::CheckDestination { spec, facts, post_copy } => {
+                self.check_destination((&spec, &facts), post_copy).await
+            }
+            Operation::Prepare { id, source, spec, facts, post_copy, .. } => {
+                self.prepare(vid, (id, source), (&spec, &facts), post_copy, cancel).await
             }
             Operation::Receive { id } => self.receive(vid, id, cancel).await,
             Operation::Restore { id } => self.restore(vid, id, cancel).await,
             Operation::Release { id, epoch } => self.release(vid, id, epoch).await,
-            Operation::Precopy { id, destination } => self.precopy(vid, id, destination, cancel).await,
+            Operation::Precopy { id, destination, post_copy } => {
+                self.precopy(vid, id, (destination, post_copy), cancel).await
+            }
+            Operation::Fetch { id, source } => self.fetch(vid, id, source, cancel).await,
             Operation::Suspend => self.suspend(vid, leaving, cancel).await,
             Operation::Send { id, destination: Side::Host(host) } => self.send(vid, id, host, cancel).await,
             Operation::Send { id, destination: Side::Images(directory) } => {
@@ -133,14 +138,14 @@ impl Node {
         }
     }
 
-    async fn check_destination(&self, spec: &[u8], facts: &[u8]) -> Result<Outcome> {
+    async fn check_destination(&self, (spec, facts): (&[u8], &[u8]), post_copy: bool) -> Result<Outcome> {
         let blueprint = Blueprint::decode(spec)?;
-        let refusal = self.verify(&blueprint, facts).await?;
+        let refusal = self.verify(&blueprint, facts, post_copy).await?;
         Ok(refusal.unwrap_or(Outcome::Checked { facts: Vec::new() }))
     }
 
     /// The refusal, if this host does not have what the instance needs.
-    async fn verify(&self, blueprint: &Blueprint, facts: &[u8]) -> Result<Option<Outcome>> {
+    async fn verify(&self, blueprint: &Blueprint, facts: &[u8], post_copy: bool) -> Result<Option<Outcome>> {
         let needs: Needs = frame::decode(facts)?;
         if let Err(reason) = self.has_network(blueprint).await {
             return Ok(Some(Outcome::Refused { reasons: vec![reason] }));
@@ -149,7 +154,8 @@ impl Node {
             return Ok(Some(refusal));
         }
         let blockers = self.engine(move |engine| engine.verify(&needs)).await;
-        let blockers = blockers.map_err(|error| self.in_words(error))?;
+        let mut blockers = blockers.map_err(|error| self.in_words(error))?;
+        blockers.extend(engines::pager::unavailable().filter(|_| post_copy));
         Ok((!blockers.is_empty()).then(|| refused(&blockers)))
     }
 
@@ -178,12 +184,12 @@ impl Node {
         &self,
         vid: Vid,
         (id, source): (MoveId, Side),
-        spec: &[u8],
-        facts: &[u8],
+        (spec, facts): (&[u8], &[u8]),
+        post_copy: bool,
         cancel: &Cancel,
     ) -> Result<Outcome> {
         let blueprint = Blueprint::decode(spec)?;
-        if let Some(refusal) = self.verify(&blueprint, facts).await? {
+        if let Some(refusal) = self.verify(&blueprint, facts, post_copy).await? {
             return Ok(refusal);
         }
         if let Side::Images(directory) = &source
@@ -199,6 +205,9 @@ impl Node {
         self.lives().insert(vid, live);
         let prepared = self.engine(move |engine| {
             engine.prepare(&blueprint.spec, needed)?;
+            if post_copy {
+                engine.await_memory(&name)?;
+            }
             engine.arm(&name)
         });
         if let Err(error) = prepared.await {
@@ -469,6 +478,7 @@ impl Node {
         if live.state == State::Held {
             return Ok(Outcome::Done);
         }
+        self.await_left_behind(vid, id, &live).await?;
         let began = Instant::now();
         let (name, cancelled) = (live.name.clone(), cancel.clone());
         let restored =
@@ -481,6 +491,17 @@ impl Node {
         }
         self.add_to_broker(vid, &live).await?;
         Ok(Outcome::Done)
+    }
+
+    /// Of a post-copy move: who restores the instance will touch memory that is not here.
+    async fn await_left_behind(self: &Arc<Self>, vid: Vid, id: MoveId, live: &Live) -> Result<()> {
+        let role = self.agent.entry(vid).map(|entry| entry.role);
+        if let Some(Role::Destination { source: Side::Host(source), post_copy: true, .. }) = role {
+            let name = live.name.clone();
+            self.engine(move |engine| engine.arm(&name)).await.map_err(|error| self.in_words(error))?;
+            self.begin_to_fetch(vid, id, source).await?;
+        }
+        Ok(())
     }
 
     async fn release(self: &Arc<Self>, vid: Vid, id: MoveId, epoch: Epoch) -> Result<Outcome> {
@@ -510,7 +531,9 @@ impl Node {
             let (slowest_us, round_us) = (report.slowest_us, micros(report.elapsed));
             self.measured(id, Measurement::Resumed { release_us, slowest_us, round_us });
         }
-        Ok(Outcome::Done)
+        let name = live.name.clone();
+        let lacks = self.engine(move |engine| engine.pager(&name)).await.is_ok_and(|pager| pager.is_some());
+        Ok(if lacks { Outcome::Incomplete } else { Outcome::Done })
     }
 
     /// Lets the held copy run: its first process, or how it was lost.
@@ -585,6 +608,7 @@ impl Node {
     }
 
     fn forget(&self, vid: Vid) {
+        self.stop_fetching(vid);
         self.lives().remove(&vid);
         self.files.remove(vid);
     }

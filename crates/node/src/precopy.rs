@@ -25,17 +25,21 @@ impl Node {
         self: &Arc<Self>,
         vid: Vid,
         id: MoveId,
-        destination: HostName,
+        (destination, post_copy): (HostName, bool),
         cancel: &Arc<Cancel>,
     ) -> Result<Outcome> {
         let opening = self.open_courier(vid, id, &destination);
         let opened = cancel.unless(opening).await.ok_or("cancelled")?;
         let courier = opened.map_err(|error| Reason(self.images_not_taken(&destination, &error)))?;
+        if post_copy {
+            courier.leave_changes();
+        }
         let mut looks = Looks::new(self.move_bandwidth);
         loop {
             let telling = (vid, id, &looks);
             self.precopy_look(telling, &courier, &destination, cancel).await?;
-            if !looks.next(courier.meter().read()) {
+            // What changes from here on is fetched later.
+            if post_copy || !looks.next(courier.meter().read()) {
                 break;
             }
         }

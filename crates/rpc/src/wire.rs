@@ -37,7 +37,7 @@ use crate::removed::Removed;
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 21;
+pub const VERSION: u16 = 22;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -357,6 +357,13 @@ pub enum Measurement {
         /// The restore.
         restore_us: u64,
     },
+    /// What memory it lacked was fetched while it ran.
+    Fetched {
+        /// Bytes for which somebody waited.
+        demanded: u64,
+        /// Bytes that came before that.
+        pushed: u64,
+    },
     /// The instance was let run, and its processes came back.
     Resumed {
         /// From the word to go on until its processes ran.
@@ -380,8 +387,41 @@ pub enum Opening {
         /// Which instance.
         vid: Vid,
     },
+    /// The host where an instance runs asks for memory of it that was left behind: [`MemoryQuestion`]s follow, each with its
+    /// [`MemoryAnswer`], in their order.
+    Memory {
+        /// By which move.
+        id: MoveId,
+        /// Which instance.
+        vid: Vid,
+    },
     /// A tunnel of the overlay: both sides say [`net::Hello`], and keep the connection.
     Tunnel,
+}
+
+/// Which memory an instance lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryQuestion {
+    /// Whose, by its PID in the instance.
+    pub pid: u32,
+    /// Where it was.
+    pub address: u64,
+    /// How many pages, at most as many as a pager asks for.
+    pub pages: u64,
+}
+
+/// The memory that was left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryAnswer {
+    /// The pages are in the next frame.
+    Pages {
+        /// As asked.
+        pid: u32,
+        /// As asked.
+        address: u64,
+    },
+    /// It is not there any more, and nowhere else.
+    Lost,
 }
 
 /// What a node asks another about links.
@@ -439,6 +479,13 @@ pub enum ImageMessage {
     },
     /// Of which pages memory consists: more of what has come of it. All of them have come.
     Layout {
+        /// Whose.
+        owner: Owner,
+        /// The address of each run of them, and how many it has, in rising order.
+        runs: Vec<(u64, u64)>,
+    },
+    /// Which of these pages are to be fetched later, whatever has come of them.
+    Left {
         /// Whose.
         owner: Owner,
         /// The address of each run of them, and how many it has, in rising order.

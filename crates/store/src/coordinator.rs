@@ -15,7 +15,7 @@ use crate::file::{File, NUMBERS, decode, put, take};
 use crate::{StoreError, members};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// How many moves are remembered after their end; the oldest go first.
 pub const MAX_ENDED_MOVES: u64 = 1000;

@@ -50,6 +50,7 @@ fn record(number: u64) -> Record {
         destination: host(2).into(),
         epoch: Epoch(0),
         dry_run: false,
+        post_copy: false,
         stage: Stage::Began,
     };
     match step {
@@ -217,7 +218,7 @@ fn a_file_that_is_no_store_is_refused() {
 fn a_node_finds_its_entries_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let entry = Entry { epoch: Epoch(3), role: Role::Host { last_move: MoveId(9) } };
+    let entry = Entry { epoch: Epoch(3), role: Role::Host { last_move: MoveId(9), memory_at: None } };
     let store = NodeStore::open(&path).unwrap();
     for lid in [1, 2] {
         store.apply(&NodeRecord::Set { vid: vid(lid), entry: entry.clone() }).unwrap();

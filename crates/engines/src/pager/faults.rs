@@ -12,6 +12,11 @@ use fabric::seqpacket;
 
 use crate::memory::PAGE;
 
+/// What CRIU asks of a userfaultfd: to be told of forks, of moved, given back and unmapped memory.
+const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
+
+const UFFD_API: u64 = 0xaa;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_WAKE: libc::c_ulong = 0x8010_aa02;
 const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: libc::c_ulong = 0xc020_aa04;
@@ -191,6 +196,20 @@ impl Faults {
             _ => return Err(io::Error::other("the kernel tells of what nobody has asked for")),
         }))
     }
+}
+
+/// Whether the kernel has what is needed.
+pub fn are_available() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made it for us.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
+    // `struct uffdio_api`.
+    let mut api = [UFFD_API, FEATURES, 0_u64];
+    // SAFETY: the argument is live and as long as the request's type.
+    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// What CRIU says next: a PID in the instance with its userfaultfd, or a number alone. It is a stream, in which a byte comes with each

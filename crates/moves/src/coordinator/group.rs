@@ -77,7 +77,8 @@ impl Coordinator {
             instance.epoch = instance.epoch.max(self.image.last_epoch).next();
             let (source, destination) = (Side::Images(images), instance.host.clone().into());
             let epoch = instance.epoch;
-            let record = MoveRecord { vid, source, destination, epoch, dry_run: false, stage: Stage::Began };
+            let (dry_run, post_copy, stage) = (false, false, Stage::Began);
+            let record = MoveRecord { vid, source, destination, epoch, dry_run, post_copy, stage };
             records.push(self.admitted(record, records.len()).map_err(|refusal| (vid, refusal.into()))?);
             instances.push((vid, instance));
             facts.push(found);

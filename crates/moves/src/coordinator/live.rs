@@ -131,17 +131,17 @@ impl Live {
             )),
             (Phase::Prepare, Some(facts)) => {
                 let (spec, facts) = (spec.to_vec(), facts.clone());
-                let epoch = record.epoch.next();
+                let (epoch, post_copy) = (record.epoch.next(), record.post_copy);
                 let directive = if record.dry_run {
-                    Directive::CheckDestination { spec, facts }
+                    Directive::CheckDestination { spec, facts, post_copy }
                 } else {
-                    Directive::Prepare { epoch, source, spec, facts }
+                    Directive::Prepare { epoch, source, spec, facts, post_copy }
                 };
                 Some((destination.host()?.clone(), directive))
             }
             (Phase::Precopy, _) => Some((
                 source.host()?.clone(),
-                Directive::Precopy { destination: destination.host()?.clone() },
+                Directive::Precopy { destination: destination.host()?.clone(), post_copy: record.post_copy },
             )),
             (Phase::Suspend | Phase::Transfer, _) => {
                 Some((source.host()?.clone(), Directive::Suspend { epoch: record.epoch, destination }))

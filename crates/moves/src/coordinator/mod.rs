@@ -8,13 +8,15 @@
 //!     └──────────────────────────────▶ RolledBack ──────────────────────────▶ (ended)
 //! ```
 //!
+//! The destination of a post-copy move says Incomplete before it says Running; so long the move is Committed, in [`Phase::Fetch`].
+//!
 //! A checkpoint ends otherwise: Began, Sent from all sources, Saved, RolledBack from the source, (ended).
 //!
 //! The boxes are [`Stage`]s, written down before anyone hears of them. What lies between — the
 //! [`Phase`] — is forgotten by a restart, and need not be remembered: an undecided move is then
 //! rolled back, a decided one is asked for again.
 //!
-//! A move blocks others of its instance until the instance runs: until it is Confirmed, or the
+//! A move blocks others of its instance until the instance runs, with all its memory: until it is Confirmed, or the
 //! source has reported the rollback. What is then left on the other host is a debt: the directive
 //! is repeated when that host comes back. A move of the instance to that host begins, but its
 //! destination is not told before the debt is settled, or the phase's time is over.
@@ -122,6 +124,8 @@ pub struct MoveRequest {
     pub destination: HostName,
     /// Only make the checks.
     pub dry_run: bool,
+    /// Let it run before all its memory is there.
+    pub post_copy: bool,
 }
 
 /// Why a move does not begin.
@@ -141,6 +145,16 @@ pub enum Refusal {
     /// Another move of the instance is not over.
     #[error("{0} of the same instance is not over: wait for it or cancel it")]
     InProgress(MoveId),
+    /// An instance that lacks a part of its memory cannot leave.
+    #[error(
+        "{id} of the same instance is not over: a part of its memory is on {host} still; wait until that is fetched"
+    )]
+    Fetching {
+        /// The move.
+        id: MoveId,
+        /// Where the memory is.
+        host: Side,
+    },
     /// The limit on moves is reached.
     #[error("{0} moves are not over: wait for some to end")]
     TooMany(usize),
@@ -244,8 +258,8 @@ impl Coordinator {
     /// # Errors
     /// If it cannot even begin.
     pub fn begin(&mut self, request: MoveRequest, now: Duration) -> Result<(MoveId, Vec<Output>), Refusal> {
-        let MoveRequest { vid, destination, dry_run } = request;
-        let record = self.admit(vid, destination.into(), dry_run, 0)?;
+        let MoveRequest { vid, destination, dry_run, post_copy } = request;
+        let record = MoveRecord { post_copy, ..self.admit(vid, destination.into(), dry_run, 0)? };
         let mut out = Vec::new();
         self.start(vec![record], now, &mut out);
         Ok((self.image.last_move, out))
@@ -333,12 +347,17 @@ impl Coordinator {
         let source = instance.host.clone().into();
         self.check_settled(vid)?;
         let epoch = instance.epoch;
-        self.admitted(MoveRecord { vid, source, destination, epoch, dry_run, stage: Stage::Began }, others)
+        let (post_copy, stage) = (false, Stage::Began);
+        self.admitted(MoveRecord { vid, source, destination, epoch, dry_run, post_copy, stage }, others)
     }
 
     fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
         let unsettled = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record));
-        unsettled.map_or(Ok(()), |(id, _)| Err(Refusal::InProgress(id)))
+        let Some((id, record)) = unsettled else { return Ok(()) };
+        Err(match self.lives.get(&id).map(|live| live.phase) {
+            Some(Phase::Fetch) => Refusal::Fetching { id, host: record.source.clone() },
+            _ => Refusal::InProgress(id),
+        })
     }
 
     /// `record`, if there is room for one more behind so many `others`, and its hosts are there.
@@ -441,7 +460,7 @@ impl Coordinator {
     }
 
     fn is_moving(&self, vid: Vid) -> bool {
-        let runs = |live: &Live| matches!(live.phase, Phase::Prepare | Phase::Precopy);
+        let runs = |live: &Live| matches!(live.phase, Phase::Prepare | Phase::Precopy | Phase::Fetch);
         let suspended = |id| self.lives.get(&id).is_some_and(|live| !runs(live));
         self.moves_of(vid).any(|(id, record)| self.blocks(id, record) && suspended(id))
     }

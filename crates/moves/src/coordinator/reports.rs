@@ -184,7 +184,13 @@ impl Coordinator {
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);
             }
-            (Stage::Committed, Report::Running) => self.confirm(id, record.vid, now, out),
+            (Stage::Committed, Report::Incomplete) if live.phase == Phase::Resume => {
+                self.runs_incomplete(id, record.vid, now, out);
+            }
+            (Stage::Committed, Report::Progress { bytes, total }) if live.phase == Phase::Fetch => {
+                out.push(Output::Event { id, event: Event::Progress { bytes, total } });
+            }
+            (Stage::Committed, Report::Running) => self.confirm(id, record.vid, Outcome::Moved, now, out),
             (Stage::RolledBack { .. }, Report::RolledBack) => {
                 live.destination_done = true;
                 self.end_rollback(id, out);
@@ -221,11 +227,11 @@ impl Coordinator {
         let instance = self.image.instances.get(&vid);
         if instance.is_some_and(|instance| instance.host == *from && instance.epoch == epoch) {
             self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
-            out.push(Output::InstanceEnded(InstanceEnded { vid, exit }));
+            out.push(Output::InstanceEnded(InstanceEnded { vid, exit: exit.clone() }));
         }
         for (id, record) in self.image.moves.clone() {
             if record.vid == vid {
-                self.exited_in_move(id, &record, from, epoch, now, out);
+                self.exited_in_move(id, &record, from, (epoch, &exit), now, out);
             }
         }
         self.settled(vid, out);
@@ -237,7 +243,7 @@ impl Coordinator {
         id: MoveId,
         record: &MoveRecord,
         from: &HostName,
-        epoch: Epoch,
+        (epoch, exit): (Epoch, &Exit),
         now: Duration,
         out: &mut Vec<Output>,
     ) {
@@ -246,7 +252,11 @@ impl Coordinator {
                 self.give_up(id, vec!["the instance has ended".into()], now, out);
             }
             Stage::Committed if record.destination.is(from) && epoch == record.epoch.next() => {
-                self.confirm(id, record.vid, now, out);
+                let outcome = match exit {
+                    Exit::Lost { reason } if record.post_copy => Outcome::Bereft { reason: reason.clone() },
+                    _ => Outcome::Moved,
+                };
+                self.confirm(id, record.vid, outcome, now, out);
             }
             _ => {}
         }

@@ -46,7 +46,7 @@ impl Coordinator {
             } else {
                 self.config.restore
             }),
-            Phase::Resume | Phase::Destroy | Phase::RollBack => None,
+            Phase::Resume | Phase::Fetch | Phase::Destroy | Phase::RollBack => None,
         }
     }
 
@@ -132,10 +132,23 @@ impl Coordinator {
         ids.into_iter().for_each(|id| self.enter(id, Phase::Resume, now, out));
     }
 
-    /// The destination's copy runs, or ran: the source's can go.
-    pub(super) fn confirm(&mut self, id: MoveId, vid: Vid, now: Duration, out: &mut Vec<Output>) {
+    /// The destination's copy runs, and needs the source's: others reach it, and it cannot leave.
+    pub(super) fn runs_incomplete(&mut self, id: MoveId, vid: Vid, now: Duration, out: &mut Vec<Output>) {
+        self.enter(id, Phase::Fetch, now, out);
+        self.settled(vid, out);
+    }
+
+    /// The destination's copy runs with all its memory, or ran: the source's can go.
+    pub(super) fn confirm(
+        &mut self,
+        id: MoveId,
+        vid: Vid,
+        outcome: Outcome,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
         self.record(Record::MoveConfirmed { id }, out);
-        self.tell_end(id, Outcome::Moved, now, out);
+        self.tell_end(id, outcome, now, out);
         self.settled(vid, out);
         if self.is_restore(id) {
             self.end(id, out);

@@ -64,6 +64,7 @@ pub(super) enum Step {
     Suspend,
     Send,
     Continue,
+    Fetch,
     Abort,
     Destroy,
 }
@@ -192,7 +193,10 @@ impl Cell {
                 Role::Host { .. } if !self.live.running => {
                     Some((Step::Continue, Operation::Continue { epoch: entry.epoch }))
                 }
-                Role::Host { .. } => self.live.asked.take(),
+                Role::Host { last_move: id, memory_at: Some(source) } => {
+                    Some((Step::Fetch, Operation::Fetch { id, source }))
+                }
+                Role::Host { memory_at: None, .. } => self.live.asked.take(),
                 Role::Source { .. } => self.next_at_source(vid, entry, out),
                 Role::Destination { .. } => self.next_at_destination(vid, entry, out),
                 Role::Ended { .. } => None,
@@ -208,8 +212,8 @@ impl Cell {
         let Role::Source { id, destination } = entry.role else { return None };
         match self.live.decision {
             Some(Decision::RollBack) => {
-                let host = Entry { epoch: entry.epoch, role: Role::Host { last_move: id } };
-                self.become_role(vid, host, out);
+                let role = Role::Host { last_move: id, memory_at: None };
+                self.become_role(vid, Entry { epoch: entry.epoch, role }, out);
                 self.live.owes = Some(id);
                 Some((Step::Continue, Operation::Continue { epoch: entry.epoch }))
             }
@@ -227,8 +231,10 @@ impl Cell {
         out: &mut Vec<Output>,
     ) -> Option<(Step, Operation)> {
         let epoch = entry.epoch;
-        let Role::Destination { id, source, spec, facts, stage } = &mut entry.role else { return None };
-        let id = *id;
+        let Role::Destination { id, source, spec, facts, post_copy, stage } = &mut entry.role else {
+            return None;
+        };
+        let (id, post_copy) = (*id, *post_copy);
         if self.live.decision == Some(Decision::RollBack) {
             return Some((Step::Abort, Operation::Abort { id }));
         }
@@ -237,7 +243,7 @@ impl Cell {
             Arrival::Preparing if self.live.prepared => Some((Step::Receive, Operation::Receive { id })),
             Arrival::Preparing => {
                 let (source, spec, facts) = (source.clone(), spec.clone(), facts.clone());
-                Some((Step::Prepare, Operation::Prepare { id, epoch, source, spec, facts }))
+                Some((Step::Prepare, Operation::Prepare { id, epoch, source, spec, facts, post_copy }))
             }
             Arrival::Held if !self.live.held => Some((Step::Restore, Operation::Restore { id })),
             Arrival::Held if self.live.decision == Some(Decision::Resume) => {

@@ -8,7 +8,7 @@ use super::cell::{Cell, Decision, RESTARTED, Step, failed};
 use super::{NodeAgent, Operation, Output};
 use crate::entry::{Arrival, Entry, NodeRecord, Role};
 use crate::protocol::{Directive, Location, Report, ToCoordinator, ToNode};
-use crate::{HostName, MoveId, Side};
+use crate::{MoveId, Side};
 
 impl NodeAgent {
     pub(super) fn message(&mut self, message: ToNode, out: &mut Vec<Output>) {
@@ -44,14 +44,18 @@ impl NodeAgent {
             Directive::CheckSource { destination, dry_run } => {
                 cell.check_source(id, vid, Operation::CheckSource { destination, dry_run }, out)
             }
-            Directive::CheckDestination { spec, facts } => {
-                cell.check_destination(id, vid, Operation::CheckDestination { spec, facts }, out)
+            Directive::CheckDestination { spec, facts, post_copy } => {
+                cell.check_destination(id, vid, Operation::CheckDestination { spec, facts, post_copy }, out)
             }
-            Directive::Prepare { epoch, source, spec, facts } => {
-                let role = Role::Destination { id, source, spec, facts, stage: Arrival::Preparing };
+            Directive::Prepare { epoch, source, spec, facts, post_copy } => {
+                let stage = Arrival::Preparing;
+                let role = Role::Destination { id, source, spec, facts, post_copy, stage };
                 cell.prepare(id, vid, Entry { epoch, role }, out)
             }
-            Directive::Precopy { destination } => cell.precopy(id, vid, destination, out),
+            Directive::Precopy { destination, post_copy } => {
+                let precopy = Operation::Precopy { id, destination, post_copy };
+                cell.precopy(id, vid, precopy, out)
+            }
             Directive::Suspend { epoch, destination } => {
                 let is_copied = cell.is_copied(id, &destination);
                 cell.suspend(id, vid, Entry { epoch, role: Role::Source { id, destination } }, is_copied, out)
@@ -81,7 +85,7 @@ impl Cell {
         out: &mut Vec<Output>,
     ) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
-            Some(Role::Host { last_move }) if id > *last_move => {
+            Some(Role::Host { last_move, .. }) if id > *last_move => {
                 self.ask(Step::Check(id), check, vid, out);
                 None
             }
@@ -113,19 +117,13 @@ impl Cell {
         }
     }
 
-    fn precopy(
-        &mut self,
-        id: MoveId,
-        vid: Vid,
-        destination: HostName,
-        out: &mut Vec<Output>,
-    ) -> Option<Report> {
+    fn precopy(&mut self, id: MoveId, vid: Vid, precopy: Operation, out: &mut Vec<Output>) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
-            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Host { last_move, .. }) if id <= *last_move => None,
             Some(Role::Host { .. }) => match &self.live.precopied {
                 Some((of, report)) if *of == id => Some(report.clone()),
                 _ => {
-                    self.ask(Step::Precopy(id), Operation::Precopy { id, destination }, vid, out);
+                    self.ask(Step::Precopy(id), precopy, vid, out);
                     None
                 }
             },
@@ -155,7 +153,7 @@ impl Cell {
                 self.decide_roll_back(vid, out);
                 None
             }
-            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Host { last_move, .. }) if id <= *last_move => None,
             Some(Role::Source { id: mine, .. }) if id <= *mine => None,
             Some(Role::Destination { .. }) => None,
             Some(_) => refused("this host still has something of the instance; try again in a moment"),
@@ -172,7 +170,10 @@ impl Cell {
     ) -> Option<Report> {
         let here = self.entry.as_ref();
         match here.map(|here| &here.role) {
-            Some(Role::Host { last_move }) if id <= *last_move => None,
+            Some(Role::Host { last_move, .. }) if id <= *last_move => None,
+            Some(Role::Host { memory_at: Some(_), .. }) => {
+                Some(failed("a part of the instance's memory is not here yet"))
+            }
             Some(Role::Host { .. }) if here.is_some_and(|here| here.epoch != entry.epoch) => {
                 Some(failed("the instance is here with another epoch"))
             }
@@ -199,7 +200,10 @@ impl Cell {
                 }
                 None
             }
-            Some(Role::Host { last_move }) if id <= *last_move => Some(Report::Running),
+            Some(Role::Host { last_move, memory_at: Some(_) }) if id == *last_move => {
+                Some(Report::Incomplete)
+            }
+            Some(Role::Host { last_move, .. }) if id <= *last_move => Some(Report::Running),
             Some(Role::Source { id: mine, .. }) if id < *mine => Some(Report::Running),
             Some(Role::Ended { .. }) => {
                 out.extend(self.waiting_report(vid).map(Output::Send));
@@ -221,7 +225,7 @@ impl Cell {
 
     fn roll_back(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
-            Some(Role::Host { last_move }) => {
+            Some(Role::Host { last_move, .. }) => {
                 if id > *last_move {
                     self.pass_over(id, vid, out);
                 }
@@ -250,7 +254,9 @@ impl Cell {
     /// Remembers that directives up to `id` are over.
     fn pass_over(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
         let Some(entry) = &mut self.entry else { return };
-        entry.role = Role::Host { last_move: id };
+        if let Role::Host { last_move, .. } = &mut entry.role {
+            *last_move = id;
+        }
         let entry = entry.clone();
         (self.live.asked, self.live.precopied) = (None, None);
         out.push(Output::Record(NodeRecord::Set { vid, entry }));

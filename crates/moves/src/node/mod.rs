@@ -16,6 +16,9 @@
 //!   Host, Resuming ── the instance ends ──▶ Ended ── ExitRecorded ──▶ (removed)
 //! ```
 //!
+//! A copy of a post-copy move that is released becomes a Host that knows where a part of its memory is, and it fetches that before
+//! anything else is done with it.
+//!
 //! Each box is an [`Entry`], written down before the operation that it stands for begins. So a
 //! node that restarts knows the worst that may have happened: it takes up what is decided,
 //! reports the rest as failed, and waits for the coordinator. It never decides by itself: there
@@ -75,8 +78,8 @@ pub enum Input {
         /// How it ended.
         outcome: Outcome,
     },
-    /// [`Operation::Precopy`] or [`Operation::Send`] has sent or saved some more, or [`Operation::Receive`] has taken more from a
-    /// checkpoint.
+    /// [`Operation::Precopy`] or [`Operation::Send`] has sent or saved some more, [`Operation::Receive`] has taken more from a
+    /// checkpoint, or [`Operation::Fetch`] from the source.
     Progress {
         /// Which instance.
         vid: Vid,
@@ -151,6 +154,8 @@ pub enum Operation {
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
+        /// Whether it would run here before all its memory is here.
+        post_copy: bool,
     },
     /// Check, make room, and be ready for the images. Ends in `Done` or `Refused`.
     Prepare {
@@ -164,6 +169,8 @@ pub enum Operation {
         spec: Vec<u8>,
         /// What the check at the source found.
         facts: Vec<u8>,
+        /// Whether it will run before all its memory is here.
+        post_copy: bool,
     },
     /// Take the images from the source, or from the directory where they were saved, make them durable, restore them and hold the copy before
     /// it executes anything. Ends in `Done` or `Failed`.
@@ -177,8 +184,8 @@ pub enum Operation {
         /// Which move.
         id: MoveId,
     },
-    /// Let the held copy run. `Done` if it runs (also if it did before), `Failed` if it is certain
-    /// that it has executed nothing, `Gone` if it may have run and is no more.
+    /// Let the held copy run. `Done` if it runs (also if it did before), `Incomplete` if a part of its memory is not here,
+    /// `Failed` if it is certain that it has executed nothing, `Gone` if it may have run and is no more.
     Release {
         /// Which move.
         id: MoveId,
@@ -192,6 +199,8 @@ pub enum Operation {
         id: MoveId,
         /// Where it goes.
         destination: HostName,
+        /// Whether it is enough to send it once.
+        post_copy: bool,
     },
     /// Have every library of the instance close its links. Ends in `Suspended` or `Failed`.
     Suspend,
@@ -208,6 +217,14 @@ pub enum Operation {
     Continue {
         /// The instance's epoch.
         epoch: Epoch,
+    },
+    /// Fetch what memory the instance, which runs, lacks still. `Done` if it has all; `Gone` if that cannot be had any more, and the
+    /// instance has been ended; `Failed` to try again.
+    Fetch {
+        /// Which move has left it behind.
+        id: MoveId,
+        /// Where it is.
+        source: HostName,
     },
     /// Remove the destination's copy, its images and its room. Ends in `Done` or `Failed`.
     Abort {
@@ -226,6 +243,8 @@ pub enum Operation {
 pub enum Outcome {
     /// It is done.
     Done,
+    /// It is done, and a part of the instance's memory is at the source still.
+    Incomplete,
     /// The check found nothing that hinders.
     Checked {
         /// For the check at the destination; empty there.
@@ -300,7 +319,7 @@ impl NodeAgent {
         if self.cells.get(&vid).is_some_and(|cell| cell.entry.is_some()) {
             return Err(AlreadyHere { vid });
         }
-        let entry = Entry { epoch, role: Role::Host { last_move: MoveId::default() } };
+        let entry = Entry { epoch, role: Role::Host { last_move: MoveId::default(), memory_at: None } };
         self.cells.insert(vid, Cell::running(entry.clone()));
         Ok(vec![Output::Record(NodeRecord::Set { vid, entry })])
     }

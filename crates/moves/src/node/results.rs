@@ -6,11 +6,11 @@ use fabric::Vid;
 
 use super::cell::{Cell, Decision, Step, failed};
 use super::{NodeAgent, Outcome, Output};
-use crate::MoveId;
 use crate::due::Due;
 use crate::entry::{Arrival, Entry, Role};
 use crate::journal::Exit;
 use crate::protocol::{Report, ToCoordinator};
+use crate::{HostName, MoveId};
 
 impl NodeAgent {
     pub(super) fn ended(&mut self, vid: Vid, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
@@ -26,7 +26,7 @@ impl NodeAgent {
 
     pub(super) fn progress(&mut self, vid: Vid, bytes: u64, total: u64, out: &mut Vec<Output>) {
         let Some(cell) = self.cells.get(&vid) else { return };
-        if let Some(id) = cell.move_id().or(cell.copies_for()) {
+        if let Some(id) = cell.move_id().or(cell.copies_for()).or(cell.fetches_for()) {
             let report = Report::Progress { bytes, total };
             out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
         }
@@ -60,6 +60,7 @@ impl Cell {
             // These are never cancelled by a decision; if the instance ended meanwhile, nothing is awaited.
             Step::Release if !cancelled => return self.released(vid, outcome, out),
             Step::Continue if !cancelled => return self.continued(vid, outcome, out),
+            Step::Fetch if !cancelled => return self.fetched(vid, outcome, out),
             Step::Abort | Step::Destroy => return self.removed(vid, step, outcome, out),
             _ => {}
         }
@@ -87,7 +88,7 @@ impl Cell {
 
     /// The move was over before what has just ended for it, which may have got something ready.
     fn tell_if_stays(&self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
-        let over = |entry: &Entry| matches!(entry.role, Role::Host { last_move } if id <= last_move);
+        let over = |entry: &Entry| matches!(entry.role, Role::Host { last_move, .. } if id <= last_move);
         if self.entry.as_ref().is_some_and(over) {
             out.push(Output::Stays { vid });
         }
@@ -127,7 +128,8 @@ impl Cell {
 
     fn released(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
         match outcome {
-            Outcome::Done => self.become_host(vid, out),
+            Outcome::Done => self.become_host(vid, None, out),
+            Outcome::Incomplete => self.become_host(vid, self.comes_from(), out),
             Outcome::Gone { exit } => self.end(vid, exit, out),
             other => {
                 // It has executed nothing, so the kept images still are its state.
@@ -148,6 +150,23 @@ impl Cell {
                 let report = |id| ToCoordinator::Move { id, vid, report: Report::RolledBack };
                 out.extend(self.live.owes.take().map(report).map(Output::Send));
                 out.push(Output::Stays { vid });
+            }
+            Outcome::Gone { exit } => self.end(vid, exit, out),
+            other => {
+                self.trouble(vid, other, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn fetched(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
+        let (Some(id), Some(entry)) = (self.fetches_for(), self.entry.clone()) else { return false };
+        match outcome {
+            Outcome::Done => {
+                let role = Role::Host { last_move: id, memory_at: None };
+                self.write(vid, Entry { role, ..entry }, out);
+                out.push(Output::Send(ToCoordinator::Move { id, vid, report: Report::Running }));
             }
             Outcome::Gone { exit } => self.end(vid, exit, out),
             other => {
@@ -188,12 +207,14 @@ impl Cell {
         }
     }
 
-    fn become_host(&mut self, vid: Vid, out: &mut Vec<Output>) {
+    /// The instance runs; `memory_at` is where a part of its memory is still.
+    fn become_host(&mut self, vid: Vid, memory_at: Option<HostName>, out: &mut Vec<Output>) {
         let (Some(id), Some(entry)) = (self.move_id(), self.entry.as_ref()) else { return };
-        let entry = Entry { epoch: entry.epoch, role: Role::Host { last_move: id } };
+        let report = if memory_at.is_some() { Report::Incomplete } else { Report::Running };
+        let entry = Entry { epoch: entry.epoch, role: Role::Host { last_move: id, memory_at } };
         self.become_role(vid, entry, out);
         self.live.running = true;
-        out.push(Output::Send(ToCoordinator::Move { id, vid, report: Report::Running }));
+        out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
     }
 
     fn end(&mut self, vid: Vid, exit: Exit, out: &mut Vec<Output>) {
@@ -217,7 +238,7 @@ impl Cell {
     }
 
     fn trouble(&self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
-        if let Some(id) = self.move_id().or(self.live.owes) {
+        if let Some(id) = self.move_id().or(self.live.owes).or(self.fetches_for()) {
             let report = Report::Trouble { reason: reason_of(outcome) };
             out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
         }
@@ -227,6 +248,22 @@ impl Cell {
     fn copies_for(&self) -> Option<MoveId> {
         match self.step() {
             Some(Step::Precopy(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The move after which memory is still fetched.
+    fn fetches_for(&self) -> Option<MoveId> {
+        match &self.entry.as_ref()?.role {
+            Role::Host { last_move, memory_at: Some(_) } => Some(*last_move),
+            _ => None,
+        }
+    }
+
+    /// The host from which the instance comes.
+    fn comes_from(&self) -> Option<HostName> {
+        match &self.entry.as_ref()?.role {
+            Role::Destination { source, .. } => source.host().cloned(),
             _ => None,
         }
     }

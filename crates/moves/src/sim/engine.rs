@@ -34,6 +34,8 @@ pub(super) struct Copy {
     pub(super) state: CopyState,
     /// Another copy has done something since this one was made or stopped.
     pub(super) stale: bool,
+    /// It was let go without a part of its memory, which is where it was stopped.
+    pub(super) lacks: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +54,8 @@ pub(super) enum CopyState {
 pub(super) struct Images {
     pub(super) id: MoveId,
     pub(super) stale: bool,
+    /// A part of the memory is not among them.
+    pub(super) lack: bool,
     /// The copy restored from them was let go.
     pub(super) released: bool,
 }
@@ -66,6 +70,8 @@ pub(super) enum Effect {
     Copies,
     /// The images arrive at the destination, which alone can say whether it takes them.
     Sends,
+    /// The copy that was stopped elsewhere gives what memory is lacking.
+    Fetches,
     /// The copy of this move is destroyed here.
     Destroys(MoveId),
 }
@@ -82,7 +88,7 @@ impl Engine {
                 self.rooms.insert(vid);
                 if source.host().is_none() {
                     // What a restore receives is there already.
-                    self.images.insert(vid, Images { id: *id, stale: false, released: false });
+                    self.images.insert(vid, Images { id: *id, stale: false, lack: false, released: false });
                 }
                 (Outcome::Done, Effect::None)
             }
@@ -106,6 +112,10 @@ impl Engine {
                     (failed("the copy is held"), Effect::None)
                 }
                 Some(_) => (Outcome::Done, Effect::Runs(Outcome::Done)),
+                None => (self.gone(vid), Effect::None),
+            },
+            Operation::Fetch { .. } => match self.copies.get(&vid) {
+                Some(_) => (Outcome::Done, Effect::Fetches),
                 None => (self.gone(vid), Effect::None),
             },
             Operation::Abort { .. } => {
@@ -161,6 +171,11 @@ impl Engine {
             || self.images.get(&vid).is_some_and(|images| !images.stale && !images.released)
     }
 
+    /// Whether its copy here was let go, and lacks a part of its memory.
+    pub(super) fn lacks(&self, vid: Vid) -> bool {
+        self.copies.get(&vid).is_some_and(|copy| copy.lacks && copy.state != CopyState::Held)
+    }
+
     fn holds_unreleased(&self, vid: Vid) -> bool {
         self.images.get(&vid).is_some_and(|images| !images.released)
     }
@@ -182,16 +197,20 @@ impl Engine {
         if images.released {
             self.misused = Some("a copy is restored from images that have run already");
         }
-        self.copies.insert(vid, Copy { state: CopyState::Held, stale: images.stale });
+        let (stale, lacks) = (images.stale, images.lack);
+        self.copies.insert(vid, Copy { state: CopyState::Held, stale, lacks });
         Outcome::Done
     }
 
     fn release(&mut self, vid: Vid, state: Option<CopyState>) -> (Outcome, Effect) {
+        let lacks = self.lacks(vid);
         match (state, self.images.get_mut(&vid)) {
             (Some(CopyState::Held), Some(images)) => {
                 images.released = true;
-                (Outcome::Done, Effect::Runs(Outcome::Done))
+                let outcome = if images.lack { Outcome::Incomplete } else { Outcome::Done };
+                (outcome.clone(), Effect::Runs(outcome))
             }
+            (Some(_), _) if lacks => (Outcome::Incomplete, Effect::None),
             (Some(_), _) => (Outcome::Done, Effect::None),
             (None, Some(images)) if !images.released => (failed("no copy is held"), Effect::None),
             (None, _) => (self.gone(vid), Effect::None),

@@ -35,6 +35,8 @@ pub struct Faults {
     pub exits: u8,
     /// A library at the destination asks where the instance is.
     pub peers: u8,
+    /// A stopped copy is killed that is needed still.
+    pub bereavements: u8,
     /// Further moves, to wherever the instance is not.
     pub moves: u8,
 }
@@ -55,9 +57,21 @@ pub struct Explored {
 /// # Errors
 /// The violated invariant, and the actions that lead to it.
 pub fn explore(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
+    explore_one(faults, sabotage, false)
+}
+
+/// As [`explore`], a post-copy move.
+///
+/// # Errors
+/// As [`explore`].
+pub fn explore_post_copy(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
+    explore_one(faults, sabotage, true)
+}
+
+fn explore_one(faults: Faults, sabotage: Sabotage, post_copy: bool) -> Result<Explored, String> {
     let mut world = World::new(2, 1, sabotage);
     let (vid, destination) = (world.vids[0], world.nodes[1].name.clone());
-    world.perform(&Action::Begin(MoveRequest { vid, destination, dry_run: false }));
+    world.perform(&Action::Begin(MoveRequest { vid, destination, dry_run: false, post_copy }));
     search(&world, faults)
 }
 
@@ -170,7 +184,7 @@ fn messages(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) 
 fn operations(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
     for (node, place) in world.nodes.iter().enumerate() {
         for (&vid, under_way) in &place.engine.under_way {
-            if place.engine.can_succeed(vid, &under_way.operation) {
+            if world.can_succeed(node, vid, &under_way.operation) {
                 actions.push((Action::Finish { node, vid, well: true }, faults));
             }
             let fail = Action::Finish { node, vid, well: false };
@@ -234,6 +248,11 @@ fn users(world: &World, faults: Faults, actions: &mut Vec<(Action, Faults)>) {
     }
     if let (Some(cancels), Some(id)) = (faults.cancels.checked_sub(1), world.store.moves.keys().next()) {
         actions.push((Action::Cancel(*id), Faults { cancels, ..faults }));
+    }
+    if let Some(bereavements) = faults.bereavements.checked_sub(1) {
+        for (node, vid) in world.needed() {
+            actions.push((Action::LoseMemory { node, vid }, Faults { bereavements, ..faults }));
+        }
     }
     if let Some(exits) = faults.exits.checked_sub(1) {
         for (node, vid) in world.can_exit() {

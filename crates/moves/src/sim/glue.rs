@@ -8,7 +8,7 @@ use super::world::{Envelope, World};
 use crate::entry::{Arrival, NodeRecord, Role};
 use crate::journal::Record;
 use crate::node::{self, Operation};
-use crate::protocol::{Directive, ToNode};
+use crate::protocol::{Directive, Report, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, coordinator};
 
 impl World {
@@ -78,6 +78,7 @@ impl World {
             if self.crashes_now() {
                 return self.crash_node(node, false);
             }
+            let output = self.kept_back(output);
             match output {
                 node::Output::Record(record) => self.write_entry(node, record),
                 node::Output::Send(message) if self.nodes[node].linked => {
@@ -111,13 +112,30 @@ impl World {
         self.check_node_replays(node);
     }
 
+    /// What a node says that does not tell what memory is lacking.
+    fn kept_back(&self, output: node::Output) -> node::Output {
+        match output {
+            node::Output::Send(ToCoordinator::Move { id, vid, report: Report::Incomplete })
+                if self.sabotage == Sabotage::MemoryIsLeftBehind =>
+            {
+                node::Output::Send(ToCoordinator::Move { id, vid, report: Report::Running })
+            }
+            other => other,
+        }
+    }
+
     fn write_entry(&mut self, node: usize, record: NodeRecord) {
         match record {
             NodeRecord::Set { vid, mut entry } => {
-                if let (Role::Host { last_move }, Sabotage::LastMoveIsNotDurable) =
+                if let (Role::Host { last_move, .. }, Sabotage::LastMoveIsNotDurable) =
                     (&mut entry.role, self.sabotage)
                 {
                     *last_move = MoveId::default();
+                }
+                if let (Role::Host { memory_at, .. }, Sabotage::LackIsNotDurable) =
+                    (&mut entry.role, self.sabotage)
+                {
+                    *memory_at = None;
                 }
                 let releasing = matches!(entry.role, Role::Destination { stage: Arrival::Resuming, .. });
                 if !(releasing && self.sabotage == Sabotage::ReleaseIsNotDurable) {

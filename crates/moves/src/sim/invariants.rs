@@ -24,6 +24,7 @@ impl World {
             self.violated(misused);
         }
         self.check_precopied();
+        self.check_left_behind();
         for vid in self.vids.clone() {
             let running = self.nodes.iter().filter(|node| node.copy_is(vid, CopyState::Running)).count();
             if running > 1 {
@@ -32,6 +33,18 @@ impl World {
             if !self.ended.contains(&vid) && !self.nodes.iter().any(|node| node.engine.could_run(vid)) {
                 self.violated(format!("no copy of {vid} is left that could run"));
             }
+        }
+    }
+
+    /// What a copy that runs lacks of its memory is there where it was stopped.
+    fn check_left_behind(&mut self) {
+        let needed = self.needed();
+        let is_bereft = |vid: &&Vid| {
+            let lacks = self.nodes.iter().any(|node| node.engine.lacks(**vid));
+            lacks && !self.ended.contains(vid) && !needed.iter().any(|(_, of)| of == *vid)
+        };
+        if let Some(vid) = self.vids.iter().find(is_bereft).copied() {
+            self.violated(format!("{vid} runs, and what it lacks of its memory is nowhere"));
         }
     }
 
@@ -83,7 +96,8 @@ impl World {
     }
 
     fn last_move_is_undecided(&self, node: usize, vid: Vid) -> bool {
-        let Some(Role::Host { last_move }) = self.nodes[node].disk.get(&vid).map(|entry| &entry.role) else {
+        let Some(Role::Host { last_move, .. }) = self.nodes[node].disk.get(&vid).map(|entry| &entry.role)
+        else {
             return true;
         };
         self.store.moves.get(last_move).is_some_and(|record| record.stage == Stage::Began)
@@ -174,8 +188,10 @@ impl World {
     /// What is durable is what the node works with.
     pub(super) fn check_node_replays(&mut self, node: usize) {
         let node = &self.nodes[node];
-        let sabotaged =
-            matches!(self.sabotage, Sabotage::ReleaseIsNotDurable | Sabotage::LastMoveIsNotDurable);
+        let sabotaged = matches!(
+            self.sabotage,
+            Sabotage::ReleaseIsNotDurable | Sabotage::LastMoveIsNotDurable | Sabotage::LackIsNotDurable
+        );
         if !sabotaged && node.agent.as_ref().is_some_and(|agent| !agent.entries().eq(node.entries())) {
             self.violated(format!("the journal of {} does not replay to its state", node.name));
         }
@@ -204,7 +220,7 @@ impl World {
 }
 
 impl Node {
-    fn copy_is(&self, vid: Vid, state: CopyState) -> bool {
+    pub(super) fn copy_is(&self, vid: Vid, state: CopyState) -> bool {
         self.engine.copies.get(&vid).is_some_and(|copy| copy.state == state)
     }
 
@@ -214,6 +230,9 @@ impl Node {
 
     fn wrong(&self, vid: Vid, place: Option<&HostName>) -> Option<String> {
         let here = place == Some(&self.name);
+        if here && self.engine.lacks(vid) {
+            return Some(format!("{vid} does not get all its memory on {}", self.name));
+        }
         if here && !(self.copy_is(vid, CopyState::Running) && self.agent.as_ref()?.runs(vid)) {
             return Some(format!("{vid} does not run on {}", self.name));
         }

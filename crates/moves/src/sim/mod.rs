@@ -43,6 +43,10 @@ pub enum Sabotage {
     ImagesAreNotWritten,
     /// A node says that it has sent the memory of an instance that runs, and has not.
     MemoryIsNotSent,
+    /// A node says that an instance has all its memory, and a part of it is at its source.
+    MemoryIsLeftBehind,
+    /// A node does not write down what memory an instance lacks.
+    LackIsNotDurable,
     /// A node does not write down which move its instance was last in.
     LastMoveIsNotDurable,
 }
@@ -62,6 +66,10 @@ pub struct Tally {
     pub saved: u64,
     /// Instances that were restored.
     pub restored: u64,
+    /// Instances that have fetched memory which they had left behind.
+    pub fetched: u64,
+    /// Instances of which such memory was lost.
+    pub bereft: u64,
     /// Moves that were rolled back.
     pub rolled_back: u64,
     /// Crashes of a node, the coordinator or an engine.
@@ -85,6 +93,8 @@ impl std::ops::AddAssign for Tally {
         self.groups += other.groups;
         self.saved += other.saved;
         self.restored += other.restored;
+        self.fetched += other.fetched;
+        self.bereft += other.bereft;
         self.rolled_back += other.rolled_back;
         self.crashes += other.crashes;
         self.lost += other.lost;

@@ -190,7 +190,8 @@ impl Run {
             }
             let destination = self.world.nodes[node].name.clone();
             let dry_run = self.random.chance(100);
-            return Some(Action::Begin(MoveRequest { vid, destination, dry_run }));
+            let post_copy = self.random.chance(400);
+            return Some(Action::Begin(MoveRequest { vid, destination, dry_run, post_copy }));
         }
         if self.random.chance(self.rates.cancel) {
             return self.random.pick(self.world.store.moves.keys()).map(|id| Action::Cancel(*id));
@@ -237,6 +238,12 @@ impl Run {
                 1 if self.world.coordinator.is_some() => Action::CrashCoordinator,
                 _ => Action::CrashEngine(node),
             });
+        }
+        if self.random.chance(self.rates.exit) {
+            let needed = self.world.needed();
+            if let Some((node, vid)) = self.random.pick(needed.iter()) {
+                return Some(Action::LoseMemory { node: *node, vid: *vid });
+            }
         }
         if self.random.chance(self.rates.cut) {
             return Some(Action::Cut(node));
@@ -288,7 +295,7 @@ impl Run {
         let mut found = Vec::new();
         for (place, node) in self.world.nodes.iter().enumerate() {
             for (vid, under_way) in &node.engine.under_way {
-                let can_succeed = node.engine.can_succeed(*vid, &under_way.operation);
+                let can_succeed = self.world.can_succeed(place, *vid, &under_way.operation);
                 if can_succeed || under_way.cancelled {
                     found.push((place, *vid, can_succeed));
                 }

@@ -1,6 +1,6 @@
 use std::env;
 
-use super::exhaustive::{Explored, Faults, explore, explore_together};
+use super::exhaustive::{Explored, Faults, explore, explore_post_copy, explore_together};
 use super::{Failure, Sabotage, Tally, run_group, run_seed};
 
 const SEEDS: u64 = 10_000;
@@ -39,6 +39,7 @@ fn ten_thousand_seeds_keep_every_invariant() {
     println!("{total:?}");
     assert!(total.groups > SEEDS / 20, "too few were made together: {total:?}");
     assert!(total.saved > SEEDS / 20 && total.restored > SEEDS / 20, "too few were saved: {total:?}");
+    assert!(total.fetched > SEEDS / 20 && total.bereft > 0, "too little was fetched: {total:?}");
     assert!(total.committed > SEEDS && total.rolled_back > SEEDS, "too little happened: {total:?}");
     assert!(
         total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
@@ -88,6 +89,8 @@ fn a_broken_rule_is_noticed() {
         Sabotage::GroupIsCommittedInParts,
         Sabotage::ImagesAreNotWritten,
         Sabotage::MemoryIsNotSent,
+        Sabotage::MemoryIsLeftBehind,
+        Sabotage::LackIsNotDurable,
     ] {
         let failure = (0..SEEDS).find_map(|seed| run_seed(seed, sabotage, false).err());
         let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} is not noticed"));
@@ -144,6 +147,30 @@ fn every_order_of_messages_of_two_moves_that_are_made_together() {
     let explored = explore_together(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
     println!("{faults:?}: {explored:?}");
     assert!(explored.tally.groups > 0 && explored.tally.rolled_back > 0, "{explored:?}");
+}
+
+#[test]
+fn every_order_of_messages_of_a_post_copy_move() {
+    for faults in [
+        Faults { crashes: 1, losses: 1, ..Faults::default() },
+        Faults { crashes: 1, exits: 1, ..Faults::default() },
+        Faults { bereavements: 1, crashes: 1, ..Faults::default() },
+        Faults { bereavements: 1, failures: 1, losses: 1, ..Faults::default() },
+        Faults { peers: 1, failures: 1, doubles: 1, ..Faults::default() },
+        Faults { cancels: 1, deadlines: 1, repeats: 1, ..Faults::default() },
+        Faults { moves: 1, losses: 1, ..Faults::default() },
+    ] {
+        let explored = explore_post_copy(faults, Sabotage::None).unwrap_or_else(|what| panic!("{what}"));
+        println!("{faults:?}: {explored:?}");
+        assert!(explored.tally.fetched > 0, "{explored:?}");
+    }
+}
+
+#[test]
+fn the_exhaustive_check_notices_memory_that_is_left_behind() {
+    let faults = Faults::default();
+    assert!(explore_post_copy(faults, Sabotage::None).is_ok());
+    assert!(explore_post_copy(faults, Sabotage::MemoryIsLeftBehind).is_err());
 }
 
 #[test]

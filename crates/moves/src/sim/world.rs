@@ -94,6 +94,11 @@ pub(super) enum Action {
         node: usize,
         vid: Vid,
     },
+    /// A stopped copy is killed of which the one that runs needs memory.
+    LoseMemory {
+        node: usize,
+        vid: Vid,
+    },
     Locate {
         node: usize,
         vid: Vid,
@@ -157,7 +162,7 @@ impl World {
         let agent = self.nodes[node].agent.as_mut();
         let entered = agent.map(|agent| agent.host_instance(vid, Epoch(0)));
         self.node_does(node, entered.and_then(Result::ok).unwrap_or_default());
-        let copy = Copy { state: CopyState::Running, stale: false };
+        let copy = Copy { state: CopyState::Running, stale: false, lacks: false };
         self.nodes[node].engine.copies.insert(vid, copy);
     }
 
@@ -185,6 +190,11 @@ impl World {
                 self.tell_coordinator(coordinator::Input::Tick);
             }
             Action::Exit { node, vid } => self.exit(*node, *vid),
+            Action::LoseMemory { node, vid } => {
+                self.tally.bereft += 1;
+                self.nodes[*node].engine.copies.remove(vid);
+                self.ended.insert(*vid);
+            }
             Action::Locate { node, vid } => self.locate(*node, *vid),
             Action::Begin(request) => self.begin(request),
             Action::BeginTogether(destinations) => {
@@ -230,7 +240,7 @@ impl World {
         let vid = *self.vids.first()?;
         let place = &self.store.instances.get(&vid)?.host;
         let destination = self.nodes.iter().map(|node| &node.name).find(|name| *name != place)?.clone();
-        let request = MoveRequest { vid, destination, dry_run: false };
+        let request = MoveRequest { vid, destination, dry_run: false, post_copy: false };
         self.coordinator.clone()?.begin(request.clone(), self.now.0).ok()?;
         Some(request)
     }
@@ -252,7 +262,7 @@ impl World {
         let Some(UnderWay { operation, cancelled }) = self.nodes[node].engine.under_way.remove(&vid) else {
             return;
         };
-        let outcome = if well && self.nodes[node].engine.can_succeed(vid, &operation) {
+        let outcome = if well && self.can_succeed(node, vid, &operation) {
             self.succeed(node, vid, &operation)
         } else if cancelled {
             Outcome::Failed { reason: "it was cancelled".into() }
@@ -262,6 +272,49 @@ impl World {
         self.tell_node(node, node::Input::Ended { vid, outcome });
     }
 
+    /// Whether `operation` can succeed now: some wait for what another host has to do.
+    pub(super) fn can_succeed(&self, node: usize, vid: Vid, operation: &Operation) -> bool {
+        let serves =
+            |source: &HostName| self.nodes.iter().any(|node| node.name == *source && node.serves(vid));
+        match operation {
+            Operation::Fetch { source, .. } => serves(source),
+            _ => self.nodes[node].engine.can_succeed(vid, operation),
+        }
+    }
+
+    /// Copies that are stopped, and without which one that runs will not have all its memory.
+    pub(super) fn needed(&self) -> Vec<(usize, Vid)> {
+        let lacks = |vid: &Vid| self.nodes.iter().any(|node| node.engine.lacks(*vid));
+        let stopped = |node: &Node, vid: &Vid| node.copy_is(*vid, CopyState::Stopped);
+        let places = self.nodes.iter().enumerate();
+        let needed = places.flat_map(|(place, node)| {
+            let vids = self.vids.iter().filter(move |vid| stopped(node, vid));
+            vids.map(move |vid| (place, *vid))
+        });
+        needed.filter(|(_, vid)| lacks(vid)).collect()
+    }
+
+    /// The memory that was lacking comes from where it was left, or is lost.
+    fn fetch(&mut self, node: usize, vid: Vid, source: &HostName) -> Outcome {
+        let is_there =
+            self.nodes.iter().any(|node| node.name == *source && node.copy_is(vid, CopyState::Stopped));
+        if !is_there && !self.ended.contains(&vid) {
+            self.violated(format!("what memory of {vid} was left at {source} is not there"));
+        }
+        if is_there {
+            if let Some(copy) = self.nodes[node].engine.copies.get_mut(&vid) {
+                copy.lacks = false;
+            }
+            self.tally.fetched += 1;
+            return Outcome::Done;
+        }
+        let exit = Exit::Lost { reason: "its memory is lost".into() };
+        let engine = &mut self.nodes[node].engine;
+        engine.copies.remove(&vid);
+        engine.exits.insert(vid, exit.clone());
+        Outcome::Gone { exit }
+    }
+
     fn succeed(&mut self, node: usize, vid: Vid, operation: &Operation) -> Outcome {
         let (outcome, effect) = self.nodes[node].engine.succeed(vid, operation);
         match (effect, operation) {
@@ -269,7 +322,7 @@ impl World {
                 self.runs(node, vid, operation);
                 return outcome;
             }
-            (Effect::Copies, Operation::Precopy { id, destination }) => {
+            (Effect::Copies, Operation::Precopy { id, destination, .. }) => {
                 if self.receiving(destination, vid, *id).is_none() {
                     return Outcome::Failed { reason: "the destination does not take the memory".into() };
                 }
@@ -288,6 +341,7 @@ impl World {
                     return Outcome::Failed { reason: "the destination does not take the images".into() };
                 }
             }
+            (Effect::Fetches, Operation::Fetch { source, .. }) => return self.fetch(node, vid, source),
             (Effect::Destroys(id), _) => self.check_destroyed(id),
             _ => {}
         }
@@ -295,8 +349,9 @@ impl World {
     }
 
     fn images_arrive(&mut self, destination: &HostName, vid: Vid, id: MoveId, stale: bool) -> bool {
+        let lack = self.store.moves.get(&id).is_some_and(|record| record.post_copy);
         let Some(node) = self.receiving(destination, vid, id) else { return false };
-        node.engine.images.insert(vid, Images { id, stale, released: false });
+        node.engine.images.insert(vid, Images { id, stale, lack, released: false });
         true
     }
 
@@ -353,7 +408,7 @@ impl World {
         self.cut(node);
         let under_way = std::mem::take(&mut self.nodes[node].engine.under_way);
         for (vid, UnderWay { operation, .. }) in under_way {
-            if done && self.nodes[node].engine.can_succeed(vid, &operation) {
+            if done && self.can_succeed(node, vid, &operation) {
                 self.succeed(node, vid, &operation);
             } else {
                 self.nodes[node].engine.fail(vid, &operation);
@@ -475,6 +530,12 @@ fn instance(vid: Vid, host: HostName) -> Instance {
 }
 
 impl Node {
+    /// Whether it gives what memory of `vid` was left here.
+    fn serves(&self, vid: Vid) -> bool {
+        let is_source = self.disk.get(&vid).is_some_and(|entry| matches!(entry.role, Role::Source { .. }));
+        self.agent.is_some() && is_source
+    }
+
     fn new(place: usize) -> Self {
         let name = HostName::new(&format!("h{}", place + 1)).expect("a letter and a digit are a name");
         let (agent, _) = NodeAgent::new(name.clone(), NODE, BTreeMap::new(), Duration::ZERO);

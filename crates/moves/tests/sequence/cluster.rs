@@ -9,7 +9,7 @@ use moves::journal::{Image, Instance};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::progress::{self, Event};
-use moves::protocol::{Report, Suspension, ToCoordinator, ToNode};
+use moves::protocol::{Suspension, ToCoordinator, ToNode};
 use moves::{Coordinator, HostName, MoveId, NodeAgent};
 
 /// Every step takes this long.
@@ -30,6 +30,8 @@ pub struct Cluster {
     pub wire: Vec<String>,
     pub events: Vec<Event>,
     pub refused: Option<(&'static str, &'static str)>,
+    /// How the fetching of memory ends that a released instance lacks, if it lacks any.
+    pub fetched: Option<Outcome>,
 }
 
 pub enum Step {
@@ -60,7 +62,7 @@ pub fn instance(name: &str) -> Instance {
 }
 
 pub fn to(number: u8) -> MoveRequest {
-    MoveRequest { vid: vid(), destination: host(number), dry_run: false }
+    MoveRequest { vid: vid(), destination: host(number), dry_run: false, post_copy: false }
 }
 
 impl Cluster {
@@ -80,6 +82,7 @@ impl Cluster {
             wire: Vec::new(),
             events: Vec::new(),
             refused: None,
+            fetched: None,
         };
         for number in [1, 2] {
             cluster.coordinator.handle(coordinator::Input::LinkUp(host(number)), Duration::ZERO);
@@ -191,6 +194,8 @@ impl Cluster {
             Operation::Precopy { .. } => Outcome::Copied { bytes: 5 },
             Operation::Suspend => Outcome::Suspended(Suspension::default()),
             Operation::Send { .. } => Outcome::Sent { bytes: 5 },
+            Operation::Release { .. } if self.fetched.is_some() => Outcome::Incomplete,
+            Operation::Fetch { .. } => self.fetched.clone().expect("nothing is missing"),
             _ => Outcome::Done,
         }
     }
@@ -225,7 +230,11 @@ impl Cluster {
         self.now += STEP;
         match step {
             Step::ToCoordinator(from, message) => {
-                self.wire.push(format!("{from} ▶ {}", name_of(&inner(&message))));
+                let what = match &message {
+                    ToCoordinator::Move { report, .. } => name_of(report),
+                    other => name_of(other),
+                };
+                self.wire.push(format!("{from} ▶ {what}"));
                 let input = coordinator::Input::Message { from, message };
                 let out = self.coordinator.handle(input, self.now);
                 self.coordinator_does(out);
@@ -254,13 +263,6 @@ impl Cluster {
             _ => None,
         });
         ended.expect("the move has ended")
-    }
-}
-
-pub fn inner(message: &ToCoordinator) -> Report {
-    match message {
-        ToCoordinator::Move { report, .. } => report.clone(),
-        other => panic!("{other:?} is not about a move"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod lost;
+mod post_copy;
 mod precopy;
 
 use std::collections::BTreeMap;

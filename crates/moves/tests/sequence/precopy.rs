@@ -180,7 +180,7 @@ impl Source {
     }
 
     fn copy(&mut self) -> Vec<Output> {
-        self.told(Directive::Precopy { destination: host(2) })
+        self.told(Directive::Precopy { destination: host(2), post_copy: false })
     }
 
     fn ended(&mut self, outcome: Outcome) -> Vec<Output> {
@@ -199,7 +199,8 @@ fn a_lost_report_is_said_again() {
         (Outcome::Failed { reason: "no".into() }, Report::Failed { reason: "no".into() }),
     ] {
         let mut source = Source::new();
-        let operation = Operation::Precopy { id: MoveId(1), destination: host(2) };
+        let (id, destination) = (MoveId(1), host(2));
+        let operation = Operation::Precopy { id, destination, post_copy: false };
         assert_eq!(source.copy(), [Output::Operate { vid: vid(), operation }]);
         assert_eq!(source.copy(), [], "it is under way");
         assert_eq!(source.ended(outcome), [reports(report.clone())]);

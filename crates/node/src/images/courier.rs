@@ -38,6 +38,8 @@ pub struct Courier {
     is_answered: Arc<AtomicBool>,
     told: Mutex<Told>,
     meter: Arc<Meter>,
+    /// What the dump finds changed need not be sent, if an instance can be restored without it.
+    leaves_changes: AtomicBool,
 }
 
 /// What was told of the instance's memory.
@@ -46,6 +48,8 @@ struct Told {
     changed: Changed,
     /// What consists of which runs of pages, as of the present account.
     layout: BTreeMap<Owner, Vec<(u64, u64)>>,
+    /// Which of these are fetched later.
+    left: BTreeMap<Owner, Vec<(u64, u64)>>,
 }
 
 /// Pages that are not sent yet.
@@ -79,7 +83,8 @@ impl Courier {
     /// # Errors
     /// If the system has no random numbers.
     pub fn new(stream: Stream, limit: Option<u64>) -> io::Result<Self> {
-        let told = Told { known: Known::new()?, changed: Changed::default(), layout: BTreeMap::new() };
+        let (layout, left) = (BTreeMap::new(), BTreeMap::new());
+        let told = Told { known: Known::new()?, changed: Changed::default(), layout, left };
         let (mut back, stream) = tokio::io::split(stream);
         let is_answered = Arc::new(AtomicBool::new(false));
         let answered = is_answered.clone();
@@ -92,7 +97,8 @@ impl Courier {
         let (parts, queue) = mpsc::channel(QUEUE);
         let (sent, meter) = (Sent { stream, digest: Hasher::new() }, Arc::new(Meter::default()));
         let sending = Task(tokio::spawn(send(sent, queue, limit, meter.clone())));
-        Ok(Self { parts, sending, answer, is_answered, told: Mutex::new(told), meter })
+        let leaves_changes = AtomicBool::new(false);
+        Ok(Self { parts, sending, answer, is_answered, told: Mutex::new(told), meter, leaves_changes })
     }
 
     /// How many bytes of pages have been sent so far, or are about to be.
@@ -103,6 +109,11 @@ impl Courier {
     /// What was counted.
     pub fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// What the dump finds changed is left behind where that can be.
+    pub fn leave_changes(&self) {
+        self.leaves_changes.store(true, Ordering::Relaxed);
     }
 
     /// From now on no limit holds: the instance stands still. Who sends nothing more says so to who gives him something.
@@ -143,10 +154,11 @@ impl Courier {
         let Self { parts, mut sending, answer, told, .. } = self;
         drop(parts);
         let mut answer = answer.into_inner().ok_or_else(closed)?;
-        let layout = told.into_inner().unwrap_or_else(PoisonError::into_inner).layout;
+        let Told { layout, left, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
         let rest = async {
             let mut sent = sending.end().await?;
-            sent.layout(layout).await?;
+            sent.runs(layout, |owner, runs| ImageMessage::Layout { owner, runs }).await?;
+            sent.runs(left, |owner, runs| ImageMessage::Left { owner, runs }).await?;
             sent.rest(directory, carried, images, progress).await?;
             Ok(sent.digest)
         };
@@ -210,6 +222,7 @@ impl MemorySink for Sink {
     fn begin(&self) -> io::Result<()> {
         let mut told = self.courier.told();
         told.layout.clear();
+        told.left.clear();
         self.give_changed(&mut told.changed)?;
         self.give(Part::Begin)
     }
@@ -230,13 +243,8 @@ impl MemorySink for Sink {
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
-        let Told { known, changed, layout } = &mut *told;
-        let runs = layout.entry(owner).or_default();
-        let count = (pages.len() / PAGE) as u64;
-        match runs.last_mut() {
-            Some((start, pages)) if *start + *pages * PAGE as u64 == address => *pages += count,
-            _ => runs.push((address, count)),
-        }
+        let Told { known, changed, layout, .. } = &mut *told;
+        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
         known.update(owner, address, pages, |address, page| {
             if changed.owner != Some(owner) || changed.pages.len() + PAGE > PART {
                 self.give_changed(changed)?;
@@ -246,8 +254,28 @@ impl MemorySink for Sink {
         })
     }
 
+    fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        if !self.courier.leaves_changes.load(Ordering::Relaxed) {
+            return self.take(owner, address, pages);
+        }
+        self.courier.meter.see(pages.len() as u64);
+        let mut told = self.courier.told();
+        let Told { known, layout, left, .. } = &mut *told;
+        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
+        known.compare(owner, address, pages, |address| add(left.entry(owner).or_default(), address, 1));
+        Ok(())
+    }
+
     fn end(&self) -> io::Result<()> {
         self.give_changed(&mut self.courier.told().changed)
+    }
+}
+
+/// Adds pages behind others.
+fn add(runs: &mut Vec<(u64, u64)>, address: u64, pages: usize) {
+    match runs.last_mut() {
+        Some((start, count)) if *start + *count * PAGE as u64 == address => *count += pages as u64,
+        _ => runs.push((address, pages as u64)),
     }
 }
 
@@ -298,14 +326,18 @@ impl Sent {
         frame::write(&mut self.stream, &pages).await
     }
 
-    async fn layout(&mut self, layout: BTreeMap<Owner, Vec<(u64, u64)>>) -> io::Result<()> {
-        for (owner, runs) in layout {
+    async fn runs(
+        &mut self,
+        all: BTreeMap<Owner, Vec<(u64, u64)>>,
+        message: impl Fn(Owner, Vec<(u64, u64)>) -> ImageMessage,
+    ) -> io::Result<()> {
+        for (owner, runs) in all {
             // Also of one without pages.
             let mut pieces = runs.chunks(LAYOUT);
             let mut piece = pieces.next().unwrap_or_default();
             loop {
-                let message = ImageMessage::Layout { owner, runs: piece.to_vec() };
-                in_time(frame::write(&mut self.stream, &frame::encode(&message)?)).await?;
+                let message = frame::encode(&message(owner, piece.to_vec()))?;
+                in_time(frame::write(&mut self.stream, &message)).await?;
                 let Some(next) = pieces.next() else { break };
                 piece = next;
             }

@@ -30,6 +30,17 @@ impl Known {
         Ok(Self { secret, chunks: HashMap::new() })
     }
 
+    /// Shows `changed` the address of each of `pages`, which lie at `address`, that is not what is known there.
+    pub fn compare(&self, owner: Owner, address: u64, pages: &[u8], mut changed: impl FnMut(u64)) {
+        for (number, page) in (address / PAGE as u64..).zip(pages.chunks(PAGE)) {
+            let chunk = self.chunks.get(&(owner, number / CHUNK as u64));
+            let digest = chunk.map_or(0, |chunk| chunk[(number % CHUNK as u64) as usize]);
+            if digest == 0 || digest != xxh3_128_with_secret(page, &self.secret) {
+                changed(number * PAGE as u64);
+            }
+        }
+    }
+
     /// Shows `changed` each of `pages`, which lie at `address`, that is not what was known there, with its address. From now on it is
     /// known.
     pub fn update(
@@ -86,6 +97,18 @@ mod tests {
         assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), [(253, 0), (255, 9), (257, 4)]);
         assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), []);
         assert_eq!(changes(&mut known, Owner::Process(2), 254, &[1]), [(254, 1)], "another's");
+    }
+
+    #[test]
+    fn what_is_compared_is_not_known_by_that() {
+        let mut known = Known::new().unwrap();
+        changes(&mut known, PROCESS, 254, &[1, 2, 3]);
+        let pages: Vec<u8> = [1, 9, 3, 4].iter().flat_map(|byte| [*byte; PAGE]).collect();
+        for _ in 0..2 {
+            let mut changed = Vec::new();
+            known.compare(PROCESS, 254 * PAGE as u64, &pages, |address| changed.push(address / PAGE as u64));
+            assert_eq!(changed, [255, 257]);
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub async fn receive(
             ImageMessage::Begin => receiver.places.memory.begin(),
             ImageMessage::Pages { owner, runs } => receiver.take_pages(stream, owner, runs).await?,
             ImageMessage::Layout { owner, runs } => receiver.take_layout(owner, &runs)?,
+            ImageMessage::Left { owner, runs } => receiver.take_left(owner, &runs)?,
             ImageMessage::Rest(manifest) => break manifest,
         }
     };
@@ -91,6 +92,11 @@ impl Receiver {
         }
         memory.open(owner);
         runs.iter().try_for_each(|(address, pages)| memory.keep(owner, *address, *pages))
+    }
+
+    fn take_left(&mut self, owner: Owner, runs: &[(u64, u64)]) -> io::Result<()> {
+        let memory = &mut self.places.memory;
+        runs.iter().try_for_each(|(address, pages)| memory.leave(owner, *address, *pages))
     }
 
     async fn take_image(&mut self, stream: &mut (impl AsyncRead + Unpin), image: &Image) -> io::Result<()> {

@@ -165,7 +165,8 @@ impl World {
             self.coordinator.lock().unwrap().handle(coordinator::Input::LinkUp(host.name.clone()), now());
             host.agent.lock().unwrap().handle(node::Input::LinkUp, now());
         }
-        let request = MoveRequest { vid: self.mover.vid, destination: host_name(1), dry_run: false };
+        let request =
+            MoveRequest { vid: self.mover.vid, destination: host_name(1), dry_run: false, post_copy: false };
         let (_, outputs) = self.coordinator.lock().unwrap().begin(request, now()).unwrap();
         self.coordinator_does(outputs);
         // In virtual time: when nothing more happens, it is over at once.

@@ -67,7 +67,8 @@ fn an_ordinary_move_leaves_alone_what_has_just_moved() {
         let left = cluster.instance(name).cools_down_for_s.unwrap();
         assert!((HOUR_S - 600..=HOUR_S).contains(&left), "{name}: {left}");
     }
-    let force = MoveRequest { name: "a".into(), host: "h3".into(), dry_run: false, force: true };
+    let force =
+        MoveRequest { name: "a".into(), host: "h3".into(), dry_run: false, force: true, post_copy: false };
     assert!(matches!(cluster.ask(&Request::Move(force)), Event::Moved(_)));
     assert_eq!(cluster.host_of("a"), "h3");
 }

@@ -165,7 +165,13 @@ impl Cluster {
     }
 
     fn request_move(&self, name: &str, host: &str, dry_run: bool) -> Event {
-        self.ask(&Request::Move(MoveRequest { name: name.into(), host: host.into(), dry_run, force: false }))
+        self.ask(&Request::Move(MoveRequest {
+            name: name.into(),
+            host: host.into(),
+            dry_run,
+            force: false,
+            post_copy: false,
+        }))
     }
 
     fn move_to(&self, name: &str, host: &str) -> MoveReport {
@@ -392,7 +398,8 @@ fn the_directory_is_there_for_all_hosts_and_fills_again_after_a_coordinators_dea
 fn how_a_move_and_a_command_ended_is_known_to_the_next_coordinator() {
     let mut cluster = Cluster::start();
     cluster.run("a", "h1");
-    let wish = MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false };
+    let wish =
+        MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false, post_copy: false };
     let mut client = Client::send(&cluster.socket(), &Request::Move(wish)).unwrap();
     let Event::Begun { id } = client.next_event().unwrap() else { panic!("not begun") };
     while !client.next_event().unwrap().is_last() {}
@@ -460,7 +467,8 @@ fn an_instance_whose_node_is_being_restarted_is_killed_when_it_is_back() {
 
 /// Begins a move, and follows it until `phase` begins.
 fn move_up_to(cluster: &Cluster, name: &str, host: &str, phase: Phase) -> Client {
-    let request = MoveRequest { name: name.into(), host: host.into(), dry_run: false, force: false };
+    let request =
+        MoveRequest { name: name.into(), host: host.into(), dry_run: false, force: false, post_copy: false };
     let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
     loop {
         match events.next_event().unwrap() {
@@ -666,7 +674,8 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     *cluster.engines[1].delay.lock().unwrap() = LIMIT / 3;
-    let request = MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false };
+    let request =
+        MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false, post_copy: false };
     let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
     while !matches!(events.next_event().unwrap(), Event::Phase { phase: Phase::Restore, .. }) {}
     cluster.stop_node(0);

@@ -10,7 +10,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::lasting;
 use super::target::{Target, unexpected};
-use super::transfer::{milliseconds, sent};
+use super::transfer::{mebibytes, milliseconds, sent};
 use crate::failure::Result;
 use crate::{output, table};
 
@@ -165,9 +165,13 @@ fn in_group(group: Option<&String>) -> String {
 
 fn measured(figures: Option<&MoveFigures>) -> String {
     let Some(figures) = figures else { return String::new() };
-    let MoveFigures { total_us, blackout_us, image_bytes, precopied_bytes } = *figures;
+    let MoveFigures { total_us, blackout_us, image_bytes, precopied_bytes, fetched_bytes } = *figures;
     let (total, blackout) = (milliseconds(total_us), milliseconds(blackout_us));
-    format!("; {total} in all, blackout {blackout}, {}", sent(image_bytes, precopied_bytes))
+    let after = match fetched_bytes {
+        0 => String::new(),
+        bytes => format!(", {} after it", mebibytes(bytes)),
+    };
+    format!("; {total} in all, blackout {blackout}, {}{after}", sent(image_bytes, precopied_bytes))
 }
 
 /// A point in time in UTC, to the millisecond.

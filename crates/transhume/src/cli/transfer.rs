@@ -5,7 +5,9 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 
-use api::{Client, Copying, Event, Failure as Obstacle, MoveReport, MoveRequest, Outcome, Phase, Request};
+use api::{
+    Client, Copying, Event, Failure as Obstacle, Fetching, MoveReport, MoveRequest, Outcome, Phase, Request,
+};
 use clap::Args;
 use serde::Serialize;
 
@@ -30,8 +32,13 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 /// An instance that has moved and cools down (`--cool-down` of `transhume run` and `transhume coordinator`) is left where it is, and
 /// with it its group: it is said for how long. With --force it moves nevertheless.
 ///
+/// With --post-copy it runs at its new host before all its memory is there: its memory is sent once while it runs, and what has changed
+/// since is fetched afterwards, first of all what it touches. So it stands still the shorter, the more it writes. The risk: until
+/// all is fetched its memory is on two hosts. If the old one is lost in that time, the instance is ended, since a part of its memory
+/// is gone. If the old one cannot be reached, the instance waits for it. It can be ended with `transhume kill`, and not be moved.
+///
 /// With --json all that goes to standard error is JSON as well, one object a line: `copying` with `memory_bytes`, `sent_bytes`, `look` and
-/// `left_us` while memory is sent and the instance runs, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
+/// `left_us` while memory is sent and the instance runs, `fetching` with `fetched_bytes` and `missing_bytes` after --post-copy, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
 /// report; the latter two with `message` and `help`. Of a group there is a list of reports,
 /// and a dry run writes a list of objects with `name`, `to` and `obstacles`.
 #[derive(Args)]
@@ -41,6 +48,7 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 )]
 #[command(
     after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  transhume move job1 h3 --force\n  \
+                        transhume move job1 h3 --post-copy\n  \
                         transhume move --group job h3,h4\n  \
                         transhume move job1 h3 --json | jq .blackout_us"
 )]
@@ -60,6 +68,9 @@ pub struct Arguments {
     /// Moves also what cools down after its last move
     #[arg(long)]
     force: bool,
+    /// Lets it run before all its memory is there: if its old host is lost meanwhile, it is ended
+    #[arg(long, conflicts_with = "group")]
+    post_copy: bool,
     /// Writes the report as JSON; how far it is, failures and for which host it waits go to standard error, as JSON
     #[arg(long)]
     json: bool,
@@ -67,9 +78,9 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { name, host, group, dry_run, force, json } = self;
+        let Self { name, host, group, dry_run, force, post_copy, json } = self;
         let made = match (name, group) {
-            (Some(name), _) => Transfer { name, host, dry_run, force, json }.make(target),
+            (Some(name), _) => Transfer { name, host, dry_run, force, post_copy, json }.make(target),
             (None, Some(group)) => hosts(&host)
                 .and_then(|hosts| GroupTransfer { group, hosts, dry_run, force, json }.make(target)),
             (None, None) => Err(Failure::new(
@@ -95,13 +106,16 @@ struct Transfer {
     host: String,
     dry_run: bool,
     force: bool,
+    post_copy: bool,
     json: bool,
 }
 
 impl Transfer {
     fn make(self, target: &Target) -> Result<ExitCode> {
         let (name, host) = (self.name.clone(), self.host.clone());
-        let request = MoveRequest { name, host, dry_run: self.dry_run, force: self.force };
+        let Self { dry_run, force, post_copy, .. } = self;
+        let request = MoveRequest { name, host, dry_run, force, post_copy };
+        self.tell_risk()?;
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
             let outlook = format!("the move is being rolled back: {} runs on where it was", self.name);
@@ -116,6 +130,17 @@ impl Transfer {
         }
     }
 
+    /// Says what is at stake before anything is done.
+    fn tell_risk(&self) -> Result<()> {
+        if !self.post_copy || self.json {
+            return Ok(());
+        }
+        let (name, host) = (&self.name, &self.host);
+        output::line(&format!(
+            "post-copy: {name} runs at {host} before all its memory is there; if its old host is lost before that, {name} is ended"
+        ))
+    }
+
     /// Shows progress until the last event, and returns that.
     fn follow(&self, socket: &Path, mut events: Client, mut progress: Progress) -> Result<Event> {
         let mut begun = None;
@@ -124,6 +149,7 @@ impl Transfer {
                 Ok(Event::Begun { id }) => begun = Some(id),
                 Ok(Event::Phase { phase, at_us }) => progress.phase(phase, at_us)?,
                 Ok(Event::Copying(copying)) => progress.copying(copying)?,
+                Ok(Event::Fetching(fetching)) => progress.fetching(fetching)?,
                 Ok(Event::Transferred { bytes, total }) => progress.bytes(bytes, total)?,
                 Ok(waiting @ Event::Waiting { .. }) => progress.waiting(&waiting)?,
                 Ok(Event::Failed(failure)) => {
@@ -150,6 +176,11 @@ impl Transfer {
             output::json(&serde_json::json!({ "obstacles": obstacles }))?;
         } else if obstacles.is_empty() {
             output::line("nothing stands in the way")?;
+            if self.post_copy {
+                output::line(
+                    "it stands still for what it has beside memory, and for what of that cannot come later",
+                )?;
+            }
         } else {
             obstacles.into_iter().for_each(|obstacle| eprintln!("{}", self.hindered(obstacle)));
         }
@@ -271,6 +302,15 @@ impl Progress {
         self.behind_the_phase(in_words(copying))
     }
 
+    fn fetching(&mut self, fetching: Fetching) -> Result<()> {
+        if matches!(self, Self::Json) {
+            tell(&Event::Fetching(fetching));
+            return Ok(());
+        }
+        let Fetching { fetched_bytes, missing_bytes } = fetching;
+        self.behind_the_phase(format!("{}, {} missing", mebibytes(fetched_bytes), mebibytes(missing_bytes)))
+    }
+
     fn behind_the_phase(&mut self, text: String) -> Result<()> {
         let Self::Lines { live: true, .. } = self else { return Ok(()) };
         // Save the cursor, write, erase the rest of the line, restore the cursor.
@@ -315,6 +355,10 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
     match &report.outcome {
         Outcome::Moved | Outcome::Saved | Outcome::Restored => Ok(ExitCode::SUCCESS),
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
+        Outcome::Ended(reason) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
+            let message = format!("{} was moved, and has ended: {reason}", report.name);
+            Err(Obstacle::new(message, &reason.help).into())
+        }
         Outcome::Ended(reason) => {
             let message = format!("{} was not moved: {reason}", report.name);
             Err(Obstacle::new(message, &reason.help).into())
@@ -367,8 +411,17 @@ fn blackout(report: &MoveReport) -> String {
         milliseconds(network.total_us()),
         network.queue_pairs,
         network.memory_regions,
-        sent(engine.image_bytes, engine.precopied_bytes),
+        sent(engine.image_bytes, engine.precopied_bytes)
+            + &fetched(engine.demanded_bytes, engine.pushed_bytes),
     )
+}
+
+/// How much came after the instance; nothing, if nothing did.
+fn fetched(demanded: u64, pushed: u64) -> String {
+    match demanded + pushed {
+        0 => String::new(),
+        bytes => format!(", {} after it, {} of it on demand", mebibytes(bytes), mebibytes(demanded)),
+    }
 }
 
 /// How much a move has sent, and how much of that while the instance ran.
@@ -390,6 +443,7 @@ pub fn phase_name(phase: Phase) -> &'static str {
         Phase::Restore => "restore",
         Phase::Commit => "commit",
         Phase::Resume => "resume",
+        Phase::Fetch => "fetch",
         Phase::Destroy => "destroy",
         Phase::RollBack => "roll back",
     }

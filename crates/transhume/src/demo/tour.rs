@@ -71,12 +71,22 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
 }
 
 fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
-    let request = MoveRequest { name: TRAVELLER.into(), host: host.into(), dry_run: false, force: false };
+    let request = MoveRequest {
+        name: TRAVELLER.into(),
+        host: host.into(),
+        dry_run: false,
+        force: false,
+        post_copy: false,
+    };
     let mut events = Client::send(&scene.socket, &Request::Move(request))?;
     loop {
         match events.next_event()? {
             Event::Phase { phase, .. } => view.phase(phase_name(phase)),
-            Event::Begun { .. } | Event::Copying(_) | Event::Transferred { .. } | Event::Waiting { .. } => {}
+            Event::Begun { .. }
+            | Event::Copying(_)
+            | Event::Fetching(_)
+            | Event::Transferred { .. }
+            | Event::Waiting { .. } => {}
             Event::Failed(failure) => return Err(failure.into()),
             Event::Moved(report) => match report.outcome {
                 Outcome::Moved | Outcome::Saved | Outcome::Restored => return Ok(*report),

@@ -137,6 +137,30 @@ fn an_owner_without_pages_has_a_pagemap_and_one_that_is_gone_has_none() {
 }
 
 #[test]
+fn what_is_left_behind_is_said_whatever_has_come_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut images = MemoryImages::new(directory.path());
+    put(&mut images, 1, &[1, 2, 3]);
+    images.begin();
+    put(&mut images, 6, &[6]);
+    images.keep(PROCESS, at(1), 6).unwrap();
+    images.leave(PROCESS, at(2), 1).unwrap();
+    images.leave(PROCESS, at(4), 2).unwrap();
+    images.finish().unwrap();
+    let flags =
+        entries(directory.path(), PROCESS).into_iter().map(|(page, count, flags, _)| (page, count, flags));
+    let expected =
+        [(1, 1, IN_PARENT), (2, 1, LEFT_BEHIND), (3, 1, IN_PARENT), (4, 2, LEFT_BEHIND), (6, 1, PRESENT)];
+    assert_eq!(Vec::from_iter(flags), expected);
+    let pagemap = fs::read(directory.path().join(pagemap_image(PROCESS))).unwrap();
+    assert_eq!(left_behind(&pagemap).unwrap(), [(2, 1), (4, 2)]);
+    assert_eq!(process_of(&pagemap_image(PROCESS)), Some(7));
+    assert!(MemoryImages::new(directory.path()).leave(Owner::Shared(9), 0, 1).is_err());
+    assert_eq!(process_of(&pagemap_image(Owner::Shared(9))), None);
+    assert_eq!(left_behind(&pagemap[..pagemap.len() - 1]), None);
+}
+
+#[test]
 fn what_is_not_acceptable_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());

@@ -1,0 +1,308 @@
+//! The destination of a post-copy move: what its instance lacks of memory comes from the source, by way of this node.
+//!
+//! ```text
+//! pager ──Want──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, opened anew whenever it breaks
+//!       ◀─Pages──────────────── reader ◀──MemoryAnswer──
+//! ```
+//!
+//! It begins before CRIU restores, which touches some of the memory, and goes on until nothing is missing, whatever becomes of the
+//! connection to the source or to the coordinator.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use engines::pager::wire::{Fetched, MAX_PAGES, Message};
+use engines::{PAGE, State};
+use fabric::{Vid, seqpacket};
+use moves::journal::Exit;
+use moves::node::{Input, Outcome};
+use moves::{HostName, MoveId};
+use rpc::wire::{Measurement, MemoryAnswer, MemoryQuestion, Opening};
+use rpc::{Stream, frame};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use crate::cancel::Cancel;
+use crate::node::Node;
+use crate::operations::{Reason, Result};
+
+/// How long the source may take to answer before it is asked over another connection.
+const STALL: Duration = Duration::from_secs(4);
+
+/// Before a source that could not be reached is tried again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Packets of the pager that wait to be passed on.
+const QUEUE: usize = 64;
+
+/// How far it is.
+#[derive(Clone, Debug)]
+enum Far {
+    /// It goes on; why it does not just now, if so.
+    Fetching(Fetched, Option<String>),
+    /// Nothing is missing.
+    Whole(Fetched),
+    /// What is missing is nowhere any more.
+    Lost,
+    /// The pager has ended, and the instance with it.
+    Unpaged,
+}
+
+/// The work for one instance, which ends with this.
+pub struct Fetching {
+    far: watch::Receiver<Far>,
+    relaying: JoinHandle<()>,
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.relaying.abort();
+    }
+}
+
+impl Node {
+    /// Begins to fetch what the instance lacks, if it lacks anything. Whatever was begun before for it ends.
+    pub async fn begin_to_fetch(self: &Arc<Self>, vid: Vid, id: MoveId, source: HostName) -> Result<()> {
+        self.stop_fetching(vid);
+        let name = self.known(vid)?.name;
+        let Some(pager) = self.engine(move |engine| engine.pager(&name)).await? else { return Ok(()) };
+        let (told, far) = watch::channel(Far::Fetching(Fetched::default(), None));
+        let relay = Relay { node: self.clone(), vid, id, source, pager: Arc::new(pager), told };
+        let relaying = tokio::spawn(relay.run());
+        self.fetching().insert(vid, Fetching { far, relaying });
+        Ok(())
+    }
+
+    /// Nothing more is fetched for the instance.
+    pub fn stop_fetching(&self, vid: Vid) {
+        self.fetching().remove(&vid);
+    }
+
+    /// Waits until nothing is missing.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        vid: Vid,
+        id: MoveId,
+        source: HostName,
+        cancel: &Cancel,
+    ) -> Result<Outcome> {
+        if !self.fetching().contains_key(&vid) {
+            self.begin_to_fetch(vid, id, source.clone()).await?;
+        }
+        let Some(mut far) = self.fetching().get(&vid).map(|fetching| fetching.far.clone()) else {
+            // It has been written down already.
+            return Ok(Outcome::Done);
+        };
+        loop {
+            let now = far.borrow_and_update().clone();
+            match now {
+                Far::Fetching(_, Some(trouble)) => return Err(Reason(trouble)),
+                Far::Fetching(Fetched { demanded, pushed, left }, None) => {
+                    let bytes = demanded + pushed;
+                    self.input(Input::Progress { vid, bytes, total: bytes + left });
+                }
+                Far::Whole(fetched) => return self.is_whole(vid, id, fetched).await,
+                Far::Lost => return self.is_bereft(vid, &source).await,
+                Far::Unpaged => return Err(Reason("what fetches its memory has ended".into())),
+            }
+            let changed = cancel.unless(far.changed()).await.ok_or("cancelled")?;
+            changed.map_err(|_| "it is not fetched any more")?;
+        }
+    }
+
+    async fn is_whole(&self, vid: Vid, id: MoveId, fetched: Fetched) -> Result<Outcome> {
+        let name = self.known(vid)?.name;
+        self.engine(move |engine| engine.be_whole(&name)).await.map_err(|error| self.in_words(error))?;
+        self.stop_fetching(vid);
+        let Fetched { demanded, pushed, .. } = fetched;
+        self.measured(id, Measurement::Fetched { demanded, pushed });
+        Ok(Outcome::Done)
+    }
+
+    /// The instance cannot go on, and is ended.
+    async fn is_bereft(&self, vid: Vid, source: &HostName) -> Result<Outcome> {
+        let name = self.known(vid)?.name;
+        let reason = format!("memory of {name} was still on host {source}, which has lost it");
+        self.is_lost(vid, &reason);
+        self.stop_fetching(vid);
+        self.set_state(vid, State::Ended);
+        self.engine(move |engine| engine.destroy(&name)).await.map_err(|error| self.in_words(error))?;
+        Ok(Outcome::Gone { exit: Exit::Lost { reason } })
+    }
+}
+
+/// See the module.
+struct Relay {
+    node: Arc<Node>,
+    vid: Vid,
+    id: MoveId,
+    source: HostName,
+    pager: Arc<OwnedFd>,
+    told: watch::Sender<Far>,
+}
+
+/// Why nothing more comes over a connection.
+enum End {
+    /// The source has lost it.
+    Lost,
+    /// It broke.
+    Broken(io::Error),
+}
+
+impl Relay {
+    async fn run(self) {
+        let mut packets = listen(self.pager.clone());
+        loop {
+            let end = match self.connect().await {
+                Ok(stream) => match self.relay(stream, &mut packets).await {
+                    Some(end) => end,
+                    // The pager has said all, or has ended.
+                    None => return,
+                },
+                Err(error) => End::Broken(error),
+            };
+            match end {
+                End::Lost => return drop(self.told.send_replace(Far::Lost)),
+                End::Broken(error) => self.trouble(&error),
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn connect(&self) -> io::Result<Stream> {
+        let Self { node, vid, id, source, .. } = self;
+        let address = node.directory.address(source).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("the address of host {source} is not known"))
+        })?;
+        let opening = Opening::Memory { id: *id, vid: *vid };
+        let connecting = async {
+            let mut stream = node.endpoint.connect(address, source.as_str()).await?;
+            frame::send(&mut stream, &opening).await?;
+            Ok(stream)
+        };
+        timeout(STALL, connecting).await?
+    }
+
+    fn trouble(&self, error: &io::Error) {
+        let Self { source, .. } = self;
+        let what = format!("memory that is missing does not come from host {source} ({error})");
+        let reason = rpc::wire::reason(&what, "see that its node runs and can be reached");
+        self.told.send_modify(|far| {
+            if let Far::Fetching(_, trouble) = far {
+                *trouble = Some(reason);
+            }
+        });
+    }
+
+    /// Passes on what pager and source say until the connection ends; `None` if it is over.
+    async fn relay(&self, stream: Stream, packets: &mut mpsc::Receiver<Vec<u8>>) -> Option<End> {
+        let (back, mut stream) = tokio::io::split(stream);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let reading = tokio::spawn(read(back, self.pager.clone(), asked.clone()));
+        let mut reading = Aborted(reading);
+        if let Err(error) = say(self.pager.clone(), Message::Serve, Vec::new()).await {
+            return Some(End::Broken(error));
+        }
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut reading.0 => {
+                    return Some(ended.unwrap_or_else(|error| End::Broken(io::Error::other(error))));
+                }
+                packet = packets.recv() => {
+                    let Some(message) = packet.and_then(|packet| Some(Message::decode(&packet).ok()?.0)) else {
+                        self.told.send_replace(Far::Unpaged);
+                        return None;
+                    };
+                    match message {
+                        Message::Want { pid, address, pages } => {
+                            asked.fetch_add(1, Ordering::Relaxed);
+                            let asking = ask(&mut stream, MemoryQuestion { pid, address, pages });
+                            if let Err(error) = timeout(STALL, asking).await.unwrap_or_else(|late| Err(late.into())) {
+                                return Some(End::Broken(error));
+                            }
+                        }
+                        Message::Progress(fetched) => drop(self.told.send_replace(Far::Fetching(fetched, None))),
+                        Message::Whole(fetched) => {
+                            self.told.send_replace(Far::Whole(fetched));
+                            return None;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct Aborted<T>(JoinHandle<T>);
+
+impl<T> Drop for Aborted<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn ask(stream: &mut WriteHalf<Stream>, question: MemoryQuestion) -> io::Result<()> {
+    frame::send(stream, &question).await
+}
+
+/// Passes answers on to the pager until the connection ends.
+async fn read(mut stream: ReadHalf<Stream>, pager: Arc<OwnedFd>, asked: Arc<AtomicUsize>) -> End {
+    loop {
+        match timeout(STALL, frame::receive(&mut stream)).await {
+            // Nothing was to come.
+            Err(_) if asked.load(Ordering::Relaxed) == 0 => {}
+            Err(late) => return End::Broken(late.into()),
+            Ok(Ok(MemoryAnswer::Lost)) => return End::Lost,
+            Ok(Ok(MemoryAnswer::Pages { pid, address })) => {
+                let passed = pass_on(&mut stream, pager.clone(), (pid, address)).await;
+                asked.fetch_sub(1, Ordering::Relaxed);
+                if let Err(error) = passed {
+                    return End::Broken(error);
+                }
+            }
+            Ok(Err(error)) => return End::Broken(error),
+        }
+    }
+}
+
+async fn pass_on(
+    stream: &mut ReadHalf<Stream>,
+    pager: Arc<OwnedFd>,
+    (pid, address): (u32, u64),
+) -> io::Result<()> {
+    let mut data = Vec::new();
+    let came = timeout(STALL, frame::read(stream, &mut data)).await??;
+    let pages = (data.len() / PAGE) as u64;
+    let is_right = came && data.len().is_multiple_of(PAGE) && (1..=MAX_PAGES).contains(&pages);
+    if !is_right || !address.is_multiple_of(PAGE as u64) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    say(pager, Message::Pages { pid, address, pages }, data).await
+}
+
+async fn say(pager: Arc<OwnedFd>, message: Message, data: Vec<u8>) -> io::Result<()> {
+    let packet = [&message.encode()[..], &data].concat();
+    let saying = spawn_blocking(move || seqpacket::send(pager.as_fd(), &packet, &[]));
+    saying.await.map_err(io::Error::other)?
+}
+
+/// What the pager says, until it has ended. The thread ends with it.
+fn listen(pager: Arc<OwnedFd>) -> mpsc::Receiver<Vec<u8>> {
+    let (heard, packets) = mpsc::channel(QUEUE);
+    thread::spawn(move || {
+        while let Ok(packet) = seqpacket::receive(pager.as_fd())
+            && !packet.bytes.is_empty()
+            && heard.blocking_send(packet.bytes).is_ok()
+        {}
+    });
+    packets
+}
