@@ -46,6 +46,11 @@ pub trait MemorySink: Send + Sync {
     /// If they are not taken; then nothing more is.
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()>;
 
+    /// Whether [`MemorySink::take_later`] leaves pages where they are.
+    fn leaves_pages(&self) -> bool {
+        false
+    }
+
     /// As [`MemorySink::take`], of pages that an instance can be restored without: whoever touches one will wait for it.
     ///
     /// # Errors

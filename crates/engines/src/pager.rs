@@ -48,7 +48,7 @@ pub(crate) const WORD: &str = "pager";
 const AHEAD: usize = 16;
 
 /// How often it is tried to fill a page where nothing is mapped: what has become of it is told a moment later.
-const TRIES: u32 = 16;
+const TRIES: u32 = 4;
 
 /// What CRIU says in place of a PID when all is restored.
 const RESTORED: i32 = 0x5253_5446;

@@ -15,7 +15,7 @@
 //! * [`live`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
-//! * [`paging`], [`left_behind`]: memory that comes after the instance, and where it comes from;
+//! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
 //! * [`container`], [`unpacked`], [`oci`], [`support`], [`archives`], [`cgroup`]: its file systems, if it is a container;
@@ -34,6 +34,7 @@ mod container;
 mod criu;
 #[doc(hidden)]
 pub mod foreign;
+mod fork_advice;
 mod helper;
 mod host;
 mod images;

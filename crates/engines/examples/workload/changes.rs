@@ -3,6 +3,9 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Pages that children do not have.
+const OWN: usize = 256;
+
 /// Pages that are mapped together.
 const CHUNK: usize = 16;
 const PAGE: usize = 4096;
@@ -12,6 +15,8 @@ struct Memory {
     chunks: Vec<*mut u8>,
     seeds: Vec<u64>,
     random: u64,
+    /// Pages that are zeros in children. Nobody touches them but those.
+    own: *mut u8,
 }
 
 /// Changes so many MiB, and looks again and again whether they are as they must be: in two processes, one of which was forked
@@ -45,11 +50,19 @@ pub fn change(mebibytes: usize) {
 
 impl Memory {
     fn new(chunks: usize) -> Self {
+        // First, so that it is last to come.
+        let own = map(OWN * PAGE, libc::MAP_PRIVATE);
+        // SAFETY: the pages are ours.
+        unsafe {
+            assert_eq!(libc::madvise(own.cast(), OWN * PAGE, libc::MADV_WIPEONFORK), 0);
+            own.write_bytes(1, OWN * PAGE);
+        }
         let mapped = (0..chunks).map(|_| map(CHUNK * PAGE, libc::MAP_PRIVATE)).collect();
-        Self { chunks: mapped, seeds: vec![0; chunks * CHUNK], random: 1 }
+        Self { chunks: mapped, seeds: vec![0; chunks * CHUNK], random: 1, own }
     }
 
     fn change_for_a_while(&mut self) {
+        self.fork();
         for _ in 0..200 {
             let page = self.below(self.seeds.len());
             match self.below(100) {
@@ -57,9 +70,7 @@ impl Memory {
                 60..90 => self.write(page),
                 90..94 => self.give_back(page),
                 94..97 => self.relocate(page / CHUNK),
-                97..99 => self.renew(page / CHUNK),
-                _ if self.below(8) == 0 => self.fork(),
-                _ => {}
+                _ => self.renew(page / CHUNK),
             }
         }
     }
@@ -120,6 +131,9 @@ impl Memory {
         let child = unsafe { libc::fork() };
         assert_ne!(child, -1);
         if child == 0 {
+            let own = self.below(OWN) * PAGE;
+            // SAFETY: the pages are mapped.
+            assert_eq!(unsafe { self.own.add(own).read_volatile() }, 0, "a fork has copied it");
             for _ in 0..50 {
                 let page = self.below(self.seeds.len());
                 self.check(page);

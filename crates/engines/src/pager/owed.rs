@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(runs(&owed), [(10, 5, 10), (100, 2, 100), (102, 5, 15), (108, 2, 108)]);
         // Over itself, by one page.
         owed.relocate(102, 103, 5);
-        assert_eq!(runs(&owed), [(10, 5, 10), (100, 2, 100), (103, 5, 15)]);
+        assert_eq!(runs(&owed), [(10, 5, 10), (100, 2, 100), (103, 5, 15), (108, 2, 108)]);
     }
 
     #[test]

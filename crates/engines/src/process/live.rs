@@ -15,6 +15,7 @@ use super::archives::FileSystem;
 use super::cgroup::Shortage;
 use super::container::Container;
 use super::criu::{Criu, Launch};
+use super::fork_advice::NotCopied;
 use super::link::Link;
 use super::page_server::{self, Failure};
 use super::paging::{Pager, PagerId};
@@ -290,12 +291,20 @@ impl Live {
         clock.lap("cut");
         let container = self.container.as_ref();
         let layer = container.map(|container| container.begin_to_carry(&self.record.images)).transpose()?;
-        pass_pages(criu, &self.record.images, memory, watch, end).map_err(|error| match error {
-            Error::NotTaken(_) if images::is_full(&self.record.images) => {
-                images::no_room(name, &self.record.images)
-            }
-            error => error,
-        })?;
+        let not_copied = if memory.leaves_pages() {
+            let found = task::tree(first).and_then(|tree| NotCopied::of(&tree));
+            found.doing(|| format!("looking at the memory of `{name}`"))?
+        } else {
+            NotCopied::default()
+        };
+        pass_pages(criu, &self.record.images, (memory, &not_copied), watch, end).map_err(
+            |error| match error {
+                Error::NotTaken(_) if images::is_full(&self.record.images) => {
+                    images::no_room(name, &self.record.images)
+                }
+                error => error,
+            },
+        )?;
         clock.lap("dump");
         let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
         let images = &self.record.images;
@@ -638,7 +647,7 @@ fn cut(link: &Link, spec: &InstanceSpec, container: Option<&Container>, first: i
 fn pass_pages(
     criu: &mut Criu,
     images: &Path,
-    memory: &dyn MemorySink,
+    (memory, not_copied): (&dyn MemorySink, &NotCopied),
     watch: &Watch<'_>,
     end: Instant,
 ) -> Result<()> {
@@ -647,7 +656,7 @@ fn pass_pages(
     let pages = pages.map_err(io::Error::from).doing(|| "reading what CRIU dumps".into())?;
     let near = pages.try_clone().doing(|| "reading what CRIU dumps".into())?;
     let (dumped, served) = thread::scope(|scope| {
-        let serving = scope.spawn(|| page_server::serve(pages, memory));
+        let serving = scope.spawn(|| page_server::serve(pages, memory, not_copied));
         let dumped = criu.answer(true).and_then(|()| criu.run_to(Some("post-dump"), watch, end));
         if dumped.is_err() {
             // Whoever has CRIU's end open still.

@@ -12,6 +12,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
+use super::fork_advice::NotCopied;
 use crate::memory::{MemorySink, Owner, PAGE};
 
 /// The most bytes that are read at once.
@@ -31,8 +32,8 @@ const PRESENT: u16 = 4;
 
 /// Passes what CRIU sends on to `sink`, until it says that this is all. If the sink takes no more, the rest is read and
 /// dropped: CRIU comes to its next hook, and nothing of it is hurt.
-pub fn serve(socket: UnixStream, sink: &dyn MemorySink) -> Result<(), Failure> {
-    let mut server = Server { socket, layout: None, sink, refused: None, part: vec![0; PART] };
+pub fn serve(socket: UnixStream, sink: &dyn MemorySink, not_copied: &NotCopied) -> Result<(), Failure> {
+    let mut server = Server { socket, layout: None, sink, not_copied, refused: None, part: vec![0; PART] };
     let ended = loop {
         match server.step() {
             Ok(true) => {}
@@ -56,6 +57,8 @@ struct Server<'a> {
     socket: UnixStream,
     layout: Option<Layout>,
     sink: &'a dyn MemorySink,
+    /// What must be there when its process is restored, whatever CRIU says.
+    not_copied: &'a NotCopied,
     /// What the sink said when it took no more.
     refused: Option<io::Error>,
     part: Vec<u8>,
@@ -103,14 +106,28 @@ impl Server<'_> {
         while left > 0 {
             let length = usize::try_from(left).unwrap_or(PART).min(PART);
             self.socket.read_exact(&mut self.part[..length])?;
-            self.offer(|sink, part| match header.flags & LAZY {
-                0 => sink.take(owner, address, &part[..length]),
-                _ => sink.take_later(owner, address, &part[..length]),
-            });
+            self.pass(owner, address, length, header.flags & LAZY != 0);
             address = address.wrapping_add(length as u64);
             left -= length as u64;
         }
         Ok(())
+    }
+
+    /// Passes on the first `length` bytes of the part, which can come later if they are `lazy`.
+    fn pass(&mut self, owner: Owner, address: u64, length: usize, lazy: bool) {
+        let mut done = 0;
+        while done < length {
+            let (from, now) = (done, address.wrapping_add(done as u64));
+            let (is_needed, until) = match owner {
+                Owner::Process(pid) if lazy => self.not_copied.find(pid, now),
+                _ => (true, u64::MAX),
+            };
+            done += usize::try_from(until - now).unwrap_or(length).min(length - done);
+            self.offer(|sink, part| match is_needed {
+                true => sink.take(owner, now, &part[from..done]),
+                false => sink.take_later(owner, now, &part[from..done]),
+            });
+        }
     }
 
     fn offer(&mut self, to: impl FnOnce(&dyn MemorySink, &[u8]) -> io::Result<()>) {
@@ -227,7 +244,7 @@ mod tests {
     fn served(said: Vec<Vec<u8>>, sink: &Taken) -> Result<(), Failure> {
         let (mut near, far) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let serving = scope.spawn(|| serve(far, sink));
+            let serving = scope.spawn(|| serve(far, sink, &NotCopied::default()));
             for part in said {
                 near.write_all(&part).unwrap();
                 let answer = match part.first() {

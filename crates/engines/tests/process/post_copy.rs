@@ -61,6 +61,10 @@ impl MemorySink for Halves {
         images.write(owner, address, pages)
     }
 
+    fn leaves_pages(&self) -> bool {
+        true
+    }
+
     fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
         let taken = &mut *self.0.lock().unwrap();
         taken.images.keep(owner, address, (pages.len() / PAGE) as u64)?;

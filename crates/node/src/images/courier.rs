@@ -254,8 +254,12 @@ impl MemorySink for Sink {
         })
     }
 
+    fn leaves_pages(&self) -> bool {
+        self.courier.leaves_changes.load(Ordering::Relaxed)
+    }
+
     fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
-        if !self.courier.leaves_changes.load(Ordering::Relaxed) {
+        if !self.leaves_pages() {
             return self.take(owner, address, pages);
         }
         self.courier.meter.see(pages.len() as u64);
