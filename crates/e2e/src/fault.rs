@@ -143,10 +143,14 @@ impl<'a> SmallDisk<'a> {
 }
 
 /// A daemon that stands still.
-struct Held(i32);
+pub struct Held(i32);
 
 impl Held {
-    fn new(lab: &TestLab, place: Place) -> Result<Self> {
+    /// Stops the one at `place`, until this is dropped.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn new(lab: &TestLab, place: Place) -> Result<Self> {
         let daemon = daemons::running(&Layout::of(lab.name()), place);
         let held = Self(daemon.with_context(|| format!("nobody runs at {place}"))?.pid);
         held.send(libc::SIGSTOP);
