@@ -37,7 +37,7 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 /// all is fetched its memory is on two hosts. If the old one is lost in that time, the instance is ended, since a part of its memory
 /// is gone. If the old one cannot be reached, the instance waits for it. It can be ended with `transhume kill`, and not be moved.
 ///
-/// With --json all that goes to standard error is JSON as well, one object a line: `copying` with `memory_bytes`, `sent_bytes`, `look` and
+/// With --json all that goes to standard error is JSON as well, one object a line: `risk` before a --post-copy, `copying` with `memory_bytes`, `sent_bytes`, `look` and
 /// `left_us` while memory is sent and the instance runs, `fetching` with `fetched_bytes` and `missing_bytes` after --post-copy, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
 /// report; the latter two with `message` and `help`. Of a group there is a list of reports,
 /// and a dry run writes a list of objects with `name`, `to` and `obstacles`.
@@ -132,13 +132,18 @@ impl Transfer {
 
     /// Says what is at stake before anything is done.
     fn tell_risk(&self) -> Result<()> {
-        if !self.post_copy || self.json {
+        if !self.post_copy {
             return Ok(());
         }
         let (name, host) = (&self.name, &self.host);
-        output::line(&format!(
-            "post-copy: {name} runs at {host} before all its memory is there; if its old host is lost before that, {name} is ended"
-        ))
+        let risk = format!(
+            "{name} runs at {host} before all its memory is there; if its old host is lost before that, {name} is ended"
+        );
+        if self.json {
+            tell(&serde_json::json!({ "risk": risk }));
+            return Ok(());
+        }
+        output::line(&format!("post-copy: {risk}"))
     }
 
     /// Shows progress until the last event, and returns that.
