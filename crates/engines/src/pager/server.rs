@@ -13,6 +13,10 @@ use crate::memory::PAGE;
 /// How often it is told how far it is.
 const TOLD: Duration = Duration::from_millis(100);
 
+/// So many questions are under way at most, of however many threads that wait: the connection takes those, and as many
+/// that a node before this one has not read, and what else is said.
+const UNDER_WAY: usize = 64;
+
 /// The node's end of the connection, which a node that comes again takes from this process, is [`Server::theirs`].
 pub struct Server {
     ours: OwnedFd,
@@ -61,9 +65,9 @@ impl Server {
         self.is_served && self.asked.len() < most
     }
 
-    /// Asks for missing pages, if somebody answers.
+    /// Asks for missing pages, if somebody answers and not too much is under way: it is to be asked again then after an answer.
     pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64) {
-        let Some(run) = owed.find(page).filter(|_| self.is_served) else { return };
+        let Some(run) = owed.find(page).filter(|_| self.may_ask(UNDER_WAY)) else { return };
         let Source { pid, page: first } = run.source;
         if self.say(Message::Want { pid, address: first * PAGE as u64, pages }) {
             owed.ask(page, pages);
@@ -95,5 +99,43 @@ impl Server {
         let said = self.is_served && seqpacket::send(self.ours.as_fd(), &message.encode(), &[]).is_ok();
         self.is_served = said;
         said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::super::owed::Run;
+    use super::*;
+
+    const PAGES: u64 = 1000;
+
+    /// As many threads wait as there are pages, and nobody reads what is asked, nor does the next node at first.
+    #[test]
+    fn no_more_is_asked_than_the_connection_takes() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let ours = UnixStream::from(ours);
+        ours.set_nonblocking(true).unwrap();
+        let mut server = Server::new(ours.into(), theirs.try_clone().unwrap());
+        let mut owed = Owed::default();
+        owed.insert(0, Run { pages: PAGES, source: Source { pid: 7, page: 0 }, is_asked: false });
+        for node in 1..=2 {
+            owed.forget_asked();
+            server.begin();
+            (0..PAGES).for_each(|page| server.want(&mut owed, page, 1));
+            assert_eq!((server.is_served, server.asked.len()), (true, UNDER_WAY), "node {node}");
+        }
+        server.tell_whole();
+        let last = 2 * UNDER_WAY;
+        for packet in 0..=last {
+            let read = seqpacket::receive(theirs.as_fd()).unwrap();
+            let (message, _) = Message::decode(&read.bytes).unwrap();
+            assert_eq!(matches!(message, Message::Whole(_)), packet == last, "{message:?}");
+        }
+        server.is_answered(Source { pid: 7, page: 0 });
+        server.want(&mut owed, PAGES - 1, 1);
+        assert_eq!(server.asked.len(), UNDER_WAY);
+        assert_eq!(owed.find(PAGES - 1).map(|run| run.is_asked), Some(true));
     }
 }
