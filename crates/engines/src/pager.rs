@@ -296,7 +296,7 @@ impl Pager {
         for Space { faults, owed, .. } in &mut self.spaces {
             for page in faults.waited_for() {
                 match owed.find(page) {
-                    Some(run) if !run.is_asked => self.server.want(owed, page, run.pages.min(chunk)),
+                    Some(run) if !run.is_asked => self.server.want(owed, page, run.pages.min(chunk), false),
                     Some(_) => {}
                     // It was moved away or given back.
                     None => faults.left(page, 1),
@@ -308,7 +308,7 @@ impl Pager {
                 while self.server.may_ask(AHEAD)
                     && let Some((page, run)) = owed.first_unasked()
                 {
-                    self.server.want(owed, page, run.pages.min(MAX_PAGES));
+                    self.server.want(owed, page, run.pages.min(MAX_PAGES), true);
                 }
             }
             if !self.is_whole && self.spaces.iter().all(|space| space.owed.is_empty()) {

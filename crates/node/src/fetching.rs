@@ -221,9 +221,9 @@ impl Relay {
                         return None;
                     };
                     match message {
-                        Message::Want { pid, address, pages } => {
+                        Message::Want { pid, address, pages, ahead } => {
                             asked.fetch_add(1, Ordering::Relaxed);
-                            let asking = ask(&mut stream, MemoryQuestion { pid, address, pages });
+                            let asking = ask(&mut stream, MemoryQuestion { pid, address, pages, ahead });
                             if let Err(error) = timeout(STALL, asking).await.unwrap_or_else(|late| Err(late.into())) {
                                 return Some(End::Broken(error));
                             }

@@ -30,6 +30,7 @@ use tokio::time::timeout;
 
 pub use self::courier::Courier;
 pub use self::meter::Reading;
+pub use self::pacing::Pacing;
 pub use self::receiver::receive;
 use crate::node::Node;
 

@@ -2,6 +2,7 @@
 //!
 //! Nothing is remembered of that beside what a source is anyway. A node that is killed and comes again goes on as soon as it is asked.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -12,12 +13,18 @@ use moves::entry::Role;
 use moves::{HostName, MoveId};
 use rpc::wire::{MemoryAnswer, MemoryQuestion};
 use rpc::{Stream, frame};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use crate::images::Pacing;
 use crate::node::Node;
 
 /// The longest question, in bytes.
 const MAX_QUESTION: usize = 64;
+
+/// So many questions wait for their answers at most; others are not read.
+const QUEUE: usize = 64;
 
 impl Node {
     /// Answers what `host` asks about the memory of an instance that has left for it.
@@ -34,33 +41,21 @@ impl Node {
         let Some(memory) = self.memory_for(vid, id, &host).await? else {
             return frame::send(&mut stream, &MemoryAnswer::Lost).await;
         };
-        let memory = Arc::new(memory);
-        loop {
-            let MemoryQuestion { pid, address, pages } =
-                frame::receive_within(&mut stream, MAX_QUESTION).await?;
-            if pages == 0 || pages > MAX_PAGES {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
+        let (back, stream) = tokio::io::split(stream);
+        let (heard, mut questions) = mpsc::channel(QUEUE);
+        let giving = async {
+            let mut giver = Giver { stream, memory: Arc::new(memory) };
+            let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(self.move_bandwidth) };
             // It may have been told that it runs on, or to remove all.
-            if !self.is_left_for(vid, id, &host) {
-                return Ok(());
-            }
-            let reading = memory.clone();
-            let read = spawn_blocking(move || {
-                let mut bytes = vec![0; pages as usize * PAGE];
-                reading.read(pid, address, &mut bytes).map(|()| bytes)
-            });
-            match read.await.map_err(io::Error::other)? {
-                Ok(bytes) => {
-                    frame::write(&mut stream, &frame::encode(&MemoryAnswer::Pages { pid, address })?).await?;
-                    frame::write(&mut stream, &bytes).await?;
-                    tokio::io::AsyncWriteExt::flush(&mut stream).await?;
-                }
-                Err(_) if memory.is_lost() => {
-                    return frame::send(&mut stream, &MemoryAnswer::Lost).await;
-                }
-                Err(error) => return Err(error),
-            }
+            while let Some(question) = queue.next(&mut questions).await
+                && self.is_left_for(vid, id, &host)
+                && giver.give(question).await?
+            {}
+            Ok(())
+        };
+        tokio::select! {
+            ended = hear(back, heard) => ended,
+            ended = giving => ended,
         }
     }
 
@@ -83,5 +78,126 @@ impl Node {
         let goes =
             |role| matches!(role, Role::Source { id: of, destination } if of == id && destination.is(host));
         self.agent.entry(vid).is_some_and(|entry| goes(entry.role))
+    }
+}
+
+/// Passes on what is asked, until the connection ends.
+async fn hear(mut stream: ReadHalf<Stream>, heard: mpsc::Sender<MemoryQuestion>) -> io::Result<()> {
+    loop {
+        let question: MemoryQuestion = frame::receive_within(&mut stream, MAX_QUESTION).await?;
+        if question.pages == 0 || question.pages > MAX_PAGES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if heard.send(question).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// In which order and how fast is answered what is asked.
+struct Queue {
+    /// That for which nobody waits yet.
+    later: VecDeque<MemoryQuestion>,
+    /// So fast that is answered.
+    pacing: Pacing,
+}
+
+impl Queue {
+    /// The question that is to be answered next; `None` if there will be none.
+    async fn next(&mut self, questions: &mut mpsc::Receiver<MemoryQuestion>) -> Option<MemoryQuestion> {
+        loop {
+            tokio::select! {
+                biased;
+                question = questions.recv(), if self.later.len() < QUEUE => match question? {
+                    question if question.ahead => self.later.push_back(question),
+                    question => return Some(question),
+                },
+                () = self.pacing.ready(), if !self.later.is_empty() => {
+                    let question = self.later.pop_front()?;
+                    self.pacing.sent(question.pages * PAGE as u64);
+                    return Some(question);
+                }
+            }
+        }
+    }
+}
+
+/// Answers.
+struct Giver {
+    stream: WriteHalf<Stream>,
+    memory: Arc<LeftBehind>,
+}
+
+impl Giver {
+    /// Gives what is asked for; `false` if it is lost.
+    async fn give(&mut self, question: MemoryQuestion) -> io::Result<bool> {
+        let MemoryQuestion { pid, address, pages, .. } = question;
+        let memory = self.memory.clone();
+        let read = spawn_blocking(move || {
+            let mut bytes = vec![0; pages as usize * PAGE];
+            memory.read(pid, address, &mut bytes).map(|()| bytes)
+        });
+        match read.await.map_err(io::Error::other)? {
+            Ok(bytes) => {
+                let answer = frame::encode(&MemoryAnswer::Pages { pid, address })?;
+                frame::write(&mut self.stream, &answer).await?;
+                frame::write(&mut self.stream, &bytes).await?;
+                self.stream.flush().await?;
+                Ok(true)
+            }
+            Err(_) if self.memory.is_lost() => {
+                frame::send(&mut self.stream, &MemoryAnswer::Lost).await?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn question(address: u64, ahead: bool) -> MemoryQuestion {
+        MemoryQuestion { pid: 1, address, pages: 1, ahead }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_answered_before_and_beside_the_limit() {
+        let (heard, mut questions) = mpsc::channel(QUEUE);
+        let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(PAGE as u64)) };
+        let began = Instant::now();
+        for (address, ahead) in [(0, true), (1, true), (2, false), (3, true), (4, false)] {
+            heard.send(question(address, ahead)).await.unwrap();
+        }
+        let mut answered = Vec::new();
+        for _ in 0..4 {
+            let MemoryQuestion { address, .. } = queue.next(&mut questions).await.unwrap();
+            answered.push((address, began.elapsed().as_secs()));
+        }
+        heard.send(question(5, false)).await.unwrap();
+        for _ in 0..2 {
+            let MemoryQuestion { address, .. } = queue.next(&mut questions).await.unwrap();
+            answered.push((address, began.elapsed().as_secs()));
+        }
+        assert_eq!(answered, [(2, 0), (4, 0), (0, 0), (1, 1), (5, 1), (3, 2)]);
+        drop(heard);
+        assert_eq!(queue.next(&mut questions).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn not_more_wait_than_may() {
+        let (heard, mut questions) = mpsc::channel(3 * QUEUE);
+        let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(1)) };
+        queue.pacing.sent(1);
+        for address in 0..2 * QUEUE as u64 {
+            heard.send(question(address, true)).await.unwrap();
+        }
+        let early = tokio::time::timeout(Duration::from_millis(1), queue.next(&mut questions)).await;
+        assert!(early.is_err() && queue.later.len() == QUEUE && questions.len() == QUEUE);
     }
 }

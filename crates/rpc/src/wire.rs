@@ -388,7 +388,7 @@ pub enum Opening {
         vid: Vid,
     },
     /// The host where an instance runs asks for memory of it that was left behind: [`MemoryQuestion`]s follow, each with its
-    /// [`MemoryAnswer`], in their order.
+    /// [`MemoryAnswer`], and first those for which somebody waits.
     Memory {
         /// By which move.
         id: MoveId,
@@ -408,6 +408,8 @@ pub struct MemoryQuestion {
     pub address: u64,
     /// How many pages, at most as many as a pager asks for.
     pub pages: u64,
+    /// Whether nobody waits for them yet.
+    pub ahead: bool,
 }
 
 /// The memory that was left behind.

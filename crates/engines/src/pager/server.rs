@@ -65,11 +65,12 @@ impl Server {
         self.is_served && self.asked.len() < most
     }
 
-    /// Asks for missing pages, if somebody answers and not too much is under way: it is to be asked again then after an answer.
-    pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64) {
+    /// Asks for missing pages for which somebody waits, or, `ahead`, will. Nothing is asked if nobody answers or too much is under way:
+    /// it is to be asked again then after an answer.
+    pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64, ahead: bool) {
         let Some(run) = owed.find(page).filter(|_| self.may_ask(UNDER_WAY)) else { return };
         let Source { pid, page: first } = run.source;
-        if self.say(Message::Want { pid, address: first * PAGE as u64, pages }) {
+        if self.say(Message::Want { pid, address: first * PAGE as u64, pages, ahead }) {
             owed.ask(page, pages);
             self.asked.push(run.source);
         }
@@ -123,7 +124,7 @@ mod tests {
         for node in 1..=2 {
             owed.forget_asked();
             server.begin();
-            (0..PAGES).for_each(|page| server.want(&mut owed, page, 1));
+            (0..PAGES).for_each(|page| server.want(&mut owed, page, 1, false));
             assert_eq!((server.is_served, server.asked.len()), (true, UNDER_WAY), "node {node}");
         }
         server.tell_whole();
@@ -134,7 +135,7 @@ mod tests {
             assert_eq!(matches!(message, Message::Whole(_)), packet == last, "{message:?}");
         }
         server.is_answered(Source { pid: 7, page: 0 });
-        server.want(&mut owed, PAGES - 1, 1);
+        server.want(&mut owed, PAGES - 1, 1, false);
         assert_eq!(server.asked.len(), UNDER_WAY);
         assert_eq!(owed.find(PAGES - 1).map(|run| run.is_asked), Some(true));
     }

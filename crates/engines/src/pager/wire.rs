@@ -45,6 +45,8 @@ pub enum Message {
         address: u64,
         /// As in `Pages`.
         pages: u64,
+        /// Whether nobody waits for them yet.
+        ahead: bool,
     },
     /// To the node: how far it is, in bytes.
     Progress(Fetched),
@@ -73,7 +75,8 @@ impl Message {
             Self::Serve => (3, [0; 3]),
             Self::Pages { pid, address, pages } => (4, [u64::from(pid), address, pages]),
             Self::Dismiss => (5, [0; 3]),
-            Self::Want { pid, address, pages } => (6, [u64::from(pid), address, pages]),
+            Self::Want { pid, address, pages, ahead: false } => (6, [u64::from(pid), address, pages]),
+            Self::Want { pid, address, pages, ahead: true } => (9, [u64::from(pid), address, pages]),
             Self::Progress(fetched) => (7, fetched.numbers()),
             Self::Whole(fetched) => (8, fetched.numbers()),
         };
@@ -109,7 +112,7 @@ impl Message {
             (3, ..) => Self::Serve,
             (4, _, Some(pid)) => Self::Pages { pid, address, pages },
             (5, ..) => Self::Dismiss,
-            (6, _, Some(pid)) => Self::Want { pid, address, pages },
+            (6 | 9, _, Some(pid)) => Self::Want { pid, address, pages, ahead: word(0) == 9 },
             (7, ..) => Self::Progress(fetched),
             (8, ..) => Self::Whole(fetched),
             _ => return None,
@@ -149,7 +152,8 @@ mod tests {
             Message::Serve,
             Message::Pages { pid, address, pages },
             Message::Dismiss,
-            Message::Want { pid, address, pages },
+            Message::Want { pid, address, pages, ahead: false },
+            Message::Want { pid, address, pages, ahead: true },
             Message::Progress(fetched),
             Message::Whole(fetched),
         ] {
@@ -166,7 +170,7 @@ mod tests {
         for message in [
             Message::Pages { pid, address, pages: MAX_PAGES + 1 },
             Message::Pages { pid, address, pages: 0 },
-            Message::Want { pid, address: address + 1, pages: 1 },
+            Message::Want { pid, address: address + 1, pages: 1, ahead: true },
             Message::Owe { pid, address, pages: 1 << 52 },
             Message::Owe { pid, address: u64::MAX - 0xfff, pages: 1 },
         ] {
@@ -175,6 +179,6 @@ mod tests {
         }
         let cut = Message::Pages { pid, address, pages: 2 }.encode();
         assert!(Message::decode(&[&cut[..], &[1; PAGE]].concat()).is_err());
-        assert!(Message::decode(&[9; HEADER]).is_err() && Message::decode(&[2, 0]).is_err());
+        assert!(Message::decode(&[255; HEADER]).is_err() && Message::decode(&[2, 0]).is_err());
     }
 }

@@ -154,7 +154,7 @@ impl Moved<'_> {
             }
             let packet = seqpacket::receive(pager.as_fd()).unwrap();
             match Message::decode(&packet.bytes).unwrap().0 {
-                Message::Want { pid, address, pages } if left > 0 => {
+                Message::Want { pid, address, pages, .. } if left > 0 => {
                     left -= 1;
                     let mut data = vec![0; pages as usize * PAGE];
                     memory.read(pid, address, &mut data).unwrap();

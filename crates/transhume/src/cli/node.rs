@@ -52,7 +52,8 @@ pub struct Arguments {
     /// The folders for images of instances; the first with room is taken
     #[arg(long, value_name = "DIR", default_values = ["/dev/shm/transhume", "/var/lib/transhume/images"])]
     images: Vec<PathBuf>,
-    /// How many MiB of an instance's memory a second leave this host at the most while it runs, so that moves leave room for others
+    /// How many MiB of an instance's memory a second leave this host at the most while it runs, so that moves leave room for others;
+    /// what it waits for after `transhume move --post-copy` comes beside that
     /// [default: as many as there is room for]
     #[arg(long, value_name = "MIB")]
     move_bandwidth: Option<NonZeroU32>,
