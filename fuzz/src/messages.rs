@@ -20,7 +20,8 @@ use rpc::datagrams::{LONGEST, Train, Trains};
 use rpc::enrol;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
-    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, Opening, Received,
+    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, MemoryAnswer,
+    MemoryQuestion, Opening, Received,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -154,7 +155,7 @@ pub fn attach_seeds() -> Vec<Vec<u8>> {
 /// Between nodes, and between nodes and the coordinator: frames of a stream, and what they hold.
 pub fn rpc(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let kind = input.below(10);
+    let kind = input.below(12);
     let Some(frame) = first_frame(input.rest()) else { return };
     match kind {
         0 => drop(same::<FromNode>(&frame)),
@@ -166,6 +167,8 @@ pub fn rpc(bytes: &[u8]) {
         6 => drop(same::<Blueprint>(&frame)),
         8 => drop(same::<enrol::Request>(&frame)),
         9 => drop(same::<enrol::Answer>(&frame)),
+        10 => drop(same::<MemoryQuestion>(&frame)),
+        11 => drop(same::<MemoryAnswer>(&frame)),
         _ => {
             if let Ok(ImageMessage::Rest(manifest)) = rpc::frame::decode(&frame) {
                 go_on_with(manifest.carried.output);
@@ -222,6 +225,7 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(0, &FromNode::Processes { vid: vid(), indexes: [1, 2].into() }),
         framed(1, &FromCoordinator::Refused { reason: "no".into() }),
         framed(2, &Opening::Images { id: MoveId(3), vid: vid() }),
+        framed(2, &Opening::Memory { id: MoveId(3), vid: vid() }),
         framed(3, &LinkQuestion::Open { request, nonce: [7; 16] }),
         framed(4, &LinkAnswer::Open { epoch: Epoch(1), data_port: 9 }),
         framed(5, &Received::Whole { digest: [1; 32] }),
@@ -230,12 +234,16 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(7, &ImageMessage::Begin),
         framed(7, &ImageMessage::Pages { owner: Owner::Process(7), runs: vec![(0x1000, 2), (0x9000, 1)] }),
         framed(7, &ImageMessage::Layout { owner: Owner::Shared(9), runs: vec![(0, 3)] }),
+        framed(7, &ImageMessage::Left { owner: Owner::Process(7), runs: vec![(0x9000, 1)] }),
         framed(7, &ImageMessage::Rest(Manifest { carried, images })),
         framed(
             8,
             &enrol::Request { version: enrol::VERSION, secret: [7; 16], signing_request: vec![0x30, 0] },
         ),
         framed(9, &enrol::Answer::Refused { reason: "taken\nchoose another".into() }),
+        framed(10, &MemoryQuestion { pid: 7, address: 0x9000, pages: 1, ahead: true }),
+        framed(11, &MemoryAnswer::Pages { pid: 7, address: 0x9000 }),
+        framed(11, &MemoryAnswer::Lost),
     ]
 }
 
