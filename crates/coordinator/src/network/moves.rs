@@ -34,8 +34,9 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a node may take for what is done at once. Nodes that tests play are restarted meanwhile.
 const LIMIT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
-/// How long the station waits at most for nodes that have not yet heard of its new place. What it sends is a lie to them.
-const HEARSAY: Duration = Duration::from_millis(50);
+/// How long the station waits at most for nodes that have not yet heard of its new place, to which what it sends is a lie. The rest of
+/// a hand-over takes a few milliseconds, and all of it is to take less than 50.
+const HEARSAY: Duration = Duration::from_millis(20);
 
 /// A move that is being made.
 struct Move {
