@@ -21,6 +21,9 @@ pub const MAX_CONFIG: usize = 256 << 10;
 /// File systems that CRIU makes anew, with what is in them where they keep anything.
 const MADE_ANEW: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 
+/// Where a container has what the kernel shows, and what programs cannot do without.
+const OF_THE_KERNEL: [&str; 2] = ["/proc", "/dev"];
+
 /// Of each host, and so not mounted.
 const OF_THE_HOST: [&str; 2] = ["cgroup", "cgroup2"];
 
@@ -176,6 +179,10 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
             format!("{destination} in the container is a file system of type {kind}, which does not move");
         return Err(Blocker::new(what, format!("use a bind mount, or {}", MADE_ANEW.join(", "))));
     }
+    if OF_THE_KERNEL.iter().any(|own| path == Path::new(own)) {
+        let what = format!("{destination} of a container is the kernel's, and nothing else can be there");
+        return Err(Blocker::new(what, "mount that elsewhere"));
+    }
     let source = Path::new(text("source"));
     if !source.is_absolute() {
         let what =
@@ -282,6 +289,10 @@ mod tests {
         for destination in ["data", "/a/../b", "/", ""] {
             let bind = json!({ "type": "bind", "source": "/srv", "destination": destination });
             assert!(refusal(&mounted(&bind)).contains("no place for a mount"), "{destination}");
+        }
+        for destination in ["/proc", "/dev/"] {
+            let bind = json!({ "type": "bind", "source": "/srv", "destination": destination });
+            assert!(refusal(&mounted(&bind)).contains("is the kernel's"), "{destination}");
         }
         let ours = json!({ "type": "bind", "source": "/srv", "destination": "/.transhume/lib" });
         assert!(refusal(&mounted(&ours)).contains("each container has"));

@@ -19,7 +19,11 @@ pub fn host(text: &str) -> std::result::Result<String, String> {
 /// `UID` or `UID:GID`
 pub fn user(text: &str) -> std::result::Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').unwrap_or((text, text));
-    let number = |text: &str| text.parse().map_err(|_| "give numbers: UID or UID:GID".to_owned());
+    let number = |text: &str| match text.parse() {
+        Err(_) => Err("give numbers: UID or UID:GID".to_owned()),
+        Ok(u32::MAX) => Err(format!("{text} stands for nobody at all: give a lower number")),
+        Ok(number) => Ok(number),
+    };
     Ok((number(user)?, number(group)?))
 }
 
@@ -50,6 +54,7 @@ mod tests {
         assert!(host("h1").is_ok() && host("").is_err());
         assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
         assert!(user("root").is_err() && user("7:").is_err());
+        assert!(user("4294967295").unwrap_err().contains("nobody") && user("0:4294967295").is_err());
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::cli::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, library};
 
+/// No host has more processes: `PID_MAX_LIMIT` of Linux.
+const MOST_PIDS: i64 = 4 << 20;
+
 /// What a program finds in `$PATH` of an image that says nothing.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -83,7 +86,7 @@ pub struct Options {
     #[arg(long, value_name = "N", requires = "root", value_parser = processors)]
     cpus: Option<f64>,
     /// The most processes that it may have
-    #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(i64).range(2..))]
+    #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]
     pids: Option<i64>,
     /// Lets the program in the container write to volumes and to memory only
     #[arg(long, requires = "root")]
