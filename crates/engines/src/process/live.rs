@@ -46,6 +46,9 @@ const SENT_AGAIN: Duration = Duration::from_millis(500);
 /// 0.2 s.
 const ACKNOWLEDGED: Duration = Duration::from_millis(250);
 
+/// How long a process may wait for a processor that is to stop: as long as many others are busy.
+const COMES_TO_A_STOP: Duration = Duration::from_secs(2);
+
 /// An instance and what of it this process holds.
 pub struct Live {
     /// What is on disk too.
@@ -588,10 +591,9 @@ impl Live {
         outlive(record.criu.take());
         let first = record.first.take().and_then(Task::open);
         let (first, pager) = with_pager(first, record.pager.take());
-        let stopped = first.as_ref().is_some_and(|task| is_stopped(task.id().pid));
         let state = match (record.state, &first) {
             (State::Running, Some(_)) => State::Running,
-            (State::Stopped, Some(_)) if stopped => State::Stopped,
+            (State::Stopped, Some(task)) if comes_to_a_stop(task.id().pid) => State::Stopped,
             (State::Stopped, Some(_)) => State::Running,
             (State::Held, Some(_)) if record.releasing => State::Running,
             (State::Held | State::Prepared, _) => State::Prepared,
@@ -753,6 +755,18 @@ fn is_stopped(pid: i32) -> bool {
     Stat::read(pid).is_ok_and(|stat| stat.state == 'T')
 }
 
+/// Whether a process that CRIU may have left stopped is. One that is to stop executes nothing more, but is seen to stand still only when
+/// it has had a processor once more.
+fn comes_to_a_stop(pid: i32) -> bool {
+    let end = Instant::now() + COMES_TO_A_STOP;
+    loop {
+        match is_stopped(pid) {
+            false if Instant::now() < end => thread::sleep(Duration::from_millis(1)),
+            is_stopped => return is_stopped,
+        }
+    }
+}
+
 fn word(state: State) -> &'static str {
     match state {
         State::Prepared => "prepared",
@@ -760,5 +774,30 @@ fn word(state: State) -> &'static str {
         State::Stopped => "stopped",
         State::Held => "held",
         State::Ended => "ended",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_about_to_stop_counts_as_stopped() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let runs_on = comes_to_a_stop(pid);
+        let stopped = thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                // SAFETY: no memory is passed; the process is our own.
+                unsafe { libc::kill(pid, libc::SIGSTOP) }
+            });
+            comes_to_a_stop(pid)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((runs_on, stopped), (false, true));
     }
 }
