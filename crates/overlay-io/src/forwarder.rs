@@ -38,7 +38,7 @@ impl Forwarder {
     pub fn carry_on(&mut self, from: From, vnet: &VnetHeader, frame: &[u8]) -> bool {
         let is_carried = self.decide(from, vnet, frame, self.shared.now());
         if let Some(to) = self.spread(vnet, frame) {
-            self.deliver(To::Port(to), vnet, frame);
+            self.deliver(to, vnet, frame);
         }
         is_carried
     }
@@ -61,17 +61,13 @@ impl Forwarder {
         self.ways.len() > 1
     }
 
-    /// Sends what was decided on last where that says, but for the last way if that is to a port: this one is returned.
-    pub fn spread(&mut self, vnet: &VnetHeader, frame: &[u8]) -> Option<PortId> {
-        let last = match self.ways.last() {
-            Some(To::Port(port)) => Some(*port),
-            _ => None,
-        };
-        let others = self.ways.len() - usize::from(last.is_some());
-        for at in 0..others {
+    /// Sends what was decided on last where that says, but for the last way: this one is returned.
+    pub fn spread(&mut self, vnet: &VnetHeader, frame: &[u8]) -> Option<To> {
+        let last = self.ways.pop()?;
+        for at in 0..self.ways.len() {
             self.deliver(self.ways[at], vnet, frame);
         }
-        last
+        Some(last)
     }
 
     /// Sends `frame` one way.

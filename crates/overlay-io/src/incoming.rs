@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use overlay::message::{Answer, Envelope, Message};
-use overlay::segment::merge::{MOST_PIECES, Merger};
+use overlay::segment::merge::{MOST_PIECES, Merger, Segment};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
 use overlay::tunnel::header::{HEADER, Header};
@@ -20,40 +20,57 @@ use crate::outgoing::Way;
 use crate::peer::Peer;
 use crate::plane::Shared;
 
-/// Frames for one port that have come one after the other, merged where they are pieces of a segment.
+/// Frames that go one way and have come one after the other, merged where they are pieces of a segment.
 #[derive(Default)]
 struct Bound<'a> {
-    port: Option<PortId>,
+    to: Option<To>,
     merger: Merger<'a>,
 }
 
 impl<'a> Bound<'a> {
-    /// Adds `frame`, which goes to `port`. What is there already is written first, if that is not its continuation.
-    fn add(&mut self, shared: &Shared, port: PortId, vnet: VnetHeader, frame: &'a [u8]) {
-        let goes_on = self.port == Some(port) && self.merger.push(vnet, frame);
+    /// Adds `frame`, which goes `to`. What is there already leaves first, if that is not its continuation.
+    fn add(&mut self, forwarder: &mut Forwarder, to: To, vnet: VnetHeader, frame: &'a [u8]) {
+        let goes_on = self.to == Some(to) && self.merger.push(vnet, frame);
         if goes_on {
             return;
         }
-        self.leave(shared);
-        if !shared.takes_segments(port, &vnet) {
-            return shared.write_frame(port, &vnet, frame);
+        self.leave(forwarder);
+        if let To::Port(port) = to
+            && !forwarder.shared.takes_segments(port, &vnet)
+        {
+            return forwarder.deliver(to, &vnet, frame);
         }
-        self.port = Some(port);
+        self.to = Some(to);
         let _ = self.merger.push(vnet, frame);
     }
 
-    /// Writes what is there.
-    fn leave(&mut self, shared: &Shared) {
-        let (Some(port), Some(segment)) = (self.port.take(), self.merger.take()) else { return };
-        let vnet = segment.vnet.encode();
-        let mut parts: ArrayVec<IoSlice<'_>, { MOST_PIECES + 2 }> = ArrayVec::new();
-        parts.extend([IoSlice::new(&vnet), IoSlice::new(segment.header)]);
-        parts.extend(segment.payloads.iter().map(|payload| IoSlice::new(payload)));
-        if !shared.write(port, &segment.vnet, &parts) {
-            let whole: Vec<u8> = parts[1..].iter().flat_map(|part| part.iter().copied()).collect();
-            shared.write_pieces(port, &segment.vnet, &whole);
+    /// Sends what is there on its way: to another node as its host would, and cut only for that.
+    fn leave(&mut self, forwarder: &mut Forwarder) {
+        let (Some(to), Some(segment)) = (self.to.take(), self.merger.take()) else { return };
+        match to {
+            To::Port(port) => write(&forwarder.shared, port, &segment),
+            To::Link { .. } if segment.payloads.is_empty() => {
+                forwarder.deliver(to, &segment.vnet, segment.header)
+            }
+            To::Link { .. } => forwarder.deliver(to, &segment.vnet, &whole(&segment)),
         }
     }
+}
+
+/// Writes a segment to a port.
+fn write(shared: &Shared, port: PortId, segment: &Segment<'_, '_>) {
+    let vnet = segment.vnet.encode();
+    let mut parts: ArrayVec<IoSlice<'_>, { MOST_PIECES + 2 }> = ArrayVec::new();
+    parts.extend([IoSlice::new(&vnet), IoSlice::new(segment.header)]);
+    parts.extend(segment.payloads.iter().map(|payload| IoSlice::new(payload)));
+    if !shared.write(port, &segment.vnet, &parts) {
+        shared.write_pieces(port, &segment.vnet, &whole(segment));
+    }
+}
+
+/// A segment's bytes in one place.
+fn whole(segment: &Segment<'_, '_>) -> Vec<u8> {
+    [&[segment.header], segment.payloads].concat().concat()
 }
 
 impl Forwarder {
@@ -93,7 +110,7 @@ impl Forwarder {
                 }
             }
         }
-        bound.leave(&self.shared);
+        bound.leave(self);
         if let Some(peer) = known {
             peer.arrived(bytes, self.shared.now());
         }
@@ -117,10 +134,10 @@ impl Forwarder {
                 self.decide_on(peer, &envelope, frame, now);
                 if self.goes_many_ways() {
                     // In order with what came before.
-                    bound.leave(&self.shared);
+                    bound.leave(self);
                 }
-                if let Some(port) = self.spread(&envelope.vnet, frame) {
-                    bound.add(&self.shared, port, envelope.vnet, frame);
+                if let Some(to) = self.spread(&envelope.vnet, frame) {
+                    bound.add(self, to, envelope.vnet, frame);
                 }
             }
             Ok(Message::Part(envelope, part, bytes)) => {
@@ -128,10 +145,10 @@ impl Forwarder {
                 let whole = lock(&peer.reassembly).take(&part, bytes, now);
                 match whole {
                     Ok(Some(frame)) => {
-                        bound.leave(&self.shared);
+                        bound.leave(self);
                         self.decide_on(peer, &envelope, &frame, now);
-                        if let Some(port) = self.spread(&envelope.vnet, &frame) {
-                            self.deliver(To::Port(port), &envelope.vnet, &frame);
+                        if let Some(to) = self.spread(&envelope.vnet, &frame) {
+                            self.deliver(to, &envelope.vnet, &frame);
                         }
                     }
                     Ok(None) => {}
