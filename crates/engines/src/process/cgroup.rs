@@ -104,6 +104,11 @@ pub fn shortage(name: &str) -> io::Result<Shortage> {
     Ok(found.unwrap_or_default())
 }
 
+/// Whether the kernel has ended a process of the cgroups of this name for want of memory since there was `before`.
+pub fn has_killed(name: &str, before: Shortage) -> bool {
+    shortage(name).is_ok_and(|now| now.kills > before.kills)
+}
+
 /// The counter of this name among lines of `NAME NUMBER`.
 fn counter(lines: &str, name: &str) -> Option<u64> {
     lines.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())

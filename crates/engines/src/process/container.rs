@@ -278,9 +278,14 @@ impl Container {
         cgroup::take_in(&self.doors, first).doing(|| format!("limiting what `{}` may use", self.name))
     }
 
+    /// The name of its cgroups.
+    pub fn cgroup(&self) -> String {
+        fabric::cgroup_name(&self.folder)
+    }
+
     /// What its cgroups tell of memory.
     pub fn shortage(&self) -> Shortage {
-        cgroup::shortage(&fabric::cgroup_name(&self.folder)).unwrap_or_default()
+        cgroup::shortage(&self.cgroup()).unwrap_or_default()
     }
 
     /// Why the kernel has ended what was being restored, if that is what happened since there was `before`.
@@ -344,7 +349,7 @@ impl Container {
             config,
             root: &self.root(),
             network: &network,
-            cgroup: &format!("/{}", fabric::cgroup_name(&self.folder)),
+            cgroup: &format!("/{}", self.cgroup()),
             descriptors: launch::descriptor_limit(),
             init: &all.init,
             support: &all.support,
@@ -436,7 +441,7 @@ impl Container {
             && let Err(error) = self.call(&["delete", "--force"])
         {
             // It may be gone itself, or be used by what has just been killed.
-            let cleared = cgroup::remove(&fabric::cgroup_name(&self.folder));
+            let cleared = cgroup::remove(&self.cgroup());
             cleared.map_err(|_| error)?;
         }
         let remove = || {

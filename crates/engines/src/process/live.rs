@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fabric::netns;
 
 use super::archives::FileSystem;
-use super::cgroup::Shortage;
+use super::cgroup::{self, Shortage};
 use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::fork_advice::NotCopied;
@@ -408,7 +408,11 @@ impl Live {
         let pager = self.pager.as_ref().map(Pager::task).transpose();
         let pager = pager.doing(|| format!("watching the pager of `{}`", self.record.spec.name))?;
         let is_paged = || pager.as_ref().is_none_or(|pager| !pager.ended_within(Duration::ZERO));
-        let watched = Watch { cancelled: &|| (watch.cancelled)() || !is_paged(), ..*watch };
+        // CRIU waits for whoever was killed.
+        let cgroup = self.container.as_ref().map(Container::cgroup).zip(before);
+        let is_short = || cgroup.as_ref().is_some_and(|(name, before)| cgroup::has_killed(name, *before));
+        let is_over = || (watch.cancelled)() || !is_paged() || is_short();
+        let watched = Watch { cancelled: &is_over, ..*watch };
         let restored = self.restore_with(&mut criu, records, &watched, &mut clock);
         let restored = if is_paged() { restored } else { Err(self.unpaged()) };
         let restored = restored.map_err(|error| self.or_shortage(error, before));
@@ -424,9 +428,10 @@ impl Live {
         restored.map(|()| clock.stop())
     }
 
-    /// CRIU knows only that somebody was killed.
+    /// CRIU knows only that somebody was killed, or not even that.
     fn or_shortage(&self, error: Error, before: Option<Shortage>) -> Error {
-        let container = self.container.as_ref().filter(|_| matches!(error, Error::Criu { .. }));
+        let may_be = matches!(error, Error::Criu { .. } | Error::Cancelled | Error::TimedOut { .. });
+        let container = self.container.as_ref().filter(|_| may_be);
         let shortage = container.zip(before).and_then(|(container, before)| container.too_large(before));
         shortage.unwrap_or(error)
     }
