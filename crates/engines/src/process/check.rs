@@ -199,12 +199,9 @@ impl Findings<'_> {
         self.note(path, via, written);
     }
 
-    /// The destination must have such a thing at `path` as this host has. What is in it may differ, as far as it is not in use.
+    /// The destination must have the same at `path` as this host has. What is in a folder may differ, as far as it is not in use.
     fn need_on_host(&mut self, path: &Path) {
         self.note(path.to_owned(), path, false);
-        if let Some(file) = self.files.get_mut(path).filter(|file| file.kind == FileKind::Regular) {
-            (file.size, file.written, file.build_id) = (0, true, None);
-        }
     }
 
     fn note(&mut self, path: PathBuf, via: &Path, written: bool) {

@@ -60,6 +60,16 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
     InstanceSpec { container: Some(container), ..spec }
 }
 
+/// It also sees a file of the host, which nobody opens.
+fn with_volume(spec: InstanceSpec, file: &Path) -> InstanceSpec {
+    let container = spec.container.unwrap();
+    let mut config: Value = serde_json::from_str(&container.config).unwrap();
+    let bind = json!({ "destination": "/volume", "source": file, "options": ["bind", "ro"] });
+    config["mounts"].as_array_mut().unwrap().push(bind);
+    let container = Some(Container { config: config.to_string(), ..container });
+    InstanceSpec { container, ..spec }
+}
+
 /// By which the host knows it.
 fn link_to(shared: &Path) -> PathBuf {
     shared.with_extension("link")
@@ -134,6 +144,9 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     let (a, b, bare) = (host(&lab, "a"), host(&lab, "b"), lab.host("c"));
     let shared = shared(&lab);
     let spec = contained(workload("needy", 71, &["count", "1000071"]), &shared);
+    let file = lab.folder().join("volume");
+    fs::write(&file, "as at the source").unwrap();
+    let spec = with_volume(spec, &file);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
@@ -142,6 +155,9 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     };
     assert_eq!(lacks(&b), [""; 0]);
     assert!(lacks(&bare)[0].contains("no OCI runtime"));
+    fs::write(&file, "another one").unwrap();
+    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is another file", file.display())));
+    fs::write(&file, "as at the source").unwrap();
     let (shared, elsewhere) = (link_to(&shared), shared.with_extension("elsewhere"));
     fs::rename(&shared, &elsewhere).unwrap();
     assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));
