@@ -162,6 +162,19 @@ pub enum Occurrence {
         /// What was measured; not known if the coordinator was restarted meanwhile.
         figures: Option<MoveFigures>,
     },
+    /// An instance was moved, and has ended since memory that it had left behind was lost.
+    EndedInMove {
+        /// The instance.
+        instance: String,
+        /// Where it was.
+        from: String,
+        /// Where it has ended.
+        to: String,
+        /// The move's number.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
     /// A move was given up: its instance runs on where it was, unless it has ended.
     MoveRolledBack {
         /// The instance.

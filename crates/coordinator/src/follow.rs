@@ -248,7 +248,7 @@ impl Follow {
                 self.report.outcome = done(self.report.errand)
             }
             progress::Outcome::Bereft { reason } => {
-                self.report.outcome = Outcome::Ended(Failure::new(reason, ""));
+                self.report.outcome = Outcome::Ended(Failure::new(reason, "start it again"));
             }
             // What is not restored has ended by that alone.
             progress::Outcome::RolledBack { reasons }

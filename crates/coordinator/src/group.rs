@@ -5,7 +5,6 @@ use std::io;
 
 use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
-use moves::coordinator::Refusal;
 use moves::{HostName, MoveId};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
@@ -100,9 +99,7 @@ fn begin(
     request: &MoveGroupRequest,
 ) -> Result<Vec<(GroupMove, Events)>, Failure> {
     for (vid, name, _) in members(inner, &request.group) {
-        if let Some(id) = moving::under_way(inner, vid) {
-            return Err(failure::of_refusal(&Refusal::InProgress(id), &name));
-        }
+        inner.machine.check_settled(vid).map_err(|refusal| failure::of_refusal(&refusal, &name))?;
     }
     let members = movers(inner, request)?;
     for member in &members {

@@ -195,9 +195,8 @@ pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
         fetched_bytes: report.engine.demanded_bytes + report.engine.pushed_bytes,
     });
     match &report.outcome {
-        // What has become of it there is told of the instance.
-        Outcome::Ended(_) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
-            Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures }
+        Outcome::Ended(why) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
+            Occurrence::EndedInMove { instance, from, to, id, reason: cut(&why.message) }
         }
         Outcome::Moved => Occurrence::Moved { instance, from, to, id, epoch: report.epoch, figures },
         Outcome::Saved => Occurrence::Saved { instance, host: from, directory: to, id, figures },
@@ -236,6 +235,7 @@ impl Open {
             }
             Occurrence::Moved { id, .. }
             | Occurrence::Saved { id, .. }
+            | Occurrence::EndedInMove { id, .. }
             | Occurrence::MoveRolledBack { id, .. } => {
                 self.moves.remove(&id);
             }

@@ -56,6 +56,8 @@ enum Far {
 
 /// The work for one instance, which ends with this.
 pub struct Fetching {
+    /// Where the memory is.
+    pub source: HostName,
     far: watch::Receiver<Far>,
     relaying: JoinHandle<()>,
 }
@@ -73,9 +75,10 @@ impl Node {
         let name = self.known(vid)?.name;
         let Some(pager) = self.engine(move |engine| engine.pager(&name)).await? else { return Ok(()) };
         let (told, far) = watch::channel(Far::Fetching(Fetched::default(), None));
-        let relay = Relay { node: self.clone(), vid, id, source, pager: Arc::new(pager), told };
+        let (node, pager) = (self.clone(), Arc::new(pager));
+        let relay = Relay { node, vid, id, source: source.clone(), pager, told };
         let relaying = tokio::spawn(relay.run());
-        self.fetching().insert(vid, Fetching { far, relaying });
+        self.fetching().insert(vid, Fetching { source, far, relaying });
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::fetching::Fetching;
 use crate::images::saved;
 use crate::node::{Node, Start};
 
@@ -206,9 +207,17 @@ impl Node {
         match said {
             Some(code) => Exit::Code(code),
             None if live.killed => Exit::Code(KILLED),
-            None => {
-                let reason = live.lost.clone().unwrap_or_else(|| "its processes are gone".into());
-                Exit::Lost { reason }
+            None => Exit::Lost { reason: live.lost.clone().unwrap_or_else(|| self.is_gone(vid)) },
+        }
+    }
+
+    /// The reason for the end of an instance of which nothing else is known.
+    fn is_gone(&self, vid: Vid) -> String {
+        match self.fetching().get(&vid) {
+            None => "its processes are gone".into(),
+            // Who fetches it ends the instance with itself.
+            Some(Fetching { source, .. }) => {
+                format!("its processes are gone, or what fetched the rest of its memory from host {source}")
             }
         }
     }

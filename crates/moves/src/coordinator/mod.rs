@@ -351,7 +351,11 @@ impl Coordinator {
         self.admitted(MoveRecord { vid, source, destination, epoch, dry_run, post_copy, stage }, others)
     }
 
-    fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
+    /// Whether no other move of `vid` stands in the way of one that is to begin.
+    ///
+    /// # Errors
+    /// If one does.
+    pub fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
         let unsettled = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record));
         let Some((id, record)) = unsettled else { return Ok(()) };
         Err(match self.lives.get(&id).map(|live| live.phase) {

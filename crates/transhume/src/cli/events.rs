@@ -153,6 +153,9 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         Occurrence::Restored { instance, directory, host, figures, .. } => {
             ("restored", format!("{instance} on {host}, from {directory}{}", measured(figures.as_ref())))
         }
+        Occurrence::EndedInMove { instance, from, to, reason, .. } => {
+            ("ended in move", format!("{instance} {from} → {to}: {reason}"))
+        }
         Occurrence::MoveRolledBack { instance, from, to, reason, figures, .. } => {
             ("move rolled back", format!("{instance} {from} → {to}: {reason}{}", measured(figures.as_ref())))
         }
