@@ -35,7 +35,8 @@ use crate::{WRONG_USAGE, interrupt, output, table};
 /// With --post-copy it runs at its new host before all its memory is there: its memory is sent once while it runs, and what has changed
 /// since is fetched afterwards, first of all what it touches. So it stands still the shorter, the more it writes. The risk: until
 /// all is fetched its memory is on two hosts. If the old one is lost in that time, the instance is ended, since a part of its memory
-/// is gone. If the old one cannot be reached, the instance waits for it. It can be ended with `transhume kill`, and not be moved.
+/// is gone. If the old one cannot be reached, the instance waits for it. It can be ended with `transhume kill`, and not be moved. And
+/// processes that have forked share no memory that is fetched: each gets its own copy, which a container's `--memory` must have room for.
 ///
 /// With --json all that goes to standard error is JSON as well, one object a line: `risk` before a --post-copy, `copying` with `memory_bytes`, `sent_bytes`, `look` and
 /// `left_us` while memory is sent and the instance runs, `fetching` with `fetched_bytes` and `missing_bytes` after --post-copy, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no

@@ -39,7 +39,7 @@ const NONE: &str = "none";
 ///
 /// The first machine makes the network and prints a token; others join with it, until it expires (`transhume net token` prints
 /// another). Then all of them are on one Ethernet, through a network device of each. It runs until SIGTERM or SIGINT ends it,
-/// in the foreground, as a service of systemd does. Started again, also without any options, the machine is what it was before.
+/// in the foreground, as a service of systemd does. Started again, also without any options but `--state` and `--socket`, the machine is what it was before.
 ///
 /// The first machine listens for others at TCP port PORT, and at the port after that for TCP and UDP. Another machine listens at
 /// the latter port as well, but need not be reached: it dials. The rest of `transhume net` is for the first machine.
