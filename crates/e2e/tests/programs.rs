@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::mpi::{self, Layer, Mpi};
 use e2e::pair::{FIRST, Pair, Place, command};
 use e2e::program::{Program, run};
+use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use e2e::ucx;
 
@@ -173,5 +174,25 @@ fn pyverbs_drives_the_device() -> Result<()> {
     // Debian's own Python: its modules are there.
     let ended = run(command(&pair.first, "/usr/bin/python3")?.args([script, "3"]), LIMIT)?;
     ensure!(ended.lines.iter().any(|line| line.starts_with("3 datagrams went")), "{:?}", ended.lines);
+    Ok(())
+}
+
+/// Its node was killed, and comes again.
+#[test]
+fn a_program_that_starts_while_its_node_is_away_waits_for_it() -> Result<()> {
+    /// For so long at least it finds nobody.
+    const AWAY: Duration = Duration::from_secs(2);
+    let _alone = e2e::alone();
+    let (lab, is_away, node) = (TestLab::up(1)?, Signal::new("away"), "h1".parse()?);
+    let script =
+        format!("echo ready; while [ ! -e {} ]; do sleep 0.1; done; ibv_devices", is_away.path().display());
+    let mut program = Program::start(&mut lab.command(&["run", "--host", "h1", "--", "sh", "-c", &script]))?;
+    program.wait_for(LIMIT, |line| (line == "ready").then_some(()))?;
+    lab.lab.kill(node)?;
+    is_away.give()?;
+    std::thread::sleep(AWAY);
+    lab.lab.start(node)?;
+    let ended = program.end(LIMIT)?.success()?;
+    ensure!(ended.lines.iter().any(|line| line.contains("transhume0")), "{ended:?}");
     Ok(())
 }

@@ -40,6 +40,9 @@ use crate::{Epoch, FabricId, ProcessId};
 /// The abstract socket's name, after the leading NUL byte.
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
+/// Set for programs of instances, so that they know that there is a node, also while it is away.
+pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
+
 /// Raised when a message changes its meaning or layout.
 pub const VERSION: u16 = 6;
 

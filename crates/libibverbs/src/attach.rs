@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{env, fmt, thread};
 
-use fabric::attach::{Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode};
+use fabric::attach::{INSTANCE_VARIABLE, Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode};
 use fabric::{Epoch, FabricId, ProcessId, seqpacket};
 use softhca::{Config, Device, Limits};
 use verbs::{HandleSource, Policy};
 
-use crate::fork;
 use crate::process::Process;
 use crate::thread::{self as runtime, Runtime};
+use crate::{debug, fork};
 use waiting::EventFd;
 
 /// How long to wait between attempts while nobody listens: the instance is about to be frozen, or
@@ -26,6 +26,9 @@ pub(crate) const RETRY: Duration = Duration::from_micros(500);
 /// rather than a time, which goes on while the program is frozen.
 const FIRST_ATTEMPTS: u32 = 1000;
 
+/// The same of a program of an instance, for a minute at least: the node of its host may be started again.
+const ATTEMPTS_IN_AN_INSTANCE: u32 = 120_000;
+
 /// How long a node may take to answer `Hello`.
 const ANSWER_MS: libc::c_int = 10_000;
 
@@ -34,6 +37,8 @@ const ANSWER_MS: libc::c_int = 10_000;
 pub(crate) enum Refusal {
     /// Nobody listens.
     NoNode(io::Error),
+    /// Nobody listens where an instance's node should.
+    NodeAway,
     /// The instance is about to move, or has just moved: the node hung up.
     Later,
     /// The node does not want this process.
@@ -66,7 +71,7 @@ impl Refusal {
         match self {
             Self::NoNode(error) => error.kind() == ErrorKind::ConnectionRefused,
             Self::Later => true,
-            Self::Node(_) | Self::Broken(_) | Self::Local(_) => false,
+            Self::NodeAway | Self::Node(_) | Self::Broken(_) | Self::Local(_) => false,
         }
     }
 }
@@ -78,6 +83,12 @@ impl fmt::Display for Refusal {
                 write!(
                     f,
                     "no RDMA device: this program does not run under `transhume run` ({error}); start it with `transhume run -- COMMAND`"
+                )
+            }
+            Self::NodeAway => {
+                write!(
+                    f,
+                    "no RDMA device: the node of this host does not answer; start it, and then the program again"
                 )
             }
             Self::Later => write!(f, "no RDMA device: the instance moves; start the program again"),
@@ -120,15 +131,21 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     Ok(process)
 }
 
-/// A program that starts while its instance moves finds nobody listening for a moment.
+/// A program that starts while its instance moves finds nobody listening for a moment, and for longer while its node is away.
 fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
+    let is_in_an_instance = env::var_os(INSTANCE_VARIABLE).is_some();
+    let most = if is_in_an_instance { ATTEMPTS_IN_AN_INSTANCE } else { FIRST_ATTEMPTS };
     let mut attempts = 0;
     loop {
         match connection(None) {
-            Err(refusal) if refusal.may_pass() && attempts < FIRST_ATTEMPTS => {
+            Err(refusal) if refusal.may_pass() && attempts < most => {
                 attempts += 1;
+                if attempts == 2 * FIRST_ATTEMPTS {
+                    debug::tell("the node of this host does not answer: the RDMA device is waited for");
+                }
                 thread::sleep(RETRY);
             }
+            Err(Refusal::NoNode(_)) if is_in_an_instance => return Err(Refusal::NodeAway),
             other => return other,
         }
     }

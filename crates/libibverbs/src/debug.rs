@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Writes one line if `TRANSHUME_DEBUG=1` asks for it.
 pub(crate) fn say(message: impl FnOnce() -> String) {
     if env::var_os("TRANSHUME_DEBUG").is_some_and(|value| value == "1") {
-        write(&message());
+        tell(&message());
     }
 }
 
@@ -18,11 +18,12 @@ pub(crate) fn complain_once(message: impl FnOnce() -> String) {
     if COMPLAINED.swap(true, Ordering::Relaxed) {
         say(message);
     } else {
-        write(&message());
+        tell(&message());
     }
 }
 
-fn write(message: &str) {
+/// Writes one line.
+pub(crate) fn tell(message: &str) {
     // A program may have closed its standard error.
     let _ = writeln!(io::stderr(), "transhume: {message}");
 }

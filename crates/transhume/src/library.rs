@@ -3,13 +3,15 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use fabric::attach::INSTANCE_VARIABLE;
+
 use crate::failure::{Failure, Result};
 
 /// The libraries' file names, the one on which the other depends first. Beside each lies a link to it without the last
 /// number.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The environment with which a program loads our libraries in `folder` instead of the system's.
+/// The environment with which a program of an instance loads our libraries in `folder` instead of the system's.
 ///
 /// Both variables are needed: a preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
 /// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
@@ -18,6 +20,8 @@ pub fn add_to(mut environment: Vec<(String, String)>, folder: &Path) -> Vec<(Str
         prepend(&mut environment, "LD_PRELOAD", &folder.join(name));
     }
     prepend(&mut environment, "LD_LIBRARY_PATH", folder);
+    environment.retain(|(name, _)| name != INSTANCE_VARIABLE);
+    environment.push((INSTANCE_VARIABLE.into(), "1".into()));
     environment
 }
 
