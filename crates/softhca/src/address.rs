@@ -23,6 +23,11 @@ pub(crate) enum Address {
 }
 
 impl AddressVector {
+    /// Whether the own GID that it names is there: there is one.
+    pub(crate) fn has_known_source(&self) -> bool {
+        self.global.is_none_or(|route| route.sgid_index == 0)
+    }
+
     /// The instance at this address, if one can have it: by GID where there is one, else by LID.
     pub(crate) fn instance(&self, fabric: FabricId) -> Option<Vid> {
         let by_gid = self.global.and_then(|route| Vid::from_gid(route.dgid, fabric));

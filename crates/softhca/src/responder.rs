@@ -314,9 +314,11 @@ impl Core {
             return Err(Syndrome::StaleHandle.into());
         }
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
+        if !qp.attr.access.contains(needs) {
+            return Err(Syndrome::InvalidRequest.into());
+        }
         let region = self.regions.remote(qp.bearer(), header.rkey, header.va, header.total, needs);
-        let granted = qp.attr.access.contains(needs) && region.is_some();
-        if granted { Ok(()) } else { Err(Syndrome::RemoteAccess.into()) }
+        region.map(drop).ok_or_else(|| Syndrome::RemoteAccess.into())
     }
 
     /// A window that the peer may not invalidate fails its message, and the receive with it.

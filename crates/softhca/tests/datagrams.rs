@@ -440,7 +440,12 @@ fn address_handles_are_checked_and_hold_their_domain() {
     let device = net.device(0);
     let pd = device.alloc_pd().unwrap();
     let address = AddressVector { dlid: 1, port: 1, ..AddressVector::default() };
-    let bad = [AddressVector { dlid: 0, ..address }, AddressVector { port: 2, ..address }];
+    let global = Some(GlobalRoute { sgid_index: 1, ..GlobalRoute::default() });
+    let bad = [
+        AddressVector { dlid: 0, ..address },
+        AddressVector { port: 2, ..address },
+        AddressVector { global, ..address },
+    ];
     for address in bad {
         assert_eq!(device.create_ah(pd, &address), Err(Errno::INVALID));
     }

@@ -266,15 +266,18 @@ fn remote_access_errors() {
 }
 
 #[test]
-fn missing_rights_are_remote_access_errors() {
+fn missing_rights_of_a_region_are_access_errors_and_those_of_a_queue_pair_invalid_requests() {
     everywhere(|net| {
         for missing in [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC] {
             for by_region in [false, true] {
                 let mut plan = Plan::default();
-                match by_region {
-                    true => plan.mr_access -= missing,
-                    false => plan.attr.access -= missing,
-                }
+                let status = if by_region {
+                    plan.mr_access -= missing;
+                    WcStatus::RemoteAccess
+                } else {
+                    plan.attr.access -= missing;
+                    WcStatus::RemoteInvalidRequest
+                };
                 let ends = pair(net, 0, 1, &plan);
                 let (va, rkey) = (ends.1.va(0), ends.1.key);
                 let op = match missing {
@@ -283,7 +286,7 @@ fn missing_rights_are_remote_access_errors() {
                     _ => SendOp::FetchAdd { va, rkey, add: 1 },
                 };
                 let sges = [ends.0.sge(0, 8)];
-                refused(net, &ends, op, &sges, WcStatus::RemoteAccess, QpState::Error);
+                refused(net, &ends, op, &sges, status, QpState::Error);
             }
         }
     });

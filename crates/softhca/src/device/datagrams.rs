@@ -16,7 +16,7 @@ impl Device {
     /// # Errors
     /// `INVALID` for an address that no instance of the fabric can have; `NO_MEMORY` past the device's limit.
     pub fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, Errno> {
-        require(address.port == 1)?;
+        require(address.port == 1 && address.has_known_source())?;
         let instance = || address.instance(self.core.fabric).map(Address::Instance);
         let to = address.group().map(Address::Group).or_else(instance).ok_or(Errno::INVALID)?;
         require_room(self.core.addresses.len(), self.core.limits.max_ah)?;
