@@ -16,11 +16,17 @@ pub(crate) const LARGEST: usize = 256 * 1024;
 /// The words of an allocation. They are shared with whoever has registered them.
 pub(crate) type DeviceMemory = Arc<[AtomicU64]>;
 
+/// The strongest alignment that can be asked for, as a power of two: that of a page.
+const MOST_ALIGNED: u32 = 12;
+
 /// What a program's `ibv_dm` lies in.
 #[repr(C)]
 struct Dm {
     base: ibv_dm,
     words: DeviceMemory,
+    /// Where in the words it begins, in bytes, and how many it has.
+    start: usize,
+    length: usize,
 }
 
 starts_with!(Dm, ibv_dm);
@@ -33,11 +39,11 @@ impl Dm {
     fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let offset = usize::try_from(offset).map_err(|_| Errno::INVALID)?;
         let end = offset.checked_add(length).ok_or(Errno::INVALID)?;
-        if end > size_of_val(&*self.words) {
+        if end > self.length {
             return Err(Errno::INVALID);
         }
         // SAFETY: the offset is within the words, or at their end.
-        Ok(unsafe { self.words.as_ptr().cast::<u8>().cast_mut().add(offset) })
+        Ok(unsafe { self.words.as_ptr().cast::<u8>().cast_mut().add(self.start + offset) })
     }
 }
 
@@ -45,21 +51,23 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    /// Words are aligned to so many bits.
-    const ALIGNED: u32 = 3;
     // SAFETY: the contract of verbs.
     let attr = unsafe { *attr };
-    if attr.comp_mask != 0 || attr.log_align_req > ALIGNED {
+    if attr.comp_mask != 0 || attr.log_align_req > MOST_ALIGNED {
         return errno::object(Err(Errno::UNSUPPORTED));
     }
     if attr.length == 0 || attr.length > LARGEST {
         return errno::object(Err(if attr.length == 0 { Errno::INVALID } else { Errno::NO_MEMORY }));
     }
-    let words = (0..attr.length.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+    let aligned = 1 << attr.log_align_req;
+    let words: DeviceMemory = (0..(attr.length + aligned).div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+    let start = words.as_ptr().cast::<u8>().align_offset(aligned);
     let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_in as _), Some(copy_out as _));
     object::give(Dm {
         base: ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 },
         words,
+        start,
+        length: attr.length,
     })
 }
 

@@ -109,7 +109,8 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     Ok(SendOp::Bind(Binding {
         key: rkey,
         lkey: region.map_or(0, |mr| mr.lkey),
-        access: Access::from_bits(info.mw_access_flags).ok_or(Errno::INVALID)?,
+        // Programs name local rights as well, of which a window has none, and no hardware minds.
+        access: Access::from_bits(info.mw_access_flags).ok_or(Errno::INVALID)? - Access::LOCAL_WRITE,
         va: info.addr,
         length,
     }))

@@ -62,6 +62,12 @@ static void device_memory(void)
 	char text[20] = "";
 	CHECK(!ibv_memcpy_from_dm(text, dm, 72, 8) && !strcmp(text, "written"));
 	CHECK(ibv_free_dm(dm) == EBUSY && !ibv_dereg_mr(mr) && !ibv_free_dm(dm));
+	attr = (struct ibv_alloc_dm_attr){.length = 101, .log_align_req = 6};
+	dm = ibv_alloc_dm(pair.context, &attr);
+	CHECK(dm && !ibv_memcpy_to_dm(dm, 94, "device", 7));
+	CHECK(ibv_memcpy_to_dm(dm, 101, "d", 1) == EINVAL);
+	CHECK(!ibv_reg_dm_mr(pair.pd, dm, 0, 102, ACCESS | IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
+	CHECK(!ibv_free_dm(dm));
 	attr.length = 1 << 30;
 	CHECK(!ibv_alloc_dm(pair.context, &attr) && errno == ENOMEM);
 }

@@ -13,6 +13,8 @@ static void done(struct ibv_cq *cq, enum ibv_wc_opcode opcode)
 
 static struct ibv_mw_bind_info info(unsigned access)
 {
+	/* Many programs name local rights as well, which a window does not have. */
+	access |= IBV_ACCESS_LOCAL_WRITE;
 	return (struct ibv_mw_bind_info){.mr = region, .addr = (uintptr_t)shown, .length = 64, .mw_access_flags = access};
 }
 
