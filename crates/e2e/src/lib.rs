@@ -20,6 +20,7 @@
 
 pub mod artifacts;
 pub mod asked;
+pub mod changing;
 pub mod check;
 pub mod fault;
 pub mod interrupt;

@@ -4,39 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{Client, MoveReport, Outcome, Phase};
+use e2e::changing::{SCRIPT, end, goes_on, start};
 use e2e::fault::{Cast, Fault, Held, Who};
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::{CLIENT, Followed, TestLab, follow_to, report};
 
 const NAME: &str = "job";
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changing.py");
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A program on h1 that changes most of its memory all the time until `stop` is given.
-fn start(lab: &TestLab, stop: &Signal) -> Result<Program> {
-    let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--", "/usr/bin/python3", SCRIPT]);
-    let mut program = Program::start(run.args(["64", "48"]).arg(stop.path()))?;
-    goes_on(&mut program)?;
-    Ok(program)
-}
-
-/// It has changed all that it changes, and found it right.
-fn goes_on(program: &mut Program) -> Result<()> {
-    program.take_lines();
-    for _ in 0..2 {
-        program.wait_for(LIMIT, |line| line.starts_with("round").then_some(()))?;
-    }
-    Ok(())
-}
-
-fn end(mut program: Program, stop: &Signal) -> Result<()> {
-    goes_on(&mut program)?;
-    stop.give()?;
-    let ended = program.end(LIMIT)?.success()?;
-    ensure!(ended.lines.last().is_some_and(|line| line == "right"), "{ended:?}");
-    Ok(())
-}
 
 /// Begins a move, and cuts the hosts off from each other when it is committed: the instance runs, and what it lacks does not come. Its
 /// source is held until then: a move must not be faster.
@@ -64,7 +39,7 @@ fn heal(lab: &TestLab, cast: &Cast) -> Result<()> {
 fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()> {
     let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
-    let mut program = start(&lab, &stop)?;
+    let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let moved = lab.transhume(&["move", NAME, "h2", "--post-copy"])?.success()?;
     let risk = moved.lines.first().is_some_and(|line| line.contains("if its old host is lost"));
     ensure!(risk, "{moved:?}");
@@ -121,7 +96,7 @@ fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
 fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
     let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
-    let mut program = start(&lab, &stop)?;
+    let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let mut hosts = ["h1", "h2"];
     for who in [Who::Source, Who::Destination, Who::Coordinator] {
         let cast = Cast { source: hosts[0].parse()?, destination: hosts[1].parse()? };
@@ -151,7 +126,7 @@ fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Res
     let lab = TestLab::up(2)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };
     let stop = Signal::new("changing");
-    let program = start(&lab, &stop)?;
+    let program = start(&lab, NAME, (64, 48), &stop)?;
     let mut moving = leave_memory_behind(&lab, NAME, &cast)?;
     kill_stopped(&lab)?;
     heal(&lab, &cast)?;
@@ -163,9 +138,7 @@ fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Res
     drop(program);
 
     let name = "other";
-    let mut run = lab.command(&["run", "--name", name, "--host", "h1", "--", "/usr/bin/python3", SCRIPT]);
-    let mut program = Program::start(run.args(["64", "48"]).arg(stop.path()))?;
-    goes_on(&mut program)?;
+    let _program = start(&lab, name, (64, 48), &stop)?;
     let _moving = leave_memory_behind(&lab, name, &cast)?;
     lab.transhume(&["kill", name])?.success()?;
     heal(&lab, &cast)?;

@@ -4,40 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use api::{Client, Copying, EnginePart, Event, MoveReport, Outcome, Phase};
+use e2e::changing::{SCRIPT, end, goes_on, start};
 use e2e::fault::{Cast, Fault, Who};
 use e2e::program::Program;
 use e2e::signal::Signal;
 use e2e::testlab::{TestLab, report};
 
 const NAME: &str = "job";
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changing.py");
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
-
-/// A program on h1 that has so many MiB of memory, and changes some of them all the time until `stop` is given.
-fn start(lab: &TestLab, all: u32, some: u32, stop: &Signal) -> Result<Program> {
-    let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--", "/usr/bin/python3", SCRIPT]);
-    let mut program = Program::start(run.args([all.to_string(), some.to_string()]).arg(stop.path()))?;
-    goes_on(&mut program)?;
-    Ok(program)
-}
-
-/// It has changed all that it changes, and found it right.
-fn goes_on(program: &mut Program) -> Result<()> {
-    program.take_lines();
-    for _ in 0..2 {
-        program.wait_for(LIMIT, |line| line.starts_with("round").then_some(()))?;
-    }
-    Ok(())
-}
-
-fn end(mut program: Program, stop: &Signal) -> Result<()> {
-    goes_on(&mut program)?;
-    stop.give()?;
-    let ended = program.end(LIMIT)?.success()?;
-    ensure!(ended.lines.last().is_some_and(|line| line == "right"), "{ended:?}");
-    Ok(())
-}
 
 /// Starts the node of h1 again, which sends so many MiB a second while an instance runs.
 fn limit(lab: &TestLab, mebibytes: u64) -> Result<()> {
@@ -61,7 +36,7 @@ fn begin_to_copy(lab: &TestLab) -> Result<(Client, Copying)> {
 fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
     let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
-    let mut program = start(&lab, 64, 16, &stop)?;
+    let mut program = start(&lab, NAME, (64, 16), &stop)?;
     for host in ["h2", "h1", "h2"] {
         goes_on(&mut program)?;
         // At least what is private.
@@ -99,7 +74,7 @@ fn what_changes_in_a_file_system_in_memory_arrives_as_it_is() -> Result<()> {
 fn whoever_is_killed_in_the_pre_copy_the_instance_runs_on_where_it_is() -> Result<()> {
     let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
-    let mut program = start(&lab, 32, 1, &stop)?;
+    let mut program = start(&lab, NAME, (32, 1), &stop)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };
     for who in [Who::Source, Who::Destination, Who::Coordinator] {
         limit(&lab, 1)?;
@@ -129,7 +104,7 @@ fn a_limit_holds_up_nobody_who_stands_still() -> Result<()> {
     const LIMIT: u64 = 4;
     let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
-    let program = start(&lab, 24, 24, &stop)?;
+    let program = start(&lab, NAME, (24, 24), &stop)?;
     limit(&lab, LIMIT)?;
     let (mut moving, copying) = begin_to_copy(&lab)?;
     is_true(&copying, LIMIT)?;

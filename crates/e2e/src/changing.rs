@@ -1,0 +1,49 @@
+//! A program that changes most of its memory all the time, and finds out if a move loses or repeats anything of it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::program::Program;
+use crate::signal::Signal;
+use crate::testlab::TestLab;
+
+/// The program: `SCRIPT ALL SOME STOP`, both in MiB, until the file STOP is there.
+pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changing.py");
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Starts it on h1 as instance `name`, with `all` MiB of memory, of which it changes `some` until `stop` is given.
+///
+/// # Errors
+/// If it does not run.
+pub fn start(lab: &TestLab, name: &str, (all, some): (u32, u32), stop: &Signal) -> Result<Program> {
+    let mut run = lab.command(&["run", "--name", name, "--host", "h1", "--", "/usr/bin/python3", SCRIPT]);
+    let mut program = Program::start(run.args([all.to_string(), some.to_string()]).arg(stop.path()))?;
+    goes_on(&mut program)?;
+    Ok(program)
+}
+
+/// It has changed all that it changes, and found it right.
+///
+/// # Errors
+/// If it has not in time.
+pub fn goes_on(program: &mut Program) -> Result<()> {
+    program.take_lines();
+    for _ in 0..2 {
+        program.wait_for(LIMIT, |line| line.starts_with("round").then_some(()))?;
+    }
+    Ok(())
+}
+
+/// It goes on, ends when it is told to, and has found all right.
+///
+/// # Errors
+/// If not.
+pub fn end(mut program: Program, stop: &Signal) -> Result<()> {
+    goes_on(&mut program)?;
+    stop.give()?;
+    let ended = program.end(LIMIT)?.success()?;
+    ensure!(ended.lines.last().is_some_and(|line| line == "right"), "{ended:?}");
+    Ok(())
+}
