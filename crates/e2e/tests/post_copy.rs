@@ -134,7 +134,7 @@ fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Res
     let expected = format!("memory of {NAME} was still on host h1");
     ensure!(matches!(&outcome, Outcome::Ended(why) if why.message.contains(&expected)), "{outcome:?}");
     let shown = lab.transhume(&["events"])?.success()?.lines.join("\n");
-    ensure!(shown.contains(&expected), "{shown}");
+    ensure!(shown.contains(&expected) && shown.contains("ended in move"), "{shown}");
     drop(program);
 
     let name = "other";

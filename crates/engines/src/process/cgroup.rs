@@ -104,9 +104,31 @@ pub fn shortage(name: &str) -> io::Result<Shortage> {
     Ok(found.unwrap_or_default())
 }
 
-/// Whether the kernel has ended a process of the cgroups of this name for want of memory since there was `before`.
-pub fn has_killed(name: &str, before: Shortage) -> bool {
-    shortage(name).is_ok_and(|now| now.kills > before.kills)
+/// Where it is told how often the kernel has ended a process for want of memory, so that a look costs little.
+pub struct Kills {
+    file: PathBuf,
+    before: u64,
+}
+
+impl Kills {
+    /// Those of the cgroups of this name from now on; `None` if they are not counted.
+    pub fn of(name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        // Of version 1 and of version 2.
+        const FILES: [&str; 2] = ["memory.oom_control", "memory.events"];
+        let mut files =
+            hierarchies(&mounts).flat_map(|hierarchy| FILES.map(|file| hierarchy.join(name).join(file)));
+        files.find_map(|file| Some(Self { before: kills(&file)?, file }))
+    }
+
+    /// Whether there was one.
+    pub fn any(&self) -> bool {
+        kills(&self.file).is_some_and(|now| now > self.before)
+    }
+}
+
+fn kills(file: &Path) -> Option<u64> {
+    counter(&fs::read_to_string(file).ok()?, "oom_kill")
 }
 
 /// The counter of this name among lines of `NAME NUMBER`.

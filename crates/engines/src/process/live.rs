@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fabric::netns;
 
 use super::archives::FileSystem;
-use super::cgroup::{self, Shortage};
+use super::cgroup::{Kills, Shortage};
 use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::fork_advice::NotCopied;
@@ -409,8 +409,8 @@ impl Live {
         let pager = pager.doing(|| format!("watching the pager of `{}`", self.record.spec.name))?;
         let is_paged = || pager.as_ref().is_none_or(|pager| !pager.ended_within(Duration::ZERO));
         // CRIU waits for whoever was killed.
-        let cgroup = self.container.as_ref().map(Container::cgroup).zip(before);
-        let is_short = || cgroup.as_ref().is_some_and(|(name, before)| cgroup::has_killed(name, *before));
+        let kills = self.container.as_ref().and_then(|container| Kills::of(&container.cgroup()));
+        let is_short = || kills.as_ref().is_some_and(Kills::any);
         let is_over = || (watch.cancelled)() || !is_paged() || is_short();
         let watched = Watch { cancelled: &is_over, ..*watch };
         let restored = self.restore_with(&mut criu, records, &watched, &mut clock);
