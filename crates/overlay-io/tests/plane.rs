@@ -5,6 +5,7 @@ mod world;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -133,13 +134,26 @@ fn frames_longer_than_the_path_travel_in_parts() {
     assert_no_mistakes(&world);
 }
 
+/// How much a host has sent on its network: bytes, and what left in one piece that it did not cut itself.
+fn sent_by(host: &Host) -> (u64, u64) {
+    let devices = host.network.enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let eth0 = devices.lines().find_map(|line| line.trim_start().strip_prefix("eth0:")).unwrap();
+    let numbers: Vec<u64> = eth0.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    (numbers[8], numbers[9])
+}
+
 #[test]
 fn frames_take_several_hops() {
     let world = World::new(4, 1500);
     world.use_topology(|nodes| Topology::star(Version(2), nodes[3], nodes).unwrap());
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let ends = a.connect(&b, 5000);
+    let before = sent_by(&world.hosts[3]);
     exchange(&ends, 5_000_000);
+    let (bytes, calls) = sent_by(&world.hosts[3]);
+    let each = (bytes - before.0) / (calls - before.1);
+    // Pieces go on as they came: together.
+    assert!(each > 2 * 1500, "{each} bytes in each call");
     // While the connection is there, and used.
     world.use_topology(|nodes| Topology::mesh(Version(3), nodes).unwrap());
     exchange(&ends, 5_000_000);
