@@ -7,6 +7,8 @@ use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -16,6 +18,9 @@ pub const MOST: usize = 65_535 + 14 + 2 * 4 + 10;
 
 /// So many segments may be refused: one that somebody has made wrongly does not mean that the kernel does all wrong.
 const PATIENCE: u8 = 16;
+
+/// How long a device may seem taken that was given back: a process that this one has just forked has it until it runs its program.
+const GIVEN_BACK: Duration = Duration::from_millis(100);
 
 /// What the kernel may leave to who reads, and who reads to the kernel (`linux/if_tun.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,9 +298,17 @@ fn open(name: &str, flags: libc::c_int) -> Result<(OwnedFd, io::Result<()>), Ope
     let how = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open("/dev/net/tun", how, Mode::empty());
     let file = file.map_err(|error| OpenError::NoDriver(error.into()))?;
-    // SAFETY: the request is live, and as long as the call reads.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) };
-    Ok((file, check(result)))
+    let end = Instant::now() + GIVEN_BACK;
+    loop {
+        // SAFETY: the request is live, and as long as the call reads.
+        let plugged = check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const wanted) });
+        match plugged {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            plugged => return Ok((file, plugged)),
+        }
+    }
 }
 
 /// A request about the device `name`; `None` if none can be called that.

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use overlay_io::tap::{MOST, Offloads, OpenError, Tap};
@@ -103,6 +104,22 @@ fn names_are_taken_once_and_given_back() {
         assert!(matches!(Tap::new("t0"), Err(OpenError::Refused { name, .. }) if name == "t0"));
         drop(first);
         assert!(Tap::new("t0").is_ok());
+    });
+}
+
+/// As a process has it that was forked meanwhile, until it runs its program.
+#[test]
+fn a_name_is_given_back_as_soon_as_nobody_has_the_device() {
+    isolated(|| {
+        let first = Tap::new("t0").unwrap();
+        let held = first.as_fd().try_clone_to_owned().unwrap();
+        drop(first);
+        let holder = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            drop(held);
+        });
+        assert!(Tap::new("t0").is_ok());
+        holder.join().unwrap();
     });
 }
 
