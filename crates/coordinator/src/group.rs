@@ -98,9 +98,6 @@ fn begin(
     cluster: &Cluster,
     request: &MoveGroupRequest,
 ) -> Result<Vec<(GroupMove, Events)>, Failure> {
-    for (vid, name, _) in members(inner, &request.group) {
-        inner.machine.check_settled(vid).map_err(|refusal| failure::of_refusal(&refusal, &name))?;
-    }
     let members = movers(inner, request)?;
     for member in &members {
         moving::check_free(inner, member.vid, &member.name, &member.from)?;
@@ -167,11 +164,15 @@ pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
     members
 }
 
-/// Those who are not on one of the hosts, each with that where the fewest of the group will be.
+/// Those who are not on one of the hosts, each with that where the fewest of the group will be: none as long as one moves, or its memory
+/// is elsewhere.
 fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
     let members = members(inner, &request.group);
     if members.is_empty() {
         return Err(failure::no_group(&request.group));
+    }
+    for (vid, name, _) in &members {
+        inner.machine.check_settled(*vid).map_err(|refusal| failure::of_refusal(&refusal, name))?;
     }
     let mut room = HashMap::new();
     for host in &request.hosts {

@@ -13,13 +13,14 @@ pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changing.py
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Starts it on h1 as instance `name`, with `all` MiB of memory, of which it changes `some` until `stop` is given.
+/// Starts it on h1 as instance `name`, the only one of a group of that name, with `all` MiB of memory, of which it changes `some` until `stop` is given.
 ///
 /// # Errors
 /// If it does not run.
 pub fn start(lab: &TestLab, name: &str, (all, some): (u32, u32), stop: &Signal) -> Result<Program> {
-    let mut run = lab.command(&["run", "--name", name, "--host", "h1", "--", "/usr/bin/python3", SCRIPT]);
-    let mut program = Program::start(run.args([all.to_string(), some.to_string()]).arg(stop.path()))?;
+    let mut run = lab.command(&["run", "--name", name, "--group", name, "--host", "h1"]);
+    run.args(["--", "/usr/bin/python3", SCRIPT]).args([all.to_string(), some.to_string()]).arg(stop.path());
+    let mut program = Program::start(&mut run)?;
     goes_on(&mut program)?;
     Ok(program)
 }

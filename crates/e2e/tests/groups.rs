@@ -53,8 +53,10 @@ fn both_ends_of_connections_move_together() -> Result<()> {
         ensure!(places(&lab, "job")? == on(&expected), "{:?}", places(&lab, "job"));
     }
     check.progress()?;
-    let nothing = lab.transhume(&["move", "--group", "job", "h3,h4"])?.success()?;
-    ensure!(nothing.lines == ["all of group job is there already"], "{nothing:?}");
+    for option in [&[][..], &["--dry-run"]] {
+        let nothing = lab.transhume(&[&["move", "--group", "job", "h3,h4"], option].concat())?.success()?;
+        ensure!(nothing.lines == ["all of group job is there already"], "{nothing:?}");
+    }
     lab.end_check(check)?;
     Ok(())
 }

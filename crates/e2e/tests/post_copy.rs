@@ -101,8 +101,10 @@ fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
     for who in [Who::Source, Who::Destination, Who::Coordinator] {
         let cast = Cast { source: hosts[0].parse()?, destination: hosts[1].parse()? };
         let moving = leave_memory_behind(&lab, NAME, &cast)?;
-        let refused = lab.transhume(&["move", NAME, hosts[0]])?;
-        ensure!(refused.errors.contains("a part of the memory of"), "{refused:?}");
+        for others in [&[NAME, hosts[0]][..], &["--group", NAME, hosts[1], "--dry-run"]] {
+            let refused = lab.transhume(&[&["move"], others].concat())?;
+            ensure!(refused.errors.contains("a part of the memory of"), "{refused:?}");
+        }
         Fault::Kill(who).strike(&lab, &cast)?;
         Fault::Kill(who).mend(&lab.lab, &cast)?;
         heal(&lab, &cast)?;

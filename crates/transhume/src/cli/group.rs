@@ -76,11 +76,15 @@ impl GroupTransfer {
             return Err(Failure::new(message, "mend what is said above, and move it again"));
         }
         output::line(&match reports.len() {
-            0 => format!("all of group {} is there already", self.group),
+            0 => self.is_there(),
             1 => format!("group {}: 1 instance moved", self.group),
             count => format!("group {}: {count} instances moved", self.group),
         })?;
         Ok(code)
+    }
+
+    fn is_there(&self) -> String {
+        format!("all of group {} is there already", self.group)
     }
 
     fn planned(&self, plan: &[PlannedMove]) -> Result<ExitCode> {
@@ -88,6 +92,9 @@ impl GroupTransfer {
         let code = if is_possible { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         if self.json {
             return output::json(&plan).map(|()| code);
+        }
+        if plan.is_empty() {
+            return output::line(&self.is_there()).map(|()| code);
         }
         let rows: Vec<_> = plan.iter().map(|planned| [planned.name.clone(), destination(planned)]).collect();
         output::write(table::render(["INSTANCE", "TO"], &rows))?;
