@@ -1,6 +1,8 @@
 //! Opened devices: `ibv_context` with its table of functions, and its asynchronous events.
 
+use std::fs::File;
 use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use libc::c_int;
@@ -28,7 +30,12 @@ pub(crate) struct Context {
     pub(crate) process: &'static Process,
     /// Its descriptor is `async_fd`.
     pub(crate) asynchronous: EventQueue<ibv_async_event>,
+    /// `cmd_fd`. Who duplicates it to share the device hears from [`import`](crate::import) that it cannot be shared.
+    _command: OwnedFd,
 }
+
+/// What is open as the device: no command goes through it.
+const FILE: &str = "/dev/null";
 
 impl Context {
     /// The object around a program's context.
@@ -42,15 +49,16 @@ impl Context {
     }
 
     fn open(process: &'static Process, device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
+        let command = OwnedFd::from(File::open(FILE).map_err(|_| Errno(libc::EMFILE))?);
         let asynchronous = EventQueue::new().map_err(|_| Errno(libc::EMFILE))?;
-        let verbs = verbs(device, asynchronous.fd());
-        let opened = Box::into_raw(Box::new(Self { verbs, process, asynchronous }));
+        let verbs = verbs(device, &command, asynchronous.fd());
+        let opened = Box::into_raw(Box::new(Self { verbs, process, asynchronous, _command: command }));
         // SAFETY: `opened` is live; only an address is computed.
         Ok(unsafe { &raw mut (*opened).verbs.context })
     }
 }
 
-fn verbs(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+fn verbs(device: *mut ibv_device, command: &OwnedFd, async_fd: c_int) -> verbs_context {
     // SAFETY: null functions, null pointers and zeroes are values of these fields.
     let mut verbs: verbs_context = unsafe { object::zeroed() };
     verbs.query_port = Some(query::query_port);
@@ -73,7 +81,7 @@ fn verbs(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.sz = size_of::<verbs_context>();
     verbs.context.device = device;
-    verbs.context.cmd_fd = -1;
+    verbs.context.cmd_fd = command.as_raw_fd();
     verbs.context.async_fd = async_fd;
     verbs.context.num_comp_vectors = 1;
     verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;

@@ -16,6 +16,9 @@ pub(crate) const LARGEST: usize = 256 * 1024;
 /// The words of an allocation. They are shared with whoever has registered them.
 pub(crate) type DeviceMemory = Arc<[AtomicU64]>;
 
+/// What a program copies begins at a multiple of so many bytes, and is one: a device's memory is reached by words.
+const WORD: usize = 4;
+
 /// The strongest alignment that can be asked for, as a power of two: that of a page.
 const MOST_ALIGNED: u32 = 12;
 
@@ -44,6 +47,16 @@ impl Dm {
         }
         // SAFETY: the offset is within the words, or at their end.
         Ok(unsafe { self.words.as_ptr().cast::<u8>().cast_mut().add(self.start + offset) })
+    }
+
+    /// The same of what the program copies, which is whole words.
+    ///
+    /// # Errors
+    /// `EINVAL` if they are not, or not all within.
+    fn words_at(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+        let place = self.at(offset, length)?;
+        let is_whole = offset.is_multiple_of(WORD as u64) && length.is_multiple_of(WORD);
+        if is_whole { Ok(place) } else { Err(Errno::INVALID) }
     }
 }
 
@@ -109,7 +122,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 
 unsafe extern "C" fn copy_in(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: the contract of verbs.
-    errno::code(unsafe { Dm::of(dm) }.at(offset, length).map(|to| {
+    errno::code(unsafe { Dm::of(dm) }.words_at(offset, length).map(|to| {
         // SAFETY: the contract of verbs: `length` bytes can be read at `from`; so many are there at `to`.
         unsafe { to.copy_from(from.cast(), length) };
     }))
@@ -117,7 +130,7 @@ unsafe extern "C" fn copy_in(dm: *mut ibv_dm, offset: u64, from: *const c_void, 
 
 unsafe extern "C" fn copy_out(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     // SAFETY: the contract of verbs.
-    errno::code(unsafe { Dm::of(dm) }.at(offset, length).map(|from| {
+    errno::code(unsafe { Dm::of(dm) }.words_at(offset, length).map(|from| {
         // SAFETY: the contract of verbs: `length` bytes can be written at `to`; so many are there at `from`.
         unsafe { to.cast::<u8>().copy_from(from, length) };
     }))

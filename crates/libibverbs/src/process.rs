@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use fabric::{FabricId, ProcessId};
-use softhca::{AsyncEvent, Device, Errno, Event};
+use softhca::{AsyncEvent, Device, Errno, Event, Limits};
 use verbs_abi::constants::event;
 use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
@@ -94,6 +94,8 @@ const WAYS_TO_GIVE: u32 = 16;
 pub(crate) struct Process {
     pub(crate) identity: ProcessId,
     pub(crate) fabric: FabricId,
+    /// What the device can have: known also to a child of a fork.
+    pub(crate) limits: Limits,
     state: BiasedLock<State>,
     /// How often calls of the program still give way to the thread, which waits for the lock. A spinning program would
     /// otherwise hardly leave it to the thread.
@@ -116,6 +118,7 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 impl Process {
     pub(crate) fn new(identity: ProcessId, fabric: FabricId, device: Device, wake: EventFd) -> Self {
+        let limits = *device.limits();
         let state = State {
             device,
             objects: Objects::default(),
@@ -129,6 +132,7 @@ impl Process {
         Self {
             identity,
             fabric,
+            limits,
             state: BiasedLock::new(state),
             ways_to_give: AtomicU32::new(0),
             program_waits: AtomicU32::new(0),

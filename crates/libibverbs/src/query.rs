@@ -34,11 +34,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the contract of verbs.
-    errno::code(unsafe { object::context(context) }.and_then(|context| {
-        let found = device_attr(context.process)?;
+    errno::code(unsafe { object::context(context) }.map(|context| {
+        let found = device_attr(context.process);
         // SAFETY: the contract of verbs: `attr` can be written.
         unsafe { attr.write(found) };
-        Ok(())
     }))
 }
 
@@ -55,7 +54,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: zeroes are values of these fields, and mean "not supported".
         let mut found: ibv_device_attr_ex = unsafe { object::zeroed() };
-        found.orig_attr = device_attr(context.process)?;
+        found.orig_attr = device_attr(context.process);
         found.device_cap_flags_ex = found.orig_attr.device_cap_flags.into();
         found.phys_port_cnt_ex = 1;
         found.completion_timestamp_mask = u64::MAX;
@@ -67,8 +66,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }))
 }
 
-fn device_attr(process: &Process) -> Result<ibv_device_attr, Errno> {
-    let limits = process.with(|state| Ok(*state.device.limits()))?;
+fn device_attr(process: &Process) -> ibv_device_attr {
     // SAFETY: zeroes are values of these fields, and mean "none" or "not supported".
     let mut attr: ibv_device_attr = unsafe { object::zeroed() };
     let version = concat!(env!("CARGO_PKG_VERSION"), "\0");
@@ -90,8 +88,8 @@ fn device_attr(process: &Process) -> Result<ibv_device_attr, Errno> {
     attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
-    set_limits(&mut attr, &limits);
-    Ok(attr)
+    set_limits(&mut attr, &process.limits);
+    attr
 }
 
 fn set_limits(attr: &mut ibv_device_attr, limits: &Limits) {
@@ -142,22 +140,21 @@ pub(crate) unsafe extern "C" fn query_port(
     // SAFETY: the contract of verbs.
     errno::code(unsafe { object::context(context) }.and_then(|context| {
         only_port(port.into())?;
-        let found = port_attr(context.process)?;
+        let found = port_attr(context.process);
         // SAFETY: the contract of verbs: `size` bytes at `attr` can be written.
         unsafe { write_sized(&found, attr, size) };
         Ok(())
     }))
 }
 
-fn port_attr(process: &Process) -> Result<ibv_port_attr, Errno> {
-    let max_message = process.with(|state| Ok(state.device.limits().max_message))?;
+fn port_attr(process: &Process) -> ibv_port_attr {
     // SAFETY: zeroes are values of these fields.
     let mut attr: ibv_port_attr = unsafe { object::zeroed() };
     attr.state = IBV_PORT_ACTIVE;
     attr.max_mtu = IBV_MTU_4096;
     attr.active_mtu = IBV_MTU_4096;
     attr.gid_tbl_len = 1;
-    attr.max_msg_sz = max_message;
+    attr.max_msg_sz = process.limits.max_message;
     attr.pkey_tbl_len = 1;
     attr.lid = process.identity.vid.lid();
     attr.sm_lid = 1;
@@ -167,7 +164,7 @@ fn port_attr(process: &Process) -> Result<ibv_port_attr, Errno> {
     attr.active_speed = SPEED_EDR;
     attr.phys_state = LINK_UP;
     attr.link_layer = IBV_LINK_LAYER_INFINIBAND;
-    Ok(attr)
+    attr
 }
 
 /// Fills `size` bytes: what is known, then zeroes for what newer programs know in addition.

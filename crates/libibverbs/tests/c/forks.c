@@ -15,6 +15,9 @@ static int child(void)
 	CHECK(post_send(&pair, 0, IBV_WR_RDMA_WRITE, 0, part(&pair, 0, 8), 64) == EIO);
 	CHECK(ibv_poll_cq(pair.send_cq, 1, &wc) < 0);
 	CHECK(!ibv_alloc_pd(pair.context) && errno == EIO);
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port;
+	CHECK(!ibv_query_device(pair.context, &attr) && attr.max_qp && !ibv_query_port(pair.context, 1, &port));
 	static struct pair own;
 	make_pair(&own, 0, 0);
 	CHECK(own.qp[0]->qp_num != pair.qp[0]->qp_num);
