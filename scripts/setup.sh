@@ -25,6 +25,8 @@ readonly more_packages=(
     runc podman hpcc
     iperf3 openssh-client
 )
+# rdma-core's own tests, which python3-pyverbs has.
+readonly rdma_core_tests=/usr/share/doc/rdma-core/tests
 # Services that tests start in containers, and by which names systemd would start them on this machine.
 readonly services=(openssh-server:ssh redis-server:redis-server)
 # What measures the overlay, and its peers, which the tests do not need.
@@ -86,6 +88,14 @@ mask_missing_services() {
         quietly as_root ln -sf /dev/null "/etc/systemd/system/${service#*:}.service"
         printf 'setup: %s will not run here before `systemctl unmask %s`\n' "${service%:*}" "${service#*:}"
     done
+}
+
+# They come as documentation, which Debian's images for containers leave out.
+install_rdma_core_tests() {
+    [ ! -d "$rdma_core_tests" ] || return 0
+    printf 'setup: installing %s\n' "$rdma_core_tests"
+    quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq --yes --reinstall \
+        --option "DPkg::Options::=--path-include=$rdma_core_tests/*" install python3-pyverbs
 }
 
 # The benchmark names who is missing, and measures the others: each of these is tried alone.
@@ -150,5 +160,6 @@ case ${1:-} in
     *) die "there is no set-up for \`$1\`: say \`demo\` or \`bench-net\`, or nothing for all" ;;
 esac
 install_packages "${packages[@]}"
+[ "${1:-}" = demo ] || install_rdma_core_tests
 install_rust
 quietly as_root scripts/criu.sh

@@ -10,6 +10,7 @@ use e2e::program::{Program, run};
 use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 use e2e::ucx;
+use fabric::device_file::NAME;
 
 /// How long one exchange may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -174,6 +175,23 @@ fn pyverbs_drives_the_device() -> Result<()> {
     // Debian's own Python: its modules are there.
     let ended = run(command(&pair.first, "/usr/bin/python3")?.args([script, "3"]), LIMIT)?;
     ensure!(ended.lines.iter().any(|line| line.starts_with("3 datagrams went")), "{:?}", ended.lines);
+    Ok(())
+}
+
+/// Tests of what a vendor has of its own, and of network interfaces of hardware, find that there is none, and are left out by themselves.
+#[test]
+fn rdma_cores_own_tests_pass() -> Result<()> {
+    const TESTS: &str = "/usr/share/doc/rdma-core/tests";
+    let _alone = e2e::alone();
+    let folder = tempfile::tempdir()?;
+    run(Command::new("cp").args(["--recursive", TESTS]).arg(folder.path()), LIMIT)?;
+    let tests = folder.path().join("tests");
+    run(Command::new("find").arg(&tests).args(["-name", "*.gz", "-exec", "gunzip", "{}", "+"]), LIMIT)?;
+    let pair = Pair::new(Place::OneHost)?;
+    let mut python = command(&pair.first, "/usr/bin/python3")?;
+    let ended = run(python.arg(tests.join("run_tests.py")).args(["--verbose", "--dev", NAME]), LIMIT)?;
+    let passed = ended.errors.lines().filter(|line| line.ends_with(" ... ok")).count();
+    ensure!(passed >= 100, "{passed} tests passed:\n{}", ended.errors);
     Ok(())
 }
 
