@@ -3,7 +3,7 @@
 //! * [`ground`]: the lab in which all of them have their ends, and its lossy path.
 //! * [`peer`]: how each peer is installed, configured and started.
 //! * [`measure`]: one run of iperf3, or of [`ping`].
-//! * [`ping`]: round trips of small datagrams.
+//! * [`ping`]: round trips of small datagrams; [`awake`]: where no processor has to be woken for them.
 //! * [`comparison`]: all of them in turn.
 //! * [`upkeep`]: what it costs while nothing is carried.
 //! * [`moved`]: stations that move.
@@ -11,6 +11,7 @@
 
 use std::net::Ipv4Addr;
 
+pub mod awake;
 pub mod comparison;
 pub mod ground;
 pub mod measure;

@@ -88,7 +88,7 @@ fn in_turn(
         });
         of_paths.push((path.name, figures));
     }
-    if quantity == Quantity::Latency {
+    if quantity.is_latency() {
         subtract_bare(&mut of_paths);
     }
     (Figures { quantity, of_paths }, missing)
@@ -111,7 +111,9 @@ impl Figures {
         let others =
             self.of_paths.iter().enumerate().filter(|(at, (_, figures))| *at != OURS && !figures.is_empty());
         let row = |(at, (other, figures)): (usize, &(&'static str, Vec<f64>))| match (at, self.quantity) {
-            (BARE, Quantity::Latency) => Row::alone(format!("one-way latency, {other}"), figures, unit),
+            (BARE, Quantity::Latency { .. }) => {
+                Row::alone(name.replace(" added", &format!(", {other}")), figures, unit)
+            }
             _ => Row::compared(name.clone(), ours, (other, figures), unit),
         };
         others.map(row).chain(self.plain_row()).collect()
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn latency_is_what_the_bare_path_does_not_take() {
         let times = |path: &Path| Ok(if path.name == "bare" { 10.0 } else { 14.0 + path.name.len() as f64 });
-        let (figures, missing) = in_turn(Quantity::Latency, &paths(), 2, times);
+        let (figures, missing) = in_turn(Quantity::Latency { awake: false }, &paths(), 2, times);
         assert!(missing.is_empty());
         let rows = figures.rows();
         assert_eq!((rows[0].ours, rows[0].peer), (10.0, None));

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use e2e::program::Program;
 use serde::Deserialize;
 
+use super::awake::Awake;
 use super::ground::Ground;
 use super::ping::Ping;
 use super::{Path, RECEIVER, SENDER};
@@ -34,7 +35,10 @@ pub enum Quantity {
     /// Datagrams as long as the path carries, as many as can be sent, which are more than fit.
     Flood(Flood),
     /// Half a round trip of a small datagram, the median.
-    Latency,
+    Latency {
+        /// Processors do not sleep meanwhile when they have nothing to do.
+        awake: bool,
+    },
 }
 
 /// What is measured of a flood.
@@ -49,11 +53,12 @@ pub enum Flood {
 }
 
 /// All of them.
-pub const QUANTITIES: [Quantity; 10] = [
+pub const QUANTITIES: [Quantity; 11] = [
     Quantity::Streams { count: 1, loss: 0 },
     Quantity::Streams { count: 16, loss: 0 },
     Quantity::Datagrams,
-    Quantity::Latency,
+    Quantity::Latency { awake: false },
+    Quantity::Latency { awake: true },
     Quantity::Streams { count: 1, loss: 1 },
     Quantity::Streams { count: 1, loss: 5 },
     Quantity::Streams { count: 16, loss: 1 },
@@ -102,7 +107,8 @@ impl Quantity {
             Self::Flood(Flood::Received) => "flood of datagrams".into(),
             Self::Flood(Flood::Lost) => "flood of datagrams, lost".into(),
             Self::Flood(Flood::Beside) => "one TCP stream beside a flood".into(),
-            Self::Latency => "one-way latency added".into(),
+            Self::Latency { awake: false } => "one-way latency added".into(),
+            Self::Latency { awake: true } => "one-way latency added, all awake".into(),
         }
     }
 
@@ -113,7 +119,7 @@ impl Quantity {
             Self::Streams { .. } | Self::Flood(Flood::Received | Flood::Beside) => "Gbit/s",
             Self::Flood(Flood::Lost) => "%",
             Self::Datagrams => "1000/s",
-            Self::Latency => "us",
+            Self::Latency { .. } => "us",
         }
     }
 
@@ -126,10 +132,16 @@ impl Quantity {
         }
     }
 
+    /// Whether it is one of a path that the bare one is a part of.
+    #[must_use]
+    pub fn is_latency(self) -> bool {
+        matches!(self, Self::Latency { .. })
+    }
+
     /// Into how many parts a run is divided: what is subtracted from each other has to see the same moment.
     #[must_use]
     pub fn parts(self) -> u16 {
-        if self == Self::Latency { 10 } else { 1 }
+        if self.is_latency() { 10 } else { 1 }
     }
 
     /// The figure of `path`, on a path that loses what it should. iperf3 knows only whole seconds.
@@ -156,7 +168,8 @@ impl Quantity {
                 flood.end(time)?;
                 Ok(received.gigabits())
             }
-            Self::Latency => {
+            Self::Latency { awake } => {
+                let _awake = awake.then(Awake::keep).transpose()?;
                 let times = ping(ground, path)?.round_trips(time)?;
                 Ok(median(&times) / 2.0)
             }
