@@ -15,7 +15,8 @@
 //! In the last case disarming was a mistake, and patience grows; the first tick is a short one, so that a mistake costs little.
 //! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
 //! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
-//! that spins, and after a quiet while it sleeps soundly until a call wakes it.
+//! that spins. When there was nothing to do for a while, it sleeps soundly until a call leaves something behind and wakes it: a
+//! program that touches its neighbours' memory and nothing else is not disturbed, however much it posts and polls.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -33,7 +34,7 @@ const SPINNING_FOR_A_MOMENT: u32 = 3;
 /// The least and the most wake-ups after which the program is taken to poll for itself.
 const PATIENCE: RangeInclusive<u32> = 4..=16 * 1024;
 
-/// Quiet ticks after which the thread sleeps until something wakes it.
+/// Ticks without anything to do after which the thread sleeps until something wakes it.
 const DROWSY: u32 = 10;
 
 /// Ticks after which disarming counts as right.
@@ -55,7 +56,7 @@ pub(crate) struct Arming {
     patience: u32,
     /// Ticks since the thread was disarmed.
     ticks: u32,
-    /// Ticks without traffic or polls.
+    /// Ticks in a row without anything to do.
     quiet: u32,
 }
 
@@ -85,6 +86,16 @@ impl Arming {
         if self.ticks == 0 { TRIAL } else { TICK }
     }
 
+    /// Whether the program has polled since the thread last looked.
+    pub(crate) fn has_polled(&self, now: Polls) -> bool {
+        now.count != self.seen.count
+    }
+
+    /// The thread has woken, and there was something to do or not.
+    pub(crate) fn note(&mut self, had_work: bool) {
+        self.quiet = if had_work { 0 } else { self.quiet.saturating_add(1) };
+    }
+
     /// True if there has been nothing to do for long.
     pub(crate) fn is_drowsy(&self) -> bool {
         self.quiet >= DROWSY
@@ -94,9 +105,8 @@ impl Arming {
     /// found something to do there.
     pub(crate) fn judge(&mut self, armed: bool, now: Polls, by_link: bool, did_work: bool) -> bool {
         let spins = self.spins(now);
-        let has_polled = now.count != self.seen.count;
+        let has_polled = self.has_polled(now);
         self.seen = now;
-        self.quiet = if by_link || has_polled { 0 } else { self.quiet.saturating_add(1) };
         if !armed {
             self.ticks += 1;
             let mistaken = did_work && !spins;
@@ -198,9 +208,14 @@ mod tests {
     #[test]
     fn a_program_that_blocks_keeps_the_thread_and_lets_it_rest() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
-        assert!((0..100).all(|_| arming.judge(true, polls.poll(1), true, true)));
+        for _ in 0..100 {
+            assert!(arming.judge(true, polls.poll(1), true, true));
+            arming.note(true);
+        }
         assert!(!arming.is_drowsy());
-        assert!((0..DROWSY).all(|_| arming.judge(true, polls, false, false)));
+        (0..DROWSY).for_each(|_| arming.note(false));
         assert!(arming.is_drowsy());
+        arming.note(true);
+        assert!(!arming.is_drowsy());
     }
 }

@@ -33,6 +33,9 @@ const SLICE: Duration = Duration::from_micros(100);
 /// Ticks in a row for which the thread only looks whether the program still polls.
 const GLANCES: u32 = 16;
 
+/// While the thread sleeps soundly, each call of the program looks at all links for what it has left there: at so many at most.
+const FEW_LINKS: usize = 16;
+
 /// Between attempts to reach a node that went away without a word: it restarts.
 const NODE_RETRY: Duration = Duration::from_millis(20);
 
@@ -228,7 +231,11 @@ impl Runtime {
             if woken.link && !progress.did_work {
                 state.device.drain_wakes();
             }
-            state.armed = self.arming.judge(state.armed, self.polls(now), woken.link, progress.did_work);
+            let polls = self.polls(now);
+            let had_work = woken.link || woken.call || progress.did_work;
+            let is_needed = self.arming.has_polled(polls) && state.device.live_links() > FEW_LINKS;
+            self.arming.note(!state.armed || had_work || is_needed);
+            state.armed = self.arming.judge(state.armed, polls, woken.link, progress.did_work);
         }
         state.known = Known::of(&state.device);
         self.waitables.clear();
@@ -239,7 +246,7 @@ impl Runtime {
         if state.armed {
             state.device.waitables(&mut self.waitables);
         }
-        state.sound_asleep = state.armed && self.arming.is_drowsy();
+        state.sound_asleep = state.armed && self.arming.is_drowsy() && !state.device.has_output();
         if !state.armed && progress.next_deadline.is_none() && matches!(self.node, Node::Attached(_)) {
             return Next::Doze;
         }

@@ -498,6 +498,12 @@ impl Device {
         self.links.live.iter().any(|&at| self.links.links[at].has_work())
     }
 
+    /// How many links there are that work.
+    #[must_use]
+    pub fn live_links(&self) -> usize {
+        self.links.live.len()
+    }
+
     /// Changes whenever who sleeps on [`Self::waitables`] might miss something without asking for them anew.
     #[must_use]
     pub fn waitables_version(&self) -> u64 {
