@@ -223,6 +223,7 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
     vec![
         framed(0, &hello),
         framed(0, &FromNode::Processes { vid: vid(), indexes: [1, 2].into() }),
+        framed(0, &FromNode::OutOfMemory { vid: vid(), processes: 1, limit: Some(64 << 20) }),
         framed(1, &FromCoordinator::Refused { reason: "no".into() }),
         framed(2, &Opening::Images { id: MoveId(3), vid: vid() }),
         framed(2, &Opening::Memory { id: MoveId(3), vid: vid() }),

@@ -99,6 +99,17 @@ pub enum Occurrence {
         /// As a shell reports it.
         code: i32,
     },
+    /// The kernel has ended processes of an instance for want of memory; told when that has ended.
+    OutOfMemory {
+        /// The instance.
+        instance: String,
+        /// Where.
+        host: String,
+        /// How many.
+        processes: u64,
+        /// The instance's own limit in bytes, if it was that which was reached.
+        limit_bytes: Option<u64>,
+    },
     /// An instance is gone, and nobody saw it end.
     Lost {
         /// The instance.

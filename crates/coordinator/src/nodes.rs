@@ -215,6 +215,9 @@ async fn listen(
             FromNode::Answer { number, answer } => link.pending.answer(number, answer),
             FromNode::Measured { id, measurement } => cluster.lock().measured(host, id, measurement),
             FromNode::Processes { vid, indexes } => directory::processes(cluster, host, vid, indexes),
+            FromNode::OutOfMemory { vid, processes, limit } => {
+                note_shortage(&cluster.lock(), host, vid, (processes, limit));
+            }
             FromNode::Net(message) => network::heard(cluster, host, message),
             FromNode::Sessions { vid, word } => sessions_say(cluster, host, link, vid, word),
             FromNode::Directory { process, number, request } => {
@@ -223,6 +226,15 @@ async fn listen(
         }
     }
     Ok(())
+}
+
+/// The kernel has ended so many processes of an instance, at a limit or without one.
+fn note_shortage(inner: &Inner, host: &HostName, vid: Vid, (processes, limit_bytes): (u64, Option<u64>)) {
+    let here = inner.machine.image().instances.get(&vid).filter(|instance| instance.host == *host);
+    if let Some(instance) = here {
+        let (instance, host) = (instance.name.clone(), host.to_string());
+        inner.log.note(&Occurrence::OutOfMemory { instance, host, processes, limit_bytes });
+    }
 }
 
 /// A connection that another one has replaced is not heard any more: what it says may be older.

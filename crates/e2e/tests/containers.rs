@@ -109,6 +109,21 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
 }
 
 /// The bundle's own command, directory, environment and user.
+/// Its code alone would not say why.
+#[test]
+fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let container = ["run", "--name", "greedy", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
+    let greedy = ["--", "/usr/bin/python3", "-c", "bytearray(b'x') * (200 << 20)"];
+    let ended = lab.transhume(&[&container[..], &greedy].concat())?;
+    ensure!(ended.status.code() == Some(137), "{ended:?}");
+    let events = lab.transhume(&["events"])?.success()?.lines;
+    let told = "greedy on h1: the kernel ended 1 process; its limit is 64.0 MiB";
+    ensure!(events.iter().any(|line| line.ends_with(told)), "{events:#?}");
+    Ok(())
+}
+
 #[test]
 fn a_bundle_runs_as_it_says() -> Result<()> {
     let _alone = e2e::alone();

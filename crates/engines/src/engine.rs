@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::instance::{InstanceName, InstanceSpec};
 use crate::memory::MemorySink;
 use crate::process::LeftBehind;
-use crate::report::{Blocker, Host, Needs, Report};
+use crate::report::{Blocker, Host, Needs, Report, Shortage};
 
 /// Runs instances of one kind on this host, and moves them.
 pub trait Engine: Send + Sync {
@@ -191,6 +191,10 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// If the instance is unknown here.
     fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool>;
+
+    /// What the kernel has ended of the instance for want of memory since it came to this host, as far as that is known: of
+    /// one that is no container nothing is. Does not wait for other calls.
+    fn shortage(&self, name: &InstanceName) -> Shortage;
 
     /// What is here, for a node that has just started: instances that run on, stopped ones that
     /// wait for a decision, and what a crash has left. Each has its PIDs verified.

@@ -92,7 +92,7 @@ use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::memory::MemorySink;
-use crate::report::{Blocker, Host, Needs, Report};
+use crate::report::{Blocker, Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 use crate::wiring::Wiring;
 
@@ -465,6 +465,10 @@ impl Engine for ProcessEngine {
             lock(&instance).record.state = State::Ended;
         }
         Ok(ended)
+    }
+
+    fn shortage(&self, name: &InstanceName) -> Shortage {
+        self.site.containers.as_ref().map(|containers| containers.shortage(name)).unwrap_or_default()
     }
 
     fn recover(&self) -> Result<Vec<Recovered>> {

@@ -67,6 +67,15 @@ impl Needs {
     }
 }
 
+/// How often the kernel has ended a process of an instance for want of memory, and the limit in bytes if that was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortage {
+    /// Processes that were ended.
+    pub kills: u64,
+    /// The limit of the instance's cgroup; `None` if it is the host that had no more.
+    pub limit: Option<u64>,
+}
+
 /// A file that must be the same at the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Config, InstanceId, Namespace};
-use engines::{InstanceName, State};
+use engines::{InstanceName, Shortage, State};
 use fabric::{Epoch, FabricId, Vid, network};
 use moves::entry::Role;
 use moves::journal::Exit;
@@ -195,16 +195,30 @@ impl Node {
         let Some(live) = self.live(vid) else { return };
         self.set_state(vid, State::Ended);
         let exit = self.exit_of(vid, &live);
+        if self.said_code(vid, &live).is_none() {
+            self.tell_of_shortage(vid);
+        }
         self.input(Input::Exited { vid, exit });
+    }
+
+    /// Tells the coordinator, before it hears that the instance has ended, if the kernel has ended processes of it for want of memory.
+    pub fn tell_of_shortage(&self, vid: Vid) {
+        let Some(live) = self.live(vid) else { return };
+        let Shortage { kills, limit } = self.engine.shortage(&live.name);
+        if kills > 0 {
+            self.tell_coordinator(&FromNode::OutOfMemory { vid, processes: kills, limit });
+        }
+    }
+
+    /// How its command ended, if its first process has said that.
+    fn said_code(&self, vid: Vid, live: &Live) -> Option<i32> {
+        let carried = self.broker.carried(live.id(vid));
+        carried.map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit)
     }
 
     /// How an instance ended of which nothing runs any more.
     pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
-        let said = self
-            .broker
-            .carried(live.id(vid))
-            .map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit);
-        match said {
+        match self.said_code(vid, live) {
             Some(code) => Exit::Code(code),
             None if live.killed => Exit::Code(KILLED),
             None => Exit::Lost { reason: live.lost.clone().unwrap_or_else(|| self.is_gone(vid)) },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engines::{
     Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs, Phases,
-    Recovered, Report, Result, Running, Watch,
+    Recovered, Report, Result, Running, Shortage, Watch,
 };
 
 /// See the module.
@@ -111,6 +111,10 @@ impl Engine for NoEngine {
 
     fn wait(&self, _name: &InstanceName, _timeout: Duration) -> Result<bool> {
         refused()
+    }
+
+    fn shortage(&self, _name: &InstanceName) -> Shortage {
+        Shortage::default()
     }
 
     fn recover(&self) -> Result<Vec<Recovered>> {

@@ -207,6 +207,7 @@ impl Observer for NodeObserver {
         if let Err(error) = node.files.write_exit(instance.vid, code) {
             tracing::warn!("instance {instance}: its exit code is not noted: {error}");
         }
+        node.tell_of_shortage(instance.vid);
         node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
     }
 

@@ -37,7 +37,7 @@ use crate::removed::Removed;
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 22;
+pub const VERSION: u16 = 23;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -123,6 +123,15 @@ pub enum FromNode {
         number: u64,
         /// The request.
         request: directory::Request,
+    },
+    /// Of an instance that has ended the kernel had ended processes for want of memory.
+    OutOfMemory {
+        /// Which instance.
+        vid: Vid,
+        /// How many.
+        processes: u64,
+        /// The instance's own limit in bytes, if it was that which was reached.
+        limit: Option<u64>,
     },
     /// About the overlay.
     Net(net::FromNode),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::launch;
 use super::record::absent_is_fine;
 use super::task::{Task, TaskId};
+use crate::report::Shortage;
 
 /// The files by which a process joins the cgroups in which `pid` is, one for each hierarchy that is mounted.
 ///
@@ -75,15 +76,6 @@ fn of_first_version(mounts: &str) -> Vec<String> {
         (kind.next()? == "cgroup").then(|| kind.nth(1))?
     });
     options.flat_map(|options| options.split(',').map(str::to_owned)).collect()
-}
-
-/// How often the kernel has ended a process for want of memory, and the limit in bytes if that was reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortage {
-    /// Processes that were ended.
-    pub kills: u64,
-    /// The limit of the cgroup; `None` if it is the host that had no more.
-    pub limit: Option<u64>,
 }
 
 /// What the cgroups of this name tell of memory.

@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::cgroup::Shortage;
 use super::helper::{Helper, ended_within};
 use super::oci::{Bind, Config, Wanted};
 use super::record::absent_is_fine;
@@ -35,7 +34,7 @@ use super::{archives, cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
-use crate::report::Blocker;
+use crate::report::{Blocker, Shortage};
 
 /// What runs containers on a host.
 #[derive(Clone, Debug)]
@@ -186,6 +185,11 @@ impl Containers {
             doors: Vec::new(),
             search_path: self.search_path.clone(),
         }
+    }
+
+    /// What the cgroups of the container of this name tell of memory.
+    pub fn shortage(&self, name: &InstanceName) -> Shortage {
+        cgroup::shortage(&fabric::cgroup_name(&self.folder.join(name.as_str()))).unwrap_or_default()
     }
 
     /// Has the runtime make a container that waits to be started, in this network namespace. It takes the place of a crash's

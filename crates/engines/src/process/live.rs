@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fabric::netns;
 
 use super::archives::FileSystem;
-use super::cgroup::{Kills, Shortage};
+use super::cgroup::Kills;
 use super::container::Container;
 use super::criu::{Criu, Launch};
 use super::fork_advice::NotCopied;
@@ -31,6 +31,7 @@ use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceSpec, ResourceLimit};
 use crate::memory::MemorySink;
+use crate::report::Shortage;
 use crate::stopwatch::Stopwatch;
 use crate::{guard, init};
 

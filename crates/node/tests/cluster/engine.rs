@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use engines::{
     Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs,
-    Owner, PAGE, Phase, Phases, Recovered, Report, Result, Running, State, Watch,
+    Owner, PAGE, Phase, Phases, Recovered, Report, Result, Running, Shortage, State, Watch,
 };
 use fabric::netns;
 
@@ -277,6 +277,10 @@ impl Engine for Handle {
         let (ended, _) =
             world.changed.wait_timeout_while(ended, timeout, |ended| !ended.contains(name)).unwrap();
         Ok(ended.contains(name))
+    }
+
+    fn shortage(&self, _: &InstanceName) -> Shortage {
+        Shortage::default()
     }
 
     fn recover(&self) -> Result<Vec<Recovered>> {

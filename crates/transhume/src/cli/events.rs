@@ -140,6 +140,9 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         }
         Occurrence::NotStarted { instance, host } => ("not started", format!("{instance} on {host}")),
         Occurrence::Exited { instance, host, code } => ("exited", format!("{instance} on {host}: {code}")),
+        Occurrence::OutOfMemory { instance, host, processes, limit_bytes } => {
+            ("out of memory", format!("{instance} on {host}: {}", short_of_memory(*processes, *limit_bytes)))
+        }
         Occurrence::Lost { instance, host, reason } => ("lost", format!("{instance} on {host}: {reason}")),
         Occurrence::MoveBegan { instance, from, to, group, .. } => {
             ("move began", format!("{instance} {from} → {to}{}", in_group(group.as_ref())))
@@ -164,6 +167,17 @@ fn of(what: &Occurrence) -> (&'static str, String) {
 
 fn in_group(group: Option<&String>) -> String {
     group.map(|group| format!(", group {group}")).unwrap_or_default()
+}
+
+fn short_of_memory(processes: u64, limit_bytes: Option<u64>) -> String {
+    let ended = match processes {
+        1 => "the kernel ended 1 process".to_owned(),
+        count => format!("the kernel ended {count} processes"),
+    };
+    match limit_bytes {
+        Some(bytes) => format!("{ended}; its limit is {}", mebibytes(bytes)),
+        None => format!("{ended}; the host has no more"),
+    }
 }
 
 fn measured(figures: Option<&MoveFigures>) -> String {
