@@ -32,6 +32,37 @@ pub fn take_in(doors: &[File], pid: i32) -> io::Result<()> {
     doors.iter().try_for_each(|mut door| door.write_all(pid.to_string().as_bytes()))
 }
 
+/// A limit of processes that is lifted: CRIU has helpers among those that it restores, for which there may be no room.
+pub struct LiftedLimit {
+    file: PathBuf,
+    limit: String,
+}
+
+impl LiftedLimit {
+    /// Lifts that of the cgroups of this name, if they have one.
+    ///
+    /// # Errors
+    /// If it cannot be lifted.
+    pub fn of(name: &str) -> io::Result<Option<Self>> {
+        const NONE: &str = "max";
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let files = hierarchies(&mounts).map(|hierarchy| hierarchy.join(name).join("pids.max"));
+        let found =
+            files.filter_map(|file| Some(Self { limit: fs::read_to_string(&file).ok()?, file })).next();
+        let Some(lifted) = found.filter(|found| found.limit.trim() != NONE) else { return Ok(None) };
+        fs::write(&lifted.file, NONE)?;
+        Ok(Some(lifted))
+    }
+
+    /// Sets it again.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn set_again(&self) -> io::Result<()> {
+        fs::write(&self.file, &self.limit)
+    }
+}
+
 /// Kills what is in the cgroups of this name, in all hierarchies, and removes them. No error if there are none.
 ///
 /// # Errors

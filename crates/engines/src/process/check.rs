@@ -138,6 +138,7 @@ fn look(subject: &Subject<'_>) -> Result<Found> {
 pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
     let (tree, mut findings) = begin(subject)?;
     findings.is_stopped = true;
+    findings.volumes();
     for &pid in &tree {
         findings.descriptors(pid).doing(|| format!("looking at what process {pid} has open"))?;
     }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cgroup::LiftedLimit;
 use super::helper::{Helper, ended_within};
 use super::oci::{Bind, Config, Wanted};
 use super::record::absent_is_fine;
@@ -101,6 +102,8 @@ pub struct Container {
     waiting: Option<Task>,
     /// By which its processes join its cgroups, for those that are yet to come.
     doors: Vec<File>,
+    /// Its limit of processes while it is restored.
+    lifted: Option<LiftedLimit>,
     search_path: Option<OsString>,
 }
 
@@ -183,6 +186,7 @@ impl Containers {
             places: config.places(),
             waiting: None,
             doors: Vec::new(),
+            lifted: None,
             search_path: self.search_path.clone(),
         }
     }
@@ -277,9 +281,22 @@ impl Container {
         !self.doors.is_empty()
     }
 
-    /// Puts the first process of a tree that is being restored into the cgroups. What it forks is there too.
-    pub fn take_in(&self, first: i32) -> Result<()> {
-        cgroup::take_in(&self.doors, first).doing(|| format!("limiting what `{}` may use", self.name))
+    /// Puts the first process of a tree that is being restored into the cgroups. What it forks is there too, and may be more than
+    /// there will be processes: see [`Self::limit_processes`].
+    pub fn take_in(&mut self, first: i32) -> Result<()> {
+        let limiting = || format!("limiting what `{}` may use", self.name);
+        if self.lifted.is_none() {
+            self.lifted = LiftedLimit::of(&self.cgroup()).doing(limiting)?;
+        }
+        cgroup::take_in(&self.doors, first).doing(limiting)
+    }
+
+    /// The tree is restored, and has no more processes than before.
+    pub fn limit_processes(&mut self) -> Result<()> {
+        let Some(lifted) = &self.lifted else { return Ok(()) };
+        lifted.set_again().doing(|| format!("limiting how many processes `{}` may have", self.name))?;
+        self.lifted = None;
+        Ok(())
     }
 
     /// The name of its cgroups.

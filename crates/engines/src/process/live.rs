@@ -476,7 +476,7 @@ impl Live {
             let named = pager.name_root(first);
             named.doing(|| format!("telling the pager of `{}` whose it is", self.record.spec.name))?;
         }
-        if let Some((container, first)) = self.container.as_ref().zip(self.record.first) {
+        if let Some((container, first)) = self.container.as_mut().zip(self.record.first) {
             container.take_in(first.pid)?;
         }
         criu.answer(true)?;
@@ -532,6 +532,7 @@ impl Live {
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
         criu.answer(true)?;
         criu.run_to(Some("pre-resume"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
+        self.container.as_mut().map_or(Ok(()), Container::limit_processes)?;
         self.first().map(drop)
     }
 

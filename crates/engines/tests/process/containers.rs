@@ -229,6 +229,56 @@ fn a_container_with_few_rights_runs_and_moves() {
     output.assert_counts();
 }
 
+/// CRIU needs helpers to restore it, for which its limit has no room.
+#[test]
+fn a_container_at_its_limit_of_processes_moves() {
+    const FULL: &str = "import os, time
+try:
+    while os.fork():
+        pass
+    time.sleep(1000)
+except OSError:
+    pass
+for count in range(1000000):
+    print(count, flush=True)
+    time.sleep(0.01)";
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let mut spec = contained(workload("full", 86, &[]), &shared(&lab));
+    spec.command = ["/usr/bin/python3", "-c", FULL].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let processes = fs::read_to_string(cgroup_of(&spec, &a).join("pids.current")).unwrap();
+    assert_eq!(processes.trim(), PROCESSES);
+    node = relocate(node, &spec, &a, &b, &mut output);
+    assert_eq!(limit_of_processes(&spec, &b), PROCESSES);
+    let lines = output.lines();
+    node.read(&mut output, |output| output.lines() > lines + 5);
+    output.assert_counts();
+}
+
+#[test]
+fn a_volume_that_is_another_one_now_is_named() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let shared = shared(&lab);
+    let spec = contained(workload("fooled", 87, &["count", "1000087"]), &shared);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let named = || {
+        let report = a.call(|engine| engine.check(&spec.name, true)).unwrap();
+        report.blockers.iter().filter(|it| it.what.contains("was moved, removed or replaced")).count()
+    };
+    let elsewhere = shared.with_extension("elsewhere");
+    fs::rename(&shared, &elsewhere).unwrap();
+    assert_eq!(named(), 1, "moved");
+    fs::create_dir(&shared).unwrap();
+    assert_eq!(named(), 1, "replaced");
+    fs::remove_dir(&shared).unwrap();
+    fs::rename(&elsewhere, &shared).unwrap();
+    assert_eq!(named(), 0, "put back");
+}
+
 /// CRIU is killed with the tree seized, and with its images complete; then all goes well.
 #[test]
 fn a_container_survives_a_killed_dump() {

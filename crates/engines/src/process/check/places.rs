@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::container::{self, Container};
@@ -66,6 +67,30 @@ impl Findings<'_> {
             self.need_on_host(&rootfs);
         }
         binds.iter().for_each(|bind| self.need_on_host(&bind.source));
+        self.volumes();
+    }
+
+    /// Each volume is still what is at its place on the host: a mount keeps what it was made of, whatever becomes of that, and the
+    /// destination mounts what it finds there.
+    pub(super) fn volumes(&mut self) {
+        let Some(places) = &self.places else { return };
+        let root = PathBuf::from(format!("/proc/{}/root", self.first));
+        let is_changed = |bind: &&Bind| {
+            let inside = root.join(bind.destination.strip_prefix("/").unwrap_or(&bind.destination));
+            let Ok(mounted) = fs::metadata(inside) else { return false };
+            let there = fs::metadata(&bind.source);
+            !there.is_ok_and(|there| (there.dev(), there.ino()) == (mounted.dev(), mounted.ino()))
+        };
+        let changed: Vec<Bind> = places.container.own().iter().filter(is_changed).cloned().collect();
+        for Bind { source, destination } in changed {
+            let (source, destination) = (source.display(), destination.display());
+            self.block(
+                format!(
+                    "what it has at {destination} was moved, removed or replaced on the host, at {source}"
+                ),
+                "put it back there, or start the container again",
+            );
+        }
     }
 }
 
