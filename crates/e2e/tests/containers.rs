@@ -76,8 +76,14 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
     let lab = TestLab::up(1)?;
     let folder = tempfile::tempdir()?;
     let bundle = folder.path().to_str().unwrap_or_default();
+    let waits = folder.path().join("waits");
+    fs::create_dir(&waits)?;
+    for file in ["config.json", "index.json"] {
+        program::run(Command::new("mkfifo").arg(waits.join(file)), LIMIT)?;
+    }
+    let (waits, layout) = (waits.display().to_string(), format!("oci:{}", waits.display()));
     let run = |arguments: &[&str]| lab.transhume(&[&["run", "--name", "c"], arguments].concat());
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (
             &["--rootfs", "/no/such", "--", "true"],
             1,
@@ -90,6 +96,9 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
         ),
         (&["--rootfs", "/", "--volume", "a:/b", "--", "true"], 2, "both paths of a volume start at the root"),
         (&["--bundle", bundle], 2, "config.json"),
+        (&["--bundle", &waits], 2, "config.json: it is no regular file"),
+        (&["--image", &layout, "--", "true"], 1, "index.json: it is no regular file"),
+        (&["--bundle", bundle, "--memory", "64M"], 2, "cannot be used with '--memory"),
         (&["--env", "A=b", "--", "true"], 2, "--env is for containers"),
         (&["--rootfs", "/", "--", "no-such-program"], 127, "`no-such-program` cannot be started"),
     ];
@@ -108,7 +117,6 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
     Ok(())
 }
 
-/// The bundle's own command, directory, environment and user.
 /// Its code alone would not say why.
 #[test]
 fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
@@ -124,6 +132,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
     Ok(())
 }
 
+/// The bundle's own command, directory, environment and user.
 #[test]
 fn a_bundle_runs_as_it_says() -> Result<()> {
     let _alone = e2e::alone();

@@ -1,7 +1,8 @@
 //! Parts of images as they are read: none is longer than allowed, and each is what its digest says.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use ring::digest::{Context, SHA256};
@@ -19,6 +20,28 @@ pub fn read_within(reader: impl Read, most: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("it is longer than {} KiB", most >> 10)));
     }
     Ok(bytes)
+}
+
+/// The longest index, manifest or configuration that is read, in bytes.
+const MAX_DESCRIPTION: u64 = 4 << 20;
+
+/// Opens a regular file. Nobody waits for what may come out of another one, as a FIFO.
+///
+/// # Errors
+/// If it is none, or cannot be opened.
+pub fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
+/// An index, a manifest or a configuration.
+///
+/// # Errors
+/// If it is no regular file, cannot be read, or has more than 4 MiB.
+pub fn description(path: &Path) -> io::Result<Vec<u8>> {
+    read_within(open(path)?, MAX_DESCRIPTION)
 }
 
 /// What was compressed by gzip, by zstd or not at all, as its first bytes say.

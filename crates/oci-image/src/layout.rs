@@ -1,17 +1,14 @@
 //! An OCI image layout: `index.json`, which names manifests, and `blobs/sha256`, where each part lies under its digest.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::blob::read_within;
+use crate::blob::description;
 use crate::digest::Digest;
 use crate::{Error, Result};
 
-/// The longest description (index, manifest, configuration), in bytes.
-const MAX_DESCRIPTION: u64 = 4 << 20;
 /// The most layers of an image; the kernel's overlay file systems and other engines have fewer.
 const MAX_LAYERS: usize = 512;
 /// The most images of which one is looked for.
@@ -145,8 +142,7 @@ impl Layout {
     /// If it is not there, or is none.
     pub fn open(directory: &Path) -> Result<Self> {
         let path = directory.join("index.json");
-        let index = File::open(&path).and_then(|file| read_within(file, MAX_DESCRIPTION));
-        let index = index.map_err(|error| {
+        let index = description(&path).map_err(|error| {
             let what = format!("{} is no OCI image layout (index.json: {error})", directory.display());
             Error::new(what, "`skopeo copy … oci:DIR:TAG` makes one; it has to be on each host")
         })?;
@@ -242,8 +238,8 @@ impl Layout {
     /// What lies under this digest.
     fn description<T: DeserializeOwned>(&self, digest: &Digest) -> Result<T> {
         let path = self.blob(digest);
-        let read = File::open(&path).and_then(|file| read_within(file, MAX_DESCRIPTION));
-        let bytes = read.map_err(|error| damaged(&path.display().to_string(), &error.to_string()))?;
+        let bytes =
+            description(&path).map_err(|error| damaged(&path.display().to_string(), &error.to_string()))?;
         if Digest::of(&bytes) != *digest {
             return Err(damaged(&path.display().to_string(), "its digest is another"));
         }

@@ -23,6 +23,7 @@ mod source;
 mod tests;
 mod unpack;
 
+pub use blob::description;
 pub use digest::{BadDigest, Digest};
 pub use error::{Error, Result};
 pub use layout::{Config, Image, Layout};

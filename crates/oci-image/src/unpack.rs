@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::blob::{Measured, decompressed};
+use crate::blob::{Measured, decompressed, open};
 use crate::digest::Digest;
 use crate::layer::Unpacking;
 use crate::layout::{Layer, Layout, damaged};
@@ -45,7 +45,7 @@ pub(crate) fn layers(layout: &Path, root: &Digest) -> Result<Vec<(Layer, File)>>
         let what = format!("there is no image with the files {root} in {}", layout.display());
         Error::new(what, "put the image there again")
     })?;
-    let open = |layer: &Layer| match File::open(&layer.blob) {
+    let open = |layer: &Layer| match open(&layer.blob) {
         Ok(file) => Ok((layer.clone(), file)),
         Err(error) => Err(damaged(&layer.blob.display().to_string(), &error.to_string())),
     };

@@ -2,12 +2,11 @@
 
 mod image;
 
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use oci_image::Source;
+use oci_image::{Source, description};
 use serde_json::{Value, json};
 
 use super::Program;
@@ -64,11 +63,11 @@ pub struct Options {
     /// in its podman (`podman:NAME`). The command comes after the image's entry point, in place of its arguments
     #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
     image: Option<Source>,
-    /// Runs it in a container by the `config.json` of this OCI bundle, with its command unless one is given
+    /// Runs it in a container by the `config.json` of this OCI bundle, which says its limits and mounts, too, with its command unless one is given
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     /// Shows a file or directory of the host in the container; it must be on each host
-    #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "root")]
+    #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "root", conflicts_with = "bundle")]
     volume: Vec<Volume>,
     /// Sets a variable of the program's environment; a container gets nothing of yours
     #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
@@ -80,16 +79,16 @@ pub struct Options {
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
     /// The most memory that the container may use, as 512M or 2G
-    #[arg(long, value_name = "SIZE", requires = "root")]
+    #[arg(long, value_name = "SIZE", requires = "root", conflicts_with = "bundle")]
     memory: Option<Size>,
     /// The most processors that it may use, as 1.5
-    #[arg(long, value_name = "N", requires = "root", value_parser = processors)]
+    #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = processors)]
     cpus: Option<f64>,
     /// The most processes that it may have
-    #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]
+    #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]
     pids: Option<i64>,
     /// Lets the program in the container write to volumes and to memory only
-    #[arg(long, requires = "root")]
+    #[arg(long, requires = "root", conflicts_with = "bundle")]
     read_only: bool,
     /// Leaves out the RDMA libraries, which need glibc 2.34 or newer and libgcc_s.so.1 in the container
     #[arg(long)]
@@ -254,9 +253,9 @@ fn read(bundle: &Path) -> Result<(String, Value)> {
     let wrong = |what: String| {
         Failure::new(what, "`--bundle` wants a directory as `runc spec` makes one").with_code(WRONG_USAGE)
     };
-    let text = fs::read_to_string(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+    let text = description(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
     let config: Value =
-        serde_json::from_str(&text).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        serde_json::from_slice(&text).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
     let root = config["root"]["path"].as_str();
     let root = root.ok_or_else(|| wrong(format!("{} names no root file system", path.display())))?;
     Ok((absolute(&bundle.join(root))?, config))
