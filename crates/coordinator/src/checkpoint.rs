@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use api::{Bytes, CheckpointRequest, Event, Failure, GroupMove, Outcome};
 use fabric::Vid;
 use moves::coordinator::SavedInstance;
-use moves::journal::Instance;
+use moves::journal::{Instance, MoveRecord, Stage};
 use moves::{HostName, MoveId, Side};
 use rpc::wire::Question;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::cluster::{Cluster, Inner};
-use crate::follow::Events;
+use crate::follow::{Events, Follow};
 use crate::server::{Client, User};
 use crate::{failure, group, moving};
 
@@ -224,11 +224,8 @@ async fn finish(
     };
     let reports = group::reports(ends).await;
     if !matches!(written, Some(Ok(()))) {
-        for (vid, host, images) in images {
-            let question = Question::DiscardImages { vid, images };
-            if cluster.ask(&host, question, DISCARD_LIMIT).await.is_err() {
-                tracing::warn!("what host {host} has saved of instance {vid} is of no use, and stays");
-            }
+        for images in images {
+            discard(&cluster, images).await;
         }
     }
     let all_saved = reports
@@ -237,6 +234,42 @@ async fn finish(
     // What was rolled back says so itself.
     let unwritten = if all_saved { Err(failure::coordinator_ends()) } else { Ok(()) };
     (reports, written.unwrap_or(unwritten))
+}
+
+/// Has the node of a host remove what it has saved of an instance.
+async fn discard(cluster: &Cluster, (vid, host, images): (Vid, HostName, String)) {
+    let question = Question::DiscardImages { vid, images };
+    if cluster.ask(&host, question, DISCARD_LIMIT).await.is_err() {
+        tracing::warn!("what host {host} has saved of instance {vid} is of no use, and stays");
+    }
+}
+
+/// Sees to what a coordinator before this one was saving when it went away, and has not written down as a checkpoint: as soon as the
+/// instance's host is done with it, what that has written is removed.
+pub fn clear_up(cluster: &Arc<Cluster>) {
+    let mut inner = cluster.lock();
+    let moves = inner.machine.image().moves.iter();
+    let given_up: Vec<_> = moves
+        .filter_map(|(id, MoveRecord { vid, source, destination, stage, .. })| {
+            let (Side::Host(host), Side::Images(images)) = (source, destination) else { return None };
+            let is_checkpoint = *stage == Stage::Saved && belongs_to_one(images);
+            (!is_checkpoint).then(|| (*id, (*vid, host.clone(), images.clone())))
+        })
+        .collect();
+    for (id, images) in given_up {
+        let Some(events) = inner.follows.get_mut(&id).map(Follow::listen) else { continue };
+        let cluster = cluster.clone();
+        tokio::spawn(async move {
+            let (nobody, _) = mpsc::unbounded_channel();
+            moving::last_of(events, &nobody).await;
+            discard(&cluster, images).await;
+        });
+    }
+}
+
+/// Whether there is a checkpoint where these images are.
+fn belongs_to_one(images: &str) -> bool {
+    Path::new(images).with_file_name(MANIFEST).exists()
 }
 
 async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Failure> {

@@ -182,6 +182,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     };
     private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
     let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
+    checkpoint::clear_up(&cluster);
     cluster.lock().cooling.set_usual(options.cool_down);
     if let Some(enrolment) = options.enrolment {
         let admission = Admission::open(options.listen, options.pki, enrolment.center)?;

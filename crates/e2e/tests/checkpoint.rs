@@ -141,6 +141,27 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = TestLab::up(1)?;
+    let checkpoints = Checkpoints::new("unfinished")?;
+    let directory = checkpoints.directory("unfinished");
+    let large = "import time; memory = bytearray(b'x') * (128 << 20); time.sleep(1000)";
+    start(&lab, "a", &["/usr/bin/python3", "-c", large])?;
+    start(&lab, "b", &["sleep", "1000"])?;
+    let saving = Program::start(&mut lab.command(&["checkpoint", "--group", "job", &directory]))?;
+    lab.eventually("something is written", || Ok(!is_empty(&directory)))?;
+    let coordinator: Place = "coordinator".parse()?;
+    lab.lab.kill(coordinator)?;
+    lab.lab.start(coordinator)?;
+    let ended = saving.end(LIMIT)?;
+    ensure!(ended.errors.contains("whether group job is saved is not known"), "{ended:?}");
+    lab.eventually("what is of no use is removed", || Ok(is_empty(&directory)))?;
+    ensure!(lab.instances()?.iter().all(|it| matches!(it.state, State::Running)), "{:?}", lab.instances());
+    Ok(())
+}
+
 /// Whoever is killed: the group runs on, and is saved or is not; it runs again, or nothing of it does.
 #[test]
 fn whoever_is_killed_all_are_saved_or_restored_or_none() -> Result<()> {
