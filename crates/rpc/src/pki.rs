@@ -67,6 +67,9 @@ pub enum PkiError {
     Generation(#[from] rcgen::Error),
 }
 
+/// What is wrong with a file that cannot be read as what it should hold.
+const DAMAGED: &str = "it is damaged: copy it again, or issue it anew with `transhume pki`";
+
 /// Makes a new authority in `directory`, which is made if it does not exist.
 ///
 /// # Errors
@@ -293,9 +296,19 @@ impl Identity {
     /// If a file is missing or unusable, or others would not believe the certificate.
     pub fn load(directory: &Path, name: &str) -> Result<Self, PkiError> {
         let identity = Self::read(directory, name)?;
-        let Self { certificate, authority, .. } = &identity;
-        let unusable = |reason| PkiError::Unusable { path: directory.join(format!("{name}.pem")), reason };
-        disbelief::of_own(certificate, authority, name, UnixTime::now()).map_err(unusable)?;
+        let Self { certificate, authority, key, .. } = &identity;
+        let unusable = |file: &str, reason| PkiError::Unusable { path: directory.join(file), reason };
+        if webpki::anchor_from_trusted_cert(authority).is_err() {
+            return Err(unusable(&format!("{AUTHORITY}.pem"), DAMAGED.into()));
+        }
+        let own = format!("{name}.pem");
+        disbelief::of_own(certificate, authority, name, UnixTime::now())
+            .map_err(|reason| unusable(&own, reason))?;
+        if !is_key_of(key, certificate) {
+            let reason =
+                format!("it is not that of {own}: copy both again, or issue both anew with `transhume pki`");
+            return Err(unusable(&format!("{name}.key"), reason));
+        }
         Ok(identity)
     }
 
@@ -312,12 +325,21 @@ impl Identity {
     }
 }
 
-fn read<T, E: ToString>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<T, PkiError> {
+fn read<T, E>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<T, PkiError> {
     let bytes = fs::read(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => PkiError::Missing(path.into()),
         _ => PkiError::File { path: path.into(), source },
     })?;
-    parse(&bytes).map_err(|error| PkiError::Unusable { path: path.into(), reason: error.to_string() })
+    parse(&bytes).map_err(|_| PkiError::Unusable { path: path.into(), reason: DAMAGED.into() })
+}
+
+/// Whether `key` is the one of `certificate`, as far as it is of a kind that is known here.
+fn is_key_of(key: &PrivateKeyDer<'_>, certificate: &CertificateDer<'_>) -> bool {
+    let (Ok(key), Ok(certificate)) = (KeyPair::try_from(key), webpki::EndEntityCert::try_from(certificate))
+    else {
+        return true;
+    };
+    key.subject_public_key_info() == certificate.subject_public_key_info().as_ref()
 }
 
 fn check_name(name: &str) -> Result<(), PkiError> {
@@ -387,6 +409,32 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         assert!(matches!(create_authority(directory.path()), Err(PkiError::Exists(_))));
+    }
+
+    #[test]
+    fn the_file_that_is_wrong_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        create_authority(directory.path()).unwrap();
+        issue(directory.path(), "h1").unwrap();
+        issue(directory.path(), "h2").unwrap();
+        let another_key = fs::read_to_string(directory.path().join("h2.key")).unwrap();
+        let no_certificate = "-----BEGIN CERTIFICATE-----\nMAAw\n-----END CERTIFICATE-----\n";
+        let cut = "-----BEGIN CERTIFICATE-----\nMAAw\n";
+        let wrong = [
+            ("authority.pem", no_certificate, "it is damaged"),
+            ("authority.pem", cut, "it is damaged"),
+            ("h1.pem", "", "it is damaged"),
+            ("h1.key", &another_key, "it is not that of h1.pem"),
+        ];
+        for (file, text, why) in wrong {
+            let path = directory.path().join(file);
+            let right = fs::read(&path).unwrap();
+            fs::write(&path, text).unwrap();
+            let error = Identity::load(directory.path(), "h1").err().unwrap().to_string();
+            assert!(error.contains(&format!("/{file} ")) && error.contains(why), "{error}");
+            fs::write(&path, right).unwrap();
+        }
+        assert!(Identity::load(directory.path(), "h1").is_ok());
     }
 
     /// An authority, and a key of somebody who wants to join.

@@ -27,7 +27,7 @@ pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// How long machines can join with it: a number with `s`, `m`, `h` or `d`
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::seconds)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = lifetime)]
     lifetime: u64,
     /// Writes JSON; failures go to standard error, as JSON
     #[arg(long)]
@@ -76,6 +76,13 @@ impl Arguments {
         };
         let done = done.map(|()| ExitCode::SUCCESS);
         done.map_err(|failure| if json { failure.in_json() } else { failure })
+    }
+}
+
+fn lifetime(text: &str) -> std::result::Result<u64, String> {
+    match words::seconds(text)? {
+        0 => Err("nobody could join with it: give it some time, as 15m".into()),
+        seconds => Ok(seconds),
     }
 }
 

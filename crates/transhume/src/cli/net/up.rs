@@ -273,7 +273,7 @@ fn check_name(name: &str) -> Result<()> {
     if fits && ![COORDINATOR, "authority"].contains(&name) {
         return Ok(());
     }
-    let help = "choose another with `--name`: of small letters, digits, `-` and `.`, and not `coordinator`";
+    let help = "choose another with `--name`: of small letters, digits, `-` and `.`, and neither `coordinator` nor `authority`";
     Err(Failure::new(format!("no machine can be called `{name}`"), help))
 }
 
