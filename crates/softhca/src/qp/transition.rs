@@ -147,7 +147,7 @@ fn values_fit(attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> bool {
     fits(QpAttrMask::PKEY_INDEX, attr.pkey_index == 0)
         && fits(QpAttrMask::PORT, attr.port == 1)
         && fits(QpAttrMask::ACCESS_FLAGS, PEER_ACCESS.contains(attr.access - Access::RELAXED_ORDERING))
-        && fits(QpAttrMask::AV, attr.address.has_known_source())
+        && fits(QpAttrMask::AV, attr.address.has_known_source() && attr.address.port == 1)
         && fits(QpAttrMask::PATH_MTU, (1..=5).contains(&attr.path_mtu))
         && fits(QpAttrMask::DEST_QPN, attr.remote_qpn < 1 << 24)
         && fits(QpAttrMask::TIMEOUT, attr.timeout < 32)
@@ -167,7 +167,8 @@ mod tests {
     const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
 
     fn good() -> QpAttr {
-        QpAttr { port: 1, path_mtu: 3, ..QpAttr::default() }
+        let address = AddressVector { port: 1, ..AddressVector::default() };
+        QpAttr { port: 1, path_mtu: 3, address, ..QpAttr::default() }
     }
 
     const KINDS: [QpKind; 5] = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::XrcSend, QpKind::XrcRecv];
@@ -241,11 +242,12 @@ mod tests {
         assert!(!attempt(QpAttr { timeout: 32, ..good() }, QpAttrMask::TIMEOUT));
         assert!(!attempt(QpAttr { max_rd_atomic: 17, ..good() }, QpAttrMask::MAX_QP_RD_ATOMIC));
         assert!(!attempt(QpAttr { current_state: Rts, ..good() }, QpAttrMask::CUR_STATE));
-        let reached_by = |sgid_index| {
+        let reached_by = |sgid_index, port| {
             let global = Some(GlobalRoute { sgid_index, ..GlobalRoute::default() });
-            let attr = QpAttr { address: AddressVector { global, ..good().address }, ..good() };
+            let attr = QpAttr { address: AddressVector { global, port, ..good().address }, ..good() };
             values_fit(&attr, QpAttrMask::AV, &Limits::default())
         };
-        assert!(reached_by(0) && !reached_by(1));
+        assert!(reached_by(0, 1) && !reached_by(1, 1));
+        assert!(!reached_by(0, 0) && !reached_by(0, 2));
     }
 }
