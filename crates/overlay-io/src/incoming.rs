@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use overlay::message::{Answer, Envelope, Message};
+use overlay::path_mtu::BASE;
 use overlay::segment::merge::{MOST_PIECES, Merger, Segment};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
@@ -163,9 +164,13 @@ impl Forwarder {
             }
             Ok(Message::Answer(answer)) => {
                 if carrier == Carrier::Udp {
-                    peer.search(|mtu| mtu.arrived(answer.length.into(), now));
-                    peer.try_bursts(|bursts| bursts.answered(answer.length.into()));
-                    peer.watch(|liveness| liveness.answered(now));
+                    let length = usize::from(answer.length);
+                    peer.search(|mtu| mtu.arrived(length, now));
+                    peer.try_bursts(|bursts| bursts.answered(length));
+                    // A way that carries shorter ones alone would swallow frames.
+                    if length >= BASE {
+                        peer.watch(|liveness| liveness.answered(now));
+                    }
                 }
                 peer.sealing(answer.lane).confirm(answer.generation);
             }
@@ -177,9 +182,6 @@ impl Forwarder {
             }
             Ok(Message::Echo(stamp)) => {
                 peer.quality().echoed(stamp, now);
-                if carrier == Carrier::Udp {
-                    peer.watch(|liveness| liveness.answered(now));
-                }
             }
             Ok(Message::Probe(_)) | Err(_) => self.shared.counters.count(Counter::Malformed),
         }

@@ -25,6 +25,7 @@ use overlay::Mac;
 use overlay::matrix::Traffic;
 use overlay::message::PROBE;
 use overlay::path_bursts::{Lengths, PROBES};
+use overlay::path_mtu::BASE;
 use overlay::segment::split::Plan;
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
@@ -550,13 +551,13 @@ fn send_train(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     }
 }
 
-/// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them.
+/// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them: those that each way has to carry.
 fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let is_idle = peer.quality().is_idle(now);
     if peer.fallback().is_some() && peer.watch(|liveness| liveness.next_question(is_idle, now)) {
         let way = Way::by(Carrier::Udp, peer, &forwarder.shared.socket);
         // What is lost is asked again.
-        let _ = forwarder.outgoing.probe(way, 0, peer.overhead + PROBE, now);
+        let _ = forwarder.outgoing.probe(way, 0, BASE, now);
     }
 }
 

@@ -78,10 +78,15 @@ fn agree(world: &World, time: u8, stands: &Arc<AtomicBool>) {
 
 /// Lets no datagrams come to `host`. What it sends itself leaves: one direction is enough.
 fn block(host: &Host) {
+    block_those(host, "");
+}
+
+/// The same of those that are as `which` says.
+fn block_those(host: &Host, which: &str) {
     let nft = |line: &str| host.network.run("nft", line);
     nft("add table inet blocked");
     nft("add chain inet blocked input { type filter hook input priority 0 ; }");
-    nft("add rule inet blocked input udp dport 7474 drop");
+    nft(&format!("add rule inet blocked input udp dport 7474 {which} drop"));
 }
 
 fn unblock(host: &Host) {
@@ -146,6 +151,23 @@ fn a_stream_goes_on_when_datagrams_are_blocked_and_when_they_are_not_any_more() 
         assert_eq!(states(&world).map(|state| state.arrives), [1472; 2], "the path is known still");
         exchange(&ends, 5_000_000);
     }
+    assert_no_mistakes(&world);
+}
+
+/// Reports and what is short still arrive, and would say that all is well.
+#[test]
+fn a_way_that_carries_short_datagrams_alone_is_left_until_it_is_wider() {
+    let world = connected(&standing(), |_| {});
+    let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
+    let ends = a.connect(&b, 5000);
+    await_carrier(&world, Carrier::Udp);
+    world.hosts.iter().for_each(|host| block_those(host, "meta length > 1000"));
+    exchange(&ends, 1_000_000);
+    await_carrier(&world, Carrier::Connection);
+    go_on_over_connection(&world, &ends);
+    world.hosts.iter().for_each(unblock);
+    exchange(&ends, 100_000);
+    await_carrier(&world, Carrier::Udp);
     assert_no_mistakes(&world);
 }
 
