@@ -99,7 +99,7 @@ pub enum Occurrence {
         /// As a shell reports it.
         code: i32,
     },
-    /// The kernel has ended processes of an instance for want of memory; told when that has ended.
+    /// The kernel has ended processes of an instance for want of memory; told when that has ended, or has left the host.
     OutOfMemory {
         /// The instance.
         instance: String,

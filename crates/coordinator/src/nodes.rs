@@ -230,8 +230,7 @@ async fn listen(
 
 /// The kernel has ended so many processes of an instance, at a limit or without one.
 fn note_shortage(inner: &Inner, host: &HostName, vid: Vid, (processes, limit_bytes): (u64, Option<u64>)) {
-    let here = inner.machine.image().instances.get(&vid).filter(|instance| instance.host == *host);
-    if let Some(instance) = here {
+    if let Some(instance) = inner.machine.image().instances.get(&vid) {
         let (instance, host) = (instance.name.clone(), host.to_string());
         inner.log.note(&Occurrence::OutOfMemory { instance, host, processes, limit_bytes });
     }

@@ -121,14 +121,24 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
 #[test]
 fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
     let _alone = e2e::alone();
-    let lab = TestLab::up(1)?;
-    let container = ["run", "--name", "greedy", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
-    let greedy = ["--", "/usr/bin/python3", "-c", "bytearray(b'x') * (200 << 20)"];
+    let lab = TestLab::up(2)?;
+    let container = ["run", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
+    let greedy = ["--name", "greedy", "--", "/usr/bin/python3", "-c", "bytearray(b'x') * (200 << 20)"];
     let ended = lab.transhume(&[&container[..], &greedy].concat())?;
     ensure!(ended.status.code() == Some(137), "{ended:?}");
     let events = lab.transhume(&["events"])?.success()?.lines;
     let told = "greedy on h1: the kernel ended 1 process; its limit is 64.0 MiB";
     ensure!(events.iter().any(|line| line.ends_with(told)), "{events:#?}");
+    // Whose shell goes on without it, and leaves.
+    let command = "/usr/bin/python3 -c \"bytearray(b'x') * (200 << 20)\"; echo next; sleep 1000";
+    let shell = ["--name", "shell", "--", "sh", "-c", command];
+    let mut shell = Program::start(&mut lab.command(&[&container[..], &shell].concat()))?;
+    shell.wait_for(LIMIT, |line| (line == "next").then_some(()))?;
+    ensure!(lab.move_to("shell", "h2")?.outcome == Outcome::Moved);
+    let told = "shell on h1: the kernel ended 1 process; its limit is 64.0 MiB";
+    lab.eventually("it is told", || {
+        Ok(lab.transhume(&["events"])?.success()?.lines.iter().any(|line| line.ends_with(told)))
+    })?;
     Ok(())
 }
 

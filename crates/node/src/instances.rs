@@ -201,7 +201,8 @@ impl Node {
         self.input(Input::Exited { vid, exit });
     }
 
-    /// Tells the coordinator, before it hears that the instance has ended, if the kernel has ended processes of it for want of memory.
+    /// Tells the coordinator, before it hears that the instance has ended or when it has left, if the kernel has ended processes of it
+    /// here for want of memory.
     pub fn tell_of_shortage(&self, vid: Vid) {
         let Some(live) = self.live(vid) else { return };
         let Shortage { kills, limit } = self.engine.shortage(&live.name);
@@ -354,6 +355,7 @@ impl Node {
             live.name.clone()
         });
         if let Some(name) = name {
+            self.tell_of_shortage(vid);
             self.engine(move |engine| engine.destroy(&name)).await.map_err(|error| error.to_string())?;
             self.has_ended(vid);
         }

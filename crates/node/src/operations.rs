@@ -601,6 +601,7 @@ impl Node {
         self.drop_courier(vid);
         if let Some(live) = self.live(vid) {
             self.broker.remove(live.id(vid));
+            self.tell_of_shortage(vid);
             self.engine(move |engine| engine.destroy(&live.name)).await?;
         }
         self.forget(vid);

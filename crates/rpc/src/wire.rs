@@ -124,7 +124,7 @@ pub enum FromNode {
         /// The request.
         request: directory::Request,
     },
-    /// Of an instance that has ended the kernel had ended processes for want of memory.
+    /// Of an instance that has ended here, or has left, the kernel had ended processes for want of memory.
     OutOfMemory {
         /// Which instance.
         vid: Vid,
