@@ -211,7 +211,7 @@ fn completion(wc: &Wc) -> ibv_wc {
         wc_flags: flags(wc),
         pkey_index: 0,
         slid: wc.slid,
-        sl: 0,
+        sl: wc.sl,
         dlid_path_bits: 0,
     }
 }

@@ -63,7 +63,7 @@ fn extend(cq: &mut ibv_cq_ex) {
     cq.read_src_qp = Some(read_src_qp);
     cq.read_wc_flags = Some(read_wc_flags);
     cq.read_slid = Some(read_slid);
-    cq.read_sl = Some(read_zero);
+    cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_zero);
     cq.read_completion_ts = Some(read_timestamp);
     cq.read_completion_wallclock_ns = Some(read_timestamp);
@@ -170,10 +170,11 @@ readers! {
     read_src_qp: u32 = |wc| wc.src_qp;
     read_wc_flags: u32 = |wc| cq::flags(&wc);
     read_slid: u32 = |wc| wc.slid.into();
+    read_sl: u8 = |wc| wc.sl;
     read_timestamp: u64 = |wc| wc.timestamp;
 }
 
-/// Service level and path bits of a fabric that has one of each.
+/// Path bits of a fabric that has none.
 unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u8 {
     0
 }

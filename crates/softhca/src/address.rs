@@ -2,7 +2,7 @@
 
 use fabric::{FabricId, Vid};
 
-use crate::attr::AddressVector;
+use crate::attr::{AddressVector, GlobalRoute};
 use crate::groups::GroupId;
 use crate::handle::Pd;
 
@@ -13,6 +13,33 @@ pub(crate) struct AddressHandle {
     pub to: Address,
     /// Datagrams carry a global route.
     pub has_route: bool,
+    pub way: Way,
+}
+
+/// How datagrams are to be treated on their way, which those who get them are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Service level, of 4 bits.
+    pub sl: u8,
+    /// Traffic class, of a global route.
+    pub traffic_class: u8,
+    /// Flow label of 20 bits, of a global route.
+    pub flow_label: u32,
+    /// Hop limit, of a global route. Nobody on the way counts it down.
+    pub hop_limit: u8,
+}
+
+impl Way {
+    /// All but the hop limit, as a header has it.
+    pub fn word(self) -> u32 {
+        u32::from(self.sl) << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff
+    }
+
+    /// What [`Self::word`] made, with a hop limit.
+    pub fn of_word(word: u32, hop_limit: u8) -> Self {
+        let [sl, traffic_class] = [28, 20].map(|shift| (word >> shift) as u8);
+        Self { sl, traffic_class, flow_label: word & 0x000f_ffff, hop_limit }
+    }
 }
 
 /// Whom an address handle leads to.
@@ -32,6 +59,12 @@ impl AddressVector {
     pub(crate) fn instance(&self, fabric: FabricId) -> Option<Vid> {
         let by_gid = self.global.and_then(|route| Vid::from_gid(route.dgid, fabric));
         by_gid.or_else(|| Vid::new(self.dlid))
+    }
+
+    /// How datagrams to this address are to be treated.
+    pub(crate) fn way(&self) -> Way {
+        let GlobalRoute { traffic_class, flow_label, hop_limit, .. } = self.global.unwrap_or_default();
+        Way { sl: self.sl, traffic_class, flow_label, hop_limit }
     }
 
     /// The multicast group at this address.

@@ -3,7 +3,7 @@
 
 use fabric::ProcessId;
 
-use crate::address::Address;
+use crate::address::{Address, Way};
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::Core;
 use crate::groups::GroupId;
@@ -66,6 +66,7 @@ impl Core {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let is_group = matches!(to, Destination::Group(_));
         let length = request.length + if is_group { GROUP_ID } else { 0 };
+        let way = address.map(|address| address.way).unwrap_or_default();
         let header = Header {
             flags: flag(address.is_some_and(|address| address.has_route), flag::ROUTED)
                 | flag(is_group, flag::GROUP)
@@ -75,7 +76,8 @@ impl Core {
             rkey: if qkey & OWN_QKEY != 0 { qp.attr.qkey } else { qkey },
             imm: imm.unwrap_or(0),
             length,
-            total: length,
+            offset: way.hop_limit.into(),
+            total: way.word(),
             ..Header::new(if imm.is_some() { Opcode::DatagramImm } else { Opcode::Datagram })
         };
         Some((to, header))
@@ -140,8 +142,9 @@ impl Core {
         if !self.has_room(handle, bytes) {
             return;
         }
+        let way = Way::of_word(header.total, header.offset as u8);
         let route = (header.flags & flag::ROUTED != 0)
-            .then(|| route_header(peer.vid.gid(self.fabric), to, bytes.len()));
+            .then(|| route_header(peer.vid.gid(self.fabric), to, way, bytes.len()));
         let status = self.place_datagram(handle, route.as_ref(), bytes);
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         qp.is_dry = false;
@@ -155,6 +158,7 @@ impl Core {
             qpn: qp.qpn,
             src_qp: header.src_qpn,
             slid: peer.vid.lid(),
+            sl: way.sl,
             solicited: status != WcStatus::Success || header.flags & flag::SOLICITED != 0,
             has_route: route.is_some(),
             ..Wc::default()
@@ -210,17 +214,18 @@ impl Core {
 }
 
 /// The global route header of a datagram of `length` bytes (InfiniBand, section 8.3).
-fn route_header(from: [u8; 16], to: [u8; 16], length: usize) -> RouteHeader {
-    const IP_VERSION_6: u8 = 0x60;
+fn route_header(from: [u8; 16], to: [u8; 16], way: Way, length: usize) -> RouteHeader {
+    const IP_VERSION: u32 = 6;
     const NEXT_IS_TRANSPORT: u8 = 0x1b;
     /// Base and datagram headers, and the checksum.
     const AROUND_PAYLOAD: usize = 12 + 8 + 4;
     let mut route = [0; GRH as usize];
     let payload = (length + AROUND_PAYLOAD) as u16;
-    route[0] = IP_VERSION_6;
+    let first = IP_VERSION << 28 | u32::from(way.traffic_class) << 20 | way.flow_label;
+    route[..4].copy_from_slice(&first.to_be_bytes());
     route[4..6].copy_from_slice(&payload.to_be_bytes());
     route[6] = NEXT_IS_TRANSPORT;
-    route[7] = u8::MAX;
+    route[7] = way.hop_limit;
     route[8..24].copy_from_slice(&from);
     route[24..40].copy_from_slice(&to);
     route

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `dst_qpn` and `rkey` are real handles of the receiving device, `src_qpn` is the virtual QPN of
-//! the sender's queue pair; a DATAGRAM names its receiver by the virtual QPN too, and has its Q_Key in `rkey`. `msn`
+//! the sender's queue pair; a DATAGRAM names its receiver by the virtual QPN too, and has its Q_Key in `rkey`, its hop limit in `offset`,
+//! and service level, traffic class and flow label in `total`: it is in no segments. `msn`
 //! numbers the messages (send work requests) of a queue pair; it
 //! starts at the PSN of the connection. A message is cut in segments of at most [`MAX_SEGMENT`] bytes;
 //! `offset` and `total` say where a segment belongs.
@@ -50,7 +51,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -69,6 +70,9 @@ pub const MAX_TRANSLATIONS: usize = 512;
 
 /// The highest number of a message. Nobody comes there, and so there is always a next one.
 pub const MAX_MSN: u64 = u64::MAX >> 1;
+
+/// The largest hop limit.
+const MAX_HOPS: u32 = u8::MAX as u32;
 
 /// Bytes of a brief header beside its tag.
 pub const BRIEF: usize = 16;
@@ -458,7 +462,7 @@ impl Header {
             Datagram | DatagramImm => {
                 let before = if self.flags & flag::GROUP != 0 { GROUP_ID } else { 0 };
                 let data = self.length.checked_sub(before);
-                data.is_some_and(|data| data <= MTU) && self.offset == 0 && self.total == self.length
+                data.is_some_and(|data| data <= MTU) && self.offset <= MAX_HOPS
             }
             Hello | Translate => self.length <= MAX_CONTROL,
             Export => self.length as usize == EXPORT_LENGTH,

@@ -327,6 +327,8 @@ pub struct Wc {
     pub src_qp: u32,
     /// The peer's LID.
     pub slid: u16,
+    /// The service level of a datagram.
+    pub sl: u8,
     /// When it completed, by the clock of a CQ that has one; else 0.
     pub timestamp: u64,
     /// The peer asked for a solicited event, or the status is an error.

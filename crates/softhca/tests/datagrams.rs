@@ -50,8 +50,10 @@ fn each(test: impl Fn(&mut Net, End, End)) {
 
 fn handle_to(net: &mut Net, from: &End, to: &End, routed: bool) -> Ah {
     let vid = net.nodes[to.node].id.vid;
-    let global = routed.then(|| GlobalRoute { dgid: vid.gid(FABRIC), ..GlobalRoute::default() });
-    let address = AddressVector { dlid: vid.lid(), global, port: 1, ..AddressVector::default() };
+    let (flow_label, hop_limit, traffic_class) = (0x0012_3456, 3, 0x60);
+    let route = GlobalRoute { dgid: vid.gid(FABRIC), flow_label, sgid_index: 0, hop_limit, traffic_class };
+    let global = routed.then_some(route);
+    let address = AddressVector { dlid: vid.lid(), global, sl: 2, port: 1, ..AddressVector::default() };
     net.device(from.node).create_ah(from.pd, &address).unwrap()
 }
 
@@ -86,10 +88,16 @@ fn a_datagram_arrives_with_its_sender() {
             let got = b.poll_receives(net)[0];
             assert_eq!((got.wr_id, got.byte_len, got.imm), (9, 50, imm));
             assert_eq!((got.src_qp, got.qpn, got.slid), (a.qpn, b.qpn, net.nodes[0].id.vid.lid()));
+            assert_eq!(got.sl, 2);
             assert_eq!(b.memory.load(GRH, 11), b"a datagram\xee");
             assert_eq!(got.has_route, routed);
             let route = b.memory.load(0, GRH);
             if routed {
+                assert_eq!(
+                    (&route[..4], route[7]),
+                    (&[0x66, 0x02, 0x34, 0x56][..], 3),
+                    "20 bits of the flow label"
+                );
                 assert_eq!(route[8..24], net.nodes[0].id.vid.gid(FABRIC));
                 assert_eq!(route[24..40], net.nodes[1].id.vid.gid(FABRIC));
             } else {

@@ -24,7 +24,7 @@ impl Device {
         if let Address::Group(group) = to {
             self.core.groups.prepare(group);
         }
-        let handle = AddressHandle { pd, to, has_route: address.global.is_some() };
+        let handle = AddressHandle { pd, to, has_route: address.global.is_some(), way: address.way() };
         Ok(Ah(self.core.addresses.insert(handle)))
     }
 
