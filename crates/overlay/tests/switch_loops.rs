@@ -103,20 +103,20 @@ impl World {
         Self { nodes, lan: Lan::default(), now: Duration::ZERO, queue: BTreeMap::new(), stream: None }
     }
 
-    /// Some nodes in a mesh, and some ports on the LAN.
-    fn random(rng: &mut Rng) -> Self {
+    /// Some nodes in a mesh, and some ports of such a kind on the LAN.
+    fn random(rng: &mut Rng, kind: PortKind) -> Self {
         let ids: Vec<_> = (0..rng.u16(1..6)).map(NodeId).collect();
         let mut world = Self::of(&Topology::mesh(Version(1), &ids).unwrap(), rng);
         for port in 1..=rng.u16(2..6) {
             let node = rng.usize(..world.nodes.len());
-            world.plug(node, PortId(port));
+            world.plug(node, PortId(port), kind);
         }
         world
     }
 
     /// Puts a port of `node` on the LAN.
-    fn plug(&mut self, node: usize, port: PortId) {
-        self.nodes[node].attach(port, PortKind::Lan);
+    fn plug(&mut self, node: usize, port: PortId, kind: PortKind) {
+        self.nodes[node].attach(port, kind);
         self.lan.plugs.push(Plug::Proxy(node, port));
     }
 
@@ -220,7 +220,7 @@ fn lowest(lan: &Lan) -> Vec<Plug> {
 #[test]
 fn of_all_ports_on_one_lan_the_lowest_stays_open() {
     for seed in 0..100 {
-        let mut world = World::random(&mut Rng::with_seed(seed));
+        let mut world = World::random(&mut Rng::with_seed(seed), PortKind::Lan);
         world.run(SECOND / 2);
         let loops = world.loops();
         for tenths in 5..200 {
@@ -235,7 +235,7 @@ fn of_all_ports_on_one_lan_the_lowest_stays_open() {
 fn a_storm_is_short() {
     for seed in 0..100 {
         let mut rng = Rng::with_seed(seed);
-        let mut world = World::random(&mut rng);
+        let mut world = World::random(&mut rng, PortKind::Lan);
         // The storm begins half a second before the next probes.
         world.run(HOP);
         (world.lan.places, world.queue) = Default::default();
@@ -249,6 +249,30 @@ fn a_storm_is_short() {
         let places = (world.nodes.len() + world.lan.plugs.len()).pow(2);
         assert!(arrivals < places * 50 * 3, "seed {seed}: {arrivals} arrivals at {places}");
         assert_eq!(world.open(), lowest(&world.lan), "seed {seed}");
+        let at_rest = world.now + TICK - HOP * 10;
+        world.run(at_rest);
+        assert!(world.queue.is_empty(), "seed {seed}: frames still go round");
+    }
+}
+
+/// As when somebody puts devices of two stations in one bridge. Nobody asks them anything before what goes round shows it.
+#[test]
+fn a_storm_between_instances_is_short_and_one_of_them_stays_open() {
+    for seed in 0..100 {
+        let mut rng = Rng::with_seed(seed);
+        let mut world = World::random(&mut rng, PortKind::Instance);
+        assert_eq!(world.run(SECOND * 3), 0, "seed {seed}: nobody asks");
+        for number in 0..20 {
+            let node = rng.usize(..world.nodes.len());
+            world.inject(node, From::Port(STATION), &frame(Mac::BROADCAST, mac(100 + number)));
+        }
+        world.run(SECOND * 6);
+        let loops = world.loops();
+        for tenths in 60..200 {
+            assert_eq!(world.open(), lowest(&world.lan), "seed {seed}, after {tenths} tenths of a second");
+            world.run(SECOND * tenths / 10);
+        }
+        assert_eq!(world.loops(), loops, "seed {seed}: it is the same loop all the time");
         let at_rest = world.now + TICK - HOP * 10;
         world.run(at_rest);
         assert!(world.queue.is_empty(), "seed {seed}: frames still go round");
@@ -337,7 +361,7 @@ impl TwoProxies {
         let [a, b] = [usize::from(ids[0].0), usize::from(ids[1].0)];
         let station = usize::from(rng.choice(&ids).unwrap().0);
         world.lan.plugs = [MACHINE, mac(201)].map(Plug::Machine).to_vec();
-        world.plug(a, PortId(1));
+        world.plug(a, PortId(1), PortKind::Lan);
         let (from, to) = match rng.bool() {
             true => (MACHINE, mac(station as u8)),
             false => (mac(station as u8), MACHINE),
@@ -345,7 +369,7 @@ impl TwoProxies {
         world.stream = Some(Stream::new(from, to, Duration::ZERO));
         let mut two = Self { world, lower: a.min(b), higher: a.max(b), station };
         two.run(Self::BEGIN + HOP * rng.u32(..1000));
-        two.world.plug(b, PortId(1));
+        two.world.plug(b, PortId(1), PortKind::Lan);
         // All places are learned where the loop shows them.
         for _ in 0..15 {
             two.say_to_all(&[mac(station as u8), MACHINE]);

@@ -83,13 +83,14 @@ impl Switch {
         Reason::Loop
     }
 
-    /// Of the ports between which a loop goes one is blocked, on a LAN; of two the higher.
+    /// Of the ports between which a loop goes one is blocked, on a LAN if one is; of two the higher.
     fn check_probe_from_port(&mut self, probe: &Probe, port: PortId, now: Duration) -> Result<(), Reason> {
         if !self.is_own(probe) {
             return Ok(());
         }
+        let both = [port, probe.port];
         let is_lan = |id: &PortId| self.ports.get(*id).is_some_and(|port| port.kind == PortKind::Lan);
-        if let Some(port) = [port, probe.port].into_iter().filter(is_lan).max() {
+        if let Some(port) = both.into_iter().filter(is_lan).max().or(both.into_iter().max()) {
             self.block(port, now);
         }
         Err(Reason::Loop)
@@ -113,6 +114,7 @@ impl Switch {
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
         let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
+        port.floods(passing.now);
         limit(&mut port.flood, kind, passing)?;
         out.extend(self.ports.open(passing.now).filter(|port| *port != from).map(To::Port));
         self.to_everyone(out);

@@ -257,12 +257,11 @@ impl Switch {
     /// What is to be done about ten times a second: probes and other frames that are due are added to `out`, what is old is
     /// forgotten.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Parcel>) {
-        let (node, nonce) = (self.me, self.nonce);
-        let probes = self
-            .ports
-            .due_probes(now)
-            .map(|port| Parcel::whole(To::Port(port), Probe { node, port, nonce }.encode()));
-        out.extend(probes);
+        let due: Vec<_> = self.ports.due_probes(now).collect();
+        out.extend(due.into_iter().map(|port| {
+            let probe = Probe { node: self.me, port, nonce: self.probe_nonce(port) };
+            Parcel::whole(To::Port(port), probe.encode())
+        }));
         self.tell_of_changes(now, out);
         if now >= self.swept + SWEEP_INTERVAL {
             self.swept = now;

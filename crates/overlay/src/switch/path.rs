@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ring::hmac;
+
 use super::bucket::{Flood, FloodLimits};
 use super::learned::{Key, Lesson};
 use super::probe::Probe;
@@ -71,7 +73,15 @@ impl Switch {
     }
 
     pub(super) fn is_own(&self, probe: &Probe) -> bool {
-        probe.node == self.me && probe.nonce == self.nonce
+        probe.node == self.me && probe.nonce == self.probe_nonce(probe.port)
+    }
+
+    /// What the probes of `port` are known by, which nobody else can know who does not get them: who gets those of one port could have another
+    /// one blocked.
+    pub(super) fn probe_nonce(&self, port: PortId) -> u64 {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.nonce.to_be_bytes());
+        let tag = hmac::sign(&key, &port.0.to_be_bytes());
+        tag.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
     }
 
     /// A loop goes through `port`.

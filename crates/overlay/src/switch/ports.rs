@@ -29,8 +29,11 @@ const LONGEST_BLOCK: Duration = Duration::from_secs(320);
 /// The longest silence between two signs of a loop.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How often a port on a LAN is probed for loops.
+/// How often a port is probed for loops that may be in one.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An instance is asked nothing as long as no more than so many frames for all come from it in a second. In a loop there are more.
+const FEW: u32 = 20;
 
 /// What is behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +69,8 @@ pub(super) struct Port {
     block: Duration,
     /// Whether it was blocked when that was last looked at.
     was_blocked: bool,
+    /// Frames for all since a second began, and when that was.
+    recent: (u32, Duration),
     probed: Option<Duration>,
     /// When a sign of a loop was first and last seen that probes should find.
     suspected: Option<(Duration, Duration)>,
@@ -81,6 +86,7 @@ impl Port {
             blocked_until: Duration::ZERO,
             block: Duration::ZERO,
             was_blocked: false,
+            recent: (0, Duration::ZERO),
             probed: None,
             suspected: None,
         }
@@ -108,12 +114,9 @@ impl Port {
         self.blocked_until.saturating_sub(now)
     }
 
-    /// A loop was found. Only a LAN is blocked for it, each time twice as long. One that is blocked stays so while the loop is
+    /// A loop was found. The port is blocked for it, each time twice as long. One that is blocked stays so while the loop is
     /// there.
     fn found_loop(&mut self, now: Duration) -> bool {
-        if self.kind != PortKind::Lan {
-            return false;
-        }
         if self.is_blocked(now) {
             self.blocked_until = now + self.block;
             return false;
@@ -140,11 +143,25 @@ impl Port {
         now >= since + patience
     }
 
+    /// A frame for all has come from it.
+    pub fn floods(&mut self, now: Duration) {
+        const SECOND: Duration = Duration::from_secs(1);
+        let (count, since) = self.recent;
+        self.recent = if now < since + SECOND { (count.saturating_add(1), since) } else { (1, now) };
+    }
+
+    /// Whether it may be in a loop. A LAN may be at any time; an instance that is bridged with another one's device says so by what
+    /// goes round.
+    fn may_be_in_loop(&self, now: Duration) -> bool {
+        self.kind == PortKind::Lan || self.recent.0 > FEW && now < self.recent.1 + 2 * PROBE_INTERVAL
+    }
+
     /// Whether a loop probe is due; if so it counts as sent. One that is blocked is probed, too: while probes come back the
     /// loop is still there.
     fn probes(&mut self, now: Duration) -> bool {
         let is_due = self.probed.is_none_or(|probed| now >= probed + PROBE_INTERVAL);
-        let probes = self.kind == PortKind::Lan && is_due && self.gate == Gate::Open;
+        let is_asked = self.may_be_in_loop(now) || self.is_blocked(now);
+        let probes = is_asked && is_due && self.gate == Gate::Open;
         if probes {
             self.probed = Some(now);
         }
@@ -248,7 +265,6 @@ mod tests {
         now += LONGEST_BLOCK + SECOND;
         assert!(ports.found_loop(id, now));
         assert_eq!(ports.get(id).unwrap().blocked_for(now), FIRST_BLOCK);
-        assert!(!ports.found_loop(PortId(2), now), "an instance is not cut off");
         assert!(!ports.found_loop(PortId(3), now));
     }
 

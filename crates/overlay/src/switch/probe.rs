@@ -1,13 +1,13 @@
-//! Loop probes: a node sends them to its LANs, and none may come back.
+//! Loop probes: a node sends them to its LANs, and to instances from which much comes that is for all, and none may come back.
 //!
 //! ```text
 //!  0                14        18     20     22      30
 //!  │ to all, 0x88b5 │ "thlp"  │ node │ port │ nonce │       all big-endian
 //! ```
 //!
-//! The nonce is the node's own, drawn at its start: two overlays on one LAN may well use the same numbers for nodes.
-//! A station on the LAN can of course record a probe and play it back, as it can make a real loop; the port is
-//! blocked in either case.
+//! The nonce is the port's own, made of one that the node has drawn at its start: two overlays on one LAN may well use the same numbers for
+//! nodes. A station on the LAN can of course record a probe and play it back, as it can make a real loop; the port is
+//! blocked in either case, and no other one that is not on that LAN.
 
 use super::PortId;
 use super::resolution::frame;
