@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{NetLink, NetStatus};
@@ -51,7 +53,11 @@ fn tokens_that_are_of_no_use_are_refused_with_the_way_out() -> Result<()> {
     let token = token_in(&join)?;
     let refused = world.refused(1, &["--join", &token[1..]])?;
     ensure!(refused.contains("this is no join token"), "{refused}");
-    let expired = world.ask(&["net", "token", "--lifetime", "0s"])?.success()?.lines.concat();
+    let refused = world.ask(&["net", "token", "--lifetime", "0s"])?.errors;
+    ensure!(refused.contains("nobody could join with it"), "{refused}");
+    const LIFETIME: Duration = Duration::from_secs(1);
+    let expired = world.ask(&["net", "token", "--lifetime", "1s"])?.success()?.lines.concat();
+    sleep(2 * LIFETIME);
     let refused = world.refused(1, &["--join", &expired])?;
     ensure!(refused.contains("the token has expired\n  `transhume net token` on 192.0.2.1"), "{refused}");
     // A name that another machine has, and then one's own.
