@@ -147,9 +147,12 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
     let lab = TestLab::up(1)?;
     let checkpoints = Checkpoints::new("unfinished")?;
     let directory = checkpoints.directory("unfinished");
-    let large = "import time; memory = bytearray(b'x') * (128 << 20); time.sleep(1000)";
+    // So that it takes much longer to save it than to kill the coordinator.
+    let large =
+        "import time; memory = bytearray(b'x') * (512 << 20); print('full', flush=True); time.sleep(1000)";
     start(&lab, "a", &["/usr/bin/python3", "-c", large])?;
     start(&lab, "b", &["sleep", "1000"])?;
+    lab.eventually("it has its memory", || Ok(lab.transhume(&["logs", "a"])?.success()?.lines == ["full"]))?;
     let saving = Program::start(&mut lab.command(&["checkpoint", "--group", "job", &directory]))?;
     lab.eventually("something is written", || Ok(!is_empty(&directory)))?;
     let coordinator: Place = "coordinator".parse()?;

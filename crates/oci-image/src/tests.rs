@@ -229,6 +229,8 @@ fn a_layout_is_believed_by_its_digests_only() {
     symlink("/dev/zero", &config).unwrap();
     assert!(source("").look().unwrap_err().what.contains("it is no regular file"));
     fs::remove_file(&config).unwrap();
+    File::create(&config).unwrap().set_len(5 << 20).unwrap();
+    assert!(source("").look().unwrap_err().what.contains("longer than 4096 KiB"));
     fs::write(&config, right).unwrap();
     fs::remove_file(blobs().find(|path| !read(path).starts_with('{')).unwrap()).unwrap();
     assert!(source("").look().unwrap_err().what.contains("it is not there"));

@@ -32,7 +32,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// How often a port is probed for loops that may be in one.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An instance is asked nothing as long as no more than so many frames for all come from it in a second. In a loop there are more.
+/// An instance is asked nothing as long as no more than so many frames that go to all come from it in a second. In a loop there are more.
 const FEW: u32 = 20;
 
 /// What is behind a port.
@@ -69,7 +69,7 @@ pub(super) struct Port {
     block: Duration,
     /// Whether it was blocked when that was last looked at.
     was_blocked: bool,
-    /// Frames for all since a second began, and when that was.
+    /// Frames that go to all since a second began, and when that was.
     recent: (u32, Duration),
     probed: Option<Duration>,
     /// When a sign of a loop was first and last seen that probes should find.
@@ -143,7 +143,7 @@ impl Port {
         now >= since + patience
     }
 
-    /// A frame for all has come from it.
+    /// A frame that goes to all has come from it.
     pub fn floods(&mut self, now: Duration) {
         const SECOND: Duration = Duration::from_secs(1);
         let (count, since) = self.recent;

@@ -63,7 +63,7 @@ pub struct Options {
     /// in its podman (`podman:NAME`). The command comes after the image's entry point, in place of its arguments
     #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
     image: Option<Source>,
-    /// Runs it in a container by the `config.json` of this OCI bundle, which says its limits and mounts, too, with its command unless one is given
+    /// Runs it in a container by the `config.json` of this OCI bundle, with its limits and mounts, and with its command unless one is given
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     /// Shows a file or directory of the host in the container; it must be on each host
