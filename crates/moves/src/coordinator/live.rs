@@ -39,6 +39,8 @@ pub(super) struct Live {
     pub(super) source_done: bool,
     /// Nothing more is asked of the destination.
     pub(super) destination_done: bool,
+    /// The user knows that the restore was given up.
+    pub(super) is_told: bool,
 }
 
 impl Live {
@@ -59,6 +61,7 @@ impl Live {
             destination_heard: Due(now),
             source_done: false,
             destination_done: false,
+            is_told: false,
         }
     }
 

@@ -402,6 +402,7 @@ impl Coordinator {
                 self.give_up(id, vec![reason], now, out);
             } else if self.lives.get(&id).is_some_and(|live| live.repeat_at.reached(now)) {
                 self.tell_silence(id, now, out);
+                self.tell_unanswered_restore(id, now, out);
                 self.direct(id, now, out);
             }
         }

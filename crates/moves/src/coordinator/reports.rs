@@ -193,6 +193,7 @@ impl Coordinator {
             (Stage::Committed, Report::Running) => self.confirm(id, record.vid, Outcome::Moved, now, out),
             (Stage::RolledBack { .. }, Report::RolledBack) => {
                 live.destination_done = true;
+                self.tell_given_up(id, now, out);
                 self.end_rollback(id, out);
             }
             (_, Report::Trouble { reason }) => trouble(id, from, reason, out),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::live::Live;
 use super::{Coordinator, Output};
 use crate::due::Due;
 use crate::journal::MoveRecord;
@@ -20,6 +21,14 @@ impl Coordinator {
                 let event = Event::Waiting { host: host.clone(), silence: self.silence(id, record, host) };
                 out.push(Output::Event { id, event });
             }
+        }
+    }
+
+    /// Tells the user that a restore is given up whose host does not say that nothing is left of it.
+    pub(super) fn tell_unanswered_restore(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        let is_silent = |live: &Live| Due::after(live.destination_heard.0, PATIENCE).reached(now);
+        if self.lives.get(&id).is_some_and(is_silent) {
+            self.tell_given_up(id, now, out);
         }
     }
 

@@ -98,12 +98,23 @@ impl Coordinator {
             // In this order: what is given up brings no instance any more.
             self.never_runs(vid, out);
         }
-        self.record(Record::MoveRolledBack { id, reasons: reasons.clone() }, out);
+        self.record(Record::MoveRolledBack { id, reasons }, out);
         if is_restore {
-            self.tell_end(id, Outcome::RolledBack { reasons }, now, out);
             self.settled(vid, out);
         }
         self.enter(id, Phase::RollBack, now, out);
+    }
+
+    /// A restore that is given up is over for its user when nothing is left of it on its host, where it can be made again then, or when
+    /// that does not answer.
+    pub(super) fn tell_given_up(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
+        let (Some(live), Some(record)) = (self.lives.get_mut(&id), self.image.moves.get(&id)) else { return };
+        let Stage::RolledBack { reasons } = &record.stage else { return };
+        if record.source.host().is_none() && !live.is_told {
+            live.is_told = true;
+            let outcome = Outcome::RolledBack { reasons: reasons.clone() };
+            self.tell_end(id, outcome, now, out);
+        }
     }
 
     /// What is restored runs nowhere before the commit.

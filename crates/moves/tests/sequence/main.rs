@@ -4,6 +4,7 @@ mod cluster;
 mod lost;
 mod post_copy;
 mod precopy;
+mod restore;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
