@@ -87,7 +87,7 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
         return guard::run(rest).map(|()| 0);
     }
     if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == unpack::WORD) {
-        return unpack::run(rest).map(|()| 0);
+        return unpack::run(rest);
     }
     if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == pager::WORD) {
         return pager::run(rest).map(|()| 0);

@@ -1,10 +1,12 @@
 //! What is wrong with an image, in words.
 
+use serde::{Deserialize, Serialize};
+
 /// The result of what reads images.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What is wrong with an image, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{what}: {way_out}")]
 pub struct Error {
     /// One clause that names the thing.

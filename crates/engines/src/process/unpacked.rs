@@ -111,8 +111,10 @@ impl Unpacked {
             .doing(doing)?;
         let mut command = Command::new(program);
         command.args(words).arg(unpack::WORD).args(unpack::arguments(&layout, root, &files, limits));
-        let helper = Helper::begin(&mut command, new.join("log")).doing(doing)?;
-        helper.succeed(UNPACK, &|| false, doing)?;
+        let log = new.join("log");
+        let helper = Helper::begin(&mut command, log.clone()).doing(doing)?;
+        let unpacked = helper.succeed(UNPACK, &|| false, doing);
+        unpacked.map_err(|error| unpack::complaint(&log).map_or(error, unusable))?;
         let folder = File::open(&self.folder).doing(doing)?;
         // On disk before it has its name: after a crash of the host too there is the whole image, or none.
         // SAFETY: the descriptor is open.
