@@ -154,7 +154,7 @@ fn of(what: &Occurrence) -> (&'static str, String) {
             ("saved", format!("{instance} on {host}, in {directory}{}", measured(figures.as_ref())))
         }
         Occurrence::Restored { instance, directory, host, figures, .. } => {
-            ("restored", format!("{instance} on {host}, from {directory}{}", measured(figures.as_ref())))
+            ("restored", format!("{instance} on {host}, from {directory}{}", took(figures.as_ref())))
         }
         Occurrence::EndedInMove { instance, from, to, reason, .. } => {
             ("ended in move", format!("{instance} {from} → {to}: {reason}"))
@@ -189,6 +189,11 @@ fn measured(figures: Option<&MoveFigures>) -> String {
         bytes => format!(", {} after it", mebibytes(bytes)),
     };
     format!("; {total} in all, blackout {blackout}, {}{after}", sent(image_bytes, precopied_bytes))
+}
+
+/// A restore suspends nothing and sends nothing.
+fn took(figures: Option<&MoveFigures>) -> String {
+    figures.map(|figures| format!("; {} in all", milliseconds(figures.total_us))).unwrap_or_default()
 }
 
 /// A point in time in UTC, to the millisecond.
