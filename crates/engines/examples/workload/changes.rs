@@ -2,6 +2,8 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// Pages that children do not have.
 const OWN: usize = 256;
@@ -46,6 +48,23 @@ pub fn change(mebibytes: usize) {
         assert_eq!(unsafe { libc::waitpid(child, ptr::null_mut(), libc::WNOHANG) }, 0, "the child has ended");
         println!("{} {}", round, other.load(Ordering::SeqCst));
     }
+}
+
+/// Has so many MiB in common with three children, of which each has filled all.
+pub fn share(mebibytes: usize) {
+    let length = mebibytes << 20;
+    let memory = map(length, libc::MAP_SHARED);
+    for _ in 0..3 {
+        // SAFETY: this process has one thread.
+        let child = unsafe { libc::fork() };
+        assert_ne!(child, -1);
+        // SAFETY: the memory is mapped for good; others only write the same to it.
+        unsafe { memory.write_bytes(1, length) };
+        if child == 0 {
+            thread::sleep(Duration::MAX);
+        }
+    }
+    crate::count(u64::MAX);
 }
 
 impl Memory {

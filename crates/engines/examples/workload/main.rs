@@ -26,6 +26,7 @@ fn main() {
         ["flood", lines] => flood(lines.parse().unwrap()),
         ["hold", mebibytes] => hold(mebibytes.parse().unwrap()),
         ["change", mebibytes] => changes::change(mebibytes.parse().unwrap()),
+        ["share", mebibytes] => changes::share(mebibytes.parse().unwrap()),
         ["serve", address] => streams::serve(address),
         ["ask", address] => streams::ask(address),
         ["drink", address] => streams::drink(address),

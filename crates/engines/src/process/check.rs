@@ -71,6 +71,8 @@ pub struct Findings<'a> {
     /// The pipes that can be read from, as the kernel calls them.
     pipes: HashSet<PathBuf>,
     memory: u64,
+    /// Files without a name that are in the memory already, by their devices and numbers.
+    nameless: HashSet<(u64, u64)>,
     kept: u64,
     layer: u64,
 }
@@ -81,13 +83,19 @@ pub struct Found {
     pub blockers: Vec<Blocker>,
     /// What the destination must have too.
     pub files: Vec<OpenFile>,
-    /// The memory that its processes have in use, in bytes.
+    /// The memory that its processes have in use, with their files that have no name, in bytes.
     pub memory: u64,
     /// What is in its file systems in memory, if it is a container, in bytes.
     pub kept: u64,
     /// What it has written, if it is a container, in bytes.
     pub layer: u64,
 }
+
+/// What the kernel puts after the name that a file had.
+const DELETED: &str = " (deleted)";
+
+/// In what files' lengths on their device are counted, in bytes.
+const BLOCK: u64 = 512;
 
 /// What the kernel calls the files of `memfd_secret`.
 const SECRET_MEMORY: &str = "/secretmem";
@@ -160,6 +168,7 @@ fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
         files: BTreeMap::new(),
         pipes: HashSet::new(),
         memory: 0,
+        nameless: HashSet::new(),
         kept: 0,
         layer: 0,
     };
@@ -177,13 +186,20 @@ impl Findings<'_> {
     /// CRIU carries a deleted file in its images, but not one that others may still find by another name.
     fn half_deleted(&mut self, pid: i32, path: &Path, how: &str) {
         let path = path.display().to_string();
-        let path = path.trim_end_matches(" (deleted)");
+        let path = path.trim_end_matches(DELETED);
         if path == SECRET_MEMORY {
             let what = format!("{} has memory that nobody else can read (memfd_secret)", named(pid));
             return self.block(what, "let it unmap and close that before the move");
         }
         let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
         self.block(what, "let it close the file, or delete its other names too (a semaphore's: sem_unlink)");
+    }
+
+    /// What has no name travels, and once, however many processes have it: such is the memory that they share.
+    fn nameless_file(&mut self, metadata: &Metadata) {
+        if self.nameless.insert((metadata.st_dev(), metadata.st_ino())) {
+            self.memory += metadata.st_blocks() * BLOCK;
+        }
     }
 
     /// The destination must have this file. `via` leads to it whatever its path is now.
@@ -233,7 +249,7 @@ impl Findings<'_> {
 /// Whether a file has lost the name by which it was opened: `path` is what the kernel calls it, `metadata` is of what is
 /// open.
 fn is_deleted(path: &Path, metadata: &Metadata) -> bool {
-    let marked = path.as_os_str().as_bytes().ends_with(b" (deleted)");
+    let marked = path.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
     metadata.st_nlink() == 0 || marked && fs::metadata(path).is_err()
 }
 

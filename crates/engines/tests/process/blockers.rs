@@ -222,6 +222,13 @@ fn libraries_are_needed_with_their_build() {
 }
 
 #[test]
+fn memory_that_processes_share_is_needed_once() {
+    let lab = Lab::new();
+    let needed = report(&lab.host("a"), &["share", "64"]).needs.memory >> 20;
+    assert!((64..96).contains(&needed), "{needed} MiB");
+}
+
+#[test]
 fn a_node_in_another_namespace_is_told_from_a_sandbox() {
     let lab = Lab::new();
     let host = lab.host("a");

@@ -156,6 +156,7 @@ impl Findings<'_> {
                 let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
                 self.block(what, "let it keep the file's name, or close it");
             }
+            self.nameless_file(&metadata);
         } else if is_deleted(path, &metadata) {
             self.half_deleted(pid, path, "open");
         } else if self.places.is_none() && own_files::is_own(pid, path) {

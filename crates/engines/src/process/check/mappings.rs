@@ -7,7 +7,7 @@ use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use super::super::task;
-use super::{Findings, is_deleted, named};
+use super::{DELETED, Findings, is_deleted, named};
 
 /// The ring of asynchronous requests to disks, which is no file.
 const REQUESTS: &str = "/[aio] (deleted)";
@@ -17,7 +17,8 @@ impl Findings<'_> {
         let maps = task::read(&format!("/proc/{pid}/maps"))?;
         let mut seen = HashSet::new();
         for (range, path) in maps.lines().filter_map(range_and_path) {
-            if seen.insert(path) {
+            // What has no name is not told apart by it.
+            if path.ends_with(DELETED) || seen.insert(path) {
                 self.mapping(pid, range, path);
             }
         }
@@ -25,10 +26,8 @@ impl Findings<'_> {
     }
 
     fn mapping(&mut self, pid: i32, range: &str, path: &str) {
-        if path.starts_with("/SYSV") {
-            if self.places.is_none() {
-                self.shares_memory(pid, "attached");
-            }
+        if path.starts_with("/SYSV") && self.places.is_none() {
+            self.shares_memory(pid, "attached");
         } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
         {
             let what = format!("{} has the device {path} mapped", named(pid));
@@ -45,6 +44,8 @@ impl Findings<'_> {
             self.need(&path, via, false);
         } else if metadata.st_nlink() > 0 {
             self.half_deleted(pid, &path, "mapped");
+        } else {
+            self.nameless_file(&metadata);
         }
     }
 }

@@ -36,10 +36,8 @@ impl Findings<'_> {
                 "give the node CAP_SYS_RESOURCE, or run the instance as root, with root's group",
             );
         }
-        for name in ["RssAnon:", "RssShmem:"] {
-            let kibibytes = field(name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
-            self.memory += kibibytes.unwrap_or(0) << 10;
-        }
+        let kibibytes = field("RssAnon:").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+        self.memory += kibibytes.unwrap_or(0) << 10;
         for kind in SHARED.into_iter().chain(TOGETHER) {
             let theirs = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
             let first = fs::read_link(format!("/proc/{}/ns/{kind}", self.first))?;
