@@ -35,7 +35,7 @@ const EVIDENCE: u32 = 3;
 const CONFIRM: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether more arrives by now.
-const RAISE: Duration = Duration::from_secs(600);
+const RAISE: Duration = Duration::from_secs(60);
 
 /// A search that is so close is over.
 const CLOSE: usize = 8;
