@@ -294,7 +294,7 @@ pub struct NetTunnel {
     pub host: String,
     /// Where its datagrams come from, as `address:port`; none before it has been reached.
     pub address: Option<String>,
-    /// Whether the connection stands on which keys are agreed.
+    /// Whether the connection stands on which keys are agreed, or datagrams get there and back without.
     pub connected: bool,
     /// Whether datagrams are not sealed.
     pub plain: bool,

@@ -190,6 +190,37 @@ fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<
 }
 
 #[test]
+fn a_link_without_tcp_is_up_as_long_as_datagrams_pass() -> Result<()> {
+    let _alone = e2e::alone();
+    let lab = joined(3)?;
+    net(&lab, &["layout", "mesh"])?;
+    let ends = ["h2", "h3"];
+    await_link(&lab, ends, true)?;
+    let mut over = Stream::start(&lab, &["h2", "--"], &["h3", "--"], "10.88.0.3")?;
+    over.goes_on().context("at first")?;
+    let [one, other]: [Place; 2] = ["h2".parse()?, "h3".parse()?];
+    let (from, to) = (layout::address(one), layout::address(other));
+    for rule in [
+        "add table bridge block".to_owned(),
+        "add chain bridge block forward { type filter hook forward priority 0; }".into(),
+        format!("add rule bridge block forward ip saddr {from} ip daddr {to} ip protocol tcp drop"),
+    ] {
+        run(&mut at_switch(&lab, "nft", &[&rule]), LIMIT)?;
+    }
+    let connections = format!("ss -tnH state established dst {to}");
+    lab.eventually("the connection is lost", || Ok(exec(&lab, "h2", &connections)?.is_empty()))?;
+    over.goes_on().context("without TCP")?;
+    ensure!(tunnel(&lab, "h2", "h3")?.connected && tunnel(&lab, "h3", "h2")?.connected);
+    lab.lab.cut(one, other)?;
+    await_link(&lab, ends, false)?;
+    lab.lab.heal(one, other)?;
+    run(&mut at_switch(&lab, "nft", &["delete table bridge block"]), LIMIT)?;
+    await_link(&lab, ends, true)?;
+    over.goes_on().context("as before")?;
+    over.end()
+}
+
+#[test]
 fn a_path_that_swallows_long_datagrams_gets_shorter_ones() -> Result<()> {
     swallow_long_datagrams(&[])
 }

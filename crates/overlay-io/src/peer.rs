@@ -105,6 +105,8 @@ pub struct PeerState {
     pub address: SocketAddr,
     /// How datagrams get there.
     pub carrier: Carrier,
+    /// Whether datagrams get there and back by themselves, as far as is known.
+    pub is_alive: bool,
     /// Bytes of a datagram that arrives there, as far as is known.
     pub arrives: usize,
     /// Whether the kernel carries frames between stations.
@@ -381,6 +383,7 @@ impl Peer {
             protection: self.protection,
             address: self.address(),
             carrier,
+            is_alive: self.is_alive.load(Ordering::Relaxed),
             arrives: self.arrives(carrier),
             by_kernel: self.short_cut.as_ref().is_some_and(ShortCut::is_alive),
             kernel_frames: 0,

@@ -553,8 +553,10 @@ fn send_train(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
 
 /// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them: those that each way has to carry.
 fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
-    let is_idle = peer.quality().is_idle(now);
-    if peer.fallback().is_some() && peer.watch(|liveness| liveness.next_question(is_idle, now)) {
+    let Some(fallback) = peer.fallback() else { return };
+    // Without the other way nothing else shows whether the link is cut.
+    let is_idle = fallback.stands() && peer.quality().is_idle(now);
+    if peer.watch(|liveness| liveness.next_question(is_idle, now)) {
         let way = Way::by(Carrier::Udp, peer, &forwarder.shared.socket);
         // What is lost is asked again.
         let _ = forwarder.outgoing.probe(way, 0, BASE, now);

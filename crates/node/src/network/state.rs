@@ -100,7 +100,7 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
         NetTunnel {
             host: host.to_string(),
             address: peer.as_ref().map(|peer| peer.address.to_string()),
-            connected,
+            connected: connected || peer.as_ref().is_some_and(|peer| peer.is_alive),
             plain: peer.is_some_and(|peer| peer.protection == Protection::Plain),
             carrier: peer.map(|peer| match peer.carrier {
                 fallback::Carrier::Udp => Carrier::Udp,
