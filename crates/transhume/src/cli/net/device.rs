@@ -175,9 +175,37 @@ pub fn address(text: &str) -> std::result::Result<String, String> {
         .split_once('/')
         .and_then(|(address, prefix)| Some((address.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?)));
     match parts {
-        Some((address, prefix)) if prefix <= if address.is_ipv4() { 32 } else { 128 } => Ok(text.to_owned()),
+        Some((address, prefix)) if prefix <= if address.is_ipv4() { 32 } else { 128 } => {
+            match lack(address, prefix) {
+                None => Ok(text.to_owned()),
+                Some(lack) => Err(format!("{lack}: choose a host's, as 10.88.0.1/24")),
+            }
+        }
         _ => Err("an address with its prefix is needed, as 10.88.0.1/24".into()),
     }
+}
+
+/// Why no station can have the address.
+fn lack(address: IpAddr, prefix: u8) -> Option<String> {
+    let is_for_all = match address {
+        IpAddr::V4(four) => four.is_broadcast() || prefix < 31 && is_edge(four.to_bits(), prefix),
+        IpAddr::V6(_) => false,
+    };
+    if prefix == 0 || address.is_unspecified() || is_for_all {
+        Some(format!("{address}/{prefix} is a network's address or for all of it"))
+    } else if address.is_multicast() {
+        Some(format!("{address} is for groups"))
+    } else if address.is_loopback() {
+        Some(format!("{address} is each machine's own"))
+    } else {
+        None
+    }
+}
+
+/// True for the first and the last address of the network, which are nobody's.
+fn is_edge(address: u32, prefix: u8) -> bool {
+    let of_host = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    [0, of_host].contains(&(address & of_host))
 }
 
 #[cfg(test)]
@@ -188,6 +216,28 @@ mod tests {
     fn an_address_has_a_prefix() {
         assert!(address("10.88.0.1/24").is_ok() && address("fd00::1/64").is_ok());
         for wrong in ["10.88.0.1", "10.88.0.1/33", "fd00::1/129", "/24", "10.88.0.1/-1", "h1/24"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_station_has_no_address_of_a_network_a_group_or_each_machine() {
+        for right in ["10.88.0.0/31", "10.88.0.255/32", "10.88.0.255/23", "fe80::1/64", "169.254.0.9/16"] {
+            assert!(address(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "0.0.0.0/0",
+            "::/0",
+            "::/64",
+            "fd00::1/0",
+            "10.88.0.0/24",
+            "10.88.0.255/24",
+            "255.255.255.255/32",
+            "224.0.0.1/24",
+            "ff02::1/64",
+            "127.0.0.1/8",
+            "::1/128",
+        ] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
     }
