@@ -60,7 +60,9 @@ pub enum PkiError {
         reason: String,
     },
     /// A name that no certificate can have.
-    #[error("{0:?} cannot be a host's name: use letters, digits, '-', '_' and '.'")]
+    #[error(
+        "{0:?} cannot be a host's name: choose one whose parts between dots are of letters, digits, '-' and '_', and whose last is no number"
+    )]
     BadName(String),
     /// Keys or certificates cannot be made.
     #[error("no certificate was made: {0}")]
