@@ -179,6 +179,11 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
     let refused = world.refused(B, &["--join", token])?;
     ensure!(refused.contains("the token was revoked"), "{refused}");
 
+    let second = world.up(B, &["--join", &new_token(&world)?])?;
+    ensure!(world.hosts()? == ["a", "b", "c"]);
+    // Or when it is not there, and does not know of it before it has the token.
+    drop(second);
+    world.ask(&["host", "remove", "b"])?.success()?;
     let _second = world.up(B, &["--join", &new_token(&world)?])?;
     ensure!(world.hosts()? == ["a", "b", "c"]);
     world.stream(B, C).context("from who is back")?;

@@ -8,7 +8,7 @@ use api::ClientError;
 use crate::table::printable;
 
 /// What this crate's functions return.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Why a command failed, with the way out.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::DEFAULT_MTU;
@@ -85,6 +87,19 @@ pub struct Arguments {
     logging: Logging,
 }
 
+/// Why it does not take part any more.
+struct Ended {
+    why: Failure,
+    /// The coordinator has said nothing but that the machine was removed.
+    is_unwelcome: bool,
+}
+
+impl From<Failure> for Ended {
+    fn from(why: Failure) -> Self {
+        Self { why, is_unwelcome: false }
+    }
+}
+
 /// Where metrics are read, if anywhere.
 #[derive(Clone, Copy)]
 struct Metrics(Option<SocketAddr>);
@@ -121,15 +136,25 @@ impl Arguments {
         let folder = Folder::take(self.state.clone())?;
         precedence::take();
         node::raise_descriptor_limit();
-        let runtime = Runtime::new()?;
-        let ended = runtime.block_on(self.take_part(&folder, target));
+        match self.take_part_for_once(&folder, target) {
+            // It was removed while it was away. The token is to come back with.
+            Err(Ended { is_unwelcome: true, .. }) if self.join.is_some() => {
+                self.take_part_for_once(&folder, target).map_err(|ended| ended.why)
+            }
+            ended => ended.map_err(|ended| ended.why),
+        }
+    }
+
+    fn take_part_for_once(&self, folder: &Folder, target: &Target) -> Result<(), Ended> {
+        let runtime = Runtime::new().map_err(Failure::from)?;
+        let ended = runtime.block_on(self.take_part(folder, target));
         runtime.shutdown_background();
         ended
     }
 
-    async fn take_part(self, folder: &Folder, target: &Target) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    async fn take_part(&self, folder: &Folder, target: &Target) -> Result<(), Ended> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::from)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::from)?;
         let working = async {
             let settings = match folder.settings()? {
                 Some(settings) => match folder.removal() {
@@ -303,9 +328,14 @@ fn anywhere(coordinator: SocketAddr) -> Result<SocketAddr> {
 }
 
 /// Takes part until something fails.
-async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool) -> Result<()> {
+async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool) -> Result<(), Ended> {
     let (sender, progress) = unbounded_channel();
-    let progressing = Box::new(move |step| drop(sender.send(step)));
+    let is_welcome = Arc::new(AtomicBool::new(false));
+    let welcome = is_welcome.clone();
+    let progressing = Box::new(move |step| {
+        welcome.fetch_or(matches!(step, Progress::Connected), Ordering::Relaxed);
+        drop(sender.send(step));
+    });
     let node = tokio::spawn(node::serve(node_options(settings, folder, progressing)?));
     let coordinator = async {
         match settings.role {
@@ -320,13 +350,15 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
     tokio::select! {
         ended = node => {
             let error = ended.map_err(broken_down)?;
+            let mut is_unwelcome = false;
             if let NodeError::Removed(reason) = &error {
                 folder.note_removal(reason)?;
+                is_unwelcome = !is_welcome.load(Ordering::Relaxed);
             }
-            Err(Failure::new(error.to_string(), error.way_out()))
+            Err(Ended { why: Failure::new(error.to_string(), error.way_out()), is_unwelcome })
         }
-        ended = coordinator => ended,
-        told = tell(settings, folder, progress, target, json) => told,
+        ended = coordinator => Ok(ended?),
+        told = tell(settings, folder, progress, target, json) => Ok(told?),
     }
 }
 
