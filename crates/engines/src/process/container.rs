@@ -65,6 +65,9 @@ const LAYER: &str = "layer.img";
 /// What `tar` complains of.
 const TAR_LOG: &str = "tar.log";
 
+/// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
+const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
+
 /// What overlay file systems note of a copied file's original, which is another one on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
@@ -430,10 +433,11 @@ impl Container {
     /// Begins to pack the layer as an image: the instance is stopped.
     pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
         let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
-        tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg(".");
+        let places = CRIU_PLACES.map(|place| format!("--exclude={place}"));
+        tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg("--anchored").args(places).arg(".");
         let doing = format!("packing what `{}` has written", self.name);
         let tar = Helper::begin(&mut tar, self.folder.join(TAR_LOG)).doing(|| doing.clone())?;
-        Ok(Packing { tar, doing })
+        Ok(Packing { tar: tar.forgiven(is_of_criu), doing })
     }
 
     /// Unpacks the layer, and mounts the root with it.
@@ -538,10 +542,13 @@ impl Container {
         // SAFETY: between fork and exec, system calls only.
         unsafe { command.pre_exec(launch::leave_the_node) };
         let called = command.spawn().and_then(|child| ended_within(child, CALL, &|| false));
-        called.map_err(|error| {
+        let called = called.map_err(|error| error.to_string()).and_then(|status| {
+            if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) }
+        });
+        called.map_err(|ended| {
             let program = runtime.display();
             let reason = last_error(&fs::read_to_string(&log).unwrap_or_default());
-            let reason = reason.unwrap_or_else(|| error.to_string());
+            let reason = reason.unwrap_or(ended);
             let what =
                 format!("{program} could not {} the container of `{}` ({reason})", words[0], self.name);
             Error::unusable(
@@ -586,9 +593,17 @@ impl Packing {
     }
 }
 
+/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
+/// is no change: CRIU makes them anew.
+fn is_of_criu(complaint: &str) -> bool {
+    let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];
+    changed.contains(&complaint) || complaint.ends_with(": socket ignored")
+}
+
 fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
-    tar.args([
+    // Its complaints are read.
+    tar.env("LC_ALL", "C").args([
         what,
         "--xattrs",
         "--xattrs-include=*",

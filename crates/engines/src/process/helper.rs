@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ pub struct Helper {
     child: Option<Child>,
     /// What it complains of, which may be a lot.
     complaints: PathBuf,
+    is_harmless: fn(&str) -> bool,
 }
 
 impl Helper {
@@ -26,7 +27,13 @@ impl Helper {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
         // SAFETY: between fork and exec, one system call.
         unsafe { command.pre_exec(end_with_the_node) };
-        Ok(Self { child: Some(command.spawn()?), complaints })
+        Ok(Self { child: Some(command.spawn()?), complaints, is_harmless: |_| false })
+    }
+
+    /// An end with status 1 is a good one if all complaints are harmless.
+    pub fn forgiven(mut self, is_harmless: fn(&str) -> bool) -> Self {
+        self.is_harmless = is_harmless;
+        self
     }
 
     /// Waits for a good end.
@@ -40,14 +47,17 @@ impl Helper {
         what: impl FnOnce() -> String,
     ) -> Result<()> {
         let Some(child) = self.child.take() else { return Ok(()) };
-        match ended_within(child, limit, cancelled) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(Error::Cancelled),
-            Err(error) => {
-                let said = fs::read_to_string(&self.complaints).unwrap_or_default();
-                Err(io::Error::other(said.lines().next().map_or_else(|| error.to_string(), str::to_owned)))
-                    .doing(what)
-            }
-            Ok(()) => Ok(()),
+        let (why, may_be_forgiven) = match ended_within(child, limit, cancelled) {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => (format!("it ended with {status}"), status.code() == Some(1)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(Error::Cancelled),
+            Err(error) => (error.to_string(), false),
+        };
+        let said = fs::read_to_string(&self.complaints).unwrap_or_default();
+        match said.lines().find(|line| !(self.is_harmless)(line)) {
+            Some(complaint) => Err(io::Error::other(complaint)).doing(what),
+            None if may_be_forgiven && !said.is_empty() => Ok(()),
+            None => Err(io::Error::other(why)).doing(what),
         }
     }
 }
@@ -68,17 +78,20 @@ pub fn end_with_the_node() -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits for a good end of `child`, and kills it if it takes longer, or, with `Interrupted`, once that is cancelled.
+/// Waits for the end of `child`, and kills it if it takes longer, or, with `Interrupted`, once that is cancelled.
 ///
 /// # Errors
-/// If it did not end well.
-pub fn ended_within(mut child: Child, limit: Duration, cancelled: &dyn Fn() -> bool) -> io::Result<()> {
+/// If it was killed.
+pub fn ended_within(
+    mut child: Child,
+    limit: Duration,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<ExitStatus> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_micros(200);
     loop {
         let reason = match child.try_wait()? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(io::Error::other(format!("it ended with {status}"))),
+            Some(status) => return Ok(status),
             None if Instant::now() > end => io::ErrorKind::TimedOut,
             None if cancelled() => io::ErrorKind::Interrupted,
             None => {
@@ -102,6 +115,7 @@ mod tests {
             std::env::temp_dir().join(format!("helper-{}-{cancelled}-{}", std::process::id(), words.len()));
         let mut command = Command::new("sh");
         let helper = Helper::begin(command.arg("-c").args(words), folder.clone()).unwrap();
+        let helper = helper.forgiven(|line| line == "nothing");
         let ended = helper.succeed(limit, &|| cancelled, || "helping".into());
         fs::remove_file(folder).unwrap();
         ended.map_or_else(|error| error.to_string(), |()| "well".into())
@@ -112,7 +126,21 @@ mod tests {
         const LONG: Duration = Duration::from_secs(60);
         assert_eq!(ends(&["true"], LONG, false), "well");
         assert_eq!(ends(&["echo ill >&2; exit 1", "x"], LONG, false), "helping: ill");
+        assert_eq!(ends(&["exit 3", "x"], LONG, false), "helping: it ended with exit status: 3");
         assert_eq!(ends(&["exec sleep 60", "x", "x"], LONG, true), "cancelled");
         assert!(ends(&["exec sleep 60", "x", "x", "x"], Duration::ZERO, false).contains("timed out"));
+    }
+
+    #[test]
+    fn only_harmless_complaints_are_forgiven() {
+        for (words, outcome) in [
+            ("echo nothing >&2; exit 1", "well"),
+            ("echo nothing >&2; exit 2", "helping: it ended with exit status: 2"),
+            ("echo nothing >&2; kill -KILL $$", "helping: it ended with signal: 9 (SIGKILL)"),
+            ("echo nothing >&2; echo ill >&2; exit 1", "helping: ill"),
+            ("exit 1", "helping: it ended with exit status: 1"),
+        ] {
+            assert_eq!(ends(&[words; 5], Duration::from_secs(60), false), outcome, "{words}");
+        }
     }
 }

@@ -124,6 +124,30 @@ fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
     assert!(!mounts.contains(containers_of(&a.config).to_str().unwrap()), "{mounts}");
 }
 
+/// CRIU changes the layer while it is packed, as long as that takes.
+#[test]
+fn a_container_that_has_written_many_files_moves_at_once() {
+    const FILES: &str = "6000";
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let mut spec = contained(workload("writer", 72, &[]), &shared(&lab));
+    let write = format!("mkdir /root/many; cd /root/many; for n in $(seq {FILES}); do echo $n > $n; done");
+    let count = "for n in $(seq 1000000); do echo $(($n - 1)); sleep 0.02; done";
+    spec.command = ["sh", "-c", &format!("{write}; {count}")].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let mut node = relocate(node, &spec, &a, &b, &mut output);
+    let lines = output.lines();
+    node.read(&mut output, |output| output.lines() > lines + 5);
+    output.assert_counts();
+    let root = format!("/proc/{}/root", process_of(&spec, &b.network_of(&spec.name)));
+    let written = fs::read_dir(format!("{root}/root/many")).unwrap().count();
+    assert_eq!(written.to_string(), FILES);
+    let of_criu = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("cr-tmpfs");
+    let left = ["", "/tmp"].map(|folder| fs::read_dir(root.clone() + folder).unwrap().flatten());
+    assert!(!left.into_iter().flatten().any(|entry| of_criu(&entry)));
+}
+
 /// Where the container's cgroup counts processes.
 fn cgroup_of(spec: &InstanceSpec, host: &Host) -> PathBuf {
     let process = process_of(spec, &host.network_of(&spec.name));
