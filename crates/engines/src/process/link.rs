@@ -3,11 +3,12 @@
 //! A link that is cut, as [`Wiring`] has it, leaves `eth0` with its carrier and its routes, unlike one that is down.
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,12 @@ use crate::wiring::{DEVICE, Wiring};
 
 /// Of `lo`, in each namespace.
 const LOOPBACK_INDEX: u32 = 1;
+
+/// What the kernel gives each namespace for `tcp_retries2`.
+const RETRIES: &str = "15";
+/// Where TCP has something to send and is refused, it tries again each half second, and would give the connection up after eight. That is
+/// too early for a move that is rolled back later, or whose node was killed: with the most that the kernel takes it is two minutes.
+const RETRIES_HELD_BACK: &str = "255";
 
 /// How long the kernel may take to see a carrier. It may put that off by a second, and by more while many links come and go.
 pub(super) const CARRIER: Duration = Duration::from_secs(10);
@@ -35,6 +42,8 @@ pub struct Link {
     routing: OwnedFd,
     /// `eth0`'s index there.
     inside: u32,
+    /// How often TCP asks there for room before it gives a connection up: `tcp_retries2`, if it may be changed.
+    retries: Option<File>,
 }
 
 impl Link {
@@ -66,7 +75,8 @@ impl Link {
 
     fn here(network: Network, wiring: Arc<dyn Wiring>) -> io::Result<Self> {
         let (announcer, routing, inside) = (packet_socket()?, netlink::socket()?, index_of(DEVICE)?);
-        Ok(Self { network, wiring, announcer, routing, inside })
+        let retries = File::options().write(true).open("/proc/sys/net/ipv4/tcp_retries2").ok();
+        Ok(Self { network, wiring, announcer, routing, inside, retries })
     }
 
     /// Deletes the link; no error if it is not there.
@@ -86,12 +96,18 @@ impl Link {
     /// restored one after the other: what reached an end that is dumped already must not be acknowledged to
     /// one that is not, which would forget it, and what one that is restored sends would be refused by one that is not.
     pub fn hold_back(&self) -> io::Result<()> {
+        self.ask_for_room(RETRIES_HELD_BACK)?;
         self.links().try_for_each(|index| netlink::refuse(self.routing.as_fd(), index))
     }
 
     /// Has the kernel send again inside.
     pub fn let_through(&self) -> io::Result<()> {
-        self.links().try_for_each(|index| netlink::accept(self.routing.as_fd(), index))
+        self.links().try_for_each(|index| netlink::accept(self.routing.as_fd(), index))?;
+        self.ask_for_room(RETRIES)
+    }
+
+    fn ask_for_room(&self, times: &str) -> io::Result<()> {
+        self.retries.as_ref().map_or(Ok(()), |retries| retries.write_all_at(times.as_bytes(), 0))
     }
 
     fn links(&self) -> impl Iterator<Item = u32> {

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
 
 use engines::{Config, InstanceSpec, Watch};
 use fabric::attach::ToProcess;
@@ -432,6 +434,27 @@ fn full_connections_inside_of_an_instance_come_along() {
     for (from, to) in [(&a, &b), (&b, &a), (&a, &b)] {
         node = relocate(node, &spec, from, to, &mut output);
     }
+    fs::write(&trigger, "").unwrap();
+    node.read(&mut output, |output| output.code.is_some());
+    fs::remove_file(&trigger).unwrap();
+    assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// TCP that is refused gives up early.
+#[test]
+fn full_connections_outlast_a_long_stop() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let trigger = host.config.state.join("trigger");
+    let spec = workload("patient", 19, &["fill", trigger.to_str().unwrap()]);
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() == 2);
+    node.suspend(&mut output);
+    host.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
+    sleep(Duration::from_secs(10));
+    let listener = host.listen(&spec.name);
+    host.call(|engine| engine.resume(&spec.name)).unwrap();
+    let mut node = Node::accept(&listener);
     fs::write(&trigger, "").unwrap();
     node.read(&mut output, |output| output.code.is_some());
     fs::remove_file(&trigger).unwrap();
