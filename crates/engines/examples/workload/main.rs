@@ -60,6 +60,7 @@ fn main() {
         ["end", milliseconds] => waits::end(milliseconds.parse().unwrap()),
         ["listen", trigger] => streams::listen(trigger),
         ["fill", trigger] => streams::fill(trigger),
+        ["rename_socket", path] => streams::rename_socket(path),
         ["listen_on_one_path"] => streams::listen_on_one_path(),
         ["read_to_the_end"] => streams::read_to_the_end(),
         ["fill_back", port, trigger] => streams::exchange(streams::connect_to(port), trigger),

@@ -4,8 +4,11 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread;
 
 use crate::options::set_option;
 use crate::{checked, count};
@@ -30,6 +33,11 @@ pub fn pin(kind: &str) {
         "orphan" => keep(peer_of_an_orphan()),
         "semaphore" => keep(semaphore_of_events()),
         "packets" => keep(pipe_of_packets()),
+        "descriptors" => keep(socket_with_descriptors()),
+        "credentials" => keep(socket_with_credentials()),
+        "memory" => run_from_memory(),
+        "first_thread" => end_first_thread(),
+        "directory" => make_child_with_one_directory(),
         "full" => keep(as_many_files_as_allowed()),
         "reset" => keep(connection_that_was_reset()),
         _ => panic!("unknown {kind}"),
@@ -107,6 +115,43 @@ fn count_by_another_clock() {
 fn wait_for_a_child() {
     // SAFETY: as fork(), but for the wait; the child has no other threads, and needs none.
     unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) };
+}
+
+/// They come behind bytes that are not read.
+fn socket_with_descriptors() -> (UnixStream, UnixStream) {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    near.write_all(b"bytes").unwrap();
+    let sent = fabric::seqpacket::send(near.as_fd(), b"one", &[io::stdin().as_fd()]);
+    sent.unwrap();
+    (near, far)
+}
+
+fn socket_with_credentials() -> (UnixDatagram, UnixDatagram) {
+    let (near, far) = UnixDatagram::pair().unwrap();
+    set_option(far.as_raw_fd(), (libc::SOL_SOCKET, libc::SO_PASSCRED, 1));
+    near.send(b"who am I?").unwrap();
+    (near, far)
+}
+
+fn run_from_memory() {
+    // SAFETY: the name is a live C string.
+    let memory = unsafe { libc::memfd_create(c"program".as_ptr(), 0) };
+    checked(memory).unwrap();
+    let path = format!("/proc/self/fd/{memory}");
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    panic!("{}", Command::new(path).args(["count", "1000000000"]).exec());
+}
+
+fn end_first_thread() {
+    thread::spawn(|| count(u64::MAX));
+    // SAFETY: nothing of this thread is used any more.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+/// As fork(), but for that.
+fn make_child_with_one_directory() {
+    // SAFETY: the child has no other threads, and needs none.
+    unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FS | libc::SIGCHLD, 0, 0, 0, 0) };
 }
 
 fn many_pipes() -> Vec<(io::PipeReader, io::PipeWriter)> {

@@ -1,8 +1,9 @@
-//! Programs that talk over TCP.
+//! Programs that talk over sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
@@ -158,6 +159,14 @@ fn write_what_fits(mut connection: &TcpStream, piece: &[u8]) {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Binds a socket by another name than it gets then.
+pub fn rename_socket(path: &str) {
+    let before = format!("{path}.new");
+    let _listener = UnixListener::bind(&before).unwrap();
+    std::fs::rename(before, path).unwrap();
+    crate::count(u64::MAX);
 }
 
 /// Looks again and again whether it is refused a socket of multipath TCP.

@@ -3,7 +3,7 @@
 //! CRIU itself has the last word when it dumps, and then the instance runs on. Here is what can be
 //! told in advance, with its name and the way out:
 //!
-//! * [`descriptors`], [`sockets`]: what is open;
+//! * [`descriptors`], [`sockets`], [`unix`]: what is open;
 //! * [`mappings`], [`system_v`]: what is mapped or shared;
 //! * [`network`]: what is set up in the instance's network;
 //! * [`process`]: what a process is;
@@ -19,6 +19,7 @@ mod places;
 mod process;
 mod sockets;
 mod system_v;
+mod unix;
 pub mod verify;
 mod watches;
 

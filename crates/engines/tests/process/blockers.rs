@@ -113,12 +113,28 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("i", "cork", "has a corked UDP socket open"),
         ("l", "semaphore", "has an eventfd open that is a semaphore"),
         ("n", "packets", "has a pipe open that keeps packets apart"),
+        ("p", "descriptors", "has not taken descriptors that were sent to it"),
+        ("q", "credentials", "has not read what came with its sender's number"),
+        ("s", "memory", "runs a program that is in memory only"),
+        ("t", "first_thread", "has ended, and others run"),
+        ("u", "directory", "change their working directory together"),
         ("o", "full", "descriptors open, as many as it may"),
         ("j", "answer", "has not read what the kernel has sent it over netlink"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");
     }
+}
+
+/// CRIU binds it by the name that it was bound by.
+#[test]
+fn a_socket_pins_that_was_renamed() {
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let path = host.config.state.join("socket");
+    let found = report(&host, &["rename_socket", path.to_str().unwrap()]).blockers;
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert!(found.what.contains("has a Unix socket whose file was renamed"), "{found}");
 }
 
 /// CRIU cannot stop its parent meanwhile.

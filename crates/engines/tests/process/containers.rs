@@ -148,6 +148,19 @@ fn a_container_that_has_written_many_files_moves_at_once() {
     assert!(!left.into_iter().flatten().any(|entry| of_criu(&entry)));
 }
 
+/// CRIU would look for it by another name.
+#[test]
+fn the_directory_of_a_process_pins() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let mut spec = contained(workload("looking", 73, &[]), &shared(&lab));
+    spec.command = ["sh", "-c", "exec 3</proc/1; while sleep 0.01; do echo; done"].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
+    assert!(found.iter().any(|found| found.what.ends_with("has the directory /proc/1 open")), "{found:?}");
+}
+
 /// Where the container's cgroup counts processes.
 fn cgroup_of(spec: &InstanceSpec, host: &Host) -> PathBuf {
     let process = process_of(spec, &host.network_of(&spec.name));

@@ -446,7 +446,7 @@ fn full_connections_outlast_a_long_stop() {
     let lab = Lab::new();
     let host = lab.host("a");
     let trigger = host.config.state.join("trigger");
-    let spec = workload("patient", 19, &["fill", trigger.to_str().unwrap()]);
+    let spec = workload("patient", 20, &["fill", trigger.to_str().unwrap()]);
     let (mut node, mut output) = (host.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() == 2);
     node.suspend(&mut output);
@@ -459,6 +459,26 @@ fn full_connections_outlast_a_long_stop() {
     node.read(&mut output, |output| output.code.is_some());
     fs::remove_file(&trigger).unwrap();
     assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// CRIU has three in the process for a while.
+#[test]
+fn a_process_with_few_descriptors_comes_along_or_is_named() {
+    let lab = Lab::new();
+    let with_limit = |number, limit: &str| {
+        let spec = workload("few", number, &["count", "1000000"]);
+        let command = spec.command.join(" ");
+        let command = ["sh", "-c", &format!("ulimit -n {limit}; exec {command}")].map(str::to_owned).into();
+        InstanceSpec { command, ..spec }
+    };
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    comes_along(&a, &b, &with_limit(18, "6"));
+    let (host, spec) = (lab.host("c"), with_limit(19, "5"));
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let found = host.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert!(found.what.ends_with("has 3 descriptors open, as many as it may"), "{found}");
 }
 
 /// It could not come along.

@@ -42,8 +42,8 @@ const CONTROLLING: libc::dev_t = libc::makedev(5, 0);
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
 
-/// Descriptors that CRIU makes in a process: of memory, and of a socket.
-const SPARE: usize = 2;
+/// Descriptors that CRIU makes in a process: of memory, of a socket, and of a pipe for its pages.
+const SPARE: usize = 3;
 
 impl Findings<'_> {
     pub(super) fn descriptors(&mut self, pid: i32) -> io::Result<()> {
@@ -164,6 +164,9 @@ impl Findings<'_> {
         } else if self.places.is_none() && own_files::is_of_a_process(path) {
             let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
             self.block(what, "let it close the file before the move");
+        } else if kind.is_dir() && own_files::is_of_a_process(path) {
+            let what = format!("{} has the directory {shown} open", named(pid));
+            self.block(what, "let it close the directory before the move");
         } else {
             if kind.is_fifo() {
                 self.fifo(pid, task, number, path);
@@ -236,7 +239,7 @@ fn holds_lock(info: &str) -> bool {
     info.lines().any(|line| line.starts_with("lock:"))
 }
 
-fn info_of(pid: i32, number: i32) -> String {
+pub(super) fn info_of(pid: i32, number: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
 }
 

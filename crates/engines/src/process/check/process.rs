@@ -22,10 +22,17 @@ const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc
 
 impl Findings<'_> {
     pub(super) fn process(&mut self, pid: i32) -> io::Result<()> {
+        self.threads(pid)?;
         let status = task::read(&format!("/proc/{pid}/status"))?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
             self.block(format!("{} is being traced", named(pid)), "detach the debugger");
+        }
+        let parent = field("PPid:").and_then(|parent| parent.parse().ok());
+        if parent.is_some_and(|parent| self.members.contains(&parent) && have_one_directory(pid, parent)) {
+            let what =
+                format!("{} and its parent change their working directory together (CLONE_FS)", named(pid));
+            self.block(what, "let the parent make it with fork");
         }
         let is_root = |ids: &str| ids.split_whitespace().take(3).all(|id| id == "0");
         let is_roots = ["Uid:", "Gid:"].into_iter().all(|name| field(name).is_some_and(is_root));
@@ -54,13 +61,26 @@ impl Findings<'_> {
                 self.block(what, "start it without unshare or a sandbox of its own");
             }
         }
-        self.threads(pid)?;
+        self.program(pid)?;
         self.directories(pid)
+    }
+
+    /// CRIU starts it from its file.
+    fn program(&mut self, pid: i32) -> io::Result<()> {
+        if fs::read_link(format!("/proc/{pid}/exe"))?.to_string_lossy().starts_with("/memfd:") {
+            let what = format!("{} runs a program that is in memory only (memfd_create)", named(pid));
+            self.block(what, "start it from a file");
+        }
+        Ok(())
     }
 
     /// CRIU cannot stop a thread before its child lets it go on.
     fn threads(&mut self, pid: i32) -> io::Result<()> {
         let threads = task::numbers_in(&format!("/proc/{pid}/task"))?;
+        if threads.len() > 1 && Stat::read(pid)?.state == 'Z' {
+            let what = format!("the first thread of {} has ended, and others run", named(pid));
+            self.block(what, "move it when they have ended, too");
+        }
         if threads.into_iter().any(|thread| waits_long_for_a_child(pid, thread)) {
             let what = format!("{} waits for a child that it has made with vfork", named(pid));
             self.block(what, "move it when the child has started its program, or has ended");
@@ -89,6 +109,12 @@ impl Findings<'_> {
 /// Whether an open file's name is that of a namespace, such as `net:[4026531840]`.
 pub(super) fn is_namespace(name: &str) -> bool {
     name.split_once(":[").is_some_and(|(kind, _)| SHARED.contains(&kind) || TOGETHER.contains(&kind))
+}
+
+fn have_one_directory(one: i32, other: i32) -> bool {
+    const KCMP_FS: libc::c_int = 3;
+    // SAFETY: no memory is passed.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FS, 0, 0) == 0 }
 }
 
 fn waits_long_for_a_child(pid: i32, thread: i32) -> bool {

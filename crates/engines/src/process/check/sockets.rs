@@ -10,10 +10,8 @@ use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use fabric::attach::SOCKET_NAME;
-
 use super::super::sockets::{self, has};
-use super::super::task::{Stat, Task};
+use super::super::task::Task;
 use super::{Findings, named};
 
 /// Asks for the network namespace of a socket.
@@ -28,7 +26,7 @@ impl Findings<'_> {
         let Ok(socket) = task.descriptor(number) else { return };
         let family = option(&socket, libc::SO_DOMAIN).unwrap_or(libc::AF_UNSPEC);
         match family {
-            libc::AF_UNIX => self.unix(pid, &socket),
+            libc::AF_UNIX => self.unix(pid, number, &socket),
             libc::AF_INET | libc::AF_INET6 => self.internet(pid, &socket),
             libc::AF_NETLINK => self.netlink(pid, &socket),
             libc::AF_PACKET => {}
@@ -43,34 +41,6 @@ impl Findings<'_> {
         if has(socket, libc::POLLIN) {
             let what = format!("{} has not read what the kernel has sent it over netlink", named(pid));
             self.block(what, "let it read that, or move it when it has");
-        }
-    }
-
-    fn unix(&mut self, pid: i32, socket: &OwnedFd) {
-        if of_our_network(socket) {
-            return;
-        }
-        if peer_name(socket).is_some_and(|name| name.strip_prefix(b"\0") == Some(SOCKET_NAME)) {
-            return self.user_of_the_node(pid);
-        }
-        let Some(peer) = peer_pid(socket).filter(|peer| *peer > 0) else { return };
-        // A pair's maker may be gone; CRIU tells then.
-        let outside = !self.members.contains(&peer) && fs::metadata(format!("/proc/{peer}")).is_ok();
-        if outside {
-            let what = format!(
-                "{} is connected to {} outside the instance by a Unix socket",
-                named(pid),
-                named(peer)
-            );
-            self.block(what, "run both in one instance, or let it close the connection");
-        }
-    }
-
-    /// A process that the node will tell to let go, which it must hear.
-    fn user_of_the_node(&mut self, pid: i32) {
-        if Stat::read(pid).is_ok_and(|stat| stat.state == 'T') {
-            let what = format!("{} is stopped, and must let go of its RDMA connections", named(pid));
-            self.block(what, "let it go on with `kill -CONT`, or end it");
         }
     }
 
@@ -121,7 +91,7 @@ impl Findings<'_> {
 }
 
 /// Whether the socket is in the host's network, where the node made it.
-fn of_our_network(socket: &OwnedFd) -> bool {
+pub(super) fn of_our_network(socket: &OwnedFd) -> bool {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
     if fd == -1 {
@@ -174,18 +144,10 @@ fn own_address(socket: &OwnedFd) -> Option<IpAddr> {
     }
 }
 
-/// The bytes of the peer's name after the family, without a closing NUL.
-fn peer_name(socket: &OwnedFd) -> Option<Vec<u8>> {
-    let (address, length) = name_of(socket, libc::getpeername).ok()?;
-    let from = mem::offset_of!(libc::sockaddr_un, sun_path);
-    // SAFETY: the kernel wrote `length` bytes, and sockaddr_storage holds any bytes.
-    let bytes = unsafe { std::slice::from_raw_parts((&raw const address).cast::<u8>(), length) };
-    bytes.get(from..).map(<[u8]>::to_vec)
-}
+pub(super) type NameCall =
+    unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-type NameCall = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
-
-fn name_of(socket: &OwnedFd, call: NameCall) -> io::Result<(libc::sockaddr_storage, usize)> {
+pub(super) fn name_of(socket: &OwnedFd, call: NameCall) -> io::Result<(libc::sockaddr_storage, usize)> {
     // SAFETY: all-zero is a valid sockaddr_storage.
     let mut address: libc::sockaddr_storage = unsafe { mem::zeroed() };
     let room = mem::size_of_val(&address);
@@ -195,11 +157,6 @@ fn name_of(socket: &OwnedFd, call: NameCall) -> io::Result<(libc::sockaddr_stora
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok((address, room.min(length as usize))) }
 }
 
-fn peer_pid(socket: &OwnedFd) -> Option<i32> {
-    use std::os::fd::AsFd;
-    fabric::seqpacket::peer_credentials(socket.as_fd()).ok().map(|peer| peer.pid)
-}
-
-fn option(socket: &OwnedFd, name: libc::c_int) -> io::Result<libc::c_int> {
+pub(super) fn option(socket: &OwnedFd, name: libc::c_int) -> io::Result<libc::c_int> {
     sockets::option(socket, libc::SOL_SOCKET, name)
 }
