@@ -30,8 +30,8 @@ const MANIFEST: &str = "checkpoint.json";
 /// The largest [`MANIFEST`], in bytes.
 const MAX_MANIFEST: u64 = 256 * 1024 * 1024;
 
-/// Raised when the layout of [`Manifest`] changes.
-const VERSION: u16 = 1;
+/// Raised when the layout of [`Manifest`] changes, or of the facts in it.
+const VERSION: u16 = 2;
 
 /// More moves than any instance makes.
 const MAX_EPOCH: u64 = 1 << 48;

@@ -36,4 +36,4 @@ pub use process::{
     Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, LeftBehind, MemoryImages, ProcessEngine,
     validate_container,
 };
-pub use report::{Blocker, FileKind, Host, Needs, OpenFile, Report, Shortage};
+pub use report::{Blocker, Contents, FileKind, Host, Identity, Needs, OpenFile, Report, Shortage};

@@ -88,10 +88,26 @@ pub struct OpenFile {
     pub mode: u32,
     /// In bytes; compared for regular files.
     pub size: u64,
-    /// Open for writing: it may have grown meanwhile, on a file system that both hosts share.
-    pub written: bool,
-    /// The ELF build ID of an executable or a library, in hexadecimal digits.
-    pub build_id: Option<String>,
+    /// Of a regular file. Who has the one of this identity has this very file, whatever is in it by now.
+    pub identity: Option<Identity>,
+    /// What must be in another one, which is a copy.
+    pub contents: Contents,
+}
+
+/// What a file is known by on all hosts that share its file system: the beginning of a SHA-256 digest.
+pub type Identity = [u8; 16];
+
+/// What is in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Contents {
+    /// Not compared: it is no regular file, or the kernel makes it up.
+    Any,
+    /// An executable or a library: its ELF build ID, in hexadecimal digits.
+    Build(String),
+    /// The SHA-256 digest of all of it, or of parts if it is large.
+    Digest([u8; 32]),
+    /// It could not be read: why.
+    Unreadable(String),
 }
 
 /// What a file is.
@@ -163,7 +179,7 @@ mod tests {
     fn a_path_may_be_any_bytes() {
         let path = OsStr::from_bytes(b"/srv/\xff").into();
         let kind = FileKind::Directory;
-        let file = OpenFile { path, kind, mode: 0o755, size: 0, written: false, build_id: None };
+        let file = OpenFile { path, kind, mode: 0o755, size: 0, identity: None, contents: Contents::Any };
         let words = serde_json::to_string(&file).unwrap();
         assert_eq!(serde_json::from_str::<OpenFile>(&words).unwrap(), file);
     }

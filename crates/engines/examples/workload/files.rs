@@ -22,6 +22,19 @@ pub fn open(path: &str) {
     count(u64::MAX);
 }
 
+/// Keeps a file mapped, and not open.
+pub fn map(path: &str) {
+    let file = File::open(path).unwrap();
+    // SAFETY: a new mapping, which nobody uses.
+    let mapped = unsafe {
+        let (none, kind) = (std::ptr::null_mut(), libc::MAP_PRIVATE);
+        libc::mmap(none, 1, libc::PROT_READ, kind, file.as_raw_fd(), 0)
+    };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    drop(file);
+    count(u64::MAX);
+}
+
 /// Keeps a file locked.
 pub fn lock(path: &str) {
     let file = File::open(path).unwrap();

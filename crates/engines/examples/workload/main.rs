@@ -36,6 +36,7 @@ fn main() {
         ["leave", trigger] => threads::leave(trigger),
         ["reply"] => threads::reply(),
         ["open", path] => files::open(path),
+        ["map", path] => files::map(path),
         ["pin", kind] => pins::pin(kind),
         ["lock", path] => files::lock(path),
         ["lock_often", path] => files::lock_often(path),

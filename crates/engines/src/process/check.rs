@@ -9,10 +9,13 @@
 //! * [`process`]: what a process is;
 //! * [`places`]: where the files of a container are;
 //! * [`watches`]: what is watched there;
+//! * [`identity`], [`contents`], [`elf`]: by what a file is told from others;
 //! * [`verify`]: what the destination lacks.
 
+mod contents;
 mod descriptors;
 mod elf;
+mod identity;
 mod mappings;
 mod network;
 mod places;
@@ -37,12 +40,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::places::Places;
+use self::contents::Regular;
+use self::places::{Places, statfs};
 use super::container::Container;
 use super::task;
 use crate::error::{Doing, Result};
 use crate::instance::Network;
-use crate::report::{Blocker, FileKind, OpenFile};
+use crate::report::{Blocker, Contents, FileKind, OpenFile};
 
 /// The process tree that is looked at.
 pub struct Subject<'a> {
@@ -69,6 +73,7 @@ pub struct Findings<'a> {
     /// Each reason once, in the order found.
     blockers: Vec<Blocker>,
     files: BTreeMap<PathBuf, OpenFile>,
+    regular: &'a mut Regular,
     /// The pipes that can be read from, as the kernel calls them.
     pipes: HashSet<PathBuf>,
     memory: u64,
@@ -109,20 +114,21 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Inspects a tree that runs.
 pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
+    let mut regular = Regular::default();
+    // It may read much, which the others need not.
+    let mut found = look(subject, &mut regular)?;
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
-    loop {
-        let found = look(subject)?;
-        if found.blockers.is_empty() || Instant::now() > end {
-            return Ok(found);
-        }
+    while !found.blockers.is_empty() && Instant::now() < end {
         pause += PAUSE;
         thread::sleep(pause);
+        found = look(subject, &mut regular)?;
     }
+    Ok(found)
 }
 
-fn look(subject: &Subject<'_>) -> Result<Found> {
-    let (tree, mut findings) = begin(subject)?;
+fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
+    let (tree, mut findings) = begin(subject, regular)?;
     // As long as it has not ended.
     let _ended = findings.network();
     if findings.places.is_some() {
@@ -145,7 +151,8 @@ fn look(subject: &Subject<'_>) -> Result<Found> {
 
 /// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
 pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
-    let (tree, mut findings) = begin(subject)?;
+    let mut regular = Regular::default();
+    let (tree, mut findings) = begin(subject, &mut regular)?;
     findings.is_stopped = true;
     findings.volumes();
     for &pid in &tree {
@@ -154,7 +161,7 @@ pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
     Ok(findings.blockers)
 }
 
-fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
+fn begin<'a>(subject: &Subject<'a>, regular: &'a mut Regular) -> Result<(Vec<i32>, Findings<'a>)> {
     let Subject { first, network, container } = *subject;
     let places = container.map(|container| Places::of(container, first)).transpose();
     let places = places.doing(|| format!("reading the mounts of process {first}"))?;
@@ -167,6 +174,7 @@ fn begin<'a>(subject: &Subject<'a>) -> Result<(Vec<i32>, Findings<'a>)> {
         is_stopped: false,
         blockers: Vec::new(),
         files: BTreeMap::new(),
+        regular,
         pipes: HashSet::new(),
         memory: 0,
         nameless: HashSet::new(),
@@ -204,7 +212,7 @@ impl Findings<'_> {
     }
 
     /// The destination must have this file. `via` leads to it whatever its path is now.
-    fn need(&mut self, path: &Path, via: &Path, written: bool) {
+    fn need(&mut self, path: &Path, via: &Path) {
         if self.is_stopped {
             return;
         }
@@ -214,37 +222,48 @@ impl Findings<'_> {
             None => Some(path.to_owned()),
         };
         let Some(path) = path else { return };
-        self.note(path, via, written);
+        self.note(path, via);
     }
 
     /// The destination must have the same at `path` as this host has. What is in a folder may differ, as far as it is not in use.
     fn need_on_host(&mut self, path: &Path) {
-        self.note(path.to_owned(), path, false);
+        self.note(path.to_owned(), path);
     }
 
-    fn note(&mut self, path: PathBuf, via: &Path, written: bool) {
+    fn note(&mut self, path: PathBuf, via: &Path) {
+        if self.files.contains_key(&path) {
+            return;
+        }
         let Ok(metadata) = fs::metadata(via) else { return };
-        let kind = metadata.file_type();
-        let kind = if kind.is_dir() {
-            FileKind::Directory
-        } else if kind.is_fifo() {
-            FileKind::Fifo
-        } else if kind.is_char_device() {
-            let device = metadata.st_rdev();
-            FileKind::Character { major: libc::major(device), minor: libc::minor(device) }
-        } else {
-            FileKind::Regular
-        };
-        let entry = self.files.entry(path.clone()).or_insert_with(|| OpenFile {
-            path,
-            kind,
-            mode: metadata.st_mode() & 0o7777,
-            size: metadata.st_size(),
-            written: false,
-            build_id: (kind == FileKind::Regular).then(|| elf::build_id(via)).flatten(),
-        });
-        entry.written |= written;
+        // No host has the same of what is none of these, such as a socket.
+        let kind = kind_of(&metadata).unwrap_or(FileKind::Regular);
+        let is_regular = metadata.is_file();
+        let identity = is_regular.then(|| self.regular.identity(&metadata));
+        let contents = if is_regular { self.regular.contents(via, &metadata) } else { Contents::Any };
+        // Closed meanwhile it is not needed, and something else may have been read.
+        if fs::metadata(via).is_ok_and(|now| is_same(&now, &metadata)) {
+            let (mode, size) = (metadata.st_mode() & 0o7777, metadata.st_size());
+            self.files.insert(path.clone(), OpenFile { path, kind, mode, size, identity, contents });
+        }
     }
+}
+
+fn kind_of(metadata: &Metadata) -> Option<FileKind> {
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        Some(FileKind::Directory)
+    } else if kind.is_fifo() {
+        Some(FileKind::Fifo)
+    } else if kind.is_char_device() {
+        let device = metadata.st_rdev();
+        Some(FileKind::Character { major: libc::major(device), minor: libc::minor(device) })
+    } else {
+        kind.is_file().then_some(FileKind::Regular)
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.st_dev(), one.st_ino()) == (other.st_dev(), other.st_ino())
 }
 
 /// Whether a file has lost the name by which it was opened: `path` is what the kernel calls it, `metadata` is of what is

@@ -1,12 +1,17 @@
 //! What pins an instance is named.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
-use engines::{Error, InstanceSpec, Report, Watch};
+use engines::{Contents, Error, InstanceSpec, Needs, Report, Watch};
 
-use crate::lab::{Host, Lab, Node, Output, parent_of, process_of, relocate, signal, stop, workload};
+use crate::lab::{
+    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, relocate, signal, stop, workload,
+};
 
 fn report(host: &Host, words: &[&str]) -> Report {
     let spec = workload("pinned", 41, words);
@@ -210,6 +215,23 @@ fn what_is_shared_by_the_means_of_system_v_pins() {
     }
 }
 
+/// What a host lacks, in words.
+fn lacks(host: &Host, needs: &Needs) -> Vec<String> {
+    host.call(|engine| engine.verify(needs)).unwrap().iter().map(ToString::to_string).collect()
+}
+
+/// Puts another file in the place of one, as if that were another host's.
+fn replace(path: &Path, fill: impl FnOnce(&File)) {
+    let other = path.with_extension("other");
+    fill(&File::create_new(&other).unwrap());
+    fs::rename(other, path).unwrap();
+}
+
+fn is_another(path: &Path) -> Vec<String> {
+    let remedy = "keep it on a file system that both hosts share, and mount from the same source";
+    vec![format!("{} is in use and is another file at the destination: {remedy}", path.display())]
+}
+
 #[test]
 fn an_open_file_must_be_at_the_destination() {
     let lab = Lab::new();
@@ -218,14 +240,63 @@ fn an_open_file_must_be_at_the_destination() {
     fs::write(&path, "some").unwrap();
     let found = report(&host, &["open", path.to_str().unwrap()]);
     assert_eq!(found.blockers, []);
-    assert_eq!(host.call(|engine| engine.verify(&found.needs)).unwrap(), []);
+    assert_eq!(lacks(&host, &found.needs), [""; 0]);
 
-    fs::File::options().append(true).open(&path).unwrap().write_all(b" more").unwrap();
-    assert_eq!(host.call(|engine| engine.verify(&found.needs)).unwrap(), []);
     fs::remove_file(&path).unwrap();
-    let missing = host.call(|engine| engine.verify(&found.needs)).unwrap();
-    assert_eq!(missing.len(), 1);
-    assert!(missing[0].what.contains(path.to_str().unwrap()), "{missing:?}");
+    let missing = lacks(&host, &found.needs);
+    assert!(missing.len() == 1 && missing[0].contains(path.to_str().unwrap()), "{missing:?}");
+}
+
+/// Also by others: what is on a file system that both hosts share is one file, and is not looked into.
+#[test]
+fn a_file_that_both_hosts_share_may_change_between_the_looks() {
+    let lab = Lab::new();
+    for (host, words) in [(lab.host("a"), "open"), (lab.host("b"), "map")] {
+        let path = host.config.state.join("data");
+        fs::write(&path, "some").unwrap();
+        let needs = report(&host, &[words, path.to_str().unwrap()]).needs;
+        File::options().append(true).open(&path).unwrap().write_all(b" more").unwrap();
+        assert_eq!(lacks(&host, &needs), [""; 0], "{words}: longer");
+        for contents in ["else", "no"] {
+            fs::write(&path, contents).unwrap();
+            assert_eq!(lacks(&host, &needs), [""; 0], "{words}: {contents}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_its_own_at_the_destination_must_be_a_copy() {
+    let lab = Lab::new();
+    for (host, words) in [(lab.host("a"), "open"), (lab.host("b"), "map")] {
+        let path = host.config.state.join("data");
+        fs::write(&path, "some").unwrap();
+        let needs = report(&host, &[words, path.to_str().unwrap()]).needs;
+        for (contents, expected) in [
+            ("some", vec![]),
+            ("else", is_another(&path)),
+            ("some more", is_another(&path)),
+            ("so", is_another(&path)),
+        ] {
+            replace(&path, |mut file| file.write_all(contents.as_bytes()).unwrap());
+            assert_eq!(lacks(&host, &needs), expected, "{words}: {contents}");
+        }
+    }
+}
+
+#[test]
+fn a_difference_at_the_end_of_a_huge_file_is_found_soon() {
+    const SIZE: u64 = 1 << 40;
+    let lab = Lab::new();
+    let host = lab.host("a");
+    let path = host.config.state.join("huge");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let begin = Instant::now();
+    let needs = report(&host, &["open", path.to_str().unwrap()]).needs;
+    replace(&path, |file| file.set_len(SIZE).unwrap());
+    assert_eq!(lacks(&host, &needs), [""; 0]);
+    replace(&path, |file| file.write_all_at(b"end", SIZE - 3).unwrap());
+    assert_eq!(lacks(&host, &needs), is_another(&path));
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -233,7 +304,7 @@ fn libraries_are_needed_with_their_build() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["count", "1000000"]);
     let library = found.needs.files.iter().find(|file| file.path.to_string_lossy().contains("libc.so"));
-    assert!(library.unwrap().build_id.is_some());
+    assert!(matches!(library.unwrap().contents, Contents::Build(_)), "{library:?}");
     assert!(found.needs.memory > 100 << 10);
 }
 

@@ -192,9 +192,11 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     };
     assert_eq!(lacks(&b), [""; 0]);
     assert!(lacks(&bare)[0].contains("no OCI runtime"));
-    fs::write(&file, "another one").unwrap();
+    let kept = file.with_extension("kept");
+    fs::rename(&file, &kept).unwrap();
+    fs::write(&file, "as at the others").unwrap();
     assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is another file", file.display())));
-    fs::write(&file, "as at the source").unwrap();
+    fs::rename(&kept, &file).unwrap();
     let (shared, elsewhere) = (link_to(&shared), shared.with_extension("elsewhere"));
     fs::rename(&shared, &elsewhere).unwrap();
     assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));

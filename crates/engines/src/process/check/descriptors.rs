@@ -183,7 +183,7 @@ impl Findings<'_> {
             let what = format!("{} holds a lock on {}", named(pid), path.display());
             self.block(what, "move it when it has given the lock up");
         } else {
-            self.need(path, via, is_written(&info));
+            self.need(path, via);
         }
     }
 
@@ -241,10 +241,6 @@ fn holds_lock(info: &str) -> bool {
 
 pub(super) fn info_of(pid: i32, number: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
-}
-
-fn is_written(info: &str) -> bool {
-    flags_in(info) & libc::O_ACCMODE != libc::O_RDONLY
 }
 
 /// How it is open, as `open` has it.

@@ -41,7 +41,7 @@ impl Findings<'_> {
         // Byte for byte, which a line of the list is not.
         let (Ok(path), Ok(metadata)) = (fs::read_link(via), fs::metadata(via)) else { return };
         if !is_deleted(&path, &metadata) {
-            self.need(&path, via, false);
+            self.need(&path, via);
         } else if metadata.st_nlink() > 0 {
             self.half_deleted(pid, &path, "mapped");
         } else {

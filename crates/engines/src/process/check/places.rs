@@ -96,15 +96,16 @@ impl Findings<'_> {
 
 /// What is in use of the file system in memory at `place`, in bytes; of others nothing.
 pub fn used(place: &Path) -> u64 {
-    const TMPFS_MAGIC: libc::__fsword_t = 0x0102_1994;
-    let Ok(path) = CString::new(place.as_os_str().as_bytes()) else { return 0 };
+    let found = statfs(place).filter(|found| found.f_type == libc::TMPFS_MAGIC);
+    found.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs())
+}
+
+/// The file system at `place`.
+pub(super) fn statfs(place: &Path) -> Option<libc::statfs> {
+    let path = CString::new(place.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero is a valid statfs.
     let mut found: libc::statfs = unsafe { mem::zeroed() };
     // SAFETY: `path` is a live C string, and `found` is live and writable.
     let result = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    if result == 0 && found.f_type == TMPFS_MAGIC {
-        (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs()
-    } else {
-        0
-    }
+    (result == 0).then_some(found)
 }

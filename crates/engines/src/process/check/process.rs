@@ -100,7 +100,7 @@ impl Findings<'_> {
             let what = format!("{} works in a deleted directory", named(pid));
             self.block(what, "let it change to another directory");
         } else {
-            self.need(&directory, Path::new(&link), false);
+            self.need(&directory, Path::new(&link));
         }
         Ok(())
     }

@@ -1,15 +1,16 @@
 //! What this host, as a destination, lacks.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::linux::fs::MetadataExt;
-use std::os::unix::fs::FileTypeExt;
 
-use super::elf;
-use crate::report::{Blocker, FileKind, Host, Needs, OpenFile};
+use super::contents::{self, Regular};
+use super::kind_of;
+use crate::report::{Blocker, Contents, FileKind, Host, Needs, OpenFile};
 
 /// What of `needs` this host does not have.
 pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
-    let files = needs.files.iter().filter_map(file);
+    let regular = Regular::default();
+    let files = needs.files.iter().filter_map(|needed| file(needed, &regular));
     let runtime = (needs.container && !here.containers).then(|| {
         Blocker::new("the destination has no OCI runtime", "install runc there, and start its node again")
     });
@@ -82,35 +83,56 @@ fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
         .collect()
 }
 
-fn file(needed: &OpenFile) -> Option<Blocker> {
+fn file(needed: &OpenFile, regular: &Regular) -> Option<Blocker> {
     let path = needed.path.display();
-    let Ok(metadata) = fs::metadata(&needed.path) else {
+    let Ok(found) = fs::metadata(&needed.path) else {
         let what = format!("{path} is in use and is not at the destination");
         return Some(Blocker::new(what, "put it there too, at the same path"));
     };
-    let kind = metadata.file_type();
-    let same_kind = match needed.kind {
-        FileKind::Regular => kind.is_file(),
-        FileKind::Directory => kind.is_dir(),
-        FileKind::Fifo => kind.is_fifo(),
-        FileKind::Character { major, minor } => {
-            kind.is_char_device() && metadata.st_rdev() == libc::makedev(major, minor)
-        }
-    };
-    let same_size = needed.kind != FileKind::Regular
-        || metadata.st_size() == needed.size
-        || needed.written && metadata.st_size() > needed.size;
-    let same_build = needed.build_id.is_none() || elf::build_id(&needed.path) == needed.build_id;
-    let same_mode = metadata.st_mode() & 0o7777 == needed.mode;
-    if same_kind && same_size && same_build && same_mode {
+    if needed.identity.is_some_and(|identity| identity == regular.identity(&found)) {
         return None;
     }
-    let remedy = if needed.build_id.is_some() {
+    let contents = if is_alike(needed, &found) { compare(needed) } else { Comparison::Differs };
+    let what = match contents {
+        Comparison::Same => return None,
+        Comparison::Differs => format!("{path} is in use and is another file at the destination"),
+        Comparison::Unreadable(whose, reason) => {
+            format!("{path} is in use, and the {whose}'s cannot be read to compare it ({reason})")
+        }
+    };
+    let remedy = if matches!(needed.contents, Contents::Build(_)) {
         "install the same version of it on both hosts"
     } else {
-        "keep it on a file system that both hosts share"
+        "keep it on a file system that both hosts share, and mount from the same source"
     };
-    Some(Blocker::new(format!("{path} is in use and is another file at the destination"), remedy))
+    Some(Blocker::new(what, remedy))
+}
+
+/// Whether a file is like the one that is needed as far as can be told without a look into it.
+fn is_alike(needed: &OpenFile, found: &Metadata) -> bool {
+    kind_of(found) == Some(needed.kind)
+        && (needed.kind != FileKind::Regular || found.st_size() == needed.size)
+        && found.st_mode() & 0o7777 == needed.mode
+}
+
+enum Comparison {
+    Same,
+    Differs,
+    /// Whose file, and why not.
+    Unreadable(&'static str, String),
+}
+
+fn compare(needed: &OpenFile) -> Comparison {
+    match &needed.contents {
+        Contents::Any => return Comparison::Same,
+        Contents::Unreadable(reason) => return Comparison::Unreadable("source", reason.clone()),
+        Contents::Build(_) | Contents::Digest(_) => {}
+    }
+    match contents::of(&needed.path, needed.size) {
+        Contents::Unreadable(reason) => Comparison::Unreadable("destination", reason),
+        found if found == needed.contents => Comparison::Same,
+        _ => Comparison::Differs,
+    }
 }
 
 fn release(kernel: &str) -> (u32, u32) {
@@ -150,7 +172,8 @@ mod tests {
 
     fn open_file(path: &str, size: u64) -> OpenFile {
         let path = path.into();
-        OpenFile { path, kind: FileKind::Regular, mode: 0o644, size, written: false, build_id: None }
+        let (kind, contents) = (FileKind::Regular, Contents::Any);
+        OpenFile { path, kind, mode: 0o644, size, identity: None, contents }
     }
 
     #[test]
@@ -192,5 +215,30 @@ mod tests {
         let found = verify(&needs(vec![open_file("/no/such", 1), open_file("/etc/passwd", 1)]), &host());
         assert!(found[0].what.contains("is not at the destination"));
         assert!(found[1].what.contains("another file"));
+    }
+
+    /// `/etc/passwd`, as one host may have it.
+    fn passwd(contents: Contents) -> OpenFile {
+        let metadata = fs::metadata("/etc/passwd").unwrap();
+        let mode = metadata.st_mode() & 0o7777;
+        OpenFile { mode, contents, ..open_file("/etc/passwd", metadata.st_size()) }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_named_unless_it_is_the_same_file() {
+        let unreadable = passwd(Contents::Unreadable("Permission denied".into()));
+        let found = verify(&needs(vec![unreadable.clone()]), &host());
+        let expected =
+            "/etc/passwd is in use, and the source's cannot be read to compare it (Permission denied)";
+        assert_eq!(found[0].what, expected);
+        let identity = Regular::default().identity(&fs::metadata("/etc/passwd").unwrap());
+        let shared = OpenFile { identity: Some(identity), ..unreadable };
+        assert_eq!(verify(&needs(vec![shared]), &host()), []);
+    }
+
+    #[test]
+    fn a_library_that_is_none_there_is_another_version() {
+        let found = verify(&needs(vec![passwd(Contents::Build("00".into()))]), &host());
+        assert_eq!(found[0].remedy, "install the same version of it on both hosts");
     }
 }
