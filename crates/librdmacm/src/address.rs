@@ -1,9 +1,10 @@
 //! Socket addresses as C has them, and the instance's own.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{c_int, c_long, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::errno::{Errno, INVALID, Result, last};
 use crate::verbs::zeroed;
@@ -53,7 +54,7 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// `address` as C has it, and its length.
-pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) {
+pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
     // SAFETY: all-zero bytes are values of these structures.
     let (mut storage, mut v4, mut v6): (sockaddr_storage, sockaddr_in, sockaddr_in6) =
         unsafe { (zeroed(), zeroed(), zeroed()) };
@@ -77,7 +78,7 @@ pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) 
             size_of::<sockaddr_in6>()
         }
     };
-    (storage, length as libc::socklen_t)
+    (storage, length as socklen_t)
 }
 
 /// The address from which this instance would send to `destination`. Multicast needs no route.
@@ -85,12 +86,7 @@ pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, libc::socklen_t) 
 /// # Errors
 /// `ENETUNREACH` and the like: there is no way.
 pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
-    let any: SocketAddr = match destination {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let failed = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENETUNREACH));
-    let socket = UdpSocket::bind(any).map_err(failed)?;
+    let socket = KernelSocket::new(&destination)?;
     // Nothing is sent; the port only has to be one.
     let port = destination.port().max(1);
     match socket.connect(SocketAddr::new(destination.ip(), port)) {
@@ -98,11 +94,47 @@ pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
             let fits = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4() == destination.is_ipv4();
             own()?.into_iter().find(fits).ok_or(Errno(libc::ENETUNREACH))
         }
-        connected => {
-            connected.map_err(failed)?;
-            Ok(socket.local_addr().map_err(failed)?.ip())
-        }
+        connected => connected.and_then(|()| socket.local()).map(|local| local.ip()),
     }
+}
+
+/// A UDP socket of the kernel's. The C library's functions are not asked for it: `librspreload.so` has its own in their
+/// place, which make sockets of this library, and those know of no way.
+struct KernelSocket(OwnedFd);
+
+impl KernelSocket {
+    fn new(of_family: &SocketAddr) -> Result<Self> {
+        let family = if of_family.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        let fd = RawFd::try_from(succeeded(fd)?).map_err(|_| INVALID)?;
+        // SAFETY: the descriptor is new, and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn connect(&self, to: SocketAddr) -> Result<()> {
+        let (address, length) = store(to);
+        // SAFETY: the address is as long as stated.
+        let code =
+            unsafe { libc::syscall(libc::SYS_connect, self.0.as_raw_fd(), &raw const address, length) };
+        succeeded(code).map(drop)
+    }
+
+    fn local(&self) -> Result<SocketAddr> {
+        let mut length = size_of::<sockaddr_storage>() as socklen_t;
+        // SAFETY: all-zero bytes are a value of the structure.
+        let mut address: sockaddr_storage = unsafe { zeroed() };
+        let (at, fd) = (&raw mut address, self.0.as_raw_fd());
+        // SAFETY: the address can be written as long as stated.
+        succeeded(unsafe { libc::syscall(libc::SYS_getsockname, fd, at, &raw mut length) })?;
+        // SAFETY: the kernel has written a whole address.
+        unsafe { read(at.cast()) }
+    }
+}
+
+/// What a system call returned.
+fn succeeded(code: c_long) -> Result<c_long> {
+    if code == -1 { Err(last()) } else { Ok(code) }
 }
 
 /// All addresses of this instance.

@@ -46,3 +46,8 @@ fn who_waits_is_woken_when_nothing_more_is_read() {
 fn an_identifier_without_a_device_gets_no_queue_pair() {
     run("nowhere");
 }
+
+#[test]
+fn plain_sockets_over_rsockets_know_their_addresses() {
+    run("preloaded");
+}
