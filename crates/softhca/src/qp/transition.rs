@@ -42,7 +42,9 @@ const DRAINED: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::MAX_QP_RD_ATOMIC)
     .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
     .union(QpAttrMask::PKEY_INDEX)
-    .union(RUNNING);
+    .union(QpAttrMask::ACCESS_FLAGS)
+    .union(QpAttrMask::MIN_RNR_TIMER)
+    .union(QpAttrMask::PATH_MIG_STATE);
 
 /// Attributes that queue pairs of this kind do not have.
 fn unneeded(kind: QpKind) -> QpAttrMask {
@@ -81,6 +83,7 @@ fn connection_rule(kind: QpKind, from: QpState, to: QpState) -> Option<Rule> {
         (Sqe, Error) if kind == QpKind::Uc => (NONE, NONE),
         (Rts, Rts) | (Sqd, Rts) => (NONE, RUNNING),
         (Rts, Sqd) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) if kind == QpKind::Uc => (NONE, DRAINED - QpAttrMask::PORT),
         (Sqd, Sqd) => (NONE, DRAINED),
         (_, Reset) | (Init | Rtr | Rts | Sqd | Error, Error) => (NONE, NONE),
         _ => return None,
@@ -174,7 +177,7 @@ mod tests {
     const KINDS: [QpKind; 5] = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::XrcSend, QpKind::XrcRecv];
 
     fn attempt(kind: QpKind, from: QpState, to: QpState, mask: QpAttrMask) -> bool {
-        let attr = QpAttr { state: to, ..good() };
+        let attr = QpAttr { state: to, current_state: from, ..good() };
         check(kind, from, &attr, mask | QpAttrMask::STATE, &Limits::default()).is_ok()
     }
 
@@ -233,6 +236,20 @@ mod tests {
         let rtr = QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
         assert!(attempt(QpKind::Uc, Init, Rtr, rtr) && !attempt(QpKind::Rc, Init, Rtr, rtr));
         assert!(attempt(QpKind::Uc, Rtr, Rts, QpAttrMask::SQ_PSN));
+    }
+
+    #[test]
+    fn a_drained_queue_pair_stays_so_with_what_may_change_meanwhile_alone() {
+        let drained = |kind, bit| attempt(kind, Sqd, Sqd, bit);
+        for kind in KINDS {
+            assert!(drained(kind, QpAttrMask::PKEY_INDEX), "{kind:?}");
+            assert!(
+                !drained(kind, QpAttrMask::DEST_QPN) && !drained(kind, QpAttrMask::CUR_STATE),
+                "{kind:?}"
+            );
+        }
+        assert!(drained(QpKind::Rc, QpAttrMask::PORT) && !drained(QpKind::Uc, QpAttrMask::PORT));
+        assert!(drained(QpKind::Rc, QpAttrMask::MIN_RNR_TIMER) && drained(QpKind::Ud, QpAttrMask::QKEY));
     }
 
     #[test]
