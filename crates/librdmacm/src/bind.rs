@@ -13,7 +13,7 @@ use crate::channel::ChannelObject;
 use crate::errno::{Errno, INVALID, Result, status};
 use crate::event;
 use crate::happening::Happening;
-use crate::id::{Id, random, type_of};
+use crate::id::{Id, Stage, random, type_of};
 use crate::manager::{Manager, Purpose};
 use crate::multicast;
 use waiting::lock;
@@ -42,7 +42,7 @@ impl Id {
 
     /// Binds to `local`, and makes its port this identifier's own.
     pub(crate) fn bind(&mut self, local: SocketAddr) -> Result<()> {
-        if lock(&self.core.state).local.is_some() {
+        if lock(&self.core.state).stage != Stage::Idle {
             return Err(INVALID);
         }
         let manager = Manager::get()?;
@@ -81,6 +81,7 @@ impl Id {
             let mut state = lock(&self.core.state);
             state.local = Some(local);
             state.claimed = keys;
+            state.stage = Stage::Bound;
         }
         self.show_addresses();
         Ok(())
@@ -104,27 +105,30 @@ impl Id {
         limit: Duration,
     ) -> Result<()> {
         let manager = Manager::get()?;
+        let stage = lock(&self.core.state).stage;
         match source {
-            Some(source) if lock(&self.core.state).local.is_none() && source.port() != 0 => {
-                self.bind(source)?
-            }
+            Some(source) if stage == Stage::Idle && source.port() != 0 => self.bind(source)?,
             _ => {}
         }
-        let is_group = destination.ip().is_multicast();
         let from = self.source(source, destination)?;
         {
             let mut state = lock(&self.core.state);
+            state.go_on(&[Stage::Idle, Stage::Bound], Stage::Resolving)?;
             state.local = Some(from);
             state.remote = Some(destination);
         }
         self.show_addresses();
-        if is_group {
+        if destination.ip().is_multicast() {
+            self.core.resolved(true);
             self.core.push(Happening::AddressResolved);
-        } else {
-            let service = self.service(destination.ip(), destination.port());
-            manager.look_up(&self.core, service, Purpose::Resolve, Some(limit))?;
+            return Ok(());
         }
-        Ok(())
+        let service = self.service(destination.ip(), destination.port());
+        let asked = manager.look_up(&self.core, service, Purpose::Resolve, Some(limit));
+        if asked.is_err() {
+            self.core.resolved(false);
+        }
+        asked
     }
 
     /// Where a request to `destination` comes from. The port of one who was not bound is nobody else's in this process
@@ -146,9 +150,7 @@ impl Id {
 
     /// Shows the route; an event says that it is there.
     pub(crate) fn begin_routing(&mut self) -> Result<()> {
-        if lock(&self.core.state).remote.is_none() {
-            return Err(INVALID);
-        }
+        lock(&self.core.state).go_on(&[Stage::Resolved], Stage::Routed)?;
         self.show_path();
         self.core.push(Happening::RouteResolved);
         Ok(())
@@ -156,12 +158,14 @@ impl Id {
 
     pub(crate) fn listen(&mut self, backlog: c_int) -> Result<()> {
         let manager = Manager::get()?;
-        if lock(&self.core.state).local.is_none() {
+        if lock(&self.core.state).stage == Stage::Idle {
             self.bind(([0, 0, 0, 0], 0).into())?;
         }
-        let state = lock(&self.core.state);
-        let local = state.local.filter(|_| state.listener.is_none()).ok_or(INVALID)?;
-        drop(state);
+        let local = {
+            let mut state = lock(&self.core.state);
+            state.go_on(&[Stage::Bound], Stage::Listening)?;
+            state.local.ok_or(INVALID)?
+        };
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG);
         manager.listen(&self.core, self.service(local.ip(), local.port()), backlog);
         Ok(())

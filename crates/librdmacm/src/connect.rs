@@ -9,7 +9,7 @@ use verbs_abi::{RDMA_MAX_RESOURCES, RDMA_UDP_QKEY, ibv_ece, rdma_cm_event, rdma_
 use crate::bind::migrate;
 use crate::errno::{Errno, INVALID, Result, status};
 use crate::event::{self, private_size};
-use crate::id::Id;
+use crate::id::{Id, Stage};
 use crate::manager::{Manager, Purpose};
 use crate::qp;
 use waiting::lock;
@@ -88,6 +88,7 @@ impl Id {
         let service =
             cm::Service { space: self.c.ps as u16, address: remote.ip().to_canonical(), port: remote.port() };
         manager.look_up(&self.core, service, Purpose::Connect(offer), None)?;
+        lock(&self.core.state).stage = Stage::Connecting;
         self.complete()
     }
 

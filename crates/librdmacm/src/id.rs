@@ -27,9 +27,24 @@ pub(crate) struct Core {
     pub(crate) acks: Acks,
 }
 
+/// How far an identifier has come. As the kernel's own it goes forward only, but that addresses are resolved again after a
+/// failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Idle,
+    Bound,
+    Listening,
+    Resolving,
+    Resolved,
+    Routed,
+    /// A connection has been asked for, by one side or the other.
+    Connecting,
+}
+
 /// What is known of an identifier.
 pub(crate) struct State {
     pub(crate) channel: Arc<Channel>,
+    pub(crate) stage: Stage,
     /// Where it is bound.
     pub(crate) local: Option<SocketAddr>,
     /// Whom it is for.
@@ -61,6 +76,7 @@ impl Core {
     pub(crate) fn new(channel: Arc<Channel>) -> Arc<Self> {
         let state = State {
             channel,
+            stage: Stage::Idle,
             local: None,
             remote: None,
             published: None,
@@ -93,6 +109,11 @@ impl Core {
         state.channel.push(Queued { core: self.clone(), happening });
     }
 
+    /// The other side's address is known, or cannot be: then it may be asked for again.
+    pub(crate) fn resolved(&self, known: bool) {
+        lock(&self.state).stage = if known { Stage::Resolved } else { Stage::Bound };
+    }
+
     /// What the program holds, or null.
     pub(crate) fn shown(&self) -> *mut rdma_cm_id {
         self.shown.load(Ordering::Acquire)
@@ -104,6 +125,20 @@ impl Core {
         let queued = state.channel.withdraw(is_of(self));
         queued.into_iter().for_each(|queued| to.push(queued));
         state.channel = to.clone();
+    }
+}
+
+impl State {
+    /// Goes on to `to`.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not at one of `from`.
+    pub(crate) fn go_on(&mut self, from: &[Stage], to: Stage) -> Result<()> {
+        if !from.contains(&self.stage) {
+            return Err(INVALID);
+        }
+        self.stage = to;
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::directory::{Answer, Directory, Entry};
 use crate::errno::{Errno, Result};
 use crate::happening::Happening;
-use crate::id::{Core, random};
+use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket;
 use waiting::{EventFd, lock};
@@ -275,6 +275,7 @@ impl Inner {
         let core = Core::new(lock(&listening.state).channel.clone());
         {
             let mut state = lock(&core.state);
+            state.stage = Stage::Connecting;
             state.local = Some((incoming.service.address, incoming.service.port).into());
             state.remote = Some(incoming.source);
             state.connection = Some(connection);
@@ -311,7 +312,10 @@ impl Inner {
         let Lookup { core, service, purpose, .. } = lookup;
         lock(&core.state).peer = peer;
         match (purpose, peer) {
-            (Purpose::Resolve, _) => core.push(Happening::AddressResolved),
+            (Purpose::Resolve, _) => {
+                core.resolved(true);
+                core.push(Happening::AddressResolved);
+            }
             (Purpose::Connect(offer), None) if offer.kind == Offer::DATAGRAM => {
                 core.push(Happening::Unreachable(-libc::EINVAL));
             }
@@ -360,7 +364,10 @@ impl Inner {
 /// The directory cannot say.
 fn failed(lookup: &Lookup, errno: Errno) {
     lookup.core.push(match lookup.purpose {
-        Purpose::Resolve => Happening::AddressFailed(-errno.0),
+        Purpose::Resolve => {
+            lookup.core.resolved(false);
+            Happening::AddressFailed(-errno.0)
+        }
         Purpose::Connect(_) => Happening::Unreachable(-errno.0),
     });
 }

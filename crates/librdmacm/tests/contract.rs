@@ -51,3 +51,8 @@ fn an_identifier_without_a_device_gets_no_queue_pair() {
 fn plain_sockets_over_rsockets_know_their_addresses() {
     run("preloaded");
 }
+
+#[test]
+fn what_the_state_forbids_is_refused() {
+    run("stages");
+}
