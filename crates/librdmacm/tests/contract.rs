@@ -56,3 +56,8 @@ fn plain_sockets_over_rsockets_know_their_addresses() {
 fn what_the_state_forbids_is_refused() {
     run("stages");
 }
+
+#[test]
+fn options_say_what_is_so() {
+    run("sizes");
+}

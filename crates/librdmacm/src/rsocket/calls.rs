@@ -42,8 +42,8 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
         return Err(Errno(libc::EAFNOSUPPORT));
     }
     let socket = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
-        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new()?,
-        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::for_datagrams()?,
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new(domain)?,
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::for_datagrams(domain)?,
         (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };

@@ -1,15 +1,24 @@
-//! Options of sockets. Those that only tune are kept and given back.
+//! Options of sockets. Sizes are as they are, whatever a program asks for; what else only tunes is kept and given back.
 
+use cm::socket::MAX_MAPPINGS;
 use libc::{c_int, c_void, socklen_t};
 
 use crate::errno::{Errno, INVALID, Result, status};
 
-use super::find;
-use super::socket::Socket;
+use super::socket::{Phase, Socket};
+use super::{find, packets, stream};
 
-/// `SOL_RDMA`, and the largest of its options.
+/// `SOL_RDMA`, and its options.
 const LEVEL_RDMA: c_int = 0x10000;
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
 const LAST_RDMA: c_int = 4;
+
+/// `TCP_MAXSEG`: the path's MTU; before there is a path, what rdma-core says then.
+const MTU: usize = 4096;
+const MTU_WITHOUT_PATH: usize = 2048;
 
 /// The longest value that is kept.
 const MAX_VALUE: usize = 64;
@@ -51,11 +60,46 @@ fn set(socket: &Socket, level: c_int, option: c_int, value: &[u8]) -> Result<()>
     Ok(())
 }
 
+/// What may hold so many requests, and so many bytes, for each direction.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) send_requests: usize,
+    pub(super) receive_requests: usize,
+    pub(super) send_bytes: usize,
+    pub(super) receive_bytes: usize,
+}
+
+/// What is so, and cannot be set.
+fn given(socket: &Socket, level: c_int, option: c_int) -> Option<c_int> {
+    let sizes = if socket.carries_datagrams() { packets::SIZES } else { stream::SIZES };
+    let size = match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => return Some(std::mem::take(&mut socket.now().error)),
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => return Some(socket.domain()),
+        (libc::SOL_SOCKET, libc::SO_TYPE) if socket.carries_datagrams() => return Some(libc::SOCK_DGRAM),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => return Some(libc::SOCK_STREAM),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) if socket.carries_datagrams() => {
+            return Some(libc::IPPROTO_UDP);
+        }
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => return Some(libc::IPPROTO_TCP),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => usize::from(socket.now().phase == Phase::Listening),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => sizes.send_bytes,
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => sizes.receive_bytes,
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if socket.now().stream.is_some() => MTU,
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => MTU_WITHOUT_PATH,
+        (LEVEL_RDMA, RDMA_SQSIZE) => sizes.send_requests,
+        (LEVEL_RDMA, RDMA_RQSIZE) => sizes.receive_requests,
+        (LEVEL_RDMA, RDMA_INLINE) => 0,
+        (LEVEL_RDMA, RDMA_IOMAPSIZE) => MAX_MAPPINGS,
+        _ => return None,
+    };
+    c_int::try_from(size).ok()
+}
+
 fn get(socket: &Socket, level: c_int, option: c_int) -> Result<Vec<u8>> {
-    let mut inner = socket.now();
-    if (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-        return Ok(std::mem::take(&mut inner.error).to_ne_bytes().to_vec());
+    if let Some(value) = given(socket, level, option) {
+        return Ok(value.to_ne_bytes().to_vec());
     }
+    let inner = socket.now();
     if !is_known(level, option) {
         return Err(Errno(libc::ENOTSUP));
     }

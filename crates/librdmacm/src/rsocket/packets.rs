@@ -23,11 +23,21 @@ use crate::id::Id;
 use crate::verbs::kind;
 use waiting::lock;
 
+use super::option::Sizes;
+
 /// Under which the directory knows these sockets: no port space of the connection manager.
 pub(super) const SPACE: u32 = 0xffff;
 
 /// What a message of a queue pair for datagrams may hold, of which the header takes some. The key is "rsdg".
 const SHAPE: Shape = Shape { depth: 128, size: 4096, key: 0x7273_6467 };
+
+/// What it holds.
+pub(super) const SIZES: Sizes = Sizes {
+    send_requests: SHAPE.depth,
+    receive_requests: SHAPE.depth,
+    send_bytes: SHAPE.depth * MAX,
+    receive_bytes: MAX_ARRIVED * MAX,
+};
 
 /// The longest datagram.
 const MAX: usize = SHAPE.size - HEADER;

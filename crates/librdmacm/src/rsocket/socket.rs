@@ -148,33 +148,34 @@ pub(super) struct Socket {
     number: RawFd,
     /// The process that has made it.
     maker: u32,
+    domain: c_int,
     carries_datagrams: bool,
     inner: Mutex<Inner>,
 }
 
 impl Socket {
     /// A socket of a stream that is not bound.
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(domain: c_int) -> Result<Self> {
         Manager::get()?;
         let channel = OwnChannel::new()?;
         let id = Id::create(channel.0, std::ptr::null_mut(), RDMA_PS_TCP, kind::RC)?;
-        Ok(Self::of(Owned { id, channel }, Phase::Fresh, None))
+        Ok(Self::of(Owned { id, channel }, domain, Phase::Fresh, None))
     }
 
     /// A socket for datagrams that is not bound.
-    pub(super) fn for_datagrams() -> Result<Self> {
+    pub(super) fn for_datagrams(domain: c_int) -> Result<Self> {
         let packets = Packets::new(&Manager::get()?.device)?;
         let channel = OwnChannel::new()?;
         let id = Id::create(channel.0, std::ptr::null_mut(), packets::SPACE, kind::UD)?;
         // SAFETY: the identifier was just made.
         lock(&unsafe { Id::of(id) }.core.state).published = Some(packets.qpn());
-        let mut socket = Self::of(Owned { id, channel }, Phase::Fresh, None);
+        let mut socket = Self::of(Owned { id, channel }, domain, Phase::Fresh, None);
         socket.carries_datagrams = true;
         lock(&socket.inner).packets = Some(packets);
         Ok(socket)
     }
 
-    fn of(owned: Owned, phase: Phase, stream: Option<Stream>) -> Self {
+    fn of(owned: Owned, domain: c_int, phase: Phase, stream: Option<Stream>) -> Self {
         let number = owned.channel.number();
         let inner = Inner {
             phase,
@@ -193,7 +194,7 @@ impl Socket {
             nudge: None,
         };
         let maker = std::process::id();
-        Self { number, maker, carries_datagrams: false, inner: Mutex::new(inner) }
+        Self { number, maker, domain, carries_datagrams: false, inner: Mutex::new(inner) }
     }
 
     /// Whether it is one for datagrams.
@@ -204,6 +205,11 @@ impl Socket {
     /// The program's number for it.
     pub(super) fn number(&self) -> RawFd {
         self.number
+    }
+
+    /// The family of its addresses.
+    pub(super) fn domain(&self) -> c_int {
+        self.domain
     }
 
     /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. What a forked child has
@@ -299,7 +305,7 @@ impl Socket {
                 _ => Some(Err(INVALID)),
             })?;
             drop(spare);
-            if let Some(accepted) = accept(Owned { id, channel })? {
+            if let Some(accepted) = accept(Owned { id, channel }, self.domain)? {
                 return Ok(accepted);
             }
         }
@@ -607,12 +613,12 @@ fn check_agreement(event: &rdma_cm_event) -> Result<()> {
 }
 
 /// A socket for a connection that somebody asks for; `None` if they are gone by now, which is not for the program.
-fn accept(mut owned: Owned) -> Result<Option<Socket>> {
+fn accept(mut owned: Owned, domain: c_int) -> Result<Option<Socket>> {
     let channel = owned.channel.0;
     bind::migrate(owned.id(), channel)?;
     let stream = Stream::new(&Manager::get()?.device, owned.id())?;
     // From here on all goes in the right order, should the other side be gone.
-    let socket = Socket::of(owned, Phase::Accepting, Some(stream));
+    let socket = Socket::of(owned, domain, Phase::Accepting, Some(stream));
     // SAFETY: what the parameters point at is static.
     let accepted = unsafe { lock(&socket.inner).id()?.accept(Some(&agreement())) };
     Ok(accepted.is_ok().then_some(socket))

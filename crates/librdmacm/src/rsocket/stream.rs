@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 use std::ptr;
 
-use cm::socket::{Dialogue, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation};
+use cm::socket::{Dialogue, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation, WINDOW};
 use verbs_abi as abi;
 use verbs_abi::constants::access::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
@@ -19,8 +19,18 @@ use crate::id::Id;
 use crate::qp;
 use crate::verbs::{Verbs, kind, zeroed};
 
+use super::option::Sizes;
+
 /// Work requests without a slot that may be under way besides.
 const WORDS: usize = 64;
+
+/// What it holds. Data that nobody reads fills the slots that it may use.
+pub(super) const SIZES: Sizes = Sizes {
+    send_requests: 2 * SLOTS + WORDS,
+    receive_requests: SLOTS,
+    send_bytes: WINDOW * SLOT,
+    receive_bytes: WINDOW * SLOT,
+};
 
 /// `IBV_WC_RECV`: what a SEND completes. A WRITE with an immediate completes a receive as well, and puts nothing into it.
 const RECV: u32 = 1 << 7;
@@ -98,8 +108,8 @@ impl Stream {
         attr.send_cq = self.cq;
         attr.recv_cq = self.cq;
         attr.qp_type = kind::RC;
-        attr.cap.max_send_wr = (2 * SLOTS + WORDS) as u32;
-        attr.cap.max_recv_wr = SLOTS as u32;
+        attr.cap.max_send_wr = SIZES.send_requests as u32;
+        attr.cap.max_recv_wr = SIZES.receive_requests as u32;
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
         qp::create_classic(id, self.pd, &mut attr)?;
