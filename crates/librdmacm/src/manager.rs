@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::errno::{Errno, Result};
 use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
-use crate::rsocket;
+use crate::rsocket::{self, unfinished};
 use waiting::{EventFd, lock};
 
 /// How long a connect may wait for the directory.
@@ -70,6 +70,14 @@ pub(crate) struct Manager {
     wake: Arc<EventFd>,
     sign: RawFd,
     inner: Mutex<Inner>,
+}
+
+/// How many forks lie between this process and the first that used this library.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Tells this process from those whose child it is.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
 }
 
 /// Never freed: its thread refers to it. A forked child makes its own.
@@ -397,6 +405,7 @@ fn start(manager: &'static Manager) -> Result<()> {
 extern "C" fn run(manager: &'static Manager) {
     loop {
         let timeout = manager.turn();
+        unfinished::go_on();
         waiting::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
         manager.wake.clear();
     }
@@ -409,7 +418,8 @@ fn watch_the_process() {
         // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
         unsafe {
             libc::atexit(say_goodbye);
-            libc::pthread_atfork(None, None, Some(forget_the_parents));
+            let (before, after) = (unfinished::before_fork, unfinished::after_fork);
+            libc::pthread_atfork(Some(before), Some(after), Some(forget_the_parents));
         }
     });
 }
@@ -425,5 +435,7 @@ extern "C" fn say_goodbye() {
 }
 
 unsafe extern "C" fn forget_the_parents() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    unfinished::forked();
     CURRENT.store(ptr::null_mut(), Ordering::Release);
 }

@@ -61,3 +61,8 @@ fn what_the_state_forbids_is_refused() {
 fn options_say_what_is_so() {
     run("sizes");
 }
+
+#[test]
+fn what_was_begun_goes_on_without_calls() {
+    run("unattended");
+}

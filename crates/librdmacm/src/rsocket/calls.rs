@@ -10,7 +10,7 @@ use crate::address;
 use crate::errno::{Errno, INVALID, Result, number, status};
 
 use super::socket::{Phase, Socket, Wait};
-use super::{enter, find, remove};
+use super::{enter, find, remove, unfinished};
 
 /// How long closing waits for what was written to arrive.
 const LINGER: Duration = Duration::from_secs(10);
@@ -66,6 +66,7 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
         !inner.nonblocking
     };
     if !waits {
+        unfinished::enter(socket);
         return Err(Errno(libc::EINPROGRESS));
     }
     socket.until(Wait::Always, None, |inner| match inner.phase {
@@ -97,12 +98,16 @@ fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
 }
 
 fn close(socket: &Socket) {
+    if socket.now().is_inherited() {
+        return;
+    }
     if socket.carries_datagrams() || shut(socket, true, true).is_ok() {
         // What has not arrived by then is lost.
         let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
             (inner.is_flushed() || inner.has_hung_up()).then_some(Ok(()))
         });
     }
+    unfinished::leave(socket.number());
 }
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

@@ -10,6 +10,7 @@
 //!
 //! * [`socket`]: one socket, its phases and its waiting. [`stream`]: the queue pair of a connected one, and the bytes.
 //!   [`packets`]: those of one for datagrams, which is always fresh.
+//! * [`unfinished`]: what goes on while the program does something else.
 //! * [`calls`], [`transfer`], [`poll`], [`option`], [`iomap`]: the functions.
 
 mod calls;
@@ -20,6 +21,7 @@ mod poll;
 mod socket;
 mod stream;
 mod transfer;
+pub(crate) mod unfinished;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, mpsc};

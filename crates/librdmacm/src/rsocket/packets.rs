@@ -104,6 +104,15 @@ struct Destination {
     waiting: Vec<Vec<u8>>,
 }
 
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is on its way.
+    Sent,
+    /// It goes when it is known where to.
+    Waits,
+}
+
 /// See the module. Used under the socket's lock.
 pub(super) struct Packets {
     datagrams: Datagrams,
@@ -144,7 +153,12 @@ impl Packets {
 
     /// Whether all that was sent has left.
     pub(super) fn is_flushed(&self) -> bool {
-        self.datagrams.is_flushed() && self.destinations.values().all(|to| to.waiting.is_empty())
+        self.datagrams.is_flushed() && !self.has_waiting()
+    }
+
+    /// Whether datagrams wait for their destination to be found.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.destinations.values().any(|to| !to.waiting.is_empty())
     }
 
     /// Takes what has come, from `only` if the socket is connected, and answers of the directory. False if nothing has changed.
@@ -206,7 +220,7 @@ impl Packets {
         Some((count, from))
     }
 
-    /// Sends a datagram from `local`; `false` if there is no room for it now.
+    /// Sends a datagram from `local`; `None` if there is no room for it now.
     ///
     /// # Errors
     /// `EMSGSIZE` if it is too long; those of the way to its destination.
@@ -216,7 +230,7 @@ impl Packets {
         local: SocketAddr,
         to: SocketAddr,
         data: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Option<Fate>> {
         if data.len() > MAX {
             return Err(Errno(libc::EMSGSIZE));
         }
@@ -224,12 +238,17 @@ impl Packets {
         let source = if address::is_any(local.ip()) { destination.source } else { local.ip().to_canonical() };
         let header = header(SocketAddr::new(source, local.port()));
         match destination.peer {
-            Some(_) if !self.datagrams.has_room() => return Ok(false),
-            Some(peer) => self.datagrams.send(peer, &[&header, data]),
-            None if destination.waiting.len() >= MAX_WAITING => return Ok(false),
-            None => destination.waiting.push([&header, data].concat()),
+            Some(_) if !self.datagrams.has_room() => Ok(None),
+            Some(peer) => {
+                self.datagrams.send(peer, &[&header, data]);
+                Ok(Some(Fate::Sent))
+            }
+            None if destination.waiting.len() >= MAX_WAITING => Ok(None),
+            None => {
+                destination.waiting.push([&header, data].concat());
+                Ok(Some(Fate::Waits))
+            }
         }
-        Ok(true)
     }
 }
 

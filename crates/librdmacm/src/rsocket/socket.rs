@@ -18,12 +18,12 @@ use crate::channel::ChannelObject;
 use crate::errno::{Errno, INVALID, Result};
 use crate::event;
 use crate::id::Id;
-use crate::manager::Manager;
+use crate::manager::{Manager, generation};
 use crate::qp;
 use crate::verbs::{kind, zeroed};
 use waiting::{EventFd, lock};
 
-use super::packets::{self, Packets};
+use super::packets::{self, Fate, Packets};
 use super::stream::Stream;
 
 /// How long the other side's address may take to be found.
@@ -111,6 +111,8 @@ impl Drop for Owned {
 
 /// What the lock guards.
 pub(super) struct Inner {
+    /// What [`generation`] was when it was made.
+    generation: u32,
     pub(super) phase: Phase,
     /// Dropped before the identifier's channel, after its queue pair: see [`Inner::drop`].
     pub(super) stream: Option<Stream>,
@@ -146,8 +148,6 @@ pub(super) struct Nap {
 /// See the module.
 pub(super) struct Socket {
     number: RawFd,
-    /// The process that has made it.
-    maker: u32,
     domain: c_int,
     carries_datagrams: bool,
     inner: Mutex<Inner>,
@@ -178,6 +178,7 @@ impl Socket {
     fn of(owned: Owned, domain: c_int, phase: Phase, stream: Option<Stream>) -> Self {
         let number = owned.channel.number();
         let inner = Inner {
+            generation: generation(),
             phase,
             stream,
             packets: None,
@@ -193,8 +194,7 @@ impl Socket {
             tellings: 0,
             nudge: None,
         };
-        let maker = std::process::id();
-        Self { number, maker, domain, carries_datagrams: false, inner: Mutex::new(inner) }
+        Self { number, domain, carries_datagrams: false, inner: Mutex::new(inner) }
     }
 
     /// Whether it is one for datagrams.
@@ -215,10 +215,10 @@ impl Socket {
     /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. What a forked child has
     /// inherited is not its own to end.
     pub(super) fn ends(&self) -> bool {
-        if self.maker != std::process::id() {
+        let mut inner = self.now();
+        if inner.is_inherited() {
             return true;
         }
-        let mut inner = self.now();
         if inner.packets.is_some() {
             return inner.is_flushed();
         }
@@ -342,13 +342,13 @@ impl Inner {
     }
 
     /// Sends a datagram to `to`, or to whom the socket is connected; `None` if there is no room now.
-    pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<usize>> {
+    pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<Fate>> {
         let connected = self.addresses()?.1;
         let to = to.map(address::canonical).or(connected).ok_or(Errno(libc::EDESTADDRREQ))?;
         let local = self.bind_for(to)?;
         let channel = self.owned.as_ref().map(|owned| owned.channel.0).ok_or(Errno(libc::EBADF))?;
         let packets = self.packets.as_mut().ok_or(INVALID)?;
-        Ok(packets.send(channel, local, to, data)?.then_some(data.len()))
+        packets.send(channel, local, to, data)
     }
 
     /// Takes the next datagram; `None` if there is none.
@@ -380,6 +380,9 @@ impl Inner {
     /// Arms what makes the descriptors readable that are returned.
     pub(super) fn arm(&mut self, number: RawFd) -> Vec<RawFd> {
         let mut descriptors = vec![number];
+        if self.is_inherited() {
+            return descriptors;
+        }
         if let Some(stream) = &mut self.stream {
             let took = stream.arm();
             descriptors.push(stream.fd());
@@ -432,8 +435,23 @@ impl Inner {
         self.packets.as_ref().is_some_and(Packets::has_more)
     }
 
+    /// Whether something goes on that the program need not wait for.
+    pub(super) fn is_unfinished(&self) -> bool {
+        matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting)
+            || self.packets.as_ref().is_some_and(Packets::has_waiting)
+    }
+
+    /// Whether another process has made it, whose child this is. What happens is to be seen by that one alone, and both have
+    /// the same descriptors.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.generation != generation()
+    }
+
     /// Takes note of what has happened.
     pub(super) fn advance(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         let took = self.take_completions() | self.take_events();
         self.tell_sleepers(took);
     }

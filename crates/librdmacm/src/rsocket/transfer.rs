@@ -8,9 +8,10 @@ use crate::address;
 use crate::errno::{Errno, INVALID, Result, status};
 
 use super::calls::tell;
-use super::find;
+use super::packets::Fate;
 use super::socket::{Inner, Phase, Socket, Wait};
 use super::stream::Stream;
+use super::{find, unfinished};
 
 /// A count, or -1 and `errno`.
 fn count(result: Result<usize>) -> ssize_t {
@@ -56,7 +57,11 @@ fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(u
 }
 
 fn send_datagram(socket: &Socket, data: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<usize> {
-    socket.until(Wait::of(flags), None, |inner| inner.send_datagram(data, to).transpose())
+    let fate = socket.until(Wait::of(flags), None, |inner| inner.send_datagram(data, to).transpose())?;
+    if fate == Fate::Waits {
+        unfinished::enter(socket);
+    }
+    Ok(data.len())
 }
 
 /// What is a stream's alone.

@@ -3,7 +3,10 @@
  * it makes itself is not taken for what it has inherited.
  */
 #include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
 #include <rdma/rsocket.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -72,6 +75,56 @@ static void client(void)
 	CHECK(rsend(fd, "b", 1, 0) == 1 && !rclose(fd));
 }
 
+static void *echoes(void *fd)
+{
+	char byte;
+	while (rrecv(*(int *)fd, &byte, 1, 0) == 1)
+		CHECK(rsend(*(int *)fd, &byte, 1, 0) == 1);
+	return NULL;
+}
+
+/* A child that looks at what it has inherited takes nothing from the parent that waits. */
+static void look_in_child(int fd, int other)
+{
+	pthread_t thread;
+	char byte = 'a';
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		struct pollfd entries[] = {{.fd = fd, .events = POLLIN}, {.fd = other, .events = POLLIN}};
+		for (;;)
+			rpoll(entries, 2, 0);
+	}
+	CHECK(!pthread_create(&thread, NULL, echoes, &other));
+	for (int i = 0; i < 2000; i++) {
+		/* So that it sleeps. */
+		usleep(50);
+		CHECK(rsend(fd, &byte, 1, 0) == 1 && rrecv(fd, &byte, 1, 0) == 1);
+	}
+	CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+	CHECK(!rshutdown(fd, SHUT_WR) && !pthread_join(thread, NULL));
+}
+
+static void *accepts(void *listening)
+{
+	static int fd;
+	fd = raccept(*(int *)listening, NULL, NULL);
+	CHECK(fd >= 0);
+	return &fd;
+}
+
+static void looked_at(void)
+{
+	struct sockaddr_in to = address();
+	int listening = listens(PORT), fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	pthread_t thread;
+	void *accepted;
+	CHECK(!pthread_create(&thread, NULL, accepts, &listening));
+	CHECK(!rconnect(fd, (struct sockaddr *)&to, sizeof(to)) && !pthread_join(thread, &accepted));
+	look_in_child(fd, *(int *)accepted);
+	CHECK(!rclose(fd) && !rclose(*(int *)accepted) && !rclose(listening));
+}
+
 static void connect_to(int port)
 {
 	struct sockaddr_in to = at_port(port);
@@ -117,6 +170,7 @@ int main(void)
 	pid_t child;
 	/* First, when what the child makes would have the numbers of what it inherits. */
 	close_in_child();
+	looked_at();
 	listening = listens(PORT);
 	child = fork();
 	if (child == 0) {
