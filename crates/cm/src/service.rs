@@ -15,7 +15,16 @@ pub struct Service {
     pub port: u16,
 }
 
+/// No port space: the key of a service in it says whose an address is.
+const OF_ADDRESS: u16 = 0xfffe;
+
 impl Service {
+    /// What every process of the instance that has `address` stands for, whoever listens there.
+    #[must_use]
+    pub fn of_address(address: IpAddr) -> Self {
+        Self { space: OF_ADDRESS, address, port: 0 }
+    }
+
     /// The service's key in the directory of the fabric, as instance `lid` sees it: a loopback address means another
     /// instance to each.
     #[must_use]

@@ -154,7 +154,18 @@ impl Directory {
 
     fn publish(&self, key: &[u8], value: &[u8]) -> Result<(u64, Arc<Slot>)> {
         let slot = Arc::new(Slot::default());
-        let number = self.enter(Waiter::Call(slot.clone()));
+        let number = self.say(Waiter::Call(slot.clone()), key, value, true)?;
+        Ok((number, slot))
+    }
+
+    /// Publishes a value that others may publish as well; nobody waits for that.
+    pub(crate) fn share(&self, key: &[u8], value: &[u8]) {
+        // Where there is no room for one more there are enough.
+        let _ = self.say(Waiter::Nobody, key, value, false);
+    }
+
+    fn say(&self, waiter: Waiter, key: &[u8], value: &[u8], exclusive: bool) -> Result<u64> {
+        let number = self.enter(waiter);
         // SAFETY: both parts are as long as stated.
         let code = unsafe {
             (self.verbs.transhume_directory_publish)(
@@ -163,10 +174,10 @@ impl Directory {
                 key.len(),
                 value.as_ptr(),
                 value.len(),
-                1,
+                c_int::from(exclusive),
             )
         };
-        self.asked(number, code).map(|number| (number, slot))
+        self.asked(number, code)
     }
 
     fn withdraw(&self, key: &[u8], value: &[u8]) {

@@ -32,6 +32,8 @@ pub(crate) enum Purpose {
     Resolve,
     /// A connection is to be asked for, with this offer.
     Connect(Box<Offer>),
+    /// Nobody listens where a connection was to be asked for: the program is to know whether anybody has the address.
+    Absence,
 }
 
 struct Lookup {
@@ -127,10 +129,20 @@ impl Manager {
         };
         let manager: &'static Self =
             Box::leak(Box::new(Self { device, directory, qpn, wake, sign, inner: Mutex::new(inner) }));
+        manager.show_addresses()?;
         start(manager)?;
         CURRENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
         watch_the_process();
         Ok(manager)
+    }
+
+    /// Lets others know that this instance's addresses are somebody's.
+    fn show_addresses(&self) -> Result<()> {
+        for address in address::own()? {
+            let key = Service::of_address(address.to_canonical()).key(self.device.lid);
+            self.directory.share(&key, &self.value(None));
+        }
+        Ok(())
     }
 
     /// Does `work` under the lock, and then what came of it.
@@ -317,7 +329,7 @@ impl Inner {
             self.again.push((now + PAUSE, lookup));
             return;
         }
-        let Lookup { core, service, purpose, .. } = lookup;
+        let Lookup { core, service, purpose, deadline, absent_until } = lookup;
         lock(&core.state).peer = peer;
         match (purpose, peer) {
             (Purpose::Resolve, _) => {
@@ -328,8 +340,14 @@ impl Inner {
                 core.push(Happening::Unreachable(-libc::EINVAL));
             }
             (Purpose::Connect(_), None) => {
+                let service = Service::of_address(service.address);
+                let lookup = Lookup { core, service, purpose: Purpose::Absence, deadline, absent_until };
+                self.again.push((now, lookup));
+            }
+            (Purpose::Absence, Some(_)) => {
                 core.push(Happening::Rejected(Reason::INVALID_SERVICE, Vec::new()));
             }
+            (Purpose::Absence, None) => core.push(Happening::Unreachable(-libc::ETIMEDOUT)),
             (Purpose::Connect(offer), Some(peer)) => self.connect(&core, service, *offer, peer, now),
         }
     }
@@ -376,7 +394,7 @@ fn failed(lookup: &Lookup, errno: Errno) {
             lookup.core.resolved(false);
             Happening::AddressFailed(-errno.0)
         }
-        Purpose::Connect(_) => Happening::Unreachable(-errno.0),
+        Purpose::Connect(_) | Purpose::Absence => Happening::Unreachable(-errno.0),
     });
 }
 

@@ -66,3 +66,8 @@ fn options_say_what_is_so() {
 fn what_was_begun_goes_on_without_calls() {
     run("unattended");
 }
+
+#[test]
+fn only_who_has_the_address_refuses() {
+    run("unreachable");
+}
