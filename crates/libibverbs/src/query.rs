@@ -159,6 +159,8 @@ fn port_attr(process: &Process) -> ibv_port_attr {
     attr.lid = process.identity.vid.lid();
     attr.sm_lid = 1;
     attr.max_vl_num = 1;
+    // The device of a forked child's parent has nothing to count here.
+    attr.qkey_viol_cntr = process.locked(|state| Ok(state.device.wrong_keys())).unwrap_or_default();
     attr.subnet_timeout = 18;
     attr.active_width = WIDTH_4X;
     attr.active_speed = SPEED_EDR;

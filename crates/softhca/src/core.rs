@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub unblocked: Vec<Qp>,
     /// Some link has datagrams for which there was no receive.
     pub datagrams_wait: bool,
+    /// Datagrams that were dropped because their sender did not know the receiver's key.
+    pub wrong_keys: u32,
     /// How often acknowledgements have left.
     pub acks_sent: u64,
     incarnations: u64,
@@ -86,6 +88,7 @@ impl Core {
             news: Vec::new(),
             unblocked: Vec::new(),
             datagrams_wait: false,
+            wrong_keys: 0,
             acks_sent: 0,
             incarnations: 0,
         }

@@ -44,18 +44,22 @@ pub(crate) enum Delivery {
 }
 
 impl Core {
-    /// The datagram that `handle` sends next, without its bytes and its number, and to whom.
+    /// The datagram that `handle` sends next, without its bytes and its number, and to whom. Nobody gets one whose address
+    /// has been destroyed meanwhile.
     pub fn next_datagram(&mut self, handle: Qp) -> Option<(Destination, Header)> {
         let qp = self.qps.get(handle.0).filter(|qp| qp.state() == QpState::Rts)?;
         let msn = qp.sends.head();
         let request = qp.sends.get(msn)?;
         let SendOp::Datagram { ah, qpn, qkey, imm } = request.op else { return None };
-        let status = check_locally(qp, request, &self.regions, MTU);
+        let address = self.addresses.get(ah.0);
+        let status = match address.is_some_and(|address| address.pd != qp.init.pd) {
+            true => WcStatus::LocalQpOperation,
+            false => check_locally(qp, request, &self.regions, MTU),
+        };
         if status != WcStatus::Success {
             self.end_request_with(handle, msn, status);
             return None;
         }
-        let address = self.addresses.get(ah.0).filter(|address| address.pd == qp.init.pd);
         let to = match address.map(|address| address.to) {
             Some(Address::Instance(vid)) => {
                 ProcessId::of_qpn(vid, qpn).map_or(Destination::Nobody, Destination::Process)
@@ -114,6 +118,7 @@ impl Core {
         }
         let receiver = self.qp_names.by_virtual(header.dst_qpn).map(Qp);
         let Some(handle) = receiver.filter(|handle| self.takes(*handle, header)) else {
+            self.note_wrong_key(header);
             return Delivery::Over;
         };
         if !self.hold_receive(handle) {
@@ -181,6 +186,14 @@ impl Core {
     fn takes(&self, handle: Qp, header: &Header) -> bool {
         let qp = self.qps.get(handle.0);
         qp.is_some_and(|qp| qp.init.kind == QpKind::Ud && qp.executes() && qp.attr.qkey == header.rkey)
+    }
+
+    /// Counts a datagram that is dropped, if that is because its sender does not know the key.
+    fn note_wrong_key(&mut self, header: &Header) {
+        let receiver = self.qp_names.by_virtual(header.dst_qpn).and_then(|index| self.qps.get(index));
+        if receiver.is_some_and(|qp| qp.init.kind == QpKind::Ud && qp.executes()) {
+            self.wrong_keys = self.wrong_keys.saturating_add(1);
+        }
     }
 
     /// Whether a datagram of `bytes` fits the receive that `handle` holds.

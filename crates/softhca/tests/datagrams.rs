@@ -49,12 +49,16 @@ fn each(test: impl Fn(&mut Net, End, End)) {
 }
 
 fn handle_to(net: &mut Net, from: &End, to: &End, routed: bool) -> Ah {
+    handle_in(net, (from.node, from.pd), to, routed)
+}
+
+fn handle_in(net: &mut Net, (node, pd): (usize, Pd), to: &End, routed: bool) -> Ah {
     let vid = net.nodes[to.node].id.vid;
     let (flow_label, hop_limit, traffic_class) = (0x0012_3456, 3, 0x60);
     let route = GlobalRoute { dgid: vid.gid(FABRIC), flow_label, sgid_index: 0, hop_limit, traffic_class };
     let global = routed.then_some(route);
     let address = AddressVector { dlid: vid.lid(), global, sl: 2, port: 1, ..AddressVector::default() };
-    net.device(from.node).create_ah(from.pd, &address).unwrap()
+    net.device(node).create_ah(pd, &address).unwrap()
 }
 
 fn op(ah: Ah, to: &End) -> SendOp {
@@ -104,6 +108,33 @@ fn a_datagram_arrives_with_its_sender() {
                 assert_eq!(route, [0xee; GRH]);
             }
         }
+    });
+}
+
+#[test]
+fn an_address_of_another_domain_fails_the_send() {
+    each(|net, a, b| {
+        let domain = net.device(0).alloc_pd().unwrap();
+        let ah = handle_in(net, (a.node, domain), &b, false);
+        receives(net, &b, 0, 1, 100);
+        a.post(net, 1, op(ah, &b), &[a.sge(0, 8)]);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::LocalQpOperation]);
+        assert_eq!((a.state(net), b.poll_receives(net).len()), (QpState::Sqe, 0));
+    });
+}
+
+#[test]
+fn datagrams_with_a_wrong_key_are_counted() {
+    each(|net, a, b| {
+        let ah = handle_to(net, &a, &b, false);
+        receives(net, &b, 0, 1, 100);
+        let guessed = SendOp::Datagram { ah, qpn: b.qpn, qkey: QKEY + 1, imm: None };
+        a.post(net, 1, guessed, &[a.sge(0, 8)]);
+        net.settle();
+        assert_success(&a.poll_sends(net), 1);
+        assert_eq!((net.device(1).wrong_keys(), net.device(0).wrong_keys()), (1, 0));
+        assert!(b.poll_receives(net).is_empty());
     });
 }
 

@@ -38,6 +38,12 @@ impl Device {
         Ok(())
     }
 
+    /// How many datagrams were dropped because their sender did not know the key of the queue pair that they were for.
+    #[must_use]
+    pub fn wrong_keys(&self) -> u32 {
+        self.core.wrong_keys
+    }
+
     /// True while datagrams that have completed are not known to have been taken.
     #[must_use]
     pub fn has_datagrams(&self) -> bool {
