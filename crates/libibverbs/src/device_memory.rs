@@ -1,17 +1,19 @@
 //! Memory of the device. This device is the program, so it is memory like any other.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_uint, c_void};
 use softhca::{Access, Errno};
 use verbs_abi::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 
+use crate::context::Context;
 use crate::memory;
+use crate::process::Process;
 use crate::{errno, object};
 
-/// The most that one allocation may have. There can be many.
-pub(crate) const LARGEST: usize = 256 * 1024;
+/// How much there is, in bytes.
+pub(crate) const SIZE: usize = 256 * 1024;
 
 /// The words of an allocation. They are shared with whoever has registered them.
 pub(crate) type DeviceMemory = Arc<[AtomicU64]>;
@@ -30,6 +32,7 @@ struct Dm {
     /// Where in the words it begins, in bytes, and how many it has.
     start: usize,
     length: usize,
+    process: &'static Process,
 }
 
 starts_with!(Dm, ibv_dm);
@@ -60,17 +63,29 @@ impl Dm {
     }
 }
 
+/// Takes `length` bytes of what there is.
+///
+/// # Errors
+/// `ENOMEM` if there is not as much left.
+fn take(used: &AtomicUsize, length: usize) -> Result<(), Errno> {
+    let with = |used: usize| used.checked_add(length).filter(|used| *used <= SIZE);
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).map(drop).map_err(|_| Errno::NO_MEMORY)
+}
+
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     // SAFETY: the contract of verbs.
-    let attr = unsafe { *attr };
+    let (attr, process) = unsafe { (*attr, Context::of(context).process) };
     if attr.comp_mask != 0 || attr.log_align_req > MOST_ALIGNED {
         return errno::object(Err(Errno::UNSUPPORTED));
     }
-    if attr.length == 0 || attr.length > LARGEST {
-        return errno::object(Err(if attr.length == 0 { Errno::INVALID } else { Errno::NO_MEMORY }));
+    if attr.length == 0 {
+        return errno::object(Err(Errno::INVALID));
+    }
+    if let Err(full) = take(&process.device_memory, attr.length) {
+        return errno::object(Err(full));
     }
     let aligned = 1 << attr.log_align_req;
     let words: DeviceMemory = (0..(attr.length + aligned).div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
@@ -81,14 +96,17 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         words,
         start,
         length: attr.length,
+        process,
     })
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the contract of verbs.
-    if Arc::strong_count(&unsafe { Dm::of(dm) }.words) > 1 {
+    let given_back = unsafe { Dm::of(dm) };
+    if Arc::strong_count(&given_back.words) > 1 {
         return libc::EBUSY;
     }
+    given_back.process.device_memory.fetch_sub(given_back.length, Ordering::Relaxed);
     // SAFETY: `alloc_dm` gave it, and the program gives it back.
     unsafe { object::take::<Dm, _>(dm) };
     0

@@ -1,7 +1,7 @@
 //! This process as a user of RDMA: its identity, and the device behind one lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
@@ -106,6 +106,8 @@ pub(crate) struct Process {
     forked: AtomicBool,
     /// Counts the program's polls, which change it with the lock held. A clock would take longer than the poll.
     pub(crate) polls: AtomicU32,
+    /// How much of the device's memory is in use, in bytes.
+    pub(crate) device_memory: AtomicUsize,
     /// Wakes the thread.
     pub(crate) wake: EventFd,
     pub(crate) directory: Directory,
@@ -138,6 +140,7 @@ impl Process {
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             polls: AtomicU32::new(0),
+            device_memory: AtomicUsize::new(0),
             wake,
             directory: Directory::default(),
             node: AtomicI32::new(-1),

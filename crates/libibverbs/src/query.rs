@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         found.phys_port_cnt_ex = 1;
         found.completion_timestamp_mask = u64::MAX;
         found.hca_core_clock = cq_ex::CLOCK_KHZ;
-        found.max_dm_size = device_memory::LARGEST as u64;
+        found.max_dm_size = device_memory::SIZE as u64;
         // SAFETY: the contract of verbs: `size` bytes at `attr` can be written.
         unsafe { write_sized(&found, attr, size) };
         Ok(())
