@@ -1,18 +1,16 @@
 //! What a process has open.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
+use super::places::statfs;
 use super::process::is_namespace;
 use super::{Findings, is_deleted, named};
 
@@ -227,11 +225,7 @@ pub fn is_page_turner(info: &str) -> bool {
 /// True for a POSIX message queue.
 pub(super) fn is_message_queue(via: &Path) -> bool {
     const MQUEUE_MAGIC: libc::__fsword_t = 0x1980_0202;
-    let Ok(via) = CString::new(via.as_os_str().as_bytes()) else { return false };
-    // SAFETY: all-zero is a valid statfs.
-    let mut found: libc::statfs = unsafe { mem::zeroed() };
-    // SAFETY: `via` is a live C string, and `found` is live and writable.
-    unsafe { libc::statfs(via.as_ptr(), &raw mut found) == 0 && found.f_type == MQUEUE_MAGIC }
+    statfs(via).is_some_and(|found| found.f_type == MQUEUE_MAGIC)
 }
 
 /// True for an open file with a lock of any kind.
