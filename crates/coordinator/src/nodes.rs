@@ -65,7 +65,7 @@ fn is_host(cluster: &Cluster, address: IpAddr) -> bool {
 
 fn cut_off(address: SocketAddr, error: &io::Error, complaints: &Mutex<Pace>) {
     if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-        tracing::info!("the node at {address} is cut off: {error}");
+        tracing::warn!("the node at {address} is cut off: {error}");
     }
 }
 

@@ -48,7 +48,7 @@ impl Node {
             Ok(known) => known,
             Err(error) => {
                 if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-                    tracing::info!("{address} is cut off: {error}");
+                    tracing::warn!("{address} is cut off: {error}");
                 }
                 return;
             }
