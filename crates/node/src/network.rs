@@ -336,6 +336,7 @@ impl Node {
             Question::Look { device, netns } => {
                 return interface::look(&device, netns.as_deref()).await.map(Answer::Tap);
             }
+            Question::UpToDate => Ok(()),
             Question::Attach(device) => joined.devices.attach(device).await,
             Question::Prepare { device, epoch } => joined.devices.prepare(device, epoch).await,
             Question::Pause { mac } => joined.devices.pause(mac),
@@ -442,6 +443,34 @@ mod tests {
         assert_eq!(place, Some((HERE, epoch)));
         assert_eq!(ports.iter().map(|port| port.gate).collect::<Vec<_>>(), [Gate::Open]);
         assert!(joined.plane.is_served(ports[0].port));
+    }
+
+    #[test]
+    fn a_proxy_goes_back_into_its_bridge() {
+        let ip = |line: &str| {
+            let called = std::process::Command::new("ip").args(line.split(' ')).output().unwrap();
+            assert!(called.status.success(), "{line}: {called:?}");
+            called.stdout
+        };
+        alone(async || {
+            let bridge = "br1".to_owned();
+            ip("link add br1 type bridge");
+            let mut joined = started();
+            let proxy = Device { kind: DeviceKind::Proxy { bridge }, ..device() };
+            joined.devices.attach(proxy).await.unwrap();
+            let failure = |joined: &Joined| joined.devices.iter().next().unwrap().failure.clone();
+            for leave in ["link set tap1 nomaster", "link del br1"] {
+                ip(leave);
+                joined.devices.mend().await;
+                let is_there = failure(&joined).is_none();
+                assert_eq!(is_there, leave != "link del br1", "{leave}: {:?}", failure(&joined));
+            }
+            assert!(failure(&joined).unwrap().starts_with("br1 is no bridge of this host"));
+            ip("link add br1 type bridge");
+            joined.devices.mend().await;
+            assert_eq!(failure(&joined), None);
+            assert!(!ip("link show master br1").is_empty());
+        });
     }
 
     #[test]

@@ -241,6 +241,8 @@ pub enum Question {
         /// In the network namespace of this name, or in the node's own.
         netns: Option<String>,
     },
+    /// Is all done that was said before?
+    UpToDate,
     /// Make this device, and plug it in.
     Attach(Device),
     /// Make this station's device, which is to run only when the station has moved here.

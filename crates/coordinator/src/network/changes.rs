@@ -54,7 +54,10 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
             if cluster.lock().devices.count(&name) == 0 {
                 member(cluster, &host).await?;
             }
-            detach(cluster, &name, &device)
+            let detached = detach(cluster, &name, &device)?;
+            // The device's name is free when the user hears of it. Who does not answer takes it away as soon as he can.
+            let _ = cluster.ask_net(&name, Question::UpToDate, DEVICE_LIMIT).await;
+            Ok(detached)
         }
         NetChange::Move { host, device, to } => {
             let (host, to) = (member(cluster, &host).await?, member(cluster, &to).await?);
@@ -385,7 +388,8 @@ mod tests {
         assert_eq!(devices, []);
         Played::use_topology(&mut [&mut h1, &mut h2]).await;
         world.attach("h2", "tap1", &mut h2).await;
-        assert_eq!(world.change(detach("h2", "tap1")).await, Ok(Event::Done));
+        let (detached, asked) = tokio::join!(world.change(detach("h2", "tap1")), h2.grant());
+        assert_eq!((detached, asked), (Ok(Event::Done), Question::UpToDate));
     }
 
     /// The wish for tap2 at h2 with this MAC.
@@ -531,7 +535,8 @@ mod tests {
             let failure = world.change(wanted).await.unwrap_err();
             assert!(failure.message.contains("No space left on device"), "{failure:?}");
         }
-        world.change(detach("h1", "tap1")).await.unwrap();
+        let (detached, _) = tokio::join!(world.change(detach("h1", "tap1")), h1.grant());
+        detached.unwrap();
         std::fs::remove_file(world.path("fill")).unwrap();
         world.attach("h1", "tap2", &mut h1).await;
     }

@@ -137,10 +137,18 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes what could not be made, or has gone; with it goes a namespace that was deleted.
+    /// Makes what could not be made, or has gone; with it goes a namespace that was deleted, or that a proxy is in its bridge.
     pub async fn mend(&mut self) {
         let is_due = |present: &Present| !self.plane.is_served(present.port) || present.is_left_behind();
-        for name in self.names(is_due) {
+        let mut due = self.names(is_due);
+        for (name, present) in self.present.iter().filter(|(_, present)| !is_due(present)) {
+            if let DeviceKind::Proxy { bridge } = &present.device.kind
+                && interface::has_left(name, bridge).await
+            {
+                due.push(name.clone());
+            }
+        }
+        for name in due {
             self.try_to_make(&name).await;
         }
     }

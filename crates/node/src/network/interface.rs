@@ -110,6 +110,13 @@ pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, Stri
     Ok(Interface { tap, mtu, namespace })
 }
 
+/// Whether the device `name` is known to be in no bridge, or in another one than `bridge`.
+pub async fn has_left(name: &str, bridge: &str) -> bool {
+    let about = ip(&["-json", "link", "show", "dev", name]).await;
+    let link = about.ok().and_then(|about| link_in(&about));
+    link.is_some_and(|link| link.master.as_deref() != Some(bridge))
+}
+
 /// Opens a TAP in a network namespace, or in the node's own.
 fn open(
     namespace: Option<&Namespace>,
@@ -155,6 +162,7 @@ async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
 struct Link {
     address: String,
     mtu: u32,
+    master: Option<String>,
     linkinfo: Option<LinkInfo>,
 }
 
