@@ -468,8 +468,12 @@ impl Node {
             }
             _ => return error.to_string(),
         };
-        let way_out = "move it again; if that fails too, what CRIU names must be closed or ended first, \
-                       or another host chosen";
+        // CRIU compares what is open with what it was when that was written down.
+        let way_out = if what.contains(" has bad size ") {
+            "put that file back as it was when the instance was saved, or save it again"
+        } else {
+            "move it again; if that fails too, what CRIU names must be closed or ended first, or another host chosen"
+        };
         wire::reason(&what, way_out)
     }
 

@@ -226,13 +226,14 @@ impl Coordinator {
         out: &mut Vec<Output>,
     ) {
         let instance = self.image.instances.get(&vid);
+        let name = instance.map(|instance| instance.name.clone());
         if instance.is_some_and(|instance| instance.host == *from && instance.epoch == epoch) {
             self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
             out.push(Output::InstanceEnded(InstanceEnded { vid, exit: exit.clone() }));
         }
         for (id, record) in self.image.moves.clone() {
             if record.vid == vid {
-                self.exited_in_move(id, &record, from, (epoch, &exit), now, out);
+                self.exited_in_move(id, (name.as_deref(), &record), from, (epoch, &exit), now, out);
             }
         }
         self.settled(vid, out);
@@ -242,7 +243,7 @@ impl Coordinator {
     fn exited_in_move(
         &mut self,
         id: MoveId,
-        record: &MoveRecord,
+        (name, record): (Option<&str>, &MoveRecord),
         from: &HostName,
         (epoch, exit): (Epoch, &Exit),
         now: Duration,
@@ -250,7 +251,7 @@ impl Coordinator {
     ) {
         match record.stage {
             Stage::Began if record.source.is(from) && epoch == record.epoch => {
-                self.give_up(id, vec!["the instance has ended".into()], now, out);
+                self.give_up_of(name, id, vec!["the instance has ended".into()], now, out);
             }
             Stage::Committed if record.destination.is(from) && epoch == record.epoch.next() => {
                 let outcome = match exit {

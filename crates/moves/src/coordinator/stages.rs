@@ -60,11 +60,25 @@ impl Coordinator {
 
     /// Gives a move up that is not committed, and those that are made together with it.
     pub(super) fn give_up(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
+        let vid = self.image.moves.get(&id).map(|record| record.vid);
+        let name = vid.and_then(|vid| self.image.instances.get(&vid)).map(|instance| instance.name.clone());
+        self.give_up_of(name.as_deref(), id, reasons, now, out);
+    }
+
+    /// The same for the instance of this name, which may be no more.
+    pub(super) fn give_up_of(
+        &mut self,
+        name: Option<&str>,
+        id: MoveId,
+        reasons: Vec<String>,
+        now: Duration,
+        out: &mut Vec<Output>,
+    ) {
         let together = self.together(id);
         let mut of_others = reasons.clone();
         // Said once: what follows is of the same instance.
         if let Some(first) = of_others.first_mut() {
-            *first = self.reason_of_others(id, first);
+            *first = self.reason_of_others(name, id, first);
         }
         self.give_up_alone(id, reasons, now, out);
         for other in together.into_iter().filter(|other| *other != id) {
@@ -73,15 +87,13 @@ impl Coordinator {
     }
 
     /// Why those are given up that are made together with `id`, which is given up for `reason`.
-    fn reason_of_others(&self, id: MoveId, reason: &str) -> String {
-        let vid = self.image.moves.get(&id).map(|record| record.vid);
-        let name = vid.and_then(|vid| self.image.instances.get(&vid)).map(|instance| &instance.name);
+    fn reason_of_others(&self, name: Option<&str>, id: MoveId, reason: &str) -> String {
         let (goes, gone) = match (self.is_save(id), self.is_restore(id)) {
             (true, _) => ("is saved", "saved"),
             (_, true) => ("is restored", "restored"),
             _ => ("moves", "moved"),
         };
-        let name = name.map_or("another", String::as_str);
+        let name = name.unwrap_or("another");
         format!("{name}, which {goes} with it, was not {gone}: {reason}")
     }
 

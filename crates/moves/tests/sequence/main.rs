@@ -295,3 +295,19 @@ fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
     let expected = ["job, which moves with it, was not moved: a is open", "b is open"].map(String::from);
     assert_eq!(of_other.stage, Stage::RolledBack { reasons: expected.to_vec() });
 }
+
+/// It is no instance any more by then.
+#[test]
+fn of_one_that_has_ended_the_others_of_its_group_hear_by_its_name() {
+    let mut cluster = Cluster::new();
+    let other = Vid::new(77).unwrap();
+    cluster.coordinator.add_instance(other, instance("other")).unwrap();
+    let together = [(vid(), host(2).into()), (other, host(2).into())].into();
+    cluster.coordinator.begin_together(together, cluster.now).unwrap();
+    let message = ToCoordinator::Exited { vid: vid(), epoch: Epoch(0), exit: Exit::Code(7) };
+    cluster.coordinator.handle(coordinator::Input::Message { from: host(1), message }, cluster.now);
+    let moves = &cluster.coordinator.image().moves;
+    let of_other = moves.values().find(|record| record.vid == other).unwrap();
+    let expected = "job, which moves with it, was not moved: the instance has ended".to_owned();
+    assert_eq!(of_other.stage, Stage::RolledBack { reasons: vec![expected] });
+}
