@@ -105,6 +105,9 @@ pub enum Silence {
     /// Nothing is known.
     #[error("it has not answered yet")]
     NoAnswer,
+    /// One is dumped after the other on a machine.
+    #[error("another instance may be dumped before this one; it has not answered yet")]
+    MayQueue,
     /// It is not asked before it has done this.
     #[error("it still removes what {0} of the same instance left there")]
     CleaningUp(MoveId),

@@ -6,7 +6,7 @@ use super::live::Live;
 use super::{Coordinator, Output};
 use crate::due::Due;
 use crate::journal::MoveRecord;
-use crate::progress::{Event, Silence};
+use crate::progress::{Event, Phase, Silence};
 use crate::{HostName, MoveId};
 
 /// How long a host may say nothing before the user is told.
@@ -36,7 +36,10 @@ impl Coordinator {
         if !self.linked.contains(host) {
             return Silence::NotConnected;
         }
-        let debt = self.debt(id, record).filter(|_| record.destination.is(host));
-        debt.map_or(Silence::NoAnswer, Silence::CleaningUp)
+        if let Some(debt) = self.debt(id, record).filter(|_| record.destination.is(host)) {
+            return Silence::CleaningUp(debt);
+        }
+        let suspends = self.lives.get(&id).is_some_and(|live| live.phase == Phase::Suspend);
+        if suspends && record.source.is(host) { Silence::MayQueue } else { Silence::NoAnswer }
     }
 }

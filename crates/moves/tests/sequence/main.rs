@@ -311,3 +311,14 @@ fn of_one_that_has_ended_the_others_of_its_group_hear_by_its_name() {
     let expected = "job, which moves with it, was not moved: the instance has ended".to_owned();
     assert_eq!(of_other.stage, Stage::RolledBack { reasons: vec![expected] });
 }
+
+#[test]
+fn a_source_that_is_to_suspend_may_wait_for_others() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(Some("h1 ◀ Suspend"));
+    cluster.forget_host(1);
+    cluster.tick_after(Duration::from_secs(2));
+    let waiting = Event::Waiting { host: host(1), silence: Silence::MayQueue };
+    assert!(cluster.events.contains(&waiting), "{:?}", cluster.events);
+}
