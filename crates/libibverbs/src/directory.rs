@@ -156,7 +156,8 @@ impl Directory {
             Answer::Found(entries) => (0, entries.as_slice()),
             Answer::Taken => (libc::EADDRINUSE, &[] as &[Entry]),
             Answer::Full => (libc::ENOSPC, &[] as &[Entry]),
-            Answer::Busy => (libc::EAGAIN, &[] as &[Entry]),
+            // It is asked again.
+            Answer::Busy => return,
         };
         let found: Vec<_> = entries.iter().filter_map(Found::of).collect();
         // SAFETY: the listener's promise in `transhume_directory_attend`; no lock is held.
@@ -172,10 +173,11 @@ impl Directory {
             (Request::Publish { key, value, exclusive }, Answer::Done) => {
                 inner.published.insert((key, value), exclusive);
             }
-            // Who has joined a group is not told of an answer.
-            (request @ Request::Publish { .. }, Answer::Busy) if number >= OWN => {
+            // So many were asked at once that the node does not keep up: it is asked again.
+            (request, Answer::Busy) => {
                 inner.unanswered.insert(number, request);
                 inner.waiting.push_back(number);
+                return None;
             }
             _ => {}
         }
@@ -357,6 +359,19 @@ mod tests {
         assert!(
             directory.take_outgoing().iter().all(|(_, request)| !matches!(request, Request::Publish { .. }))
         );
+    }
+
+    #[test]
+    fn what_the_node_does_not_keep_up_with_is_asked_again() {
+        let directory = Directory::default();
+        let look = Request::Look { key: b"k".to_vec() };
+        directory.ask(1, look.clone());
+        for _ in 0..3 {
+            assert_eq!(directory.take_outgoing(), [(1, look.clone())]);
+            directory.answered(1, &Answer::Busy);
+        }
+        directory.forget(1);
+        assert!(directory.take_outgoing().is_empty());
     }
 
     #[test]
