@@ -51,8 +51,8 @@ pub struct Follow {
     report: MoveReport,
     /// The dump has ended, and what goes on is the transfer.
     dumped: bool,
-    /// How long the source waited for other dumps before it suspended anything.
-    waited_us: u64,
+    /// How long the source waited for other dumps before it suspended anything, once it did.
+    waited_us: Option<u64>,
     commit: Duration,
     phase: progress::Phase,
     waiting_said: Option<Instant>,
@@ -76,7 +76,7 @@ impl Follow {
             began: Instant::now(),
             report: report(name, record),
             dumped: false,
-            waited_us: 0,
+            waited_us: None,
             commit: Duration::ZERO,
             phase,
             waiting_said: None,
@@ -117,15 +117,8 @@ impl Follow {
     pub fn measured(&mut self, measurement: Measurement) {
         let MoveReport { network, engine, .. } = &mut self.report;
         match measurement {
-            Measurement::Suspended {
-                waited_us,
-                slowest_us,
-                round_us,
-                processes,
-                queue_pairs,
-                memory_regions,
-            } => {
-                self.waited_us = waited_us;
+            Measurement::Turn { waited_us } => self.waited_us = Some(waited_us),
+            Measurement::Suspended { slowest_us, round_us, processes, queue_pairs, memory_regions } => {
                 (network.suspend_us, network.suspend_round_us) = (slowest_us, round_us);
                 network.processes = processes;
                 network.queue_pairs = queue_pairs;
@@ -287,6 +280,9 @@ impl Follow {
         };
         let is_copied = phases.iter().any(|(phase, _)| *phase == progress::Phase::Precopy);
         let before_suspend = if is_copied { Phase::Precopy } else { Phase::Prepare };
+        // Of what has come so far the word of its turn is lost.
+        let is_suspended = phases.iter().any(|(phase, _)| *phase == progress::Phase::Transfer);
+        let waited_us = self.waited_us.or(is_suspended.then_some(0));
         for (phase, elapsed) in phases {
             let whole = micros(*elapsed);
             let (first, elapsed, then) = match phase {
@@ -294,7 +290,13 @@ impl Follow {
                     (Phase::Dump, self.report.engine.dump_us.min(whole), Phase::Transfer)
                 }
                 // The instance worked meanwhile.
-                progress::Phase::Suspend => (before_suspend, self.waited_us.min(whole), Phase::Suspend),
+                progress::Phase::Suspend => match waited_us {
+                    Some(waited_us) => (before_suspend, waited_us.min(whole), Phase::Suspend),
+                    None => {
+                        push(before_suspend, whole);
+                        continue;
+                    }
+                },
                 progress::Phase::Resume => (Phase::Commit, micros(self.commit).min(whole), Phase::Resume),
                 _ => {
                     push(phase_of(*phase), whole);
@@ -509,14 +511,7 @@ mod tests {
     #[test]
     fn the_wait_for_other_dumps_is_no_blackout() {
         let mut follow = Follow::new("a", &record(Stage::Began));
-        follow.measured(Measurement::Suspended {
-            waited_us: 30,
-            slowest_us: 1,
-            round_us: 2,
-            processes: 1,
-            queue_pairs: 1,
-            memory_regions: 1,
-        });
+        follow.measured(Measurement::Turn { waited_us: 30 });
         let prepare = (progress::Phase::Prepare, Duration::from_micros(100));
         let precopy = (progress::Phase::Precopy, Duration::from_micros(20));
         let suspend = (progress::Phase::Suspend, Duration::from_micros(35));
@@ -528,6 +523,20 @@ mod tests {
         assert_eq!(split(&[prepare, suspend]), [(Phase::Prepare, 0, 130), (Phase::Suspend, 130, 5)]);
         let copied = [(Phase::Prepare, 0, 100), (Phase::Precopy, 100, 50), (Phase::Suspend, 150, 5)];
         assert_eq!(split(&[prepare, precopy, suspend]), copied);
+    }
+
+    #[test]
+    fn a_move_whose_turn_never_came_has_no_blackout() {
+        let follow = Follow::new("a", &record(Stage::Began));
+        let phases = [
+            (progress::Phase::Prepare, Duration::from_micros(100)),
+            (progress::Phase::Suspend, Duration::from_micros(3000)),
+            (progress::Phase::RollBack, Duration::from_micros(7)),
+        ];
+        let phases = follow.phases(&phases);
+        assert_eq!(blackout_us(&phases), 0);
+        let split: Vec<_> = phases.iter().map(|time| (time.phase, time.elapsed_us)).collect();
+        assert_eq!(split, [(Phase::Prepare, 3100), (Phase::RollBack, 7)]);
     }
 
     #[test]

@@ -230,7 +230,9 @@ impl Node {
         // Only if this node has started again since the check.
         self.await_whole(live.id(vid), cancel).await?;
         self.await_turn(&live, cancel).await.map_err(|error| self.in_words(error))?;
-        let waited_us = micros(asked.elapsed());
+        if let Some((id, _)) = leaving {
+            self.measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
+        }
         // Who has let go by then comes back when the broker listens again.
         let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
@@ -248,7 +250,6 @@ impl Node {
         if let Some((id, _)) = leaving {
             let slowest = report.processes.iter().map(|process| process.elapsed_us).max();
             let measurement = Measurement::Suspended {
-                waited_us,
                 slowest_us: slowest.unwrap_or_default(),
                 round_us: micros(report.elapsed),
                 processes: u32::try_from(report.processes.len()).unwrap_or(u32::MAX),

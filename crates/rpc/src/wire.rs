@@ -318,10 +318,13 @@ pub enum Answer {
 /// How long part of a move took, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measurement {
+    /// It is this instance's turn to be dumped, for which it has waited so long, and worked meanwhile.
+    Turn {
+        /// In microseconds.
+        waited_us: u64,
+    },
     /// Processes let go of their links.
     Suspended {
-        /// Before that, for other dumps on the machine, in which the instance worked.
-        waited_us: u64,
         /// The slowest process' own time.
         slowest_us: u64,
         /// From the node's word to the last of them.
