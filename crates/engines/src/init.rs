@@ -29,6 +29,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 use fabric::attach::{Role, ToNode};
 
@@ -38,7 +39,15 @@ use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::instance::InstanceSpec;
+use crate::process::orphans;
 use crate::{guard, pager, unpack};
+
+/// How long the end of a command may be told later than it came, as long as its connections have not sent all. A lost packet is sent
+/// again after a fifth of a second,
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// and it is looked so often.
+const LOOK_MS: libc::c_int = 5;
 
 /// Before names of the command's environment that must not have an effect on init itself.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
@@ -96,7 +105,7 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     let launch = Launch::parse(arguments)?;
     let mut child = Child::start(&launch, unshielded());
     let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch, child.take_stdin()));
-    let mut init = Init { signals, child, node, sessions, told_end: false };
+    let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false };
     while !init.node.dismissed() {
         init.step()?;
     }
@@ -108,6 +117,8 @@ struct Init {
     child: Child,
     node: Attachment,
     sessions: Sessions,
+    /// Until when the kernel may go on sending what the command has left to it, once that has ended.
+    last_words_until: Option<Instant>,
     /// The command's end is on its way in the present connection.
     told_end: bool,
 }
@@ -141,10 +152,20 @@ impl Init {
         }
         if let Some(output) = self.child.read_output() {
             self.node.send(&output);
-        } else if let Some(end) = untold(&self.child, self.told_end) {
+        } else if untold(&self.child, self.told_end).is_some()
+            && !self.has_last_words()
+            && let Some(end) = self.child.end()
+        {
             self.told_end = true;
             self.node.send(end);
         }
+    }
+
+    /// Whether the end is to be told later: the instance's connections go with its network then, and what was lost on its way would be
+    /// sent again by nobody.
+    fn has_last_words(&mut self) -> bool {
+        let until = *self.last_words_until.get_or_insert_with(|| Instant::now() + LAST_WORDS);
+        Instant::now() < until && !orphans::have_sent()
     }
 
     /// Sleeps until something can be done; the descriptors that are ready.
@@ -167,7 +188,7 @@ impl Init {
     fn patience(&self) -> libc::c_int {
         // Nothing else tells of an end that came together with output.
         if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
-            return 0;
+            return if self.last_words_until.is_some() { LOOK_MS } else { 0 };
         }
         let patience = self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min();
         // Rounded up: what is due within a millisecond is not asked for again and again until then.

@@ -46,7 +46,7 @@ mod live;
 mod memory_images;
 mod netlink;
 mod oci;
-mod orphans;
+pub(crate) mod orphans;
 mod own_files;
 mod page_server;
 mod paging;

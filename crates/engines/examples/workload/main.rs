@@ -29,6 +29,7 @@ fn main() {
         ["share", mebibytes] => changes::share(mebibytes.parse().unwrap()),
         ["serve", address] => streams::serve(address),
         ["ask", address] => streams::ask(address),
+        ["say", address, trigger] => streams::say(address, trigger),
         ["drink", address] => streams::drink(address),
         ["pour", address] => streams::pour(address),
         ["mixed"] => threads::mixed(),

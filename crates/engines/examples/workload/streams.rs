@@ -36,6 +36,19 @@ pub fn ask(address: &str) {
     }
 }
 
+/// Asks an echo until TCP knows how soon that answers, and says something to it when the file `trigger` is there, which it does
+/// not await.
+pub fn say(address: &str, trigger: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    for _ in 0..50 {
+        stream.write_all(&[1; 8]).unwrap();
+        stream.read_exact(&mut [0; 8]).unwrap();
+    }
+    println!("0");
+    wait_for(trigger);
+    stream.write_all(&7_u64.to_ne_bytes()).unwrap();
+}
+
 /// Takes a stream of numbers in their order, and counts its pieces.
 pub fn drink(address: &str) {
     let (mut stream, _) = TcpListener::bind(address).unwrap().accept().unwrap();

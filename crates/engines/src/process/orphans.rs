@@ -24,7 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// `is_in_vain`.
 pub fn have_sent_all(pid: i32, patience: Duration, mut is_in_vain: impl FnMut() -> bool) -> io::Result<bool> {
     let end = Instant::now() + patience;
-    let mut left = beside(pid)?;
+    let process = pid.to_string();
+    let mut left = beside(&process)?;
     let mut pause = FIRST_PAUSE;
     while !left.is_empty() {
         if Instant::now() > end || is_in_vain() {
@@ -32,10 +33,15 @@ pub fn have_sent_all(pid: i32, patience: Duration, mut is_in_vain: impl FnMut() 
         }
         thread::sleep(pause);
         pause = LONGEST_PAUSE.min(2 * pause);
-        let still = beside(pid)?;
+        let still = beside(&process)?;
         left.retain(|connection| still.contains(connection));
     }
     Ok(true)
+}
+
+/// Whether all in the network of this process have sent all, as far as can be seen.
+pub fn have_sent() -> bool {
+    beside("self").is_ok_and(|left| left.is_empty())
 }
 
 /// What to say if they have not.
@@ -44,8 +50,8 @@ pub fn blocker() -> Blocker {
     Blocker::new(what, "move it when the peer has taken what was sent")
 }
 
-fn beside(pid: i32) -> io::Result<HashSet<String>> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}"));
+fn beside(process: &str) -> io::Result<HashSet<String>> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{process}/net/{name}"));
     // To look at all connections of the machine takes milliseconds.
     if counted(&read("sockstat")?) == Some(0) {
         return Ok(HashSet::new());

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -25,6 +26,37 @@ fn a_command_runs_to_its_end_and_its_output_arrives() {
     assert_eq!((output.lines(), output.code), (20, Some(7)));
     node.send(&ToProcess::Farewell);
     assert!(host.call(|engine| engine.wait(&spec.name, PATIENCE)).unwrap());
+}
+
+/// What is lost on its way is sent again, also when nobody is there any more who has sent it.
+#[test]
+fn the_last_words_of_an_instance_arrive() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let trigger = a.config.state.join("trigger");
+    let server = workload("hearing", 21, &["serve", "10.77.0.21:7000"]);
+    let spec = workload("saying", 22, &["say", "10.77.0.21:7000", trigger.to_str().unwrap()]);
+    let (mut hearing, mut heard) = (b.start(&server), Output::default());
+    hearing.read(&mut heard, |output| output.lines() > 0);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 0);
+    let nft = |rules: &str| {
+        a.call(|_| assert!(Command::new("nft").arg(rules).status().unwrap().success()));
+    };
+    let hook = "type filter hook forward priority 0; policy drop;";
+    nft(&format!("add table bridge cut; add chain bridge cut forward {{ {hook} }}"));
+    fs::write(trigger, "").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sleep(Duration::from_millis(300));
+            nft("delete table bridge cut");
+        });
+        node.read(&mut output, |output| output.code.is_some());
+    });
+    node.send(&ToProcess::Farewell);
+    a.call(|engine| engine.destroy(&spec.name)).unwrap();
+    hearing.read(&mut heard, |output| output.code.is_some());
+    assert_eq!((heard.lines(), heard.code), (2, Some(0)));
 }
 
 /// Nothing else wakes init then: what the command has left keeps its output open.
