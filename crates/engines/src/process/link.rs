@@ -9,7 +9,7 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,9 @@ const RETRIES: &str = "15";
 /// Where TCP has something to send and is refused, it tries again each half second, and would give the connection up after eight. That is
 /// too early for a move that is rolled back later, or whose node was killed: with the most that the kernel takes it is two minutes.
 const RETRIES_HELD_BACK: &str = "255";
+/// After so long connections may have tried so often that the usual limit would end them at once. The higher one stays then until the
+/// instance is held back again: peers that are gone are given up later.
+const LONG: Duration = Duration::from_secs(5);
 
 /// How long the kernel may take to see a carrier. It may put that off by a second, and by more while many links come and go.
 pub(super) const CARRIER: Duration = Duration::from_secs(10);
@@ -44,6 +47,8 @@ pub struct Link {
     inside: u32,
     /// How often TCP asks there for room before it gives a connection up: `tcp_retries2`, if it may be changed.
     retries: Option<File>,
+    /// Since when the kernel sends nothing, if that is known.
+    held_since: Mutex<Option<Instant>>,
 }
 
 impl Link {
@@ -76,7 +81,7 @@ impl Link {
     fn here(network: Network, wiring: Arc<dyn Wiring>) -> io::Result<Self> {
         let (announcer, routing, inside) = (packet_socket()?, netlink::socket()?, index_of(DEVICE)?);
         let retries = File::options().write(true).open("/proc/sys/net/ipv4/tcp_retries2").ok();
-        Ok(Self { network, wiring, announcer, routing, inside, retries })
+        Ok(Self { network, wiring, announcer, routing, inside, retries, held_since: Mutex::default() })
     }
 
     /// Deletes the link; no error if it is not there.
@@ -96,6 +101,7 @@ impl Link {
     /// restored one after the other: what reached an end that is dumped already must not be acknowledged to
     /// one that is not, which would forget it, and what one that is restored sends would be refused by one that is not.
     pub fn hold_back(&self) -> io::Result<()> {
+        self.held_since().get_or_insert_with(Instant::now);
         self.ask_for_room(RETRIES_HELD_BACK)?;
         self.links().try_for_each(|index| netlink::refuse(self.routing.as_fd(), index))
     }
@@ -103,7 +109,14 @@ impl Link {
     /// Has the kernel send again inside.
     pub fn let_through(&self) -> io::Result<()> {
         self.links().try_for_each(|index| netlink::accept(self.routing.as_fd(), index))?;
-        self.ask_for_room(RETRIES)
+        match self.held_since().take() {
+            Some(since) if since.elapsed() < LONG => self.ask_for_room(RETRIES),
+            _ => Ok(()),
+        }
+    }
+
+    fn held_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.held_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask_for_room(&self, times: &str) -> io::Result<()> {

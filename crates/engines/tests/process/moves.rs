@@ -487,6 +487,8 @@ fn full_connections_outlast_a_long_stop() {
     let listener = host.listen(&spec.name);
     host.call(|engine| engine.resume(&spec.name)).unwrap();
     let mut node = Node::accept(&listener);
+    // Its peers have no room still, and TCP asks them for it.
+    sleep(Duration::from_secs(2));
     fs::write(&trigger, "").unwrap();
     node.read(&mut output, |output| output.code.is_some());
     fs::remove_file(&trigger).unwrap();
