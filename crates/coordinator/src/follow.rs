@@ -280,7 +280,7 @@ impl Follow {
         };
         let is_copied = phases.iter().any(|(phase, _)| *phase == progress::Phase::Precopy);
         let before_suspend = if is_copied { Phase::Precopy } else { Phase::Prepare };
-        // Of what has come so far the word of its turn is lost.
+        // What is transferred has had its turn, also if the word of that was lost.
         let is_suspended = phases.iter().any(|(phase, _)| *phase == progress::Phase::Transfer);
         let waited_us = self.waited_us.or(is_suspended.then_some(0));
         for (phase, elapsed) in phases {

@@ -185,6 +185,7 @@ impl PathMtu {
             // Nothing arrives.
             self.confirm_at = now + CONFIRM;
         }
+        // Else too much is lost to tell: it is due again at once.
     }
 }
 

@@ -41,7 +41,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::contents::Regular;
-use self::places::{Places, statfs};
+use self::places::Places;
 use super::container::Container;
 use super::task;
 use crate::error::{Doing, Result};

@@ -10,8 +10,9 @@ use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 
+use super::elf;
 use super::identity::FileSystems;
-use super::{elf, statfs};
+use super::places::statfs;
 use crate::report::{Contents, Identity};
 
 /// Up to this size all of a file is read, in bytes.

@@ -13,7 +13,7 @@ use fabric::attach::SOCKET_NAME;
 use super::super::task::Stat;
 use super::descriptors::info_of;
 use super::sockets::{NameCall, name_of, of_our_network, option};
-use super::{Findings, named};
+use super::{Findings, is_same, named};
 
 /// Asks for the file to which a socket is bound.
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
@@ -96,9 +96,7 @@ fn has_another_name(pid: i32, socket: &OwnedFd) -> bool {
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     let Ok(file) = fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
     let by_name = fs::symlink_metadata(format!("/proc/{pid}/root{}", bound.display()));
-    let is_same =
-        by_name.is_ok_and(|found| (found.st_dev(), found.st_ino()) == (file.st_dev(), file.st_ino()));
-    file.st_nlink() > 0 && !is_same
+    file.st_nlink() > 0 && !by_name.is_ok_and(|found| is_same(&found, &file))
 }
 
 /// The bytes of the peer's name after the family, without a closing NUL.
