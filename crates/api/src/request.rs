@@ -156,6 +156,9 @@ pub struct Container {
     pub rootfs: String,
     /// The runtime's configuration, `config.json` of the OCI runtime specification.
     pub config: String,
+    /// Whether every program in it is to find the RDMA device.
+    #[serde(default)]
+    pub rdma: bool,
     /// As whom the command runs.
     pub user: u32,
     /// Its group.

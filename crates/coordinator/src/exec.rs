@@ -312,7 +312,7 @@ mod tests {
             for_own: false,
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
-        let container = Container { rootfs: "/".into(), config: "{}".into() };
+        let container = Container { rootfs: "/".into(), config: "{}".into(), rdma: true };
         assert!(may_exec(&instance(7, None), &request(Some((0, 0))), root));
         assert!(may_exec(&instance(7, None), &request(None), somebody));
         assert!(!may_exec(&instance(7, None), &request(Some((7, 0))), somebody));

@@ -162,9 +162,10 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
     let (user, group, groups) = ids;
     let image =
         request.container.as_ref().and_then(|container| container.image.clone()).map(image).transpose()?;
-    let container = request
-        .container
-        .map(|container| Container { rootfs: PathBuf::from(container.rootfs), config: container.config });
+    let container = request.container.map(|container| {
+        let api::Container { rootfs, config, rdma, .. } = container;
+        Container { rootfs: PathBuf::from(rootfs), config, rdma }
+    });
     if let Some(Container { config, .. }) = &container {
         engines::validate_container(config).map_err(|why| Failure::new(why.what, why.remedy))?;
     }

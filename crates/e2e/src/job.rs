@@ -24,6 +24,9 @@ const CHECKS: &str = "checks.py";
 /// Where the containers see [`Job::folder`].
 const SHARED: &str = "/job";
 
+/// Debian's own Python: its modules are there.
+const PYTHON: [&str; 5] = ["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False"];
+
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mpi");
 
 /// Containers `rank1`, `rank2` and so on, which wait for ranks. The folder is gone when it is dropped.
@@ -80,15 +83,15 @@ impl Job {
 
     /// The same for a program in Python that lies in the folder.
     fn python(&self, lab: &TestLab, program: &[&str]) -> Command {
-        // Debian's own Python: its modules are there.
-        let python = ["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=False"];
-        self.mpirun(lab, &[&python[..], program].concat())
+        self.mpirun(lab, &[&PYTHON, program].concat())
     }
 
-    /// The same for the ring of ranks, in which each checks what it gets, until [`Job::enough`].
+    /// The same for the ring of ranks, in which each checks what it gets, until [`Job::enough`]. They have nothing in their
+    /// environment that leads to the RDMA device, like programs that were started over ssh.
     #[must_use]
     pub fn ring(&self, lab: &TestLab) -> Command {
-        self.python(lab, &["ring.py"])
+        let without = ["LD_PRELOAD", "LD_LIBRARY_PATH", "TRANSHUME_INSTANCE"].map(|name| ["-u", name]);
+        self.mpirun(lab, &[&["env"], without.as_flattened(), &PYTHON, &["ring.py"]].concat())
     }
 
     /// The same for collectives, one-sided access and a shared file, of which each rank checks every result. The command writes a

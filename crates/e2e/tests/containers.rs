@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use api::{MoveReport, Outcome};
+use e2e::artifacts;
 use e2e::job::{GROUP, Job, agree_again};
 use e2e::mpi;
 use e2e::program::{self, Ended, Program};
@@ -196,9 +197,12 @@ fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
     let [layout, away] = ["layout", "away"].map(|name| folder.path().join(name));
-    write_image(&layout, SHELL)?;
+    // With libraries of its own for RDMA, and what ours need.
+    let ours = artifacts::built("libibverbs.so")?;
+    let programs = ["/usr/bin/env", "/usr/bin/ibv_devices", ours.to_str().unwrap_or_default()];
+    write_image(&layout, &[SHELL, &programs].concat())?;
     let source = format!("oci:{}", layout.display());
-    let run = ["run", "--name", "c", "--host", "h1", "--detach", "--without-rdma", "--image"];
+    let run = ["run", "--name", "c", "--host", "h1", "--detach", "--image"];
     lab.transhume(&[&run[..], &[&source, "--", "more"]].concat())?.success()?;
     let dry_run = || lab.transhume(&["move", "c", "h2", "--dry-run"]);
     fs::rename(&layout, &away)?;
@@ -216,6 +220,9 @@ fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
     ensure!(lab.transhume(&["logs", "c"])?.lines == ["one more"]);
     let kept = lab.transhume(&["exec", "c", "--", "cat", "/kept"])?.success()?;
     ensure!(kept.lines == ["one"], "{kept:?}");
+    let devices = ["/bin/env", "-i", "/bin/ibv_devices"];
+    let found = lab.transhume(&[&["exec", "c", "--"], &devices[..]].concat())?.success()?;
+    ensure!(found.lines.concat().contains("transhume0"), "{found:?}");
     let gone = lab.transhume(&["run", "--image", &source])?;
     ensure!(gone.errors.contains("is no OCI image layout"), "{gone:?}");
     Ok(())

@@ -105,6 +105,9 @@ pub struct Container {
     /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
     /// are replaced.
     pub config: String,
+    /// Whether the drop-in libraries lie over those that the root file system has of their names.
+    #[serde(default)]
+    pub rdma: bool,
 }
 
 /// An image of a container.

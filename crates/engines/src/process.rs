@@ -18,7 +18,7 @@
 //! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
-//! * [`container`], [`unpacked`], [`oci`], [`support`], [`archives`], [`cgroup`]: its file systems, if it is a container;
+//! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`archives`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
@@ -41,6 +41,7 @@ mod images;
 mod interrupted;
 mod launch;
 mod left_behind;
+mod libraries;
 mod link;
 mod live;
 mod memory_images;
@@ -69,7 +70,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -293,6 +294,7 @@ impl Engine for ProcessEngine {
                 layer,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
+                rootfs: container.and_then(Container::rootfs).map(Path::to_owned),
                 support: container.map(Container::support).unwrap_or_default(),
                 controllers: container.map(Container::controllers).unwrap_or_default(),
                 host,
@@ -304,7 +306,7 @@ impl Engine for ProcessEngine {
         let mut lacks = check::verify::verify(needs, &self.host()?);
         if let Some(containers) = &self.site.containers {
             lacks.extend(needs.image.as_ref().and_then(|image| containers.lack(image)));
-            lacks.extend(containers.unsupported(&needs.support));
+            lacks.extend(containers.unsupported(needs));
         }
         Ok(lacks)
     }

@@ -51,7 +51,9 @@ pub struct Needs {
     pub container: bool,
     /// The image of which that is made, if it is one.
     pub image: Option<ContainerImage>,
-    /// Where that sees what each host has of its own for containers.
+    /// The directory of which it is made otherwise.
+    pub rootfs: Option<PathBuf>,
+    /// Where the container sees what each host has of its own for containers.
     pub support: Vec<PathBuf>,
     /// The cgroup controllers that its limits need.
     pub controllers: Vec<String>,

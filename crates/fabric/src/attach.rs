@@ -43,6 +43,9 @@ pub const SOCKET_NAME: &[u8] = b"transhume/node";
 /// Set for programs of instances, so that they know that there is a node, also while it is away.
 pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
 
+/// A directory of each container, by which programs know the same whatever their environment is.
+pub const CONTAINER_FOLDER: &str = "/.transhume";
+
 /// Raised when a message changes its meaning or layout.
 pub const VERSION: u16 = 6;
 

@@ -4,11 +4,14 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{env, fmt, thread};
 
-use fabric::attach::{INSTANCE_VARIABLE, Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode};
+use fabric::attach::{
+    CONTAINER_FOLDER, INSTANCE_VARIABLE, Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode,
+};
 use fabric::{Epoch, FabricId, ProcessId, seqpacket};
 use softhca::{Config, Device, Limits};
 use verbs::{HandleSource, Policy};
@@ -133,7 +136,7 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
 
 /// A program that starts while its instance moves finds nobody listening for a moment, and for longer while its node is away.
 fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
-    let is_in_an_instance = env::var_os(INSTANCE_VARIABLE).is_some();
+    let is_in_an_instance = env::var_os(INSTANCE_VARIABLE).is_some() || Path::new(CONTAINER_FOLDER).exists();
     let most = if is_in_an_instance { ATTEMPTS_IN_AN_INSTANCE } else { FIRST_ATTEMPTS };
     let mut attempts = 0;
     loop {

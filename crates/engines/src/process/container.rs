@@ -35,7 +35,7 @@ use super::{archives, cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
-use crate::report::{Blocker, Shortage};
+use crate::report::{Blocker, Needs, Shortage};
 
 /// What runs containers on a host.
 #[derive(Clone, Debug)]
@@ -153,9 +153,9 @@ impl Containers {
         })
     }
 
-    /// What this host has not of the `support` that a container sees elsewhere.
-    pub fn unsupported(&self, support: &[PathBuf]) -> Vec<Blocker> {
-        let lacks = support.iter().filter(|place| !self.support.has(place));
+    /// What this host has not of the support that a container sees elsewhere.
+    pub fn unsupported(&self, needs: &Needs) -> Vec<Blocker> {
+        let lacks = needs.support.iter().filter(|place| !self.support.has(place, needs.rootfs.as_deref()));
         lacks
             .map(|place| {
                 let what = format!(
@@ -181,10 +181,10 @@ impl Containers {
             name: spec.name.clone(),
             runtime: self.runtime.clone(),
             folder: self.folder.join(spec.name.as_str()),
-            rootfs,
             is_of_image: spec.image.is_some(),
             own: config.binds().to_vec(),
-            binds: config.binds().iter().cloned().chain(self.support.binds_beside(config)).collect(),
+            binds: self.binds(config, wanted, &rootfs),
+            rootfs,
             controllers: config.controllers(),
             places: config.places(),
             waiting: None,
@@ -192,6 +192,13 @@ impl Containers {
             lifted: None,
             search_path: self.search_path.clone(),
         }
+    }
+
+    /// What a container of `rootfs` sees of the host.
+    fn binds(&self, config: &Config, wanted: &instance::Container, rootfs: &Path) -> Vec<Bind> {
+        let beside = self.support.binds_beside(config);
+        let over = wanted.rdma.then(|| self.support.binds_over(config, rootfs));
+        config.binds().iter().cloned().chain(beside).chain(over.into_iter().flatten()).collect()
     }
 
     /// What the cgroups of the container of this name tell of memory.
@@ -212,6 +219,7 @@ impl Containers {
         container.remove()?;
         if let Some(image) = &spec.image {
             self.images.provide(image, &container.rootfs)?;
+            container.binds = self.binds(&config, wanted, &container.rootfs);
         }
         container.all_is_here()?;
         let made = container.make(self, spec, config, network);
@@ -265,8 +273,11 @@ impl Container {
 
     /// Where it sees what each host has of its own for containers.
     pub fn support(&self) -> Vec<PathBuf> {
-        let ours = self.binds.iter().filter(|bind| !self.own.contains(bind));
-        ours.map(|bind| bind.destination.clone()).collect()
+        self.beside_own().map(|bind| bind.destination.clone()).collect()
+    }
+
+    fn beside_own(&self) -> impl Iterator<Item = &Bind> {
+        self.binds.iter().filter(|bind| !self.own.contains(bind))
     }
 
     /// The cgroup controllers that its limits need.
@@ -375,8 +386,8 @@ impl Container {
             network: &network,
             cgroup: &format!("/{}", self.cgroup()),
             descriptors: launch::descriptor_limit(),
-            init: &all.init,
-            support: &all.support,
+            init: all.support.init(&all.init),
+            beside: self.beside_own().cloned().collect(),
         };
         fs::write(self.folder.join("config.json"), wanted.configuration().to_string()).doing(doing)?;
         self.call(&["create", "--pid-file", "pid", "--bundle", "."])?;

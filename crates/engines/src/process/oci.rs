@@ -3,13 +3,12 @@
 //! Taken over are mounts, resources, capabilities, devices and all else that CRIU carries. What an instance has anyway is
 //! replaced: its first process, which is `transhume init`, its namespaces and its root.
 
-use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::support::{self, Support};
+use super::support;
 use crate::init;
 use crate::instance::{InstanceSpec, ResourceLimit};
 use crate::mounts::MOST_TERMINALS;
@@ -51,9 +50,9 @@ pub struct Wanted<'a> {
     /// The limit of descriptors.
     pub descriptors: ResourceLimit,
     /// What runs its first process, with the arguments that come before the engine's.
-    pub init: &'a [OsString],
-    /// Where that finds its libraries.
-    pub support: &'a Support,
+    pub init: Vec<String>,
+    /// What it sees of the host beside the user's own.
+    pub beside: Vec<Bind>,
 }
 
 /// A user's configuration that can be carried.
@@ -208,8 +207,7 @@ impl Wanted<'_> {
         linux.insert("namespaces".into(), own.into_iter().chain([network]).collect());
         linux.insert("cgroupsPath".into(), self.cgroup.into());
         if let Some(Value::Array(mounts)) = all.get_mut("mounts") {
-            let ours = self.support.binds_beside(&self.config).into_iter();
-            mounts.extend(ours.map(|Bind { source, destination }| {
+            mounts.extend(self.beside.iter().map(|Bind { source, destination }| {
                 let options = ["bind", "ro", "nosuid", "rprivate"];
                 json!({ "type": "bind", "source": source, "destination": destination, "options": options })
             }));
@@ -222,7 +220,7 @@ impl Wanted<'_> {
         process.insert("terminal".into(), false.into());
         process.insert("user".into(), json!({ "uid": 0, "gid": 0 }));
         process.insert("cwd".into(), "/".into());
-        let arguments = self.support.init(self.init).into_iter().chain(init::arguments(self.spec));
+        let arguments = self.init.iter().cloned().chain(init::arguments(self.spec));
         process.insert("args".into(), arguments.collect());
         self.let_init_change_user(process);
         let environment = init::shield(&self.spec.environment).map(|(name, value)| format!("{name}={value}"));

@@ -7,10 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::check::range_and_path;
+use super::libraries;
 use super::oci::{Bind, Config};
 
 /// Where it is in a container.
-pub const FOLDER: &str = "/.transhume";
+pub const FOLDER: &str = fabric::attach::CONTAINER_FOLDER;
 
 /// Where a container finds the drop-in libraries.
 pub const LIBRARIES: &str = "/.transhume/lib";
@@ -57,9 +58,26 @@ impl Support {
         self.binds().filter(|ours| !taken.contains(&ours.destination)).collect()
     }
 
-    /// Whether there is something to be mounted at `place`.
-    pub fn has(&self, place: &Path) -> bool {
-        self.binds().any(|bind| bind.destination == place)
+    /// The libraries that are mounted over those of `rootfs`.
+    pub fn binds_over(&self, config: &Config, rootfs: &Path) -> Vec<Bind> {
+        let taken = config.places();
+        // What the user mounts above hides those, and is not to be written to.
+        let is_seen = |over: &Bind| !taken.iter().any(|place| over.destination.starts_with(place));
+        let over = libraries::binds_over(rootfs, &self.linker, &self.libraries);
+        over.into_iter().filter(is_seen).collect()
+    }
+
+    /// Whether there is something to be mounted at `place` in a container of `rootfs`, or of an image: that has the same files
+    /// on all hosts.
+    pub fn has(&self, place: &Path, rootfs: Option<&Path>) -> bool {
+        let is_there = |bind: Bind| bind.destination == place;
+        self.binds().any(is_there)
+            || match rootfs {
+                Some(rootfs) => {
+                    libraries::binds_over(rootfs, &self.linker, &self.libraries).into_iter().any(is_there)
+                }
+                None => !place.starts_with(FOLDER) && !self.libraries.is_empty(),
+            }
     }
 
     fn binds(&self) -> impl Iterator<Item = Bind> + '_ {
@@ -120,6 +138,29 @@ mod tests {
         let command = ["/usr/bin/transhume", "init", "--"].map(OsString::from);
         let words = support.init(&command);
         assert_eq!(words[1..], ["--library-path", SYSTEM, PROGRAM, "init", "--"]);
+    }
+
+    #[test]
+    fn nothing_is_mounted_where_the_user_has_mounted_something() {
+        let folder = tempfile::tempdir().unwrap();
+        let system = fs::canonicalize("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").unwrap();
+        fs::copy(&system, folder.path().join("libibverbs.so.1")).unwrap();
+        let support = Support::find(Path::new("/usr/bin/transhume"), Some(folder.path()), None).unwrap();
+        let over = |config: &str| {
+            let config = Config::parse(config).unwrap();
+            support
+                .binds_over(&config, Path::new("/"))
+                .into_iter()
+                .map(|bind| bind.destination)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(over("{}"), [system]);
+        let above = r#"{ "mounts": [{ "destination": "/usr/lib", "source": "/srv", "options": ["bind"] }] }"#;
+        assert_eq!(over(above), [""; 0].map(PathBuf::from));
+        assert!(
+            support.has(&over("{}")[0], Some(Path::new("/"))) && support.has(Path::new("/lib/any.so"), None)
+        );
+        assert!(!support.has(Path::new("/lib/any.so"), Some(Path::new("/"))));
     }
 
     #[test]

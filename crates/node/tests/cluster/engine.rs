@@ -158,6 +158,7 @@ impl Engine for Handle {
             layer: 0,
             container: false,
             image: None,
+            rootfs: None,
             support,
             controllers,
             host: self.host()?,

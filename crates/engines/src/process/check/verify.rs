@@ -164,6 +164,7 @@ mod tests {
             layer: 1 << 20,
             container: false,
             image: None,
+            rootfs: None,
             support: Vec::new(),
             controllers: Vec::new(),
             host: host(),

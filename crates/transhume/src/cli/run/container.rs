@@ -137,6 +137,7 @@ impl Options {
             group,
             groups: groups.collect(),
             config: config.to_string(),
+            rdma: !self.without_rdma,
             image,
         };
         Ok(Some(Program {
