@@ -41,10 +41,11 @@ if [ "$(id -u)" != 0 ]; then
 fi
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
-step build cargo build --locked --quiet --workspace
+# Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
+# There are no tests in documentation, for which cargo would build each library anew.
+step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check
 step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
-step 'unit tests' cargo test --locked --quiet --no-fail-fast --workspace --exclude e2e
-step 'end-to-end tests' cargo test --locked --quiet --no-fail-fast -p e2e
+step tests cargo test --locked --quiet --no-fail-fast --workspace --lib --bins --tests
 finish
