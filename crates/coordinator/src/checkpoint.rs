@@ -31,7 +31,7 @@ const MANIFEST: &str = "checkpoint.json";
 const MAX_MANIFEST: u64 = 256 * 1024 * 1024;
 
 /// Raised when the layout of [`Manifest`] changes, or of the facts in it.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// More moves than any instance makes.
 const MAX_EPOCH: u64 = 1 << 48;

@@ -21,7 +21,7 @@
 //! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`archives`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
-//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`]: what CRIU would restore wrongly, mended in its images;
+//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: what CRIU would restore wrongly, mended in its images;
 //! * [`task`], [`sockets`]: processes and their sockets;
 //! * [`helper`]: programs that do a part of the work.
 
@@ -45,6 +45,7 @@ mod libraries;
 mod link;
 mod live;
 mod memory_images;
+mod mount_flags;
 mod netlink;
 mod oci;
 pub(crate) mod orphans;

@@ -24,8 +24,8 @@ use super::rpc::Request;
 use super::task::{self, Stat, Task, TaskId};
 use super::turn::Turn;
 use super::{
-    Config, Site, archives, check, images, interrupted, launch, orphans, own_files, process_timers,
-    scheduling, socket_options, sockets, timers,
+    Config, Site, archives, check, images, interrupted, launch, mount_flags, orphans, own_files,
+    process_timers, scheduling, socket_options, sockets, timers,
 };
 use crate::engine::{Phases, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
@@ -317,6 +317,9 @@ impl Live {
             None => own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?,
         }
         timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        if self.container.is_some() {
+            mount_flags::carry(images, first).doing(|| format!("noting the mounts of `{name}`"))?;
+        }
         let late = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
         socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
         scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
@@ -485,6 +488,10 @@ impl Live {
         let (images, tree) = (&self.record.images, self.tree()?);
         socket_options::bring_back(images, &tree).doing(|| format!("restoring the sockets of `{name}`"))?;
         scheduling::bring_back(images, &tree).doing(|| format!("restoring the scheduling of `{name}`"))?;
+        if self.container.is_some() {
+            let first = self.first()?.id().pid;
+            mount_flags::bring_back(images, first).doing(|| format!("restoring the mounts of `{name}`"))?;
+        }
         self.record.state = State::Held;
         clock.lap("restore");
         Ok(())

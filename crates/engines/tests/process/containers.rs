@@ -62,10 +62,18 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
 
 /// It also sees a file of the host, which nobody opens.
 fn with_volume(spec: InstanceSpec, file: &Path) -> InstanceSpec {
+    with_volumes(spec, &[("/volume", file, &["ro"])])
+}
+
+/// It also sees these of the host: where, what, and with which options.
+fn with_volumes(spec: InstanceSpec, volumes: &[(&str, &Path, &[&str])]) -> InstanceSpec {
     let container = spec.container.unwrap();
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
-    let bind = json!({ "destination": "/volume", "source": file, "options": ["bind", "ro"] });
-    config["mounts"].as_array_mut().unwrap().push(bind);
+    let binds = volumes.iter().map(|(place, source, options)| {
+        let options = [&["bind"], *options].concat();
+        json!({ "destination": place, "source": source, "options": options })
+    });
+    config["mounts"].as_array_mut().unwrap().extend(binds);
     let container = Some(Container { config: config.to_string(), ..container });
     InstanceSpec { container, ..spec }
 }
@@ -415,6 +423,47 @@ fn what_a_container_was_made_with_is_remembered() {
     assert!(lacks[1].what.contains(&format!("nothing for {}", system.display())), "{}", lacks[1]);
     come_up_with(&mut b, Some(&libraries));
     relocate(node, &spec, &a, &b, &mut output);
+}
+
+/// What an instance's mounts allow, by place.
+fn mounts_of(spec: &InstanceSpec, host: &Host) -> Vec<(String, String)> {
+    let pid = process_of(spec, &host.network_of(&spec.name));
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let fields = mounts.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let mut all: Vec<_> = fields.map(|fields| (fields[4].clone(), fields[5].clone())).collect();
+    all.sort();
+    all
+}
+
+/// Also those that show what another one with the same options shows.
+#[test]
+fn mounts_allow_no_more_than_before_once_a_container_has_moved() {
+    let lab = Lab::new();
+    let (a, b) = (host(&lab, "a"), host(&lab, "b"));
+    let volume = lab.folder().join("volume");
+    let file = volume.join("file");
+    fs::create_dir(&volume).unwrap();
+    fs::write(&file, "").unwrap();
+    let spec = with_volumes(
+        contained(workload("bound", 79, &["count", "1000079"]), &shared(&lab)),
+        &[
+            ("/first", &volume, &["ro"]),
+            ("/second", &volume, &["ro", "nosuid", "nodev", "noexec", "noatime"]),
+            ("/like first", &volume, &["ro"]),
+            ("/like second", &volume, &["ro", "nosuid", "nodev", "noexec", "noatime"]),
+            ("/third", &volume, &["nodev"]),
+            ("/file", &file, &["ro"]),
+            ("/file with blank", &file, &["ro", "nosuid"]),
+        ],
+    );
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    let before = mounts_of(&spec, &a);
+    assert_eq!(before.iter().filter(|(_, options)| options.starts_with("ro")).count(), 8, "{before:?}");
+    let node = relocate(node, &spec, &a, &b, &mut output);
+    assert_eq!(mounts_of(&spec, &b), before);
+    relocate(node, &spec, &b, &a, &mut output);
+    assert_eq!(mounts_of(&spec, &a), before);
 }
 
 /// Watches what its arguments say, and leaves a message queue behind.
