@@ -195,15 +195,16 @@ fn floods_are_limited_by_port_and_by_node() {
 }
 
 #[test]
-fn a_full_table_still_floods() {
+fn a_full_table_makes_room() {
     let mut switch = switch_with(Limits { learned: 2, ..Limits::default() });
     for number in 1..=3 {
         forward(&mut switch, From::Port(ONE), &frame(Mac::BROADCAST, mac(number)));
     }
     assert_eq!(switch.macs(NOW).len(), 2);
-    assert_eq!(switch.counters().not_learned, 1);
-    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(3), mac(9))).0, Verdict::Flooded);
-    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(2), mac(9))).0, Verdict::Forwarded);
+    assert_eq!(switch.counters().displaced, 1);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &frame(mac(3), mac(9))).0, Verdict::Forwarded);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(3))).0, Verdict::Forwarded);
+    assert_eq!(switch.macs(NOW).len(), 2);
 }
 
 #[test]
@@ -248,6 +249,51 @@ fn arp_is_answered_for_instances_elsewhere_only() {
     assert_eq!(forward(&mut switch, From::Port(ONE), &question(9)).0, Verdict::Flooded);
     assert_eq!(switch.announcements(mac(1)).len(), 2);
     assert_eq!(switch.announcements(mac(9)).len(), 0);
+}
+
+/// Station `number` asks all for the MAC of station 9.
+fn question_of(number: u8) -> Vec<u8> {
+    let mut frame = question(9);
+    (frame[11], frame[27], frame[31]) = (number, number, number);
+    frame
+}
+
+#[test]
+fn an_address_that_another_station_claims_is_asked_for_by_all() {
+    let mut switch = switch();
+    for (number, node, port) in [(1, ME, Some(ONE)), (2, ME, Some(TWO)), (9, LEFT, None)] {
+        push(&mut switch, &entry(number, node, port, 1));
+    }
+    let claim = |number: u8| {
+        let mut claim = question_of(number);
+        claim[28..32].copy_from_slice(&[10, 0, 0, 9]);
+        claim
+    };
+    let from_right = link(RIGHT, RIGHT, Destination::Everyone);
+    assert_eq!(forward(&mut switch, from_right, &claim(5)).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &question_of(1)).0, Verdict::Flooded);
+    let from_left = link(LEFT, LEFT, Destination::Everyone);
+    assert_eq!(forward(&mut switch, from_left, &claim(9)).0, Verdict::Flooded);
+    assert!(matches!(forward(&mut switch, From::Port(ONE), &question_of(1)).0, Verdict::Answered(_)));
+    // Others have to hear who asks, as well.
+    let mut other = question(1);
+    (other[11], other[27], other[31]) = (2, 2, 9);
+    assert_eq!(forward(&mut switch, From::Port(TWO), &other).0, Verdict::Flooded);
+    assert_eq!(forward(&mut switch, From::Port(ONE), &question_of(1)).0, Verdict::Flooded);
+}
+
+#[test]
+fn who_asks_again_asks_all() {
+    let mut switch = switch();
+    for (number, node, port) in [(1, ME, Some(ONE)), (2, ME, Some(TWO)), (9, LEFT, None)] {
+        push(&mut switch, &entry(number, node, port, 1));
+    }
+    let asked = |switch: &mut Switch, number, port, now| {
+        matches!(forward_at(switch, From::Port(port), &question_of(number), now).0, Verdict::Answered(_))
+    };
+    assert!(asked(&mut switch, 1, ONE, NOW) && asked(&mut switch, 2, TWO, NOW));
+    assert!(!asked(&mut switch, 1, ONE, NOW + SECOND) && !asked(&mut switch, 1, ONE, NOW + SECOND * 59));
+    assert!(asked(&mut switch, 1, ONE, NOW + SECOND * 60));
 }
 
 #[test]

@@ -99,6 +99,8 @@ pub struct Counters {
     pub held: u64,
     /// Answered on behalf of a managed MAC.
     pub answered: u64,
+    /// MACs that were forgotten for others because the table was full.
+    pub displaced: u64,
     /// MACs that could not be learned because the table was full.
     pub not_learned: u64,
     /// Changes of a learned MAC's place that were not followed, for there were too many.

@@ -104,9 +104,10 @@ impl Switch {
                 self.hear_of_change(now);
                 Ok(())
             }
-            None => {
-                self.admit_from_node(&front, label.ingress, now).and_then(|()| self.deliver(&passing, out))
-            }
+            None => self.admit_from_node(&front, label.ingress, now).and_then(|()| {
+                self.hear_claim(&passing);
+                self.deliver(&passing, out)
+            }),
         };
         // Others decide for themselves whom they believe.
         match delivered {

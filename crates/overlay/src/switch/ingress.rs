@@ -6,9 +6,10 @@ use super::bucket::Flood;
 use super::change::is_notice;
 use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
-use super::resolution::Question;
+use super::resolution::{self, Question};
 use super::{Destination, Label, Place, PortId, PortKind, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
+use crate::mac::Mac;
 
 /// How long signs of a loop are watched that probes should find, and how much longer at most, before a port is blocked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,7 +32,8 @@ impl Switch {
             return self.relay(port, &passing, out);
         }
         if is_open == Err(Reason::Muted) {
-            return self.answer(port, &passing).map(Verdict::Answered).ok_or(Reason::Muted);
+            let (question, owner) = self.question(port, &passing).ok_or(Reason::Muted)?;
+            return Ok(Verdict::Answered(question.answer(front.source, owner)));
         }
         is_open?;
         if is_notice(&front, frame.bytes) {
@@ -39,9 +41,12 @@ impl Switch {
         }
         self.admit_from_port(&front, port, now)?;
         if front.destination.is_group() {
-            return match self.answer(port, &passing) {
-                Some(answer) => Ok(Verdict::Answered(answer)),
-                None => self.flood_from_port(port, Flood::Broadcast, &passing, out),
+            self.hear_claim(&passing);
+            return match self.question(port, &passing) {
+                Some((question, owner)) if self.answered.is_first(front.source, question.target(), now) => {
+                    Ok(Verdict::Answered(question.answer(front.source, owner)))
+                }
+                _ => self.flood_from_port(port, Flood::Broadcast, &passing, out),
             };
         }
         match self.find(&front, now) {
@@ -96,14 +101,21 @@ impl Switch {
         Err(Reason::Loop)
     }
 
-    /// The answer to a question for the MAC of an instance that is not behind the same port. One that has yet to arrive gets it, too: who
-    /// is not answered asks again a second later only, and is silent as long.
-    fn answer(&self, port: PortId, passing: &Passing<'_>) -> Option<Vec<u8>> {
+    /// A question for the MAC of an instance that is not behind the same port, which it is. One that has yet to arrive is answered, too: who
+    /// is not answered asks again a second later only, and is silent as long. Whoever asks in the name of an address that is another's is
+    /// heard by all: it may have moved to there.
+    fn question(&self, port: PortId, passing: &Passing<'_>) -> Option<(Question, Mac)> {
         let question = Question::of(&passing.front, passing.frame.bytes)?;
         let (owner, managed) = self.managed.owner(question.target())?;
-        let asker = passing.front.source;
-        let is_elsewhere = managed.home != Some(Place::Port(port)) && owner != asker;
-        is_elsewhere.then(|| question.answer(asker, owner))
+        let is_elsewhere = managed.home != Some(Place::Port(port)) && owner != passing.front.source;
+        (is_elsewhere && !self.managed.is_disputed(question.asker())).then_some((question, owner))
+    }
+
+    /// Notes which address the sender says to be its own.
+    pub(super) fn hear_claim(&mut self, passing: &Passing<'_>) {
+        if let Some(address) = resolution::claim(&passing.front, passing.frame.bytes) {
+            self.managed.hear_claim(address, passing.front.source);
+        }
     }
 
     fn flood_from_port(

@@ -1,9 +1,12 @@
 //! Where MACs were seen that nobody manages.
+//!
+//! In a full table the place that has the most MACs makes room: whoever floods with ever new ones displaces its own.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use indexmap::IndexMap;
 
 use super::{Place, PortId};
 use crate::mac::Mac;
@@ -16,6 +19,12 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// A full table is looked through for old entries at most this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Of how many MACs of one place the one is displaced that was not seen for the longest time.
+const CANDIDATES: usize = 8;
+
+/// How many entries are looked at for these.
+const MOST_LOOKED_AT: usize = 64;
 
 /// What a MAC in a VLAN is filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +64,8 @@ pub(super) struct Learned {
 pub(super) enum Lesson {
     /// The table says so now.
     Known,
+    /// So it does, and another one was forgotten for it.
+    Displaced,
     /// There is no room.
     Full,
     /// The MAC has changed its place too often, and stays where it was.
@@ -63,7 +74,11 @@ pub(super) enum Lesson {
 
 /// MACs by where they were seen last.
 pub(super) struct LearnedMacs {
-    table: HashMap<Key, Learned, RandomState>,
+    table: IndexMap<Key, Learned, RandomState>,
+    /// How many each place has.
+    shares: HashMap<Place, usize, RandomState>,
+    /// Where in the table it is looked next for one to be displaced.
+    hand: usize,
     limit: usize,
     age: Duration,
     swept: Duration,
@@ -71,7 +86,8 @@ pub(super) struct LearnedMacs {
 
 impl LearnedMacs {
     pub fn new(limit: usize, age: Duration) -> Self {
-        Self { table: HashMap::default(), limit, age, swept: Duration::ZERO }
+        let (table, shares) = (IndexMap::default(), HashMap::default());
+        Self { table, shares, hand: 0, limit, age, swept: Duration::ZERO }
     }
 
     /// Where a MAC is, as far as is known.
@@ -84,42 +100,95 @@ impl LearnedMacs {
     /// A MAC was seen at `place`.
     #[inline]
     pub fn learn(&mut self, key: Key, place: Place, now: Duration) -> Lesson {
-        match self.table.get_mut(&key) {
-            Some(learned) if now < learned.seen + self.age => learned.see(place, now),
-            Some(learned) => {
-                *learned = Learned { place, seen: now, window: now, moves: 0 };
-                Lesson::Known
-            }
-            None => self.insert(key, place, now),
+        let Some(learned) = self.table.get_mut(&key) else { return self.insert(key, place, now) };
+        let before = learned.place;
+        let lesson = if now < learned.seen + self.age {
+            learned.see(place, now)
+        } else {
+            *learned = Learned { place, seen: now, window: now, moves: 0 };
+            Lesson::Known
+        };
+        let after = learned.place;
+        if before != after {
+            self.leaves(before);
+            *self.shares.entry(after).or_default() += 1;
         }
+        lesson
     }
 
     fn insert(&mut self, key: Key, place: Place, now: Duration) -> Lesson {
         if self.table.len() >= self.limit && now >= self.swept + SWEEP_INTERVAL {
             self.sweep(now);
         }
+        let mut lesson = Lesson::Known;
         if self.table.len() >= self.limit {
-            return Lesson::Full;
+            let Some(index) = self.least_missed(place) else { return Lesson::Full };
+            if let Some((_, displaced)) = self.table.swap_remove_index(index) {
+                self.leaves(displaced.place);
+            }
+            lesson = Lesson::Displaced;
         }
         self.table.insert(key, Learned { place, seen: now, window: now, moves: 0 });
-        Lesson::Known
+        *self.shares.entry(place).or_default() += 1;
+        lesson
+    }
+
+    /// Which entry makes room for another one of `place`: of the place that has most of them, one of those that were not seen for
+    /// long.
+    fn least_missed(&mut self, place: Place) -> Option<usize> {
+        let most = self.shares.values().max()?;
+        let shares = |place: &Place| self.shares.get(place) == Some(most);
+        // Of several that have as many, its own.
+        let crowded = if shares(&place) { place } else { *self.shares.keys().find(|place| shares(place))? };
+        let length = self.table.len();
+        let mut candidates = Vec::with_capacity(CANDIDATES);
+        for _ in 0..MOST_LOOKED_AT.min(length) {
+            self.hand = (self.hand + 1) % length;
+            let Some((_, learned)) = self.table.get_index(self.hand) else { continue };
+            if learned.place == crowded {
+                candidates.push((learned.seen, self.hand));
+            }
+            if candidates.len() == CANDIDATES {
+                break;
+            }
+        }
+        candidates.into_iter().min().map(|(_, index)| index)
+    }
+
+    /// A MAC is not at `place` any more.
+    fn leaves(&mut self, place: Place) {
+        if let Some(share) = self.shares.get_mut(&place) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&place);
+            }
+        }
     }
 
     /// Forgets what was not seen for long.
     pub fn sweep(&mut self, now: Duration) {
         self.swept = now;
         let age = self.age;
-        self.table.retain(|_, learned| now < learned.seen + age);
+        self.retain(|learned| now < learned.seen + age);
     }
 
     /// Forgets what was seen on a port.
     pub fn forget_port(&mut self, port: PortId) {
-        self.table.retain(|_, learned| learned.place != Place::Port(port));
+        self.retain(|learned| learned.place != Place::Port(port));
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Learned) -> bool) {
+        self.table.retain(|_, learned| stays(learned));
+        self.shares.clear();
+        for learned in self.table.values() {
+            *self.shares.entry(learned.place).or_default() += 1;
+        }
     }
 
     /// Forgets all.
     pub fn forget_all(&mut self) {
         self.table.clear();
+        self.shares.clear();
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Learned)> {
@@ -167,17 +236,81 @@ mod tests {
     }
 
     #[test]
-    fn macs_age_and_full_tables_learn_no_more() {
+    fn macs_age() {
         let mut macs = LearnedMacs::new(2, SECOND * 300);
         assert_eq!(macs.learn(key(1), HERE, SECOND), Lesson::Known);
         assert_eq!(macs.learn(key(2), HERE, SECOND * 100), Lesson::Known);
-        assert_eq!(macs.learn(key(3), HERE, SECOND * 100), Lesson::Full);
         assert_eq!(macs.find(key(1), SECOND * 300), Some(HERE));
         assert_eq!(macs.find(key(1), SECOND * 301), None);
         assert_eq!(macs.learn(key(3), HERE, SECOND * 301), Lesson::Known);
         assert_eq!(macs.iter().count(), 2);
         macs.forget_port(PortId(1));
         assert_eq!(macs.iter().count(), 0);
+    }
+
+    fn random(rng: &mut fastrand::Rng) -> Key {
+        Key::new(Mac(std::array::from_fn(|_| rng.u8(..) & 0xfe)), 7)
+    }
+
+    #[test]
+    fn who_floods_displaces_its_own_that_are_silent() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut macs = LearnedMacs::new(1000, SECOND * 300);
+        // Some at the same place that are seen now and then, and some elsewhere.
+        let busy: Vec<Key> = (0..100).map(key).collect();
+        for number in 0..100_000_u32 {
+            let now = SECOND + Duration::from_micros(number.into());
+            macs.learn(random(&mut rng), THERE, now);
+            if number % 100 == 0 {
+                busy.iter().for_each(|key| assert_ne!(macs.learn(*key, THERE, now), Lesson::Full));
+            }
+        }
+        let now = SECOND * 2;
+        for number in 100..200 {
+            assert_eq!(macs.learn(key(number), HERE, now), Lesson::Displaced);
+        }
+        for _ in 0..100_000 {
+            assert_eq!(macs.learn(random(&mut rng), THERE, now), Lesson::Displaced);
+        }
+        assert!((100..200).all(|number| macs.find(key(number), now) == Some(HERE)));
+        assert_eq!(macs.iter().count(), 1000);
+        let shares =
+            [HERE, THERE].map(|place| macs.iter().filter(|(_, learned)| learned.place == place).count());
+        assert_eq!(shares.map(Some), [HERE, THERE].map(|place| macs.shares.get(&place).copied()));
+    }
+
+    #[test]
+    fn who_is_seen_stays_beside_a_flood_from_the_same_place() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut macs = LearnedMacs::new(1000, SECOND * 300);
+        let mut lost = 0;
+        for number in 0..100_000_u32 {
+            let now = SECOND + Duration::from_micros(number.into());
+            macs.learn(random(&mut rng), HERE, now);
+            if number % 50 == 0 {
+                lost += u32::from(macs.learn(key(1), HERE, now) != Lesson::Known);
+            }
+        }
+        assert!(lost < 20, "{lost} of 2000 times");
+    }
+
+    #[test]
+    fn places_are_counted_as_macs_come_and_go() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut macs = LearnedMacs::new(50, SECOND * 30);
+        for step in 0..20_000_u32 {
+            let place = [HERE, THERE, Place::Node(crate::topology::NodeId(1))][rng.usize(..3)];
+            macs.learn(key(rng.u8(..)), place, Duration::from_millis(u64::from(step) * 10));
+            if step % 977 == 0 {
+                macs.forget_port(PortId(rng.u16(1..3)));
+            }
+            let counted = macs.iter().fold(HashMap::<Place, usize>::new(), |mut shares, (_, learned)| {
+                *shares.entry(learned.place).or_default() += 1;
+                shares
+            });
+            assert!(macs.table.len() <= 50 && counted.len() == macs.shares.len());
+            assert!(counted.iter().all(|(place, share)| macs.shares[place] == *share));
+        }
     }
 
     #[test]

@@ -88,8 +88,15 @@ pub(super) struct ManagedMacs {
     me: NodeId,
     grace: Duration,
     table: HashMap<Mac, Managed, RandomState>,
-    /// Whose an address is. Two may claim the same one; then it is nobody's that we would answer for.
-    owners: HashMap<IpAddr, Vec<Mac>, RandomState>,
+    /// Whose an address is. Two may have the same one; then it is nobody's that we would answer for.
+    owners: HashMap<IpAddr, Owners, RandomState>,
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    macs: Vec<Mac>,
+    /// Whether another MAC was the last that claimed the address.
+    is_disputed: bool,
 }
 
 impl ManagedMacs {
@@ -162,8 +169,8 @@ impl ManagedMacs {
     fn own(&mut self, mac: Mac, addresses: &[IpAddr]) {
         for address in addresses {
             let owners = self.owners.entry(*address).or_default();
-            if !owners.contains(&mac) {
-                owners.push(mac);
+            if !owners.macs.contains(&mac) {
+                owners.macs.push(mac);
             }
         }
     }
@@ -171,19 +178,32 @@ impl ManagedMacs {
     fn disown(&mut self, mac: Mac, addresses: &[IpAddr]) {
         for address in addresses {
             if let Some(owners) = self.owners.get_mut(address) {
-                owners.retain(|owner| *owner != mac);
-                if owners.is_empty() {
+                owners.macs.retain(|owner| *owner != mac);
+                if owners.macs.is_empty() {
                     self.owners.remove(address);
                 }
             }
         }
     }
 
-    /// The one MAC that has `address`.
+    /// The one MAC that has `address`, unless another one has claimed it since.
     pub fn owner(&self, address: IpAddr) -> Option<(Mac, &Managed)> {
-        match self.owners.get(&address)?.as_slice() {
+        let owners = self.owners.get(&address).filter(|owners| !owners.is_disputed)?;
+        match owners.macs.as_slice() {
             [mac] => Some((*mac, self.get(*mac)?)),
             _ => None,
+        }
+    }
+
+    /// Whether `address` is managed, and was last claimed by a MAC of which that is not known.
+    pub fn is_disputed(&self, address: IpAddr) -> bool {
+        self.owners.get(&address).is_some_and(|owners| owners.is_disputed)
+    }
+
+    /// A station says that `mac` has `address`.
+    pub fn hear_claim(&mut self, address: IpAddr, mac: Mac) {
+        if let Some(owners) = self.owners.get_mut(&address) {
+            owners.is_disputed = !owners.macs.contains(&mac);
         }
     }
 
@@ -257,6 +277,22 @@ mod tests {
         assert!(macs.owner(IpAddr::from([10, 0, 0, 1])).is_none());
         macs.push(&Entry { mac: other, ..entry(2, 2) }, Some(Place::Node(OTHER)), SECOND);
         assert_eq!(macs.owner(IpAddr::from([10, 0, 0, 1])).unwrap().0, MAC);
+    }
+
+    #[test]
+    fn an_address_is_whose_claim_came_last() {
+        let mut macs = macs();
+        let (other, address) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
+        macs.hear_claim(address, other);
+        macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
+        assert_eq!(macs.owner(address).unwrap().0, MAC);
+        macs.hear_claim(address, other);
+        assert!(macs.owner(address).is_none() && macs.is_disputed(address));
+        macs.hear_claim(address, MAC);
+        assert!(macs.owner(address).is_some() && !macs.is_disputed(address));
+        macs.hear_claim(address, other);
+        macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
+        assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
     }
 
     #[test]

@@ -13,9 +13,11 @@
 //! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for. `change`: what
 //!   follows when a way into a LAN is closed or opened.
 //! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
-//! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances.
+//! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances, and `answered`
+//!   lately.
 //! * `short_cuts`: what need not pass the switch. `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
 
+mod answered;
 mod bucket;
 mod change;
 mod counters;
@@ -43,6 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mac::Mac;
 use crate::topology::{NodeId, Routes, Version};
+use answered::Answered;
 use bucket::FloodLimits;
 use change::LanChanges;
 use kept::Moves;
@@ -123,7 +126,7 @@ pub enum Verdict {
 }
 
 /// Where a MAC is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Port(PortId),
     Node(NodeId),
@@ -181,6 +184,7 @@ pub struct Switch {
     managed: ManagedMacs,
     learned: LearnedMacs,
     moves: Moves,
+    answered: Answered,
     lan_changes: LanChanges,
     /// Of the nodes from which something came for many.
     node_flood: HashMap<NodeId, FloodLimits, RandomState>,
@@ -202,6 +206,7 @@ impl Switch {
             managed: ManagedMacs::new(me, limits.grace),
             learned: LearnedMacs::new(limits.learned, limits.age),
             moves: Moves::default(),
+            answered: Answered::default(),
             lan_changes: LanChanges::default(),
             node_flood: HashMap::default(),
             counters: Counters::default(),
@@ -267,6 +272,7 @@ impl Switch {
             self.swept = now;
             self.learned.sweep(now);
             self.managed.sweep(self.limits.age, now);
+            self.answered.sweep(now);
         }
     }
 

@@ -67,6 +67,7 @@ impl Switch {
     pub(super) fn learn(&mut self, front: &Front, place: Place, now: Duration) {
         match self.learned.learn(Key::new(front.source, front.vlan), place, now) {
             Lesson::Known => {}
+            Lesson::Displaced => self.counters.displaced += 1,
             Lesson::Full => self.counters.not_learned += 1,
             Lesson::Flap => self.counters.flaps += 1,
         }

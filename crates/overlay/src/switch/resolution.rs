@@ -1,7 +1,8 @@
 //! Questions of stations for each other's MACs, ARP for IPv4 and neighbour discovery for IPv6, and their answers.
 //!
 //! A question is answered here only if it is an ordinary one: to all, for the address of somebody else. What checks
-//! whether an address is free, or whether a known neighbour still lives, is for the station itself.
+//! whether an address is free, or whether a known neighbour still lives, is for the station itself. So is all that is asked for an
+//! address which another station has claimed last: it may have moved there by somebody's hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,7 +48,7 @@ impl Question {
     }
 
     fn of_arp(front: &Front, payload: &[u8]) -> Option<Self> {
-        let packet = ArpPacketSlice::from_slice(payload).ok()?.to_packet().try_eth_ipv4().ok()?;
+        let packet = arp_packet(payload)?;
         let (asker, target) = (packet.sender_ipv4_addr(), packet.target_ipv4_addr());
         let is_ordinary = packet.operation == ArpOperation::REQUEST
             && Mac(packet.sender_mac) == front.source
@@ -57,26 +58,26 @@ impl Question {
     }
 
     fn of_solicitation(front: &Front, payload: &[u8]) -> Option<Self> {
-        let packet = Ipv6Slice::from_slice(payload).ok()?;
-        let (header, from, to) = (packet.header(), packet.header().source(), packet.header().destination());
-        if header.next_header() != IpNumber::IPV6_ICMP
-            || header.hop_limit() != NOT_ROUTED
-            || header.payload_length() == 0
-        {
-            return None;
-        }
-        let message = Icmpv6Slice::from_slice(packet.payload().payload).ok()?;
-        if message.icmp_type() != Icmpv6Type::NeighborSolicitation || !message.is_checksum_valid(from, to) {
+        let Neighbourly { from, to, message } = Neighbourly::of(payload)?;
+        if message.icmp_type() != Icmpv6Type::NeighborSolicitation {
             return None;
         }
         let solicitation = NeighborSolicitationPayloadSlice::from_slice(message.payload()).ok()?;
-        let (asker, target) = (Ipv6Addr::from(from), solicitation.target_address());
+        let (asker, target) = (from, solicitation.target_address());
         let is_ordinary = !asker.is_unspecified()
             && !asker.is_multicast()
             && asker != target
-            && Ipv6Addr::from(to) == solicited_node(target)
+            && to == solicited_node(target)
             && source_mac(&solicitation) == Some(front.source);
         is_ordinary.then_some(Self::V6 { asker, target })
+    }
+
+    /// Who asks.
+    pub fn asker(&self) -> IpAddr {
+        match self {
+            Self::V4 { asker, .. } => IpAddr::V4(*asker),
+            Self::V6 { asker, .. } => IpAddr::V6(*asker),
+        }
     }
 
     /// Whose MAC is asked for.
@@ -98,6 +99,60 @@ impl Question {
                 advertisement(to, asker, flags, owner, target)
             }
         }
+    }
+}
+
+/// Which address the sender of a frame for many says to be its own: by a question or an answer, or by asking whether it is still free
+/// (IPv6; with IPv4 that is no claim yet, RFC 5227).
+pub(super) fn claim(front: &Front, frame: &[u8]) -> Option<IpAddr> {
+    if front.payload != HEADER || !front.destination.is_group() {
+        return None;
+    }
+    let payload = frame.get(HEADER..)?;
+    match front.ethertype {
+        ethertype::ARP => {
+            let packet = arp_packet(payload).filter(|packet| Mac(packet.sender_mac) == front.source)?;
+            Some(packet.sender_ipv4_addr()).filter(|sender| is_station(*sender)).map(IpAddr::V4)
+        }
+        ethertype::IPV6 => {
+            let Neighbourly { from, message, .. } = Neighbourly::of(payload)?;
+            let target = || Some(Ipv6Addr::from(*message.payload().first_chunk::<16>()?));
+            match message.icmp_type() {
+                Icmpv6Type::NeighborSolicitation if !from.is_unspecified() => Some(IpAddr::V6(from)),
+                Icmpv6Type::NeighborSolicitation | Icmpv6Type::NeighborAdvertisement(_) => {
+                    target().map(IpAddr::V6)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn arp_packet(payload: &[u8]) -> Option<ArpEthIpv4Packet> {
+    ArpPacketSlice::from_slice(payload).ok()?.to_packet().try_eth_ipv4().ok()
+}
+
+/// A whole message of ICMPv6 that no router has passed on.
+struct Neighbourly<'a> {
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    message: Icmpv6Slice<'a>,
+}
+
+impl<'a> Neighbourly<'a> {
+    fn of(payload: &'a [u8]) -> Option<Self> {
+        let packet = Ipv6Slice::from_slice(payload).ok()?;
+        let (header, from, to) = (packet.header(), packet.header().source(), packet.header().destination());
+        if header.next_header() != IpNumber::IPV6_ICMP
+            || header.hop_limit() != NOT_ROUTED
+            || header.payload_length() == 0
+        {
+            return None;
+        }
+        let message = Icmpv6Slice::from_slice(packet.payload().payload).ok()?;
+        let is_valid = message.is_checksum_valid(from, to);
+        is_valid.then(|| Self { from: from.into(), to: to.into(), message })
     }
 }
 
@@ -298,6 +353,26 @@ mod tests {
             broken[at] ^= 4;
             assert_eq!(question(&broken), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn senders_claim_addresses() {
+        let claimed = |frame: &[u8]| claim(&Front::of(frame).unwrap(), frame);
+        let all = Mac::BROADCAST;
+        assert_eq!(claimed(&request(all, (ASKER, HERE), THERE)), Some(IpAddr::V4(HERE)));
+        assert_eq!(claimed(&request(all, (ASKER, THERE), THERE)), Some(IpAddr::V4(THERE)), "gratuitous");
+        assert_eq!(claimed(&request(all, (ASKER, Ipv4Addr::UNSPECIFIED), THERE)), None, "a probe");
+        assert_eq!(claimed(&request(all, (OWNER, HERE), THERE)), None, "for somebody else");
+        let reply = arp(all, ASKER, ArpOperation::REPLY, (ASKER, HERE), (OWNER, THERE), ethertype::ARP);
+        assert_eq!(claimed(&reply), Some(IpAddr::V4(HERE)));
+        let (here, there) = addresses();
+        assert_eq!(claimed(&solicitation(here, there)), Some(IpAddr::V6(here)));
+        assert_eq!(claimed(&solicitation(Ipv6Addr::UNSPECIFIED, there)), Some(IpAddr::V6(there)));
+        let announced = announcements(OWNER, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
+        let claims = announced.iter().filter_map(|frame| claimed(frame)).collect::<Vec<_>>();
+        assert_eq!(claims, [IpAddr::V4(THERE), IpAddr::V6(there)]);
+        let whole = solicitation(here, there);
+        assert!((14..whole.len()).all(|length| claimed(&whole[..length]).is_none()));
     }
 
     #[test]
