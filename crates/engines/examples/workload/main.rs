@@ -34,6 +34,7 @@ fn main() {
         ["pour", address] => streams::pour(address),
         ["mixed"] => threads::mixed(),
         ["crowd", address] => threads::crowd(address),
+        ["brief"] => threads::brief(),
         ["leave", trigger] => threads::leave(trigger),
         ["reply"] => threads::reply(),
         ["open", path] => files::open(path),

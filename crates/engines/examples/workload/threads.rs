@@ -27,6 +27,21 @@ pub fn crowd(address: &str) {
     ask(address);
 }
 
+/// Counts beside threads that start others for ever, which end at once.
+pub fn brief() {
+    for _ in 0..6 {
+        thread::spawn(|| {
+            loop {
+                thread::spawn(|| thread::sleep(Duration::from_micros(500))).join().unwrap();
+            }
+        });
+    }
+    for number in 0.. {
+        println!("{number}");
+        thread::sleep(PAUSE);
+    }
+}
+
 /// Repeats what must not fail but by a move, also where the standard library would try again.
 fn wait_for_ever(name: &str, wait: impl Fn() -> io::Result<()>) {
     let host = || std::fs::read_link("/proc/self/ns/net").unwrap();

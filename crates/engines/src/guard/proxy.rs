@@ -150,10 +150,20 @@ impl Guard {
         }
         self.before(&call);
         let result = call.make(self.criu);
-        if result.is_ok() {
-            self.after(&call);
+        match &result {
+            Ok(_) => self.after(&call),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.forget_ending(&call),
+            Err(_) => {}
         }
         self.answer(result)
+    }
+
+    /// CRIU takes a thread that can be neither stopped nor let go for one that has ended, and would take its end, of which it is told
+    /// when it waits for any other, for that of a process.
+    fn forget_ending(&mut self, call: &Call) {
+        if matches!(call.request, libc::PTRACE_INTERRUPT | libc::PTRACE_DETACH) {
+            self.tracees.remove(&call.pid);
+        }
     }
 
     /// Remembers what the call is about to change.

@@ -495,6 +495,25 @@ fn full_connections_outlast_a_long_stop() {
     assert_eq!((output.lines(), output.code), (3, Some(0)), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// CRIU cannot stop a thread that is about to end. It comes to that in one of some fifty dumps here.
+#[test]
+fn threads_may_end_just_when_their_process_is_stopped() {
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a"), lab.host("b"));
+    let spec = workload("brief", 24, &["brief"]);
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 5);
+    for _ in 0..40 {
+        node.suspend(&mut output);
+        a.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
+        let listener = a.listen(&spec.name);
+        a.call(|engine| engine.resume(&spec.name)).unwrap();
+        node = Node::accept(&listener);
+    }
+    // Nothing of CRIU's is left that could not be restored.
+    relocate(node, &spec, &a, &b, &mut output);
+}
+
 /// CRIU has three in the process for a while.
 #[test]
 fn a_process_with_few_descriptors_comes_along_or_is_named() {
