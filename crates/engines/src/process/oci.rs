@@ -96,9 +96,10 @@ impl Config {
         };
         mounts.retain(|mount| !OF_THE_HOST.iter().any(|kind| mount["type"] == *kind));
         mounts.iter_mut().filter(|mount| mount["type"] == "devpts").for_each(limit_terminals);
-        let binds = mounts.iter().filter_map(|mount| bind(mount).transpose()).collect::<Result<_, _>>()?;
+        let binds = mounts.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        all_are_seen(&mounts, &binds)?;
         all.insert("mounts".into(), mounts.into());
-        Ok(Self { all, binds })
+        Ok(Self { all, binds: binds.into_iter().flatten().collect() })
     }
 
     /// What of the host it sees, beside its root.
@@ -190,6 +191,22 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
     }
     // A trailing slash is not in what the kernel says.
     Ok(Some(Bind { source: source.into(), destination: path.components().collect() }))
+}
+
+/// Each bind of `binds`, which are those of `mounts`, is seen: no later mount lies over it.
+fn all_are_seen(mounts: &[Value], binds: &[Option<Bind>]) -> Result<(), Blocker> {
+    for (number, bind) in binds.iter().enumerate() {
+        let Some(Bind { source, destination }) = bind else { continue };
+        let mut later = mounts[number + 1..].iter().filter_map(|mount| mount["destination"].as_str());
+        if let Some(over) = later.find(|over| destination.starts_with(over)) {
+            let (source, destination) = (source.display(), destination.display());
+            let what = format!(
+                "{source} at {destination} in the container would be hidden by the later mount at {over}"
+            );
+            return Err(Blocker::new(what, "name the outer one first, or take one out"));
+        }
+    }
+    Ok(())
 }
 
 impl Wanted<'_> {
@@ -296,6 +313,27 @@ mod tests {
         assert!(refusal(&mounted(&ours)).contains("each container has"));
         assert!(Config::parse("[]").is_err() && Config::parse("{").is_err());
         assert!(Config::parse(&" ".repeat(MAX_CONFIG + 1)).unwrap_err().what.contains("longer than 256 KiB"));
+    }
+
+    #[test]
+    fn what_a_later_mount_would_hide_is_refused() {
+        let bind = |source: &str, destination: &str| json!({ "type": "bind", "source": source, "destination": destination });
+        let memory = json!({ "type": "tmpfs", "source": "tmpfs", "destination": "/a" });
+        let both = |one: &Value, other: &Value| json!({ "mounts": [one, other] });
+        let (outer, inner) = (bind("/x/va", "/a/"), bind("/x/vb", "/a/b"));
+        for over in [&outer, &inner, &memory] {
+            let hidden = refusal(&both(&inner, over));
+            assert!(
+                hidden.contains("/x/vb at /a/b in the container would be hidden by the later"),
+                "{hidden}"
+            );
+        }
+        for (one, other) in [(&outer, &inner), (&memory, &inner), (&inner, &bind("/x/vc", "/a/bc"))] {
+            assert!(Config::parse(&both(one, other).to_string()).is_ok(), "{one} {other}");
+        }
+        // None is mounted of the host's.
+        let cgroup = json!({ "type": "cgroup", "source": "cgroup", "destination": "/a" });
+        assert!(Config::parse(&both(&inner, &cgroup).to_string()).is_ok());
     }
 
     #[test]
