@@ -55,7 +55,11 @@ impl Support {
     /// What is mounted beside the user's own.
     pub fn binds_beside(&self, config: &Config) -> Vec<Bind> {
         let taken = config.places();
-        self.binds().filter(|ours| !taken.contains(&ours.destination)).collect()
+        // In what the user shows of the host nothing is made to mount ours on.
+        let is_of_the_user =
+            |place: &Path| config.binds().iter().any(|bind| place.starts_with(&bind.destination));
+        let is_free = |place: &PathBuf| !taken.contains(place) && !is_of_the_user(place);
+        self.binds().filter(|ours| is_free(&ours.destination)).collect()
     }
 
     /// The libraries that are mounted over those of `rootfs`.
@@ -161,6 +165,20 @@ mod tests {
             support.has(&over("{}")[0], Some(Path::new("/"))) && support.has(Path::new("/lib/any.so"), None)
         );
         assert!(!support.has(Path::new("/lib/any.so"), Some(Path::new("/"))));
+    }
+
+    #[test]
+    fn nothing_is_mounted_in_what_the_user_has_mounted_of_the_host() {
+        let hosts = Some(Path::new("/var/lib/hosts"));
+        let support = Support::find(Path::new("/usr/bin/transhume"), None, hosts).unwrap();
+        let has_hosts = |mount: &str| {
+            let config = Config::parse(&format!(r#"{{ "mounts": [{mount}] }}"#)).unwrap();
+            support.binds_beside(&config).iter().any(|bind| bind.destination == Path::new(HOSTS))
+        };
+        assert!(!has_hosts(r#"{ "destination": "/etc", "source": "/srv", "options": ["bind"] }"#));
+        assert!(!has_hosts(r#"{ "destination": "/etc/hosts", "source": "/srv", "options": ["bind"] }"#));
+        assert!(has_hosts(r#"{ "destination": "/et", "source": "/srv", "options": ["bind"] }"#));
+        assert!(has_hosts(r#"{ "destination": "/etc", "type": "tmpfs", "source": "tmpfs" }"#));
     }
 
     #[test]
