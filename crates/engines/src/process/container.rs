@@ -194,6 +194,17 @@ impl Containers {
         }
     }
 
+    /// Programs of a container are told to load the libraries, whether or not they are there.
+    fn has_libraries_for(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<()> {
+        if !wanted.rdma || self.support.has_libraries() {
+            return Ok(());
+        }
+        let what = format!("the RDMA libraries, which `{}` is to have, are missing on this host", spec.name);
+        let way_out = "`make build` makes them beside the node's program, and the node finds them when it starts; or leave them \
+            out with `--without-rdma`";
+        Err(Error::unusable(what, way_out))
+    }
+
     /// What a container of `rootfs` sees of the host.
     fn binds(&self, config: &Config, wanted: &instance::Container, rootfs: &Path) -> Vec<Bind> {
         let beside = self.support.binds_beside(config);
@@ -215,6 +226,7 @@ impl Containers {
         network: BorrowedFd<'_>,
     ) -> Result<Container> {
         let config = parse(&wanted.config)?;
+        self.has_libraries_for(spec, wanted)?;
         let mut container = self.new_container(spec, wanted, &config);
         container.remove()?;
         if let Some(image) = &spec.image {

@@ -52,6 +52,11 @@ impl Support {
         Ok(Self { program, system, linker, libraries, hosts })
     }
 
+    /// Whether there are libraries by which a container finds the RDMA device.
+    pub fn has_libraries(&self) -> bool {
+        !self.libraries.is_empty()
+    }
+
     /// What is mounted beside the user's own.
     pub fn binds_beside(&self, config: &Config) -> Vec<Bind> {
         let taken = config.places();
@@ -80,7 +85,7 @@ impl Support {
                 Some(rootfs) => {
                     libraries::binds_over(rootfs, &self.linker, &self.libraries).into_iter().any(is_there)
                 }
-                None => !place.starts_with(FOLDER) && !self.libraries.is_empty(),
+                None => !place.starts_with(FOLDER) && self.has_libraries(),
             }
     }
 

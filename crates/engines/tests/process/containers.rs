@@ -56,8 +56,14 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
         ],
         "linux": { "resources": { "pids": { "limit": PROCESSES.parse::<u32>().unwrap() } } },
     });
-    let container = Container { rootfs: PathBuf::from("/"), config: config.to_string(), rdma: true };
+    let container = Container { rootfs: PathBuf::from("/"), config: config.to_string(), rdma: false };
     InstanceSpec { container: Some(container), ..spec }
+}
+
+/// Its programs find the RDMA device.
+fn with_rdma(spec: InstanceSpec) -> InstanceSpec {
+    let container = spec.container.map(|container| Container { rdma: true, ..container });
+    InstanceSpec { container, ..spec }
 }
 
 /// It also sees a file of the host, which nobody opens.
@@ -411,7 +417,7 @@ fn what_a_container_was_made_with_is_remembered() {
         host.call(|engine| engine.recover()).unwrap();
     };
     come_up_with(&mut a, Some(&libraries));
-    let spec = contained(workload("upgraded", 78, &["count", "1000078"]), &shared(&lab));
+    let spec = with_rdma(contained(workload("upgraded", 78, &["count", "1000078"]), &shared(&lab)));
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     come_up_with(&mut a, None);
@@ -551,6 +557,17 @@ fn a_host_without_a_runtime_says_so() {
     let spec = contained(workload("bare", 76, &[]), &shared(&lab));
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err();
     assert!(matches!(refused, Error::Unusable { .. }) && refused.to_string().contains("runs no containers"));
+    assert!(a.is_empty());
+}
+
+#[test]
+fn a_host_without_the_rdma_libraries_says_so() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let spec = with_rdma(contained(workload("without", 79, &[]), &shared(&lab)));
+    let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
+    assert!(refused.contains("the RDMA libraries, which `without` is to have, are missing"), "{refused}");
+    assert!(refused.contains("`--without-rdma`"), "{refused}");
     assert!(a.is_empty());
 }
 
