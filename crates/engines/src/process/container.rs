@@ -467,11 +467,11 @@ impl Container {
     pub fn bring_back(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
         self.make_way();
         let doing = format!("unpacking what `{}` has written", self.name);
-        let mut tar = tar("--extract", &self.layer(), &images.join(LAYER));
+        let mut tar = unpack(&self.layer(), &images.join(LAYER));
         let begun = self
             .unmount_root()
             .and_then(|()| self.lay_out())
-            .and_then(|()| Helper::begin(tar.arg("--preserve-permissions"), self.folder.join(TAR_LOG)));
+            .and_then(|()| Helper::begin(&mut tar, self.folder.join(TAR_LOG)));
         Packing { tar: begun.doing(|| doing.clone())?, doing: doing.clone() }.succeed(watch)?;
         self.mount_root().doing(|| doing)
     }
@@ -623,6 +623,13 @@ fn is_of_criu(complaint: &str) -> bool {
     changed.contains(&complaint) || complaint.ends_with(": socket ignored")
 }
 
+/// What it says of times that are far away is no reason for anything.
+fn unpack(folder: &Path, archive: &Path) -> Command {
+    let mut tar = tar("--extract", folder, archive);
+    tar.args(["--preserve-permissions", "--warning=no-timestamp"]);
+    tar
+}
+
 fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
     // Its complaints are read.
@@ -663,12 +670,40 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
     fn blanks_of_mount_points_are_read_as_the_kernel_writes_them() {
         assert_eq!(unescaped("/srv/a\\040b\\134c"), PathBuf::from("/srv/a b\\c"));
         assert_eq!(unescaped("/srv/a\\"), PathBuf::from("/srv/a\\"));
+    }
+
+    /// A file from before there were computers, and one from the future, of an archive that is cut off.
+    #[test]
+    fn times_that_are_far_away_are_not_why_a_layer_cannot_be_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let (from, to, archive) = (place("from"), place("to"), place("archive"));
+        fs::create_dir(&from).and_then(|()| fs::create_dir(&to)).unwrap();
+        let old = UNIX_EPOCH - Duration::from_secs(1);
+        let now = SystemTime::now();
+        for (name, time) in [("a", old), ("b", now + CALL * 1000), ("c", now)] {
+            let file = File::create(from.join(name)).unwrap();
+            file.write_all_at(&[1; 10_000], 0).and_then(|()| file.set_modified(time)).unwrap();
+        }
+        assert!(tar("--create", &from, &archive).args(["a", "b", "c"]).status().unwrap().success());
+        let unpacked = || {
+            let unpacking = Helper::begin(&mut unpack(&to, &archive), place("log")).unwrap();
+            unpacking.succeed(CALL, &|| false, || "unpacking".into()).map_err(|error| error.to_string())
+        };
+        unpacked().unwrap();
+        assert_eq!(fs::metadata(to.join("a")).unwrap().modified().unwrap(), old);
+        // In the middle of the last file.
+        File::options().write(true).open(&archive).and_then(|file| file.set_len(30_000)).unwrap();
+        assert_eq!(unpacked().unwrap_err(), "unpacking: tar: Unexpected EOF in archive");
     }
 
     #[test]
