@@ -66,6 +66,7 @@ pub(crate) mod task;
 mod timers;
 mod turn;
 mod unpacked;
+mod written;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -31,6 +31,7 @@ use super::record::absent_is_fine;
 use super::support::Support;
 use super::task::{Task, TaskId};
 use super::unpacked::Unpacked;
+use super::written::Written;
 use super::{archives, cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
@@ -476,9 +477,9 @@ impl Container {
         self.mount_root().doing(|| doing)
     }
 
-    /// What is in the layer, in bytes.
-    pub fn written(&self) -> u64 {
-        size_below(&self.layer())
+    /// What is in the layer.
+    pub fn written(&self) -> Written {
+        Written::below(&self.layer())
     }
 
     /// Ends what waits; deletes all of it. Nothing to do is no error.
@@ -651,17 +652,6 @@ fn last_error(log: &str) -> Option<String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut errors = lines.filter(|line| line["level"] == "error");
     errors.next_back()?["msg"].as_str().map(str::to_owned)
-}
-
-/// The size of all files below `folder`, in bytes. What goes away meanwhile has none.
-fn size_below(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let size = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => size_below(&entry.path()),
-        Ok(metadata) => metadata.blocks() * 512,
-        Err(_) => 0,
-    };
-    entries.map(size).sum()
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

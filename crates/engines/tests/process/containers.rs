@@ -175,6 +175,37 @@ fn the_directory_of_a_process_pins() {
     assert!(found.iter().any(|found| found.what.ends_with("has the directory /proc/1 open")), "{found:?}");
 }
 
+/// Digs folders below each other, and counts then.
+const DIGGER: &str = "
+import os, time
+folder = os.open('/', os.O_RDONLY)
+for _ in range(21):
+    os.mkdir('d' * 200, dir_fd=folder)
+    below = os.open('d' * 200, os.O_RDONLY, dir_fd=folder)
+    os.close(folder)
+    folder = below
+os.close(folder)
+while True:
+    print('dug', flush=True)
+    time.sleep(0.01)
+";
+
+/// What packs it takes any path, and what unpacks it does not.
+#[test]
+fn a_path_that_is_too_long_is_found_before_the_move() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let mut spec = contained(workload("digger", 88, &[]), &shared(&lab));
+    spec.command = ["/usr/bin/python3", "-c", DIGGER].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
+    let beginning = format!("the path /{}… in the container has 4221 bytes", "d".repeat(59));
+    assert!(found.len() == 1 && found[0].what.starts_with(&beginning), "{found:?}");
+    a.call(|engine| engine.destroy(&spec.name)).unwrap();
+    assert!(a.is_empty());
+}
+
 /// Where the container's cgroup counts processes.
 fn cgroup_of(spec: &InstanceSpec, host: &Host) -> PathBuf {
     let process = process_of(spec, &host.network_of(&spec.name));

@@ -62,12 +62,27 @@ impl Findings<'_> {
         let binds: Vec<Bind> = places.container.own().to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
         self.kept = kept;
-        self.layer = written;
+        self.layer = written.bytes;
+        if let Some(path) = written.too_long {
+            self.too_long(&path);
+        }
         if let Some(rootfs) = rootfs {
             self.need_on_host(&rootfs);
         }
         binds.iter().for_each(|bind| self.need_on_host(&bind.source));
         self.volumes();
+    }
+
+    /// Its name is no help as a whole.
+    fn too_long(&mut self, path: &Path) {
+        let path = path.as_os_str().as_bytes();
+        let beginning = String::from_utf8_lossy(&path[..path.len().min(60)]);
+        let length = path.len();
+        let most = libc::PATH_MAX - 1;
+        self.block(
+            format!("the path {beginning}… in the container has {length} bytes, and paths of {most} or more do not move"),
+            "rename or remove what is there",
+        );
     }
 
     /// Each volume is still what is at its place on the host: a mount keeps what it was made of, whatever becomes of that, and the
