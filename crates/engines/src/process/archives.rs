@@ -5,12 +5,12 @@
 //! is sent again.
 //!
 //! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
-//! `tar` first, which leaves that out; what it unpacks may be compressed or not. Where that cannot be run, as in a directory whose file system
-//! is mounted `noexec`, the next one in `$PATH` is.
+//! `tar` first, which leaves that out, and keeps times to the nanosecond; what it unpacks may be compressed or not. Where that cannot
+//! be run, as in a directory whose file system is mounted `noexec`, the next one in `$PATH` is.
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -24,19 +24,27 @@ use super::helper::end_with_the_node;
 use crate::engine::Image;
 use crate::memory::{MemorySink, Owner, PAGE};
 
-/// Each word but that goes on to the `tar` behind this one. From a pipe `tar` does not tell a compressed archive, from a file it does.
-const TAR: &str = r#"#!/bin/sh
+/// Each word but that goes on to the `tar` behind this one, and to make an archive `$exact` as well. From a pipe `tar` does not tell a
+/// compressed archive, from a file it does. Names are bytes, whatever a host's language is.
+const TAR: &str = r#"
 for word; do
     shift
     case $word in
         --gzip) ;;
+        --create) set -- "$@" "$word" $exact ;;
         --extract) set -- "$@" "$word" --file=/proc/self/fd/0 ;;
         *) set -- "$@" "$word" ;;
     esac
 done
 PATH=${PATH#*:}
+export LC_ALL=C
 exec tar "$@"
 "#;
+
+/// Has GNU tar keep times to the nanosecond, and nothing that is different when the same files are packed again: numbers of processes
+/// in the names of headers, and when files were read.
+const EXACT: &str =
+    "--format=posix --sparse-version=0.0 --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
 
 /// What CRIU has `tar` do to make one, but for compressing it: `criu/filesystems.c` of CRIU.
 const MAKE: [&str; 9] = [
@@ -65,6 +73,8 @@ const MOST: usize = 256;
 pub struct FileSystem {
     owner: Owner,
     place: PathBuf,
+    /// Where CRIU finds `tar`, if not where this process does.
+    search_path: Option<OsString>,
 }
 
 /// Those of a container whose first process is `first` that are worth a look.
@@ -75,7 +85,8 @@ pub fn worth_a_look(container: &Container, first: i32) -> io::Result<Vec<FileSys
         let is_bound = container.binds().iter().any(|bind| bind.destination == place);
         let place = Path::new(&format!("/proc/{first}/root")).join(place.strip_prefix("/").unwrap_or(&place));
         if !is_bound && used(&place) >= LEAST && found.iter().all(|other| other.owner != owner) {
-            found.push(FileSystem { owner, place });
+            let search_path = container.search_path().map(OsStr::to_owned);
+            found.push(FileSystem { owner, place, search_path });
         }
     }
     Ok(found)
@@ -100,6 +111,7 @@ impl FileSystem {
     pub fn show(&self, sink: &dyn MemorySink, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         let mut tar = Command::new("tar");
         tar.args(MAKE).arg(&self.place).arg(".");
+        tar.envs(self.search_path.as_ref().map(|path| ("PATH", path)));
         tar.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         // SAFETY: between fork and exec, one system call.
         unsafe { tar.pre_exec(end_with_the_node) };
@@ -228,7 +240,8 @@ fn unacceptable() -> io::Error {
 pub fn provide(directory: &Path) -> io::Result<OsString> {
     private::directory(directory)?;
     let (tar, next) = (directory.join("tar"), directory.join("tar.next"));
-    fs::write(&next, TAR)?;
+    let exact = if is_gnu() { EXACT } else { "" };
+    fs::write(&next, format!("#!/bin/sh\nexact='{exact}'\n{TAR}"))?;
     fs::set_permissions(&next, Permissions::from_mode(0o700))?;
     fs::rename(next, tar)?;
     let others = env::var_os("PATH").unwrap_or_default();
@@ -236,9 +249,17 @@ pub fn provide(directory: &Path) -> io::Result<OsString> {
     env::join_paths(all).map_err(io::Error::other)
 }
 
+/// Whether the system's `tar` is GNU's.
+fn is_gnu() -> bool {
+    let said = Command::new("tar").arg("--version").stdin(Stdio::null()).output();
+    said.is_ok_and(|said| said.stdout.starts_with(b"tar (GNU tar)"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
     use std::sync::Mutex;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
 
@@ -336,5 +357,60 @@ mod tests {
             assert_eq!(fs::read_to_string(to.join("file")).unwrap(), "words");
             fs::remove_dir_all(&to).unwrap();
         }
+    }
+
+    /// Takes one archive.
+    #[derive(Default)]
+    struct Shown(Mutex<Vec<u8>>);
+
+    impl MemorySink for Shown {
+        fn begin(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn open(&self, _: Owner) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn take(&self, _: Owner, _: u64, pages: &[u8]) -> io::Result<()> {
+            self.0.lock().unwrap().extend(pages);
+            Ok(())
+        }
+
+        fn end(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// As long as nothing changes there.
+    #[test]
+    fn what_is_shown_is_what_the_archive_will_be_with_all_of_the_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let (from, to, archive) = (place("from"), place("to"), place("archive"));
+        fs::create_dir(&from).and_then(|()| fs::create_dir(&to)).unwrap();
+        let name =
+            OsStr::from_bytes(b"no UTF-8 \xe4, and longer than other formats take it".repeat(3).as_slice())
+                .to_owned();
+        let time = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        let file = File::create(from.join(&name)).unwrap();
+        // With a hole, of which there is a note.
+        file.write_all_at(b"words", 1 << 20).and_then(|()| file.set_modified(time)).unwrap();
+        let search_path = provide(&place("tools")).unwrap();
+        let file_system = FileSystem {
+            owner: Owner::Archive(7),
+            place: from.clone(),
+            search_path: Some(search_path.clone()),
+        };
+        let shown = Shown::default();
+        assert!(file_system.show(&shown, &|| true).unwrap());
+        let words = ["--create", "--gzip"].iter().chain(&MAKE[1..]).copied();
+        let words: Vec<&str> = words.chain([from.to_str().unwrap(), "."]).collect();
+        tar(&search_path, &words, &archive, true);
+        let mut made = fs::read(&archive).unwrap();
+        made.resize(made.len().next_multiple_of(PAGE), 0);
+        assert!(made == shown.0.into_inner().unwrap());
+        tar(&search_path, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
+        assert_eq!(fs::metadata(to.join(name)).unwrap().modified().unwrap(), time);
     }
 }

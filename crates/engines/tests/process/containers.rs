@@ -96,15 +96,17 @@ fn shared(lab: &Lab) -> PathBuf {
     folder
 }
 
-/// Counts as long as all is as it was left: files that were changed, made and deleted, in memory as well, a name, a shared
+/// Counts as long as all is as it was left: files that were changed, made and deleted, in memory as well and when, a name, a shared
 /// memory segment, and a terminal.
 const KEEPER: &str = r#"
     rm /etc/debian_version && echo own >>/etc/hosts && echo new >/new && echo kept >/dev/shm/kept
     ipcmk -M 4096 >/dev/null && exec 3>>/log 4>>$SHARED/log || exit 7
+    when=$(stat -c %y /dev/shm/kept)
     i=0
     while :; do
         [ ! -e /etc/debian_version ] && [ "$(tail -n 1 /etc/hosts)" = own ] && [ "$(cat /new)" = new ] || exit 8
-        [ "$(cat /dev/shm/kept)" = kept ] && [ "$(hostname)" = keeper ] && ipcs -m | grep -q 4096 || exit 9
+        [ "$(cat /dev/shm/kept)" = kept ] && [ "$(stat -c %y /dev/shm/kept)" = "$when" ] || exit 11
+        [ "$(hostname)" = keeper ] && ipcs -m | grep -q 4096 || exit 9
         [ "$(wc -l </log)" = $i ] && [ "$(wc -l <$SHARED/log)" = $i ] && [ $$ -lt 100 ] || exit 10
         echo $i; echo $i >&3; echo $i >&4
         i=$((i + 1))
