@@ -96,15 +96,31 @@ impl Config {
         };
         mounts.retain(|mount| !OF_THE_HOST.iter().any(|kind| mount["type"] == *kind));
         mounts.iter_mut().filter(|mount| mount["type"] == "devpts").for_each(limit_terminals);
-        let binds = mounts.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-        all_are_seen(&mounts, &binds)?;
+        let binds = mounts.iter().filter_map(|mount| bind(mount).transpose()).collect::<Result<_, _>>()?;
         all.insert("mounts".into(), mounts.into());
-        Ok(Self { all, binds: binds.into_iter().flatten().collect() })
+        Ok(Self { all, binds })
     }
 
     /// What of the host it sees, beside its root.
     pub fn binds(&self) -> &[Bind] {
         &self.binds
+    }
+
+    /// No mount lies over an earlier one of the host's.
+    fn all_is_seen(&self) -> Result<(), Blocker> {
+        let mounts = self.all.get("mounts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for (number, mount) in mounts.iter().enumerate() {
+            let Some(Bind { source, destination }) = bind(mount)? else { continue };
+            let mut later = mounts[number + 1..].iter().filter_map(|mount| mount["destination"].as_str());
+            if let Some(over) = later.find(|over| destination.starts_with(over)) {
+                let (source, destination) = (source.display(), destination.display());
+                let what = format!(
+                    "{source} at {destination} in the container would be hidden by the later mount at {over}"
+                );
+                return Err(Blocker::new(what, "name the outer one first, or take one out"));
+            }
+        }
+        Ok(())
     }
 
     /// The cgroup controllers that its limits need.
@@ -135,12 +151,12 @@ impl Config {
     }
 }
 
-/// Whether a container with this configuration can be carried.
+/// Whether a container with this configuration can be carried, and sees all that it mounts.
 ///
 /// # Errors
 /// What cannot, and the way out.
 pub fn validate(config: &str) -> Result<(), Blocker> {
-    Config::parse(config).map(drop)
+    Config::parse(config)?.all_is_seen()
 }
 
 /// What a mount of pseudo-terminals says of their number, if it is not less, is not what counts.
@@ -191,22 +207,6 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
     }
     // A trailing slash is not in what the kernel says.
     Ok(Some(Bind { source: source.into(), destination: path.components().collect() }))
-}
-
-/// Each bind of `binds`, which are those of `mounts`, is seen: no later mount lies over it.
-fn all_are_seen(mounts: &[Value], binds: &[Option<Bind>]) -> Result<(), Blocker> {
-    for (number, bind) in binds.iter().enumerate() {
-        let Some(Bind { source, destination }) = bind else { continue };
-        let mut later = mounts[number + 1..].iter().filter_map(|mount| mount["destination"].as_str());
-        if let Some(over) = later.find(|over| destination.starts_with(over)) {
-            let (source, destination) = (source.display(), destination.display());
-            let what = format!(
-                "{source} at {destination} in the container would be hidden by the later mount at {over}"
-            );
-            return Err(Blocker::new(what, "name the outer one first, or take one out"));
-        }
-    }
-    Ok(())
 }
 
 impl Wanted<'_> {
@@ -322,18 +322,18 @@ mod tests {
         let both = |one: &Value, other: &Value| json!({ "mounts": [one, other] });
         let (outer, inner) = (bind("/x/va", "/a/"), bind("/x/vb", "/a/b"));
         for over in [&outer, &inner, &memory] {
-            let hidden = refusal(&both(&inner, over));
+            let hidden = validate(&both(&inner, over).to_string()).unwrap_err().what;
             assert!(
                 hidden.contains("/x/vb at /a/b in the container would be hidden by the later"),
                 "{hidden}"
             );
         }
         for (one, other) in [(&outer, &inner), (&memory, &inner), (&inner, &bind("/x/vc", "/a/bc"))] {
-            assert!(Config::parse(&both(one, other).to_string()).is_ok(), "{one} {other}");
+            assert_eq!(validate(&both(one, other).to_string()), Ok(()), "{one} {other}");
         }
         // None is mounted of the host's.
         let cgroup = json!({ "type": "cgroup", "source": "cgroup", "destination": "/a" });
-        assert!(Config::parse(&both(&inner, &cgroup).to_string()).is_ok());
+        assert_eq!(validate(&both(&inner, &cgroup).to_string()), Ok(()));
     }
 
     #[test]
