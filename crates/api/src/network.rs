@@ -203,7 +203,7 @@ pub struct NetHostState {
     pub offloads: Vec<String>,
     /// What of it was found to misbehave since then.
     pub switched_off: Vec<NetSwitchedOff>,
-    /// How many frames and datagrams went nowhere, by reason, where there are any.
+    /// How many frames and datagrams went nowhere, by reason, where there are any; each reason once, in the order of names.
     pub dropped: Vec<(String, u64)>,
 }
 

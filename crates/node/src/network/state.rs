@@ -1,5 +1,6 @@
 //! How the overlay is on this host, for people.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::{Carrier, NetDevice, NetFlow, NetHostState, NetMac, NetSwitchedOff, NetTunnel};
@@ -139,8 +140,27 @@ fn device_name(joined: &Joined, port: PortId) -> Option<String> {
 }
 
 fn dropped(joined: &Joined, switch: &State) -> Vec<(String, u64)> {
-    let frames = switch.dropped.iter().map(|(reason, count)| (reason.name().to_owned(), *count));
-    let counted =
-        Counter::ALL.iter().map(|counter| (counter.name().to_owned(), joined.plane.counter(*counter)));
-    frames.chain(counted.filter(|(_, count)| *count > 0)).collect()
+    let frames = switch.dropped.iter().map(|(reason, count)| (reason.name(), *count));
+    let datagrams = Counter::ALL.iter().map(|counter| (counter.name(), joined.plane.counter(*counter)));
+    add_up(frames.chain(datagrams))
+}
+
+/// Frames and datagrams go nowhere for some of the same reasons.
+fn add_up(counted: impl Iterator<Item = (&'static str, u64)>) -> Vec<(String, u64)> {
+    let mut sums = BTreeMap::<_, u64>::new();
+    for (reason, count) in counted.filter(|(_, count)| *count > 0) {
+        *sums.entry(reason).or_default() += count;
+    }
+    sums.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_listed_once() {
+        let counted = [("stale", 2), ("malformed", 7), ("forged", 0), ("malformed", 5)];
+        assert_eq!(add_up(counted.into_iter()), [("malformed".into(), 12), ("stale".into(), 2)]);
+    }
 }
