@@ -3,6 +3,7 @@
 //! Whoever has no secret of a token costs a handshake and a hash: what else he sends is looked at only after that. What is known of
 //! tokens is in [`members`](crate::members).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -120,7 +121,7 @@ impl Admission {
                 "join with another state folder, and so with a new key",
             )
         })?;
-        if self.hosts() >= MAX_NODES {
+        if self.enrolled().len() >= MAX_NODES {
             return Err(reason(&format!("{MAX_NODES} machines have joined, and no more can"), ""));
         }
         let certificates =
@@ -159,10 +160,9 @@ impl Admission {
         }
     }
 
-    /// How many have certificates.
-    fn hosts(&self) -> usize {
-        let entries = fs::read_dir(&self.pki).into_iter().flatten().flatten();
-        entries.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "pem")).count()
+    /// The hosts that have certificates.
+    pub fn enrolled(&self) -> BTreeSet<HostName> {
+        pki::certified(&self.pki)
     }
 }
 
@@ -184,7 +184,9 @@ impl Inner {
     ) -> Result<(), Failure> {
         self.check_whole()?;
         let noted = self.members.joined(&self.store, token, host, key);
-        if noted.map_err(|error| cluster.not_written(self, error))? {
+        let is_heir = noted.map_err(|error| cluster.not_written(self, error))?;
+        self.enrolled.insert(host.clone());
+        if is_heir {
             self.tell_removed(cluster);
         }
         Ok(())
@@ -278,6 +280,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::hosts;
 
     const DAY: u64 = 24 * 60 * 60;
 
@@ -328,7 +331,7 @@ mod tests {
         let listen = "192.0.2.1:7700".parse().unwrap();
         let center = HostName::new("a").unwrap();
         let cluster = Cluster::open(&directory.join("store")).unwrap();
-        let _ = cluster.admission.set(Admission::open(listen, directory.join("pki"), center).unwrap());
+        cluster.admit_by(Admission::open(listen, directory.join("pki"), center).unwrap());
         cluster
     }
 
@@ -354,6 +357,7 @@ mod tests {
         };
         admit(&world, "b");
         let world = world.again();
+        assert_eq!(hosts::list(&world.cluster.lock()).len(), 1, "it need not have been connected");
         admit(&world, "c");
         let late = now() + Duration::from_secs(DAY);
         let refused = world.admit_at(&request(token.secret.0, &key, "d"), late).unwrap_err();

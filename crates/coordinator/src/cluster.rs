@@ -1,6 +1,6 @@
 //! Feeds the state machine of the moves with what happens, and does what it says, in its order.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -79,6 +79,8 @@ pub struct Inner {
     pub misbehaviour: Misbehaviour,
     /// Every host that has ever been connected since the coordinator began.
     pub hosts: BTreeMap<HostName, SocketAddr>,
+    /// Those that have joined by a token.
+    pub enrolled: BTreeSet<HostName>,
     /// Moves of which a user can still hear something.
     pub follows: HashMap<MoveId, Follow>,
     /// Instances whose host has not yet said that they run.
@@ -170,6 +172,7 @@ impl Cluster {
             wishes: Wishes::default(),
             misbehaviour: Misbehaviour::default(),
             hosts: BTreeMap::new(),
+            enrolled: BTreeSet::new(),
             follows,
             starting: HashSet::new(),
             endings: HashMap::new(),
@@ -195,6 +198,13 @@ impl Cluster {
         });
         cluster.perform(&mut cluster.lock(), outputs);
         Ok(cluster)
+    }
+
+    /// Lets machines join by tokens from now on.
+    pub fn admit_by(&self, admission: Admission) {
+        self.lock().enrolled = admission.enrolled();
+        // Nobody else has set it.
+        let _first = self.admission.set(admission);
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {

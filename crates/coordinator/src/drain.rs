@@ -24,7 +24,7 @@ use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
 use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{failure, instances, moving};
+use crate::{failure, hosts, instances, moving};
 
 /// How long a host may take to say what an instance weighs, and how many it is asked for at a time.
 const WEIGH_LIMIT: Duration = Duration::from_secs(10);
@@ -158,7 +158,7 @@ async fn wait_for_hosts(cluster: &Cluster, request: &DrainRequest) {
 /// Lets instances be started on a host again. A drain that is under way ends: its moves that are not committed are rolled back.
 pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     let mut inner = cluster.lock();
-    let host = known_host(&inner, name)?;
+    let host = hosts::find(&inner, name)?;
     if !inner.drains.contains(&host) {
         return Err(failure::not_drained(&host));
     }
@@ -195,15 +195,6 @@ fn set_drained(
     written.map_err(|error| cluster.not_written(inner, error))
 }
 
-/// A host that was ever heard of.
-fn known_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
-    let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
-    let is_known = inner.drains.contains(&host)
-        || inner.hosts.contains_key(&host)
-        || instances::instances_on(inner, &host) > 0;
-    if is_known { Ok(host) } else { Err(failure::no_host(name)) }
-}
-
 /// A drain as it was asked for.
 struct Drain {
     host: HostName,
@@ -229,7 +220,7 @@ struct Tried {
 impl Drain {
     /// The drain that is asked for, of which nothing is done yet.
     fn new(inner: &Inner, request: &DrainRequest) -> Result<Self, Failure> {
-        let host = known_host(inner, &request.host)?;
+        let host = hosts::find(inner, &request.host)?;
         let mut targets = BTreeSet::new();
         for target in &request.to {
             let target = instances::usable_host(inner, target)?;

@@ -19,7 +19,7 @@ use store::EndedInstance;
 use crate::cluster::{Cluster, Inner, NodeLink};
 use crate::placement::{self, Planned};
 use crate::server::User;
-use crate::{failure, log};
+use crate::{failure, hosts, log};
 
 /// How long a host may take to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -97,16 +97,14 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
 
 /// The host called `name`, which must be connected, one that runs instances, and not drained.
 pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
-    let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
+    let host = hosts::find(inner, name)?;
     if inner.drains.contains(&host) {
         return Err(failure::host_drained(&host));
     }
     if let Some(node) = inner.nodes.get(&host) {
         return if node.runs_instances { Ok(host) } else { Err(failure::host_without_instances(&host)) };
     }
-    let is_known = inner.hosts.contains_key(&host)
-        || inner.machine.image().instances.values().any(|instance| instance.host == host);
-    Err(if is_known { failure::host_down(&host) } else { failure::no_host(name) })
+    Err(failure::host_down(&host))
 }
 
 fn emptiest_host(inner: &Inner, kind: NetworkKind, placement: &Placement) -> Result<HostName, Failure> {

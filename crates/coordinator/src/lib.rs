@@ -11,7 +11,7 @@
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: what it can ask for.
 //! * [`estimate`]: how long a move will take.
-//! * [`placement`]: which instances may share a host. [`cooling`]: which have moved and are left alone.
+//! * [`hosts`]: which hosts there are. [`placement`]: which instances may share one. [`cooling`]: which have moved and are left alone.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet. [`removal`]: hosts that take no part any more. [`members`], [`tokens`]: what is
 //!   known of both.
@@ -34,6 +34,7 @@ mod exec;
 mod failure;
 mod follow;
 mod group;
+mod hosts;
 mod instances;
 mod log;
 mod members;
@@ -186,8 +187,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
     cluster.lock().cooling.set_usual(options.cool_down);
     if let Some(enrolment) = options.enrolment {
         let admission = Admission::open(options.listen, options.pki, enrolment.center)?;
-        // Nobody else has set it.
-        let _first = cluster.admission.set(admission);
+        cluster.admit_by(admission);
         let file = options.state.join("tokens");
         let taken_over = admission::take_over(&cluster, &file);
         taken_over.map_err(|failure| CoordinatorError::Tokens { file, failure })?;

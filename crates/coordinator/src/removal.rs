@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, Inner};
 use crate::members::MOST_REMOVED;
-use crate::{drain, failure, network};
+use crate::{drain, failure, hosts, network};
 
 /// How long nodes may take to end what they have with the host.
 const TELLING_LIMIT: Duration = Duration::from_secs(5);
@@ -46,6 +46,7 @@ fn dismiss(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<(HostNam
     inner.log.note(&Occurrence::HostRemoved { host: host.to_string() });
     cut_off(cluster, inner, &host);
     inner.tell_removed(cluster);
+    inner.enrolled.remove(&host);
     if let Some(admission) = cluster.admission.get() {
         admission.forget(&host);
     }
@@ -81,9 +82,7 @@ fn removable(cluster: &Cluster, inner: &Inner, name: &str, is_lost: bool) -> Res
     if admission.is_some_and(|admission| *admission.center() == host) {
         return Err(failure::has_the_coordinator(&host));
     }
-    let has_joined = admission.is_some_and(|admission| admission.key_of(&host).is_some());
-    let is_known = has_joined || is_heard_of(inner, &host) || inner.members.is_removed(&host);
-    if !is_known {
+    if !hosts::known(inner).contains(&host) && !inner.members.is_removed(&host) {
         return Err(failure::no_host(name));
     }
     let instances = instances_of(inner, &host);
@@ -107,14 +106,6 @@ fn check_lost(inner: &Inner, host: &HostName) -> Result<(), Failure> {
         Some(id) => Err(failure::still_leaving(host, id)),
         None => Ok(()),
     }
-}
-
-fn is_heard_of(inner: &Inner, host: &HostName) -> bool {
-    inner.hosts.contains_key(host)
-        || inner.network.plan().is_member(host)
-        || inner.devices.count(host) > 0
-        || inner.drains.contains(host)
-        || !instances_of(inner, host).is_empty()
 }
 
 /// The instances that are on `host`, or come there, or leave it.

@@ -3,15 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
-use api::{Event, Failure, Host, Request};
+use api::{Event, Failure, Request};
+use moves::MoveId;
 use moves::journal::Exit;
-use moves::{HostName, MoveId};
 
 use crate::cluster::{Cluster, Inner};
 use crate::server::{Client, User};
 use crate::{
-    admission, checkpoint, drain, ending, exec, failure, group, instances, log, moving, network, output,
-    removal, restore,
+    admission, checkpoint, drain, ending, exec, failure, group, hosts, instances, log, moving, network,
+    output, removal, restore,
 };
 
 /// Fulfils a request, and tells the client.
@@ -27,7 +27,7 @@ pub async fn fulfil(
     let last = match request {
         Request::Run(request) => instances::run(cluster, *request, user).await,
         Request::List => Ok(Event::Instances(list(&cluster.lock()))),
-        Request::Hosts => Ok(Event::Hosts(hosts(&cluster.lock()))),
+        Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.lock()))),
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
@@ -65,30 +65,6 @@ fn list(inner: &Inner) -> Vec<api::Instance> {
     all.extend(ended.map(instances::of_ended));
     all.sort_by(|one, other| one.name.cmp(&other.name));
     all
-}
-
-/// The hosts, in the order of names.
-pub fn hosts(inner: &Inner) -> Vec<Host> {
-    let describe = |(name, address): (&HostName, &std::net::SocketAddr)| Host {
-        name: name.to_string(),
-        address: address.to_string(),
-        up: inner.nodes.contains_key(name),
-        drained: inner.drains.contains(name),
-        draining: inner.drains.is_draining(name),
-        instances: instances::instances_on(inner, name),
-    };
-    let mut hosts: Vec<Host> = inner.hosts.iter().map(describe).collect();
-    let away = inner.drains.hosts().filter(|name| !inner.hosts.contains_key(*name));
-    hosts.extend(away.map(|name| Host {
-        name: name.to_string(),
-        address: String::new(),
-        up: false,
-        drained: true,
-        draining: inner.drains.is_draining(name),
-        instances: instances::instances_on(inner, name),
-    }));
-    hosts.sort_by(|one, other| one.name.cmp(&other.name));
-    hosts
 }
 
 async fn wait(cluster: &Cluster, name: &str, client: &mut Client) -> Result<Event, Failure> {

@@ -10,7 +10,7 @@ use metrics::{Exposition, Tally, label};
 use tokio::net::TcpListener;
 
 use crate::cluster::Cluster;
-use crate::requests;
+use crate::hosts;
 
 /// Upper bounds of blackouts, in seconds: from what an idle process needs to a large image on a slow network.
 const BLACKOUTS: [f64; 12] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
@@ -99,7 +99,7 @@ pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
         async move {
             let inner = cluster.lock();
             let under_way = inner.machine.moves().filter(|view| view.is_under_way && !view.record.dry_run);
-            inner.statistics.exposition(&requests::hosts(&inner), under_way.count())
+            inner.statistics.exposition(&hosts::list(&inner), under_way.count())
         }
     };
     metrics::serve(listener, expose).await;

@@ -9,6 +9,7 @@
 //! that no clock can be wrong; to shut a host out, it is [`removed`](crate::removed). Those of another authority may be used,
 //! and may expire.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -194,6 +195,15 @@ pub fn key_of(directory: &Path, host: &HostName) -> Option<KeyId> {
     let path = copy_of(directory, host);
     let issued = fs::read_to_string(&path).ok()?;
     Some(KeyId::of(&public_key(&path, &issued).ok()?))
+}
+
+/// The hosts of which certificates are kept in `directory`.
+#[must_use]
+pub fn certified(directory: &Path) -> BTreeSet<HostName> {
+    let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let copies = paths.filter(|path| path.extension().is_some_and(|kind| kind == "pem"));
+    let names = copies.filter_map(|path| HostName::new(path.file_stem()?.to_str()?).ok());
+    names.filter(|host| check_name(host.as_str()).is_ok() && host.as_str() != COORDINATOR).collect()
 }
 
 /// Keeps the certificate of `host` in `directory` no longer, if there is one.

@@ -14,7 +14,7 @@ use store::DeviceKey;
 use super::plan::{self, Plan, Terms};
 use super::{devices, moves, show, use_plan};
 use crate::cluster::{AskError, Cluster, Inner};
-use crate::failure;
+use crate::{failure, hosts};
 
 /// How long a node may take to make a device.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
@@ -68,10 +68,7 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
 
 /// The host called `name`, which the overlay need not join yet.
 fn known(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
-    let host = HostName::new(name).map_err(|_| failure::no_host(name))?;
-    let inner = cluster.lock();
-    let is_known = inner.hosts.contains_key(&host) || inner.network.plan().is_member(&host);
-    if is_known { Ok(host) } else { Err(failure::no_host(name)) }
+    hosts::find(&cluster.lock(), name)
 }
 
 /// Lays a star with `host` in the middle, unless something was laid before.
