@@ -32,6 +32,9 @@ pub const ANSWER_LENGTH: usize = 6;
 /// Bytes of a report.
 pub const REPORT_LENGTH: usize = 33;
 
+/// The most bytes per second that a report can say: 10 Tbit/s, which no way carries.
+const MOST_RATE: u64 = 10_000_000_000_000 / 8;
+
 /// Bytes of an echo.
 pub const ECHO_LENGTH: usize = 9;
 
@@ -68,7 +71,7 @@ pub struct Report {
     pub lost: u64,
     /// What the echo has to say.
     pub stamp: u64,
-    /// Bytes per second, as [`PathRate`](crate::path_rate::PathRate) says; 0 if it does not know.
+    /// Bytes per second, as [`PathRate`](crate::path_rate::PathRate) says; 0 if it does not know. Nobody says more than 10 Tbit/s.
     pub rate: u64,
 }
 
@@ -163,7 +166,10 @@ impl<'a> Message<'a> {
             [REPORT, rest @ ..] if content.len() == REPORT_LENGTH => {
                 let (numbers, _) = rest.as_chunks();
                 let [received, lost, stamp, rate] = [0, 1, 2, 3].map(|at| u64::from_le_bytes(numbers[at]));
-                Ok(Self::Report(Report { received, lost, stamp, rate }))
+                match rate <= MOST_RATE {
+                    true => Ok(Self::Report(Report { received, lost, stamp, rate })),
+                    false => Err(InvalidMessage),
+                }
             }
             [ECHO, stamp @ ..] => {
                 let stamp = stamp.try_into().map_err(|_| InvalidMessage)?;
@@ -253,6 +259,15 @@ mod tests {
         for said in [&report.encode()[..], &Message::echo(9)] {
             assert_eq!(Message::decode(&said[..said.len() - 1]), Err(InvalidMessage));
             assert_eq!(Message::decode(&[said, &[0]].concat()), Err(InvalidMessage));
+        }
+    }
+
+    #[test]
+    fn a_report_of_more_than_any_way_carries_is_refused() {
+        let with = |rate| Report { received: 1, lost: 0, stamp: 1, rate };
+        assert_eq!(Message::decode(&with(MOST_RATE).encode()), Ok(Message::Report(with(MOST_RATE))));
+        for rate in [MOST_RATE + 1, u64::MAX] {
+            assert_eq!(Message::decode(&with(rate).encode()), Err(InvalidMessage));
         }
     }
 
