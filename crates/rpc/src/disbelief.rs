@@ -1,6 +1,7 @@
 //! Why a certificate is not believed, in words for those who run the hosts.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use rustls::client::danger::ServerCertVerifier as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{AlertDescription, CertificateError, Error, RootCertStore};
+
+use crate::COORDINATOR;
 
 /// Whether others, who know `authority` and have a clock that says `now`, believe that the owner of `certificate` is `name`.
 ///
@@ -41,7 +44,7 @@ pub fn of_own(
 
 /// Users read these errors; rustls writes its own for programmers.
 pub fn in_our_words(error: io::Error) -> io::Error {
-    let said = match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+    let said = match tls_error(&error) {
         Some(Error::InvalidCertificate(why)) => {
             format!("the other end's certificate is not believed: {}", reason(why))
         }
@@ -53,6 +56,42 @@ pub fn in_our_words(error: io::Error) -> io::Error {
         _ => return error,
     };
     io::Error::new(error.kind(), said)
+}
+
+/// In our words if who is at `address` turned out not to be `peer`; else the error as it is.
+pub fn of_another(error: io::Error, address: SocketAddr, peer: &str) -> io::Error {
+    use CertificateError::{NotValidForName, NotValidForNameContext};
+    let is_another = |error: &Error| {
+        matches!(error, Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
+    };
+    let said = match peer {
+        _ if !tls_error(&error).is_some_and(is_another) => return error,
+        COORDINATOR => format!(
+            "at {address} is another host than the coordinator, by its certificate: see where that listens"
+        ),
+        host => format!(
+            "at {address} is another host than `{host}`, by its certificate: if `{host}` is gone, `transhume host remove {host}` where the coordinator is; else each host needs the one that was issued for its own name"
+        ),
+    };
+    io::Error::new(error.kind(), said)
+}
+
+/// In our words if who has dialled says that the certificate is bad; else the error as it is. He says the same if it is good, and for
+/// another name than the one he looks for.
+pub fn of_dialler(error: io::Error) -> io::Error {
+    match tls_error(&error) {
+        Some(Error::AlertReceived(AlertDescription::BadCertificate)) => io::Error::new(
+            error.kind(),
+            "the other end looks for another host at this address, or does not believe this host's certificate: if one was here that is gone, \
+             `transhume host remove NAME` where the coordinator is, and `transhume hosts` lists it; else issue this one's certificate anew with \
+             `transhume pki`",
+        ),
+        _ => error,
+    }
+}
+
+fn tls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn reason(error: &CertificateError) -> String {

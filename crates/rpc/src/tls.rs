@@ -116,7 +116,9 @@ impl Endpoint {
         let connecting = async {
             let tcp = TcpStream::connect(address).await?;
             tcp.set_nodelay(true)?;
-            let connected = self.connector.connect(server, tcp).await.map_err(in_our_words)?;
+            let connected = self.connector.connect(server, tcp).await;
+            let connected = connected.map_err(|error| disbelief::of_another(error, address, peer));
+            let connected = connected.map_err(in_our_words)?;
             let stream = self.known(connected.into())?;
             match stream.peer() {
                 Some(Peer { name, .. }) if name == peer => {}
@@ -150,7 +152,7 @@ impl Endpoint {
     pub async fn accept_any(&self, tcp: TcpStream) -> io::Result<(Stream, Option<Peer>)> {
         tcp.set_nodelay(true)?;
         let accepted = timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await?;
-        let stream = self.known(accepted.map_err(in_our_words)?.into())?;
+        let stream = self.known(accepted.map_err(disbelief::of_dialler).map_err(in_our_words)?.into())?;
         let peer = stream.peer().cloned();
         Ok((stream, peer))
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use rpc::pki::{self, Identity};
-use rpc::{Endpoint, channel};
+use rpc::{COORDINATOR, Endpoint, channel};
 use tokio::net::TcpListener;
 
 const DAY: u64 = 24 * 60 * 60;
@@ -105,8 +105,17 @@ async fn both_ends_say_that_they_are_of_different_clusters() {
     let (refused, said) = both(&server, &client, "h2").await;
     assert_says(said, &["not believed", "not issued by the authority"]);
     assert_says(refused, &["does not believe this host's certificate", "it knows another authority"]);
-    let host = endpoint(other.path(), "h1");
-    assert_says(both(&server, &host, "h3").await.1, &["it is for another name"]);
+}
+
+#[tokio::test]
+async fn where_another_host_was_both_ends_say_how_it_is_forgotten() {
+    let pki = authority(&["h1", "h2"]);
+    let (server, client) = (endpoint(pki.path(), "h2"), endpoint(pki.path(), "h1"));
+    let (refused, said) = both(&server, &client, "gone").await;
+    assert_says(said, &["at 127.0.0.1:", "is another host than `gone`", "`transhume host remove gone`"]);
+    assert_says(refused, &["looks for another host at this address", "`transhume host remove NAME`", "pki`"]);
+    let (_, said) = both(&server, &client, COORDINATOR).await;
+    assert_says(said, &["at 127.0.0.1:", "is another host than the coordinator"]);
 }
 
 #[tokio::test]
