@@ -52,7 +52,9 @@ impl Offloads {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No device can be called that.
-    #[error("`{0}` is no name for a network device: it has 1 to 15 characters, and neither `/` nor spaces")]
+    #[error(
+        "`{0}` is no name for a network device: it has 1 to 15 characters of ASCII, none of them a space or one of `/:%`, and is not `.`, `..`, `all` or `default`"
+    )]
     Name(String),
     /// The kernel has no TUN/TAP.
     #[error("/dev/net/tun cannot be opened: load the kernel module `tun`, and run this as root")]
@@ -311,10 +313,14 @@ fn open(name: &str, flags: libc::c_int) -> Result<(OwnedFd, io::Result<()>), Ope
     }
 }
 
+/// Whether Linux lets a device be called that. What is set for each device is in a folder of its name, beside `all` and `default`.
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_graphic() && !b"/:%".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_letter) && ![".", "..", "all", "default"].contains(&name)
+}
+
 /// A request about the device `name`; `None` if none can be called that.
 pub(crate) fn named(name: &str) -> Option<libc::ifreq> {
-    let is_name =
-        |name: &str| !name.is_empty() && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b'%');
     let text = CString::new(name).ok().filter(|_| is_name(name))?;
     let bytes = text.as_bytes_with_nul();
     // SAFETY: zeroes are a value of the structure.

@@ -125,7 +125,9 @@ fn a_name_is_given_back_as_soon_as_nobody_has_the_device() {
 
 #[test]
 fn names_that_cannot_be_are_refused() {
-    for name in ["", "a name", "a/b", "sixteen_letters_", "tap%d", "nul\0"] {
+    for name in
+        ["", "a name", "a/b", "sixteen_letters_", "tap%d", "a:b", "nul\0", ".", "..", "all", "default"]
+    {
         assert!(matches!(Tap::new(name), Err(OpenError::Name(given)) if given == name), "{name:?}");
     }
 }

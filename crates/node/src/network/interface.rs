@@ -83,6 +83,7 @@ fn absent(name: &str) -> String {
 /// As [`reason`] makes them.
 pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, String> {
     let Device { name, mac, kind } = device;
+    check_address(kind)?;
     let namespace = kind.netns().map(Namespace::open).transpose()?;
     let new = || open(namespace.as_ref(), offloads, || Tap::new(name));
     let ip = async |arguments: &[&str]| ip_in(kind.netns(), arguments).await;
@@ -108,6 +109,22 @@ pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, Stri
     };
     let namespace = namespace.map(|namespace| namespace.identity()).transpose()?;
     Ok(Interface { tap, mtu, namespace })
+}
+
+/// Checks that a device with the MTU of `kind` can have its address: the kernel would say so when the device is there, and not why.
+fn check_address(kind: &DeviceKind) -> Result<(), String> {
+    /// RFC 8200, section 5.
+    const LEAST_FOR_IPV6: u32 = 1280;
+    match kind {
+        DeviceKind::Station { address: Some(address), mtu }
+        | DeviceKind::Contained { address: Some(address), mtu, .. }
+            if address.contains(':') && *mtu < LEAST_FOR_IPV6 =>
+        {
+            let what = format!("with an MTU of {mtu} a device cannot have the IPv6 address {address}");
+            Err(reason(&what, &format!("choose an MTU of {LEAST_FOR_IPV6} at least, or an IPv4 address")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the device `name` is known to be in no bridge, or in another one than `bridge`.
@@ -206,4 +223,29 @@ async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
         return Ok(called.stdout);
     }
     Err(said(&String::from_utf8_lossy(&called.stderr)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_ipv6_address_with_too_small_an_mtu_is_refused_before_the_device_is_made() {
+        let refused = async |kind| {
+            let device = Device { name: "transhume-test".into(), mac: Mac([2, 0, 0, 0, 0, 1]), kind };
+            make(&device, Offloads::ALL).await.err().unwrap_or_default()
+        };
+        let address = Some("fd00::77/64".to_owned());
+        let station = DeviceKind::Station { address: address.clone(), mtu: 1279 };
+        let contained = DeviceKind::Contained { netns: "none".into(), address: address.clone(), mtu: 68 };
+        for (kind, mtu) in [(station, "1279"), (contained, "68")] {
+            let said = refused(kind).await;
+            assert!(said.contains("fd00::77/64") && said.contains(mtu) && said.contains("1280"), "{said}");
+        }
+        assert_eq!(check_address(&DeviceKind::Station { address, mtu: 1280 }), Ok(()));
+        assert_eq!(
+            check_address(&DeviceKind::Station { address: Some("10.88.0.1/24".into()), mtu: 68 }),
+            Ok(())
+        );
+    }
 }
