@@ -66,6 +66,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use admission::Admission;
 use cluster::Cluster;
+use server::SocketFile;
 
 /// How a coordinator is to run.
 #[derive(Clone, Debug)]
@@ -140,10 +141,10 @@ impl CoordinatorError {
     }
 }
 
-/// Runs the coordinator until it fails.
+/// Runs the coordinator until it fails. If the future is dropped, its socket's file is removed.
 pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
     match begin(options).await {
-        Ok(cluster) => cluster.broken().await.into(),
+        Ok((cluster, _socket)) => cluster.broken().await.into(),
         Err(error) => error,
     }
 }
@@ -175,7 +176,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, CoordinatorError> {
     TcpListener::bind(address).await.map_err(CoordinatorError::io(format!("listening on {address}")))
 }
 
-async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorError> {
+async fn begin(options: CoordinatorOptions) -> Result<(Arc<Cluster>, SocketFile), CoordinatorError> {
     let identity = Identity::load(&options.pki, COORDINATOR)?;
     let endpoint = match &options.enrolment {
         Some(_) => Endpoint::welcoming(identity)?,
@@ -197,7 +198,7 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let socket = server::listen(&options.socket)
+    let (socket, file) = server::listen(&options.socket)
         .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
     tokio::spawn(cluster.clone().tick());
     let log = cluster.lock().log.clone();
@@ -210,5 +211,5 @@ async fn begin(options: CoordinatorOptions) -> Result<Arc<Cluster>, CoordinatorE
         tokio::spawn(statistics::serve(cluster.clone(), listener));
     }
     tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());
-    Ok(cluster)
+    Ok((cluster, file))
 }

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +30,30 @@ pub struct User {
     pub group: u32,
 }
 
+/// The file of a coordinator's socket. It is removed when this is dropped, unless another one is there by then.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    own: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.own) {
+            // One that stays is replaced by the next coordinator.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What tells a file from another one that has had, or gets, its name.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 /// A socket at `path` that only its owner can open. One that nobody listens on any more is replaced.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another coordinator listens there"));
     }
@@ -45,8 +67,9 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     }
     let listener = UnixListener::bind(&fresh)?;
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600))?;
+    let own = identity(&fresh)?;
     fs::rename(&fresh, path)?;
-    Ok(listener)
+    Ok((listener, SocketFile { path: path.to_owned(), own }))
 }
 
 /// Serves clients for as long as it is polled.
@@ -138,7 +161,13 @@ mod tests {
         let first = listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        drop(first);
-        listen(&path).unwrap();
+        // As one leaves it that is killed.
+        let (listener, file) = first;
+        drop(listener);
+        let second = listen(&path).unwrap();
+        drop(file);
+        assert!(path.exists(), "it is the second one's");
+        drop(second);
+        assert!(!path.exists());
     }
 }

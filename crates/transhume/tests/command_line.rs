@@ -380,6 +380,21 @@ fn a_daemon_that_cannot_listen_says_what_helps() {
 }
 
 #[test]
+fn a_coordinator_that_is_ended_takes_its_socket_with_it() {
+    let stage = Stage::new("ended");
+    let folder = stage.folder.display().to_string();
+    assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
+    let arguments = ["coordinator", "--listen", "127.0.0.1:0", "--pki", &folder, "--state", &folder];
+    let mut daemon = stage.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(daemon.stderr.take().unwrap()).lines();
+    log.find(|line| line.as_ref().unwrap().contains("the coordinator listens on")).unwrap().unwrap();
+    assert!(stage.socket().exists());
+    interrupt(&daemon);
+    assert!(daemon.wait().unwrap().success());
+    assert!(!stage.socket().exists());
+}
+
+#[test]
 fn a_daemon_that_is_told_what_to_log_in_no_known_words_does_not_start() {
     let stage = Stage::new("log");
     let ended = stage.run(&["coordinator", "--listen", "127.0.0.1:0", "--log", "info,node=loud"]);

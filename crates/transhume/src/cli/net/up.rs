@@ -341,7 +341,8 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
         match settings.role {
             Role::First => {
                 let options = coordinator_options(settings, folder, target)?;
-                let error = tokio::spawn(coordinator::serve(options)).await.map_err(broken_down)?;
+                // Not a task of its own: it tidies up when this is dropped.
+                let error = coordinator::serve(options).await;
                 Err(Failure::new(error.to_string(), error.way_out()))
             }
             Role::Joined { .. } => std::future::pending().await,
