@@ -4,9 +4,14 @@ use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How often others may remove the directory between its making and its locking before they are taken for its holders.
 const ATTEMPTS: u32 = 1000;
+
+/// How often it is looked whether a lock was given back.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Locks the directory at `path`, which is made if it is not there; `None` while another holds the lock.
 /// It is given back when the file is dropped, or its process ends.
@@ -29,6 +34,31 @@ pub fn try_take(path: &Path) -> io::Result<Option<File>> {
         }
     }
     Ok(None)
+}
+
+/// As [`try_take`], but tries again for as long as `patience` says while another holds the lock.
+///
+/// # Errors
+/// Those of [`try_take`].
+pub fn take(path: &Path, patience: Duration) -> io::Result<Option<File>> {
+    let end = Instant::now() + patience;
+    take_after(path, || {
+        let goes_on = Instant::now() < end;
+        if goes_on {
+            thread::sleep(LOOK);
+        }
+        goes_on
+    })
+}
+
+/// As [`try_take`], but tries again after each `pause` that says so while another holds the lock.
+fn take_after(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<Option<File>> {
+    loop {
+        match try_take(path)? {
+            None if pause() => {}
+            taken => return Ok(taken),
+        }
+    }
 }
 
 /// Removes the directory at `path`, unless another holds its lock or anything is in it.
@@ -66,6 +96,17 @@ mod tests {
         drop(first);
         remove(&path);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn it_is_taken_as_soon_as_it_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turn");
+        let mut others = vec![try_take(&path).unwrap().unwrap()];
+        others.push(others[0].try_clone().unwrap());
+        let own = take_after(&path, || others.pop().is_some()).unwrap();
+        assert!(own.is_some() && others.is_empty());
+        assert!(take(&path, Duration::ZERO).unwrap().is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rpc::enrol::{self, EnrolError};
 use rpc::pki::{self, Identity, PkiError};
@@ -20,6 +21,9 @@ use rpc::{COORDINATOR, Endpoint};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
+
+/// How long the process that has the folder may take to be gone: one that was killed needs a moment.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How a machine takes part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +73,7 @@ pub struct Folder {
 impl Folder {
     /// Takes the folder at `path`, which is made if it is not there.
     pub fn take(path: PathBuf) -> Result<Self> {
-        let lock = private::lock::try_take(&path).map_err(|error| in_folder(&path, error))?;
+        let lock = private::lock::take(&path, PATIENCE).map_err(|error| in_folder(&path, error))?;
         let lock = lock.ok_or_else(|| {
             Failure::new(
                 format!("another `transhume net up` runs with the state in {}", path.display()),
@@ -301,7 +305,8 @@ mod tests {
         let (directory, folder) = folder();
         assert_eq!(folder.settings().unwrap(), None);
         folder.found(&settings()).unwrap();
-        assert!(Folder::take(directory.path().join("net")).is_err(), "one has it at a time");
+        let other = private::lock::try_take(&directory.path().join("net"));
+        assert!(other.unwrap().is_none(), "one has it at a time");
         drop(folder);
         let folder = Folder::take(directory.path().join("net")).unwrap();
         assert_eq!(folder.settings().unwrap(), Some(settings()));
