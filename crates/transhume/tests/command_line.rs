@@ -403,6 +403,19 @@ fn a_daemon_that_is_told_what_to_log_in_no_known_words_does_not_start() {
 }
 
 #[test]
+fn a_label_has_one_value() {
+    let stage = Stage::new("labels");
+    let refused = stage.run(&["run", "--label", "app=db", "--label", "app=x", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("`app` is to be both `db` and `x`"), "{refused:?}");
+    let requests = stage.coordinator(&[STARTED]);
+    let once = ["run", "--detach", "--label", "app=db", "--label", "app=db", "--label", "a=b", "--", "true"];
+    assert!(stage.run(&once).status.success());
+    let asked = requests.recv().unwrap();
+    assert!(asked.contains(r#""labels":{"a":"b","app":"db"}"#), "{asked}");
+}
+
+#[test]
 fn run_detached_writes_the_name_only() {
     let stage = Stage::new("detach");
     let _requests = stage.coordinator(&[STARTED]);

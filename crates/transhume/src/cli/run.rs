@@ -2,6 +2,7 @@
 
 mod container;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -110,6 +111,7 @@ impl Arguments {
 
     fn request(self) -> Result<RunRequest> {
         let followed = !(self.detach || self.json);
+        let labels = labels(self.labels)?;
         let program = match self.container.program(&self.command)? {
             Some(program) => program,
             None => Program::of_the_host(self.command)?,
@@ -118,7 +120,7 @@ impl Arguments {
             name: self.name,
             host: self.host,
             group: self.group,
-            labels: self.labels.into_iter().collect(),
+            labels,
             anti_affinity: self.anti_affinity.into_iter().collect(),
             cool_down_s: self.cool_down,
             network: self.network,
@@ -131,6 +133,19 @@ impl Arguments {
             stdin: self.stdin,
         })
     }
+}
+
+/// Labels by name.
+fn labels(given: Vec<(String, String)>) -> Result<BTreeMap<String, String>> {
+    let mut labels = BTreeMap::new();
+    for (name, value) in given {
+        let before = labels.insert(name.clone(), value.clone()).filter(|before| *before != value);
+        if let Some(before) = before {
+            let what = format!("the label `{name}` is to be both `{before}` and `{value}`");
+            return Err(Failure::new(what, "give it one value").with_code(WRONG_USAGE));
+        }
+    }
+    Ok(labels)
 }
 
 /// Reads the name of a network.
