@@ -166,10 +166,10 @@ impl<'a> Message<'a> {
             [REPORT, rest @ ..] if content.len() == REPORT_LENGTH => {
                 let (numbers, _) = rest.as_chunks();
                 let [received, lost, stamp, rate] = [0, 1, 2, 3].map(|at| u64::from_le_bytes(numbers[at]));
-                match rate <= MOST_RATE {
-                    true => Ok(Self::Report(Report { received, lost, stamp, rate })),
-                    false => Err(InvalidMessage),
+                if rate > MOST_RATE {
+                    return Err(InvalidMessage);
                 }
+                Ok(Self::Report(Report { received, lost, stamp, rate }))
             }
             [ECHO, stamp @ ..] => {
                 let stamp = stamp.try_into().map_err(|_| InvalidMessage)?;
