@@ -31,7 +31,7 @@ use std::os::fd::AsFd;
 use self::proxy::Wait;
 use self::ptrace::{Context, Stop};
 use self::rescue::When;
-pub(crate) use self::rescue::clean;
+pub(crate) use self::rescue::{MAPPING, clean};
 use crate::mounts;
 
 /// The word before the PID of the CRIU, in place of the arguments of an instance's first process.

@@ -36,6 +36,7 @@ pub fn pin(kind: &str) {
         "descriptors" => keep(socket_with_descriptors()),
         "credentials" => keep(socket_with_credentials()),
         "memory" => run_from_memory(),
+        "left_behind" => map_left_code(),
         "first_thread" => end_first_thread(),
         "directory" => make_child_with_one_directory(),
         "full" => keep(as_many_files_as_allowed()),
@@ -140,6 +141,18 @@ fn run_from_memory() {
     let path = format!("/proc/self/fd/{memory}");
     std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
     panic!("{}", Command::new(path).args(["count", "1000000000"]).exec());
+}
+
+/// As CRIU does, which has not come to take it away.
+fn map_left_code() {
+    // SAFETY: the name is a live C string, and the kernel chooses a place for the mapping.
+    unsafe {
+        let memory = libc::memfd_create(c"CRIUMFD".as_ptr(), libc::MFD_CLOEXEC);
+        checked(libc::ftruncate(memory, 4096)).unwrap();
+        let (rights, none) = (libc::PROT_READ | libc::PROT_EXEC, std::ptr::null_mut());
+        assert_ne!(libc::mmap(none, 4096, rights, libc::MAP_SHARED, memory, 0), libc::MAP_FAILED);
+        checked(libc::close(memory)).unwrap();
+    }
 }
 
 fn end_first_thread() {

@@ -19,7 +19,7 @@ const BYTES: u64 = 0x00ff_ffff;
 /// `SIGTRAP` in a set of signals.
 const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
 /// What CRIU calls the memory that it shares with a process.
-const MAPPING: &str = "/memfd:CRIUMFD";
+pub(crate) const MAPPING: &str = "/memfd:CRIUMFD";
 /// How long processes may take to come to rest.
 const AT_REST: Duration = Duration::from_secs(2);
 

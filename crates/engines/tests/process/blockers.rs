@@ -121,6 +121,7 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("p", "descriptors", "has not taken descriptors that were sent to it"),
         ("q", "credentials", "has not read what came with its sender's number"),
         ("s", "memory", "runs a program that is in memory only"),
+        ("k", "left_behind", "has code in it that a failed dump has left"),
         ("t", "first_thread", "has ended, and others run"),
         ("u", "directory", "change their working directory together"),
         ("o", "full", "descriptors open, as many as it may"),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::super::task;
 use super::{DELETED, Findings, is_deleted, named};
+use crate::guard::MAPPING;
 
 /// The ring of asynchronous requests to disks, which is no file.
 const REQUESTS: &str = "/[aio] (deleted)";
@@ -32,6 +33,12 @@ impl Findings<'_> {
         {
             let what = format!("{} has the device {path} mapped", named(pid));
             self.block(what, "let it close the device");
+        } else if path.starts_with(MAPPING) {
+            let what = format!(
+                "{} has code in it that a failed dump has left, and would not be restored",
+                named(pid)
+            );
+            self.block(what, "start the instance again");
         } else if path != REQUESTS {
             self.mapped_file(pid, Path::new(&format!("/proc/{pid}/map_files/{range}")));
         }
