@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
+use std::mem;
 use std::sync::Mutex;
 
 use fabric::directory::{Answer, Entry, MAX_KEY, MAX_VALUE, Request};
@@ -75,8 +76,6 @@ struct Inner {
     under_way: BTreeSet<u64>,
     /// Keys and values, and whether they are exclusive.
     published: BTreeMap<Published, bool>,
-    /// What is said once more, to nobody's surprise.
-    again: Vec<Request>,
     /// Multicast groups whose members were asked for, by number.
     groups: BTreeMap<u64, GroupId>,
     /// The number, less [`OWN`], that the library used last.
@@ -133,10 +132,10 @@ impl Directory {
         inner.under_way.remove(&number);
     }
 
-    /// What can be sent now. Number 0 stands for requests whose answers nobody needs.
+    /// What can be sent now.
     pub(crate) fn take_outgoing(&self) -> Vec<(u64, Request)> {
         let mut inner = lock(&self.0);
-        let mut outgoing: Vec<_> = inner.again.drain(..).map(|request| (0, request)).collect();
+        let mut outgoing = Vec::new();
         while inner.under_way.len() < MAX_UNDER_WAY {
             let Some(number) = inner.waiting.pop_front() else { break };
             let Some(request) = inner.unanswered.get(&number).cloned() else { continue };
@@ -170,14 +169,16 @@ impl Directory {
         inner.under_way.remove(&number);
         let request = inner.unanswered.remove(&number)?;
         match (request, answer) {
-            (Request::Publish { key, value, exclusive }, Answer::Done) => {
-                inner.published.insert((key, value), exclusive);
-            }
             // So many were asked at once that the node does not keep up: it is asked again.
             (request, Answer::Busy) => {
-                inner.unanswered.insert(number, request);
-                inner.waiting.push_back(number);
+                inner.put(number, request);
                 return None;
+            }
+            // What was published before is so again, or will be the next time.
+            (Request::Publish { key, value, exclusive }, answer)
+                if number >= OWN || *answer == Answer::Done =>
+            {
+                inner.published.insert((key, value), exclusive);
             }
             _ => {}
         }
@@ -188,13 +189,14 @@ impl Directory {
     pub(crate) fn say_again(&self) {
         let inner = &mut *lock(&self.0);
         inner.under_way.clear();
-        inner.waiting = inner.unanswered.keys().copied().collect();
-        let publish = |((key, value), exclusive): (&Published, &bool)| Request::Publish {
-            key: key.clone(),
-            value: value.clone(),
-            exclusive: *exclusive,
-        };
-        inner.again = inner.published.iter().map(publish).collect();
+        for ((key, value), exclusive) in mem::take(&mut inner.published) {
+            let number = inner.own_number();
+            inner.unanswered.insert(number, Request::Publish { key, value, exclusive });
+        }
+        let is_publish = |request: &Request| matches!(request, Request::Publish { .. });
+        let (first, others): (Vec<_>, Vec<_>) =
+            inner.unanswered.iter().partition(|(_, request)| is_publish(request));
+        inner.waiting = first.into_iter().chain(others).map(|(number, _)| *number).collect();
     }
 }
 
@@ -209,16 +211,24 @@ impl Inner {
             let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
             self.unanswered.retain(|_, other| !same(other));
         }
+        self.put(number, request);
+        0
+    }
+
+    fn put(&mut self, number: u64, request: Request) {
         self.unanswered.insert(number, request);
         self.waiting.push_back(number);
-        0
     }
 
     /// Queues a request of the library itself. Returns its number; `None` if too much is asked already.
     fn queue_own(&mut self, request: Request) -> Option<u64> {
-        self.last += 1;
-        let number = OWN | self.last;
+        let number = self.own_number();
         (self.queue(number, request) == 0).then_some(number)
+    }
+
+    fn own_number(&mut self) -> u64 {
+        self.last += 1;
+        OWN | self.last
     }
 }
 
@@ -332,12 +342,46 @@ mod tests {
         assert!(directory.take_outgoing().is_empty());
         directory.answered(1, &Answer::Done);
         directory.say_again();
+        directory.say_again();
         let again = directory.take_outgoing();
-        assert_eq!(again, [(0, publish("a")), (2, Request::Look { key: b"k".to_vec() })]);
+        let [(number, first), second] = &again[..] else { panic!("{again:?}") };
+        assert_eq!((first, second), (&publish("a"), &(2, Request::Look { key: b"k".to_vec() })));
+        directory.answered(*number, &Answer::Busy);
+        assert_eq!(directory.take_outgoing(), [(*number, publish("a"))]);
+        directory.answered(*number, &Answer::Full);
+        directory.say_again();
+        assert_eq!(directory.take_outgoing()[0].1, publish("a"), "what was published is not given up");
         directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
         directory.answered(2, &Answer::Found(Vec::new()));
         directory.say_again();
         assert_eq!(directory.take_outgoing().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn what_is_said_again_does_not_flood_the_node() {
+        let directory = Directory::default();
+        for number in 1..=1000 {
+            directory.ask(number, publish(&number.to_string()));
+        }
+        let mut said = BTreeSet::new();
+        let mut take_all = || {
+            said.clear();
+            loop {
+                let outgoing = directory.take_outgoing();
+                assert!(outgoing.len() <= MAX_UNDER_WAY);
+                if outgoing.is_empty() {
+                    return said.len();
+                }
+                for (number, request) in outgoing {
+                    let Request::Publish { value, .. } = request else { panic!("{request:?}") };
+                    said.insert(value);
+                    directory.answered(number, &Answer::Done);
+                }
+            }
+        };
+        assert_eq!(take_all(), 1000);
+        directory.say_again();
+        assert_eq!(take_all(), 1000);
     }
 
     #[test]
