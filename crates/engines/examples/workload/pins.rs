@@ -5,13 +5,17 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 
 use crate::options::set_option;
 use crate::{checked, count};
+
+/// Of `linux/sched.h`.
+const CLONE_NEWTIME: libc::c_int = 0x80;
 
 /// Has something of this kind.
 pub fn pin(kind: &str) {
@@ -37,6 +41,13 @@ pub fn pin(kind: &str) {
         "credentials" => keep(socket_with_credentials()),
         "memory" => run_from_memory(),
         "left_behind" => map_left_code(),
+        "unaccepted" => keep(connection_to_accept()),
+        "sealed" => map_sealed_memory(),
+        "deadline" => be_scheduled_by_deadlines(),
+        "huge" => keep(huge_memory()),
+        "thread" => keep(pidfd_of_a_thread()),
+        "children" => unshare(libc::CLONE_NEWPID),
+        "time" => unshare(CLONE_NEWTIME),
         "first_thread" => end_first_thread(),
         "directory" => make_child_with_one_directory(),
         "full" => keep(as_many_files_as_allowed()),
@@ -141,6 +152,42 @@ fn run_from_memory() {
     let path = format!("/proc/self/fd/{memory}");
     std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
     panic!("{}", Command::new(path).args(["count", "1000000000"]).exec());
+}
+
+fn connection_to_accept() -> (UnixListener, UnixStream) {
+    let address = SocketAddr::from_abstract_name(b"unaccepted").unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    let stream = UnixStream::connect_addr(&address).unwrap();
+    (&stream).write_all(b"sent").unwrap();
+    (listener, stream)
+}
+
+fn map_sealed_memory() {
+    // SAFETY: the name is a live C string, and the kernel chooses a place for the mapping.
+    unsafe {
+        let memory = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
+        checked(libc::ftruncate(memory, 4096)).unwrap();
+        checked(libc::fcntl(memory, libc::F_ADD_SEALS, libc::F_SEAL_WRITE)).unwrap();
+        let none = std::ptr::null_mut();
+        assert_ne!(libc::mmap(none, 4096, libc::PROT_READ, libc::MAP_SHARED, memory, 0), libc::MAP_FAILED);
+    }
+}
+
+fn be_scheduled_by_deadlines() {
+    let ms = 1_000_000_u64;
+    let words = [48 | 6 << 32, 0, 0, 10 * ms, 100 * ms, 100 * ms];
+    // SAFETY: the words are a live `sched_attr`, as long as it says.
+    checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, words.as_ptr(), 0) as i32 }).unwrap();
+}
+
+fn huge_memory() -> OwnedFd {
+    // SAFETY: the name is a live C string, and the descriptor is new.
+    unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB)) }
+}
+
+fn pidfd_of_a_thread() -> OwnedFd {
+    // SAFETY: no memory is passed, and the descriptor is new.
+    unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, libc::gettid(), libc::O_EXCL) as i32) }
 }
 
 /// As CRIU does, which has not come to take it away.

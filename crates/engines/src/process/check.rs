@@ -201,7 +201,13 @@ impl Findings<'_> {
             return self.block(what, "let it unmap and close that before the move");
         }
         let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
-        self.block(what, "let it close the file, or delete its other names too (a semaphore's: sem_unlink)");
+        let remedy = "let it close the file, or delete its other names too (a semaphore's: sem_unlink)";
+        if self.places.is_none() {
+            return self.block(what, remedy);
+        }
+        // A layer says the same of what it only hides.
+        let replaced = "; of a file of the image that was replaced, as by an upgrade, start the program again that uses it";
+        self.block(format!("{what}, or was replaced in the container"), format!("{remedy}{replaced}"));
     }
 
     /// What has no name travels, and once, however many processes have it: such is the memory that they share.

@@ -37,6 +37,9 @@ const MAKER: libc::dev_t = libc::makedev(5, 2);
 /// `/dev/tty`, which is the terminal that controls the process.
 const CONTROLLING: libc::dev_t = libc::makedev(5, 0);
 
+/// Says of a pidfd that it is a thread's: `linux/pidfd.h`.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+
 /// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
 const MOST_PIPES: usize = 1024;
 
@@ -121,6 +124,10 @@ impl Findings<'_> {
             let what = format!("{} has an eventfd open that is a semaphore (EFD_SEMAPHORE)", named(pid));
             return self.block(what, "let it use a POSIX semaphore without a name, or a pipe");
         }
+        if kind == "pidfd" && flags_in(&info_of(pid, number)) & PIDFD_THREAD != 0 {
+            let what = format!("{} has a pidfd of a thread open (PIDFD_THREAD)", named(pid));
+            return self.block(what, "let it close that before the move: CRIU cannot carry it");
+        }
         if ["inotify", "fanotify"].contains(&kind) {
             self.watches(pid, kind, &info_of(pid, number));
         }
@@ -145,6 +152,9 @@ impl Findings<'_> {
             self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
         } else if kind.is_char_device() {
             self.device(pid, task, number, path, metadata.st_rdev());
+        } else if statfs(via).is_some_and(|found| found.f_type == libc::HUGETLBFS_MAGIC) {
+            let what = format!("{} has {shown} open, which is of huge pages", named(pid));
+            self.block(what, "let it map huge pages without a file (MAP_ANONYMOUS), or use others");
         } else if is_message_queue(via) {
             let what = format!("{} has the message queue {shown} open", named(pid));
             self.block(what, "let it close the queue before the move: CRIU cannot carry it");

@@ -1,8 +1,9 @@
 //! What a process has mapped.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
@@ -21,6 +22,9 @@ impl Findings<'_> {
             // What has no name is not told apart by it.
             if path.ends_with(DELETED) || seen.insert(path) {
                 self.mapping(pid, range, path);
+            }
+            if path.starts_with("/memfd:") && is_shared(&maps, range) {
+                self.sealed(pid, range, path);
             }
         }
         Ok(())
@@ -44,6 +48,18 @@ impl Findings<'_> {
         }
     }
 
+    /// CRIU maps it as if it could be written to, and cannot seal it then.
+    fn sealed(&mut self, pid: i32, range: &str, path: &str) {
+        let seals = File::open(format!("/proc/{pid}/map_files/{range}"))
+            // SAFETY: no memory is passed.
+            .map(|memory| unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) });
+        if seals.is_ok_and(|seals| seals > 0 && seals & libc::F_SEAL_WRITE != 0) {
+            let path = path.trim_end_matches(DELETED);
+            let what = format!("{} has {path} mapped, which is shared and sealed (F_SEAL_WRITE)", named(pid));
+            self.block(what, "let it map that privately (MAP_PRIVATE), or unmap it before the move");
+        }
+    }
+
     fn mapped_file(&mut self, pid: i32, via: &Path) {
         // Byte for byte, which a line of the list is not.
         let (Ok(path), Ok(metadata)) = (fs::read_link(via), fs::metadata(via)) else { return };
@@ -55,6 +71,12 @@ impl Findings<'_> {
             self.nameless_file(&metadata);
         }
     }
+}
+
+/// Whether what is mapped at `range` is shared, by its rights: `r--s`.
+fn is_shared(maps: &str, range: &str) -> bool {
+    let line = maps.lines().find_map(|line| line.strip_prefix(range));
+    line.and_then(|rest| rest.trim_start().split(' ').next()).is_some_and(|rights| rights.ends_with('s'))
 }
 
 /// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.

@@ -61,8 +61,22 @@ impl Findings<'_> {
                 self.block(what, "start it without unshare or a sandbox of its own");
             }
         }
+        self.namespaces_of_children(pid)?;
         self.program(pid)?;
         self.directories(pid)
+    }
+
+    /// They would have those of their parent.
+    fn namespaces_of_children(&mut self, pid: i32) -> io::Result<()> {
+        for kind in ["pid", "time"] {
+            let own = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
+            // There is none of a PID namespace whose first process is yet to come.
+            if fs::read_link(format!("/proc/{pid}/ns/{kind}_for_children")).ok().as_ref() != Some(&own) {
+                let what = format!("{} has a {kind} namespace for its children", named(pid));
+                self.block(what, "start it without unshare or a sandbox of its own");
+            }
+        }
+        Ok(())
     }
 
     /// CRIU starts it from its file.
@@ -80,6 +94,11 @@ impl Findings<'_> {
         if threads.len() > 1 && Stat::read(pid)?.state == 'Z' {
             let what = format!("the first thread of {} has ended, and others run", named(pid));
             self.block(what, "move it when they have ended, too");
+        }
+        // SAFETY: no memory is passed.
+        if threads.iter().any(|thread| unsafe { libc::sched_getscheduler(*thread) } == libc::SCHED_DEADLINE) {
+            let what = format!("{} has a thread that is scheduled by deadlines (SCHED_DEADLINE)", named(pid));
+            self.block(what, "let it use another policy");
         }
         if threads.into_iter().any(|thread| waits_long_for_a_child(pid, thread)) {
             let what = format!("{} waits for a child that it has made with vfork", named(pid));

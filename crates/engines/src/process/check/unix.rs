@@ -10,6 +10,7 @@ use std::path::Path;
 
 use fabric::attach::SOCKET_NAME;
 
+use super::super::sockets::has;
 use super::super::task::Stat;
 use super::descriptors::info_of;
 use super::sockets::{NameCall, name_of, of_our_network, option};
@@ -27,6 +28,12 @@ impl Findings<'_> {
             return self.user_of_the_node(pid);
         }
         self.unread(pid, number, socket);
+        if option(socket, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens != 0) && has(socket, libc::POLLIN)
+        {
+            // CRIU carries one, if nothing was sent over it yet and it is not closed.
+            let what = format!("{} has not accepted a connection over a Unix socket", named(pid));
+            self.block(what, "let it accept the connection, or move it when it does");
+        }
         if !self.is_stopped && has_another_name(pid, socket) {
             let what = format!("{} has a Unix socket whose file was renamed after it was bound", named(pid));
             self.block(what, "let it bind the socket by the name that others use");
