@@ -85,7 +85,9 @@ impl Support {
                 Some(rootfs) => {
                     libraries::binds_over(rootfs, &self.linker, &self.libraries).into_iter().any(is_there)
                 }
-                None => !place.starts_with(FOLDER) && self.has_libraries(),
+                None => {
+                    ![FOLDER, DEVICES, HOSTS].iter().any(|own| place.starts_with(own)) && self.has_libraries()
+                }
             }
     }
 
@@ -170,6 +172,7 @@ mod tests {
             support.has(&over("{}")[0], Some(Path::new("/"))) && support.has(Path::new("/lib/any.so"), None)
         );
         assert!(!support.has(Path::new("/lib/any.so"), Some(Path::new("/"))));
+        assert!(!support.has(Path::new(HOSTS), None), "this host writes none");
     }
 
     #[test]
