@@ -49,6 +49,8 @@ pub struct Cluster {
     pub move_over: Notify,
     /// Told when the overlay's rollout goes on.
     pub network_changed: Notify,
+    /// Told when a node's connection has ended.
+    pub link_ended: Notify,
     /// How machines join that have no certificate, if they can.
     pub admission: OnceLock<Admission>,
     /// What connections with nodes have to pass: the same as [`Members::list`].
@@ -192,6 +194,7 @@ impl Cluster {
             started: Notify::new(),
             move_over: Notify::new(),
             network_changed: Notify::new(),
+            link_ended: Notify::new(),
             admission: OnceLock::new(),
             gate,
             broken: Notify::new(),

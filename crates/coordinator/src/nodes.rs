@@ -16,6 +16,7 @@ use moves::journal::Exit;
 use moves::protocol::ToCoordinator;
 use rpc::channel::{self, Inbox};
 use rpc::lobby::{Lobby, PAUSE};
+use rpc::net::Question;
 use rpc::removed::Peer;
 use rpc::wire::{FromCoordinator, FromNode, VERSION};
 use rpc::{COORDINATOR, Endpoint, Pending};
@@ -32,6 +33,10 @@ use crate::removal;
 
 /// How long a node may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a node may wait for its place, before it has to try again: longer than a connection can be dead without being
+/// known to be ([`SILENCE`](rpc::channel::SILENCE)).
+const PLACE_LIMIT: Duration = Duration::from_secs(10);
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
@@ -87,9 +92,11 @@ async fn converse(
     let address = reachable_address(address, from);
     let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
     let link = NodeLink { serial, runs_instances, key: peer.key, outbox, pending: Pending::default() };
-    let accepted = accept_host(&peer.name, version).map_err(|reason| FromCoordinator::Refused { reason });
-    let accepted = accepted.and_then(|host| enter(cluster, host, &peer, &link, address));
-    let host = match accepted {
+    let entered = match accept_host(&peer.name, version) {
+        Ok(host) => timeout(PLACE_LIMIT, take_place(cluster, host, &peer, &link, address)).await?,
+        Err(reason) => Err(FromCoordinator::Refused { reason }),
+    };
+    let host = match entered {
         Ok(host) => host,
         Err(refusal) => {
             let _ = link.outbox.send(&refusal);
@@ -116,33 +123,67 @@ fn accept_host(name: &str, version: u16) -> Result<HostName, String> {
     HostName::new(name).map_err(|error| error.to_string())
 }
 
-/// Lets the node of `host` take part, unless it was removed, or another one has its name.
-fn enter(
+/// Lets the node of `host` take part as soon as no other one has its name. One that has it may be the same node, from where its
+/// address was before, over a connection that is dead and not yet known to be: whether it is shows by the answer to a question,
+/// or by the end of that connection.
+async fn take_place(
     cluster: &Arc<Cluster>,
     host: HostName,
     peer: &Peer,
     link: &NodeLink,
     address: SocketAddr,
 ) -> Result<HostName, FromCoordinator> {
+    loop {
+        let mut ended = std::pin::pin!(cluster.link_ended.notified());
+        ended.as_mut().enable();
+        let Some((known, former)) = enter(cluster, &host, peer, link, address)? else { return Ok(host) };
+        let ask =
+            |number| former.outbox.send(&FromCoordinator::AskNet { number, question: Question::UpToDate });
+        tokio::select! {
+            // Also an answer that it cannot do what is asked is one.
+            Ok(_) = former.pending.ask(PLACE_LIMIT, ask) => {
+                return Err(FromCoordinator::Refused { reason: name_is_taken(known) });
+            }
+            () = ended => {}
+        }
+    }
+}
+
+/// Lets the node of `host` take part, unless it was removed. Returns which node keeps it from that, and where it is, if one does.
+fn enter(
+    cluster: &Arc<Cluster>,
+    host: &HostName,
+    peer: &Peer,
+    link: &NodeLink,
+    address: SocketAddr,
+) -> Result<Option<(SocketAddr, NodeLink)>, FromCoordinator> {
     let mut inner = cluster.lock();
     if !cluster.gate.admits(peer) {
         return Err(FromCoordinator::Dismissed { reason: removal::farewell(cluster, &peer.name) });
     }
-    let known = inner.nodes.get(&host).and_then(|_| inner.hosts.get(&host).copied());
-    accept_place(known, address).map_err(|reason| FromCoordinator::Refused { reason })?;
-    register(cluster, &mut inner, &host, link.clone(), address);
-    Ok(host)
+    let occupant = occupant(&inner, host, link, address);
+    if occupant.is_none() {
+        register(cluster, &mut inner, host, link.clone(), address);
+    }
+    Ok(occupant)
 }
 
-/// A node that comes again, where it was, takes the place of its former connection. Another one by the same name must
-/// not: it would be believed that the instances of the first are gone.
-fn accept_place(known: Option<SocketAddr>, address: SocketAddr) -> Result<(), String> {
-    match known {
-        Some(known) if known != address => Err(format!(
-            "the node of this name at {known} is connected: stop that one, or issue this one a certificate for a name of its own"
-        )),
-        _ => Ok(()),
-    }
+/// A node that comes again, where it was, takes the place of its former connection, not of a later one. Another one by the same
+/// name must not: it would be believed that the instances of the first are gone.
+fn occupant(
+    inner: &Inner,
+    host: &HostName,
+    link: &NodeLink,
+    address: SocketAddr,
+) -> Option<(SocketAddr, NodeLink)> {
+    let (present, known) = (inner.nodes.get(host)?, *inner.hosts.get(host)?);
+    (known != address || present.serial > link.serial).then(|| (known, present.clone()))
+}
+
+fn name_is_taken(known: SocketAddr) -> String {
+    format!(
+        "the node of this name at {known} is connected: stop that one, or let this one have a name of its own"
+    )
 }
 
 /// Where others reach the node: where it says, or, if it listens everywhere, where it comes from.
@@ -176,6 +217,7 @@ fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
         inner.network.disconnected(host);
         cluster.input_to(&mut inner, Input::LinkDown(host.clone()));
     }
+    cluster.link_ended.notify_waiters();
 }
 
 /// Instances that should be on a host which does not know of them ended with its former state.
@@ -258,6 +300,7 @@ mod tests {
     use rpc::removed::KeyId;
 
     use super::*;
+    use crate::network::played::World;
 
     fn endpoint(directory: &Path, name: &str) -> Endpoint {
         pki::issue(directory, name).unwrap();
@@ -324,8 +367,59 @@ mod tests {
         assert!(accept_host("h1", VERSION).is_ok());
         assert!(accept_host(COORDINATOR, VERSION).is_err());
         assert!(accept_host("h1", VERSION + 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_node_takes_the_place_of_its_former_connection_from_where_that_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = Cluster::open(&directory.path().join("store")).unwrap();
+        let host = HostName::new("h1").unwrap();
+        let link = NodeLink { serial: 2, ..connection(&host).await };
         let (here, there) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
-        assert!(accept_place(None, here).is_ok() && accept_place(Some(here), here).is_ok());
-        assert!(accept_place(Some(here), there).unwrap_err().contains("10.0.0.1:1"));
+        let keeps = |serial, address| {
+            let later = NodeLink { serial, ..link.clone() };
+            occupant(&cluster.lock(), &host, &later, address).map(|(known, _)| known)
+        };
+        assert_eq!(keeps(3, here), None);
+        register(&cluster, &mut cluster.lock(), &host, link.clone(), here);
+        assert_eq!(keeps(3, here), None);
+        assert_eq!(keeps(3, there), Some(here));
+        assert_eq!(keeps(1, here), Some(here), "it has waited while a later one came");
+        unregister(&cluster, &host, &link);
+        assert_eq!(keeps(3, there), None);
+    }
+
+    /// Where the node of h1 is, and which of its connections that is.
+    fn place(world: &World) -> (u16, u64) {
+        let (inner, host) = (world.cluster.lock(), HostName::new("h1").unwrap());
+        (inner.hosts[&host].port(), inner.nodes[&host].serial)
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_address_has_changed_comes_in_when_its_former_connection_has_ended() {
+        let world = World::new().await;
+        let mut former = world.node("h1").await;
+        let before = place(&world);
+        let mut again = world.greet("h1", before.0 + 1).await;
+        let (_, asked) = former.hear_question().await;
+        assert_eq!((asked, place(&world)), (Question::UpToDate, before), "both at once");
+        drop(former);
+        let told = again.hear_any().await;
+        assert!(matches!(told, Some(FromCoordinator::Removed { .. })), "{told:?}");
+        assert_eq!(place(&world).0, before.0 + 1);
+    }
+
+    #[tokio::test]
+    async fn a_node_is_refused_while_another_one_of_its_name_answers() {
+        let world = World::new().await;
+        let mut first = world.node("h1").await;
+        let before = place(&world);
+        let mut second = world.greet("h1", before.0 + 1).await;
+        let (number, _) = first.hear_question().await;
+        first.answer(number, Err("no overlay joins it".into()));
+        let Some(FromCoordinator::Refused { reason }) = second.hear_any().await else { panic!("it is not") };
+        let known = format!("at 127.0.0.1:{} is connected", before.0);
+        assert!(reason.contains(&known) && reason.contains("a name of its own"), "{reason}");
+        assert_eq!(place(&world), before);
     }
 }

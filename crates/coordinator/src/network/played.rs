@@ -24,6 +24,9 @@ use crate::nodes;
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Where nodes say that they are reached.
+const PORT: u16 = 1;
+
 /// A coordinator.
 pub struct World {
     pub cluster: Arc<Cluster>,
@@ -91,21 +94,21 @@ impl World {
 
     /// The node of `host`, which is connected.
     pub async fn node(&self, host: &str) -> Played {
-        let node = self.greet(host).await;
+        let node = self.greet(host, PORT).await;
         self.until(host, true).await;
         node
     }
 
     /// What a node of `host` is told that is not wanted.
     pub async fn refused(&self, host: &str) -> Option<FromCoordinator> {
-        let mut node = self.greet(host).await;
-        timeout(LIMIT, node.inbox.receive()).await.unwrap().unwrap()
+        self.greet(host, PORT).await.hear_any().await
     }
 
-    async fn greet(&self, host: &str) -> Played {
+    /// A node of `host`, reached at `port`, which has just said who it is.
+    pub async fn greet(&self, host: &str, port: u16) -> Played {
         let stream = self.endpoint(host).connect(self.address, COORDINATOR).await.unwrap();
         let (outbox, inbox) = channel::open(stream);
-        let address = (Ipv4Addr::LOCALHOST, 1).into();
+        let address = (Ipv4Addr::LOCALHOST, port).into();
         let hello = wire::FromNode::Hello { version: VERSION, address, here: vec![], runs_instances: false };
         outbox.send(&hello).unwrap();
         Played { outbox, inbox }
@@ -152,6 +155,11 @@ pub fn attach(host: &str, device: &str) -> NetChange {
 }
 
 impl Played {
+    /// What it is told next; `None` if its connection is over.
+    pub async fn hear_any(&mut self) -> Option<FromCoordinator> {
+        timeout(LIMIT, self.inbox.receive()).await.unwrap().unwrap()
+    }
+
     /// Whom it is to believe no more, as it is told next. It does at once.
     pub async fn hear_removed(&mut self) -> Option<Removed> {
         while let Ok(Some(message)) = timeout(LIMIT, self.inbox.receive()).await.unwrap() {
