@@ -71,7 +71,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     placement::check(&inner, None, &placement, &host, &Planned::new())?;
     inner.check_network(&host, kind)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    let vid = inner.store.allocate_vid().map_err(|error| failure::of_store(&error))?;
+    let vid = allocate_vid(&inner)?;
     let fabric = request.fabric;
     let group = group(request.group.clone())?;
     let spec = spec(request, vid, kind, user)?;
@@ -93,6 +93,13 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     inner.starting.insert(vid);
     cluster.perform(&mut inner, outputs);
     Ok((vid, host, blueprint))
+}
+
+/// A new instance's VID. Its address is no device's of the overlay: of two that have it, one would be lost to others.
+fn allocate_vid(inner: &Inner) -> Result<Vid, Failure> {
+    let taken = inner.devices.addresses();
+    let allocated = inner.store.allocate_vid(|vid| !taken.contains(&address(vid).into()));
+    allocated.map_err(|error| failure::of_store(&error))
 }
 
 /// The host called `name`, which must be connected, one that runs instances, and not drained.
@@ -271,6 +278,19 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::network::played::{World, attach_with};
+
+    #[tokio::test]
+    async fn an_instance_does_not_get_the_address_of_a_device() {
+        let world = World::new().await;
+        let mut h1 = world.node("h1").await;
+        world.lay(&mut [&mut h1]).await;
+        let wanted = attach_with("h1", "tap1", "10.77.1.2/16");
+        let (attached, _) = tokio::join!(world.change(wanted), h1.grant());
+        attached.unwrap();
+        let vids = [(); 2].map(|()| allocate_vid(&world.cluster.lock()).unwrap());
+        assert_eq!(vids.map(|vid| vid.lid()), [1, 3]);
+    }
 
     #[test]
     fn addresses_are_distinct_and_not_a_hosts() {

@@ -202,7 +202,7 @@ mod tests {
     /// An instance on `host`.
     fn start(world: &World, name: &str, host: &str) {
         let inner = &mut *world.cluster.lock();
-        let vid = inner.store.allocate_vid().unwrap();
+        let vid = inner.store.allocate_vid(|_| true).unwrap();
         let instance = Instance {
             name: name.into(),
             fabric: FabricId(1),

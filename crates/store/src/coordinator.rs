@@ -135,20 +135,21 @@ impl Store {
         self.file.write(|write| apply(write, record))
     }
 
-    /// A VID that no instance has and that was not given out for as long as possible.
+    /// A VID that no instance has, that `suits`, and that was not given out for as long as possible.
     ///
     /// # Errors
     /// [`StoreError::NoVid`] if there is none; otherwise if the file cannot be read or written.
-    pub fn allocate_vid(&self) -> Result<Vid, StoreError> {
+    pub fn allocate_vid(&self, suits: impl Fn(Vid) -> bool) -> Result<Vid, StoreError> {
         let allocated = self.file.write(|write| {
             let mut numbers = write.open_table(NUMBERS)?;
             let instances = write.open_table(INSTANCES)?;
             let last = numbers.get(LAST_VID)?.map_or(0, |last| last.value());
             for step in 1..=u64::from(Vid::MAX) {
                 let lid = ((last + step - 1) % u64::from(Vid::MAX) + 1) as u16;
+                let Some(vid) = Vid::new(lid).filter(|vid| suits(*vid)) else { continue };
                 if instances.get(lid)?.is_none() {
                     numbers.insert(LAST_VID, u64::from(lid))?;
-                    return Ok(Vid::new(lid));
+                    return Ok(Some(vid));
                 }
             }
             Ok(None)

@@ -189,13 +189,15 @@ fn vids_come_in_turn_and_are_unused() {
     let add = |lid| {
         store.apply(&Record::InstanceAdded { vid: vid(lid), instance: instance.clone() }).unwrap();
     };
-    let given = |count| (0..count).map(|_| store.allocate_vid().unwrap().lid()).collect::<Vec<_>>();
+    let given = |count| (0..count).map(|_| store.allocate_vid(|_| true).unwrap().lid()).collect::<Vec<_>>();
     assert_eq!(given(2), [1, 2]);
     // Those that are restored bring theirs.
     [1, 4].into_iter().for_each(add);
     assert_eq!(given(2), [5, 6]);
     add(Vid::MAX);
     assert_eq!(given(3), [2, 3, 5]);
+    assert_eq!(store.allocate_vid(|vid| vid.lid() > 7).unwrap(), vid(8));
+    assert!(matches!(store.allocate_vid(|_| false), Err(StoreError::NoVid)));
 }
 
 #[test]

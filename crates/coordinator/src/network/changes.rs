@@ -277,6 +277,7 @@ pub(super) async fn attach(
             return Err(plan::not_joined(&host).into());
         }
         inner.check_new(&key, mac)?;
+        inner.check_no_instances(&kind)?;
         inner.devices.begin(&key)?;
         let added = inner.devices.add(&inner.store, &key, kind, mac);
         added.map_err(|error| cluster.not_written(inner, error))?

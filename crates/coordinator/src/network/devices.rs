@@ -1,6 +1,6 @@
 //! What is plugged in, and where stations are: the coordinator says it, so that nodes need not find it out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use api::{Failure, NetDevice};
@@ -43,6 +43,16 @@ pub fn mac_is_taken(mac: Mac, who: &str) -> Failure {
 /// The device `name` of `host`.
 pub fn key(host: &HostName, name: &str) -> DeviceKey {
     (host.to_string(), name.to_owned())
+}
+
+/// The address that such a device is given, if it is.
+pub fn address(kind: &DeviceKind) -> Option<IpAddr> {
+    match kind {
+        DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => {
+            address.as_ref()?.split('/').next()?.parse().ok()
+        }
+        DeviceKind::Adopted { .. } | DeviceKind::Proxy { .. } => None,
+    }
 }
 
 impl Devices {
@@ -118,6 +128,11 @@ impl Devices {
     /// How many `host` has.
     pub fn count(&self, host: &HostName) -> usize {
         self.of(host).count()
+    }
+
+    /// The addresses that they are given.
+    pub fn addresses(&self) -> HashSet<IpAddr> {
+        self.devices.values().filter_map(|device| address(&device.kind)).collect()
     }
 
     /// The hosts that have devices, in the order of names.
@@ -259,13 +274,10 @@ impl Device {
 
     /// Where it is, if it is a station: behind `node`.
     pub fn entry(&self, node: NodeId) -> Option<Entry> {
-        let address = match &self.kind {
-            DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => address.as_ref(),
-            DeviceKind::Adopted { .. } => None,
-            DeviceKind::Proxy { .. } => return None,
-        };
-        let address = address.and_then(|address| address.split('/').next()?.parse::<IpAddr>().ok());
-        let addresses = address.into_iter().collect();
+        if matches!(self.kind, DeviceKind::Proxy { .. }) {
+            return None;
+        }
+        let addresses = address(&self.kind).into_iter().collect();
         Some(Entry { mac: self.mac, node, port: None, epoch: self.epoch, addresses })
     }
 }

@@ -10,11 +10,13 @@ use engines::InstanceSpec;
 use fabric::NetworkKind;
 use overlay::Mac;
 use overlay::switch::Entry;
-use rpc::net::{ToNode, describe_nic};
+use rpc::net::{DeviceKind, ToNode, describe_nic};
 use rpc::wire::Blueprint;
 
+use super::devices;
 use super::plan::{self, Plan};
 use crate::cluster::Inner;
+use crate::instances;
 
 /// How an instance is made, if it is on the overlay.
 fn on_overlay(instance: &Instance) -> Option<InstanceSpec> {
@@ -80,6 +82,23 @@ impl Inner {
         here.filter_map(on_overlay).map(|spec| describe_nic(&spec.name, &spec.network)).collect()
     }
 
+    /// Checks that no instance has the address that a device of this `kind` is given. One on a bridge must not have it either: a proxy
+    /// may be on that.
+    ///
+    /// # Errors
+    /// If one has: of the two, one would be lost to others.
+    pub(super) fn check_no_instances(&self, kind: &DeviceKind) -> Result<(), Failure> {
+        let Some(address) = devices::address(kind) else { return Ok(()) };
+        let mut instances = self.machine.image().instances.iter();
+        match instances.find(|(vid, _)| address == instances::address(**vid)) {
+            None => Ok(()),
+            Some((_, Instance { name, .. })) => Err(Failure::new(
+                format!("{address} is the address of the instance {name}"),
+                "give the device another one; `transhume ps` shows those of the instances",
+            )),
+        }
+    }
+
     /// Checks that `name` on `host` is not the device of an instance.
     ///
     /// # Errors
@@ -105,7 +124,7 @@ mod tests {
     use fabric::{Epoch, Vid, network};
     use rpc::frame;
 
-    use super::super::played::{Played, World};
+    use super::super::played::{Played, World, attach_with};
     use super::*;
 
     fn instance(name: &str, kind: NetworkKind) -> (Vid, Instance) {
@@ -186,6 +205,25 @@ mod tests {
             }
         };
         assert_eq!(gone, (mac, Epoch(1)));
+    }
+
+    #[tokio::test]
+    async fn a_device_does_not_get_the_address_of_an_instance() {
+        let world = World::new().await;
+        let mut h1 = world.node("h1").await;
+        world.lay(&mut [&mut h1]).await;
+        add(&world, instance("job", NetworkKind::Bridge));
+        let wanted = attach_with("h1", "tap1", "10.77.1.7/16");
+        let refused = async {
+            tokio::select! {
+                changed = world.change(wanted) => changed,
+                (_, question) = h1.hear_question() => panic!("{question:?}"),
+            }
+        };
+        let failure = refused.await.unwrap_err();
+        assert!(failure.message.contains("10.77.1.7 is the address of the instance job"), "{failure:?}");
+        assert_eq!(world.cluster.lock().devices.count(&HostName::new("h1").unwrap()), 0);
+        world.attach("h1", "tap1", &mut h1).await;
     }
 
     #[tokio::test]

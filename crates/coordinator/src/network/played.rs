@@ -150,7 +150,12 @@ impl World {
 
 /// A wish for a station's device.
 pub fn attach(host: &str, device: &str) -> NetChange {
-    let purpose = Purpose::Station { address: Some("10.88.0.1/24".into()), mtu: None, netns: None };
+    attach_with(host, device, "10.88.0.1/24")
+}
+
+/// The same with an address.
+pub fn attach_with(host: &str, device: &str, address: &str) -> NetChange {
+    let purpose = Purpose::Station { address: Some(address.into()), mtu: None, netns: None };
     NetChange::Attach { host: host.into(), device: device.into(), purpose, mac: None }
 }
 
