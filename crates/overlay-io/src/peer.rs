@@ -20,6 +20,7 @@ use waiting::lock;
 
 use crate::counters::Counter;
 use crate::fallback::{Carrier, Fallback, Source};
+use crate::path_limit::path_limit;
 use crate::socket;
 
 /// Lanes of a node to another one. Threads that send share them by turns.
@@ -163,8 +164,6 @@ pub(crate) struct Peer {
     address: Mutex<SocketAddr>,
     sealing: [Mutex<Sealing>; LANES as usize],
     opening: [Mutex<Opening>; LANES as usize],
-    /// Bytes of a datagram that the device can send.
-    longest: usize,
     mtu: Mutex<PathMtu>,
     /// What [`PathMtu`] says.
     arrives: AtomicUsize,
@@ -201,7 +200,6 @@ impl Peer {
             sealing: std::array::from_fn(|lane| Mutex::new(sealing(lane as u8))),
             opening: std::array::from_fn(|lane| Mutex::new(Opening::new(&root, there.reverse(), lane as u8))),
             arrives: AtomicUsize::new(mtu.arrives()),
-            longest,
             mtu: Mutex::new(mtu),
             bursts: Mutex::default(),
             may_leave_together: AtomicBool::new(true),
@@ -219,8 +217,8 @@ impl Peer {
 
     /// Takes over from `before`, a session with the same node, what is known of the path, if that is the same.
     pub fn follow(&self, before: &Self, now: Duration) {
-        if self.address() == before.address() && self.longest == before.longest {
-            let known = lock(&before.mtu).clone();
+        let known = lock(&before.mtu).clone();
+        if self.address() == before.address() && lock(&self.mtu).longest() == known.longest() {
             self.search(|mtu| *mtu = known);
             let known = lock(&before.bursts).of_next_session();
             self.try_bursts(|bursts| *bursts = known);
@@ -310,6 +308,13 @@ impl Peer {
         let result = change(&mut mtu);
         self.arrives.store(mtu.arrives(), Ordering::Relaxed);
         result
+    }
+
+    /// The length of a probe that is to be sent now to search for what arrives.
+    pub fn next_probe(&self, now: Duration) -> Option<usize> {
+        // Where the kernel knows no way, it knows of no wider device.
+        let says = || path_limit(self.address()).unwrap_or_default().min(socket::LONGEST);
+        self.search(|mtu| mtu.next_probe(now, says))
     }
 
     /// Lets `change` act on what is known of datagrams that leave together.
@@ -484,6 +489,19 @@ mod tests {
         assert!(count(60, 120) < 10 && peer.quality().is_idle(after(119)));
         peer.use_it();
         assert_eq!(count(120, 180), 60);
+    }
+
+    #[test]
+    fn what_the_device_sends_is_asked_anew_each_minute() {
+        let agreed = PlainAgreement { own: 1, theirs: 2, kernel: false };
+        let address = SocketAddr::from(([127, 0, 0, 1], 7474));
+        let peer = Peer::new(NodeId(2), Path { address, longest: 1472, fallback: None }, agreed, NOW);
+        let longest_after = |seconds| {
+            peer.next_probe(NOW + Duration::from_secs(seconds));
+            peer.search(|mtu| mtu.longest())
+        };
+        assert_eq!(longest_after(59), 1472);
+        assert_eq!(longest_after(60), path_limit(address).unwrap());
     }
 
     #[test]

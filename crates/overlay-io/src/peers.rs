@@ -181,12 +181,17 @@ mod tests {
     const NOW: Duration = Duration::from_secs(100);
     const LONGEST: usize = 1472;
 
-    fn peer_at(port: u16, session: u32) -> Peer {
+    /// One at this port, to which the device sends datagrams of so many bytes.
+    fn peer_with((port, longest): (u16, usize), session: u32) -> Peer {
         let direction = Direction::FromDialer;
         let limits = Limits::default();
         let agreed = Agreement { secret: [session as u8; 32], direction, own: session, theirs: 0, limits };
-        let path = Path { address: ([10, 0, 0, 1], port).into(), longest: LONGEST, fallback: None };
+        let path = Path { address: ([10, 0, 0, 1], port).into(), longest, fallback: None };
         Peer::new(NODE, path, agreed, NOW)
+    }
+
+    fn peer_at(port: u16, session: u32) -> Peer {
+        peer_with((port, LONGEST), session)
     }
 
     fn peer(session: u32) -> Peer {
@@ -321,5 +326,20 @@ mod tests {
         assert!(is_alive());
         peers.insert(peer_at(7475, 3), NOW);
         assert!(present().arrives(Carrier::Udp) < 1400 && !is_alive(), "that is another path");
+    }
+
+    #[test]
+    fn a_path_whose_device_was_made_wider_meanwhile_is_no_other_one() {
+        const WIDER: usize = 8972;
+        let peers = Peers::default();
+        peers.insert(peer(1), NOW);
+        let present = || peers.of_node(NODE).unwrap();
+        let later = NOW + Duration::from_secs(60);
+        present().search(|mtu| {
+            mtu.next_probe(later, || WIDER);
+            mtu.arrived(WIDER, later);
+        });
+        peers.insert(peer_with((7474, WIDER), 2), later);
+        assert_eq!(present().arrives(Carrier::Udp), WIDER);
     }
 }

@@ -40,7 +40,7 @@ use crate::forwarder::Forwarder;
 use crate::kernel::{HandedOver, Kernel, What, Word};
 use crate::meters::{Meter, Meters};
 use crate::offloads::Offload;
-use crate::outgoing::Way;
+use crate::outgoing::{Loss, Way};
 use crate::peer::{LANES, Path, Peer, PeerState, Terms};
 use crate::peers::Peers;
 use crate::socket::{self, Socket};
@@ -583,9 +583,11 @@ fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     if way.carrier() != Carrier::Udp {
         return;
     }
-    while let Some(length) = peer.search(|mtu| mtu.next_probe(now)) {
-        if forwarder.outgoing.probe(way, 0, length, now).is_err() {
-            return;
+    while let Some(length) = peer.next_probe(now) {
+        match forwarder.outgoing.probe(way, 0, length, now) {
+            // Of what is refused the next one is shorter.
+            Ok(()) | Err(Loss::TooLong) => {}
+            Err(_) => return,
         }
     }
 }

@@ -12,6 +12,10 @@
 //! ```
 //!
 //! Where much is lost, so are probes. So what arrived is taken not to do so any more only if short ones are answered meanwhile.
+//!
+//! What the device refuses does not even leave, and is tried again with the next search, as a device's MTU may change. The
+//! kernel is asked then what the device can send by now. If it says more than ever, that is tried; if it says less, all is
+//! tried still, as it may only believe what a router has said minutes ago.
 
 use std::mem;
 use std::time::Duration;
@@ -61,7 +65,9 @@ pub struct PathMtu {
     is_known: bool,
     /// The most that is tried; one more does not arrive.
     limit: usize,
-    /// What the device can send, as far as is known.
+    /// The most that the device could ever send, as the kernel has said,
+    longest: usize,
+    /// and what of that it has not refused since the last search began.
     device: usize,
     /// It is tried at once whether all of that arrives: most often it does.
     hopeful: bool,
@@ -83,6 +89,7 @@ impl PathMtu {
             arrives: BASE,
             is_known: false,
             limit: device,
+            longest: device,
             device,
             hopeful: true,
             probe: None,
@@ -97,8 +104,15 @@ impl PathMtu {
         self.arrives
     }
 
-    /// The length of a probe that is to be sent now.
-    pub fn next_probe(&mut self, now: Duration) -> Option<usize> {
+    /// Bytes of the longest datagram that the device could ever send, as the kernel has said.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The length of a probe that is to be sent now. When a search begins anew, `says` tells what the device can send by then,
+    /// as far as the kernel knows.
+    pub fn next_probe(&mut self, now: Duration, says: impl FnOnce() -> usize) -> Option<usize> {
         if let Some(probe) = &mut self.probe {
             if mem::take(&mut probe.wants_beside) {
                 return Some(BASE);
@@ -112,7 +126,9 @@ impl PathMtu {
             }
         }
         if now >= self.raise_at {
-            (self.limit, self.hopeful, self.raise_at) = (self.device, true, now + RAISE);
+            self.longest = self.longest.max(says());
+            (self.device, self.limit) = (self.longest, self.longest);
+            (self.hopeful, self.raise_at) = (true, now + RAISE);
         }
         let again = self.probe.map(|probe| Probe {
             sent: now,
@@ -147,7 +163,7 @@ impl PathMtu {
         self.probe = self.probe.filter(|probe| probe.length > length);
     }
 
-    /// The device cannot send datagrams of `length` bytes.
+    /// The device cannot send datagrams of `length` bytes at present.
     pub fn refused(&mut self, length: usize) {
         let possible = length.saturating_sub(1).max(BASE);
         self.device = self.device.min(possible);
@@ -213,8 +229,10 @@ mod tests {
         /// Of a hundred probes so many are lost.
         loss: u64,
         random: u64,
-        /// The most that the device takes.
+        /// The most that the device takes,
         takes: usize,
+        /// and that the kernel says it does.
+        says: usize,
         probes: u64,
     }
 
@@ -227,6 +245,7 @@ mod tests {
                 loss: 0,
                 random: 1,
                 takes: usize::MAX,
+                says: device,
                 probes: 0,
             }
         }
@@ -235,7 +254,7 @@ mod tests {
         fn run(&mut self, time: Duration) {
             let end = self.now + time;
             while self.now < end {
-                while let Some(length) = self.mtu.next_probe(self.now) {
+                while let Some(length) = self.mtu.next_probe(self.now, || self.says) {
                     self.probes += 1;
                     if length > self.takes {
                         self.mtu.refused(length);
@@ -375,6 +394,57 @@ mod tests {
         assert!(world.finds(), "{:?}", world.mtu);
         world.mtu.refused(100);
         assert_eq!(world.mtu.arrives(), BASE);
+    }
+
+    /// What a dip of a device's MTU has made of a world in which all of 1472 bytes arrived.
+    fn narrowed() -> World {
+        let mut world = World::new(1472, 1472);
+        world.run(MINUTE / 2);
+        assert_eq!(world.mtu.arrives(), 1472);
+        (world.takes, world.says, world.path) = (1272, 1272, 1272);
+        world.run(CONFIRM);
+        assert!(world.finds(), "{:?}", world.mtu);
+        world
+    }
+
+    #[test]
+    fn a_device_that_was_narrow_for_a_while_is_wide_again() {
+        let mut world = narrowed();
+        (world.takes, world.says, world.path) = (1472, 1472, 1472);
+        world.run(RAISE + CONFIRM);
+        assert_eq!(world.mtu.arrives(), 1472, "{:?}", world.mtu);
+    }
+
+    #[test]
+    fn a_device_that_stays_narrow_is_tried_once_a_minute() {
+        let mut world = narrowed();
+        let narrow = world.mtu.arrives();
+        world.run(RAISE);
+        let before = world.probes;
+        for _ in 0..600 {
+            world.run(CONFIRM);
+            assert_eq!(world.mtu.arrives(), narrow, "{:?}", world.now);
+        }
+        assert!(world.probes - before <= 600 + 10 * 8, "{} probes", world.probes - before);
+    }
+
+    #[test]
+    fn a_device_that_is_made_wider_is_noticed() {
+        let mut world = World { takes: 1472, ..World::new(1472, 1472) };
+        world.run(MINUTE / 2);
+        (world.takes, world.says, world.path) = (8972, 8972, 8972);
+        world.run(RAISE + CONFIRM);
+        assert_eq!((world.mtu.arrives(), world.mtu.longest()), (8972, 8972));
+    }
+
+    #[test]
+    fn a_wider_path_is_noticed_while_the_kernel_believes_what_a_router_has_said() {
+        let mut world = World { says: 1400, ..World::new(1472, 1400) };
+        world.run(RAISE + MINUTE / 2);
+        assert!(world.finds(), "{:?}", world.mtu);
+        world.path = 1472;
+        world.run(RAISE + CONFIRM);
+        assert_eq!(world.mtu.arrives(), 1472, "{:?}", world.mtu);
     }
 
     #[test]
