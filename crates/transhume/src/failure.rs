@@ -97,7 +97,9 @@ impl From<ClientError> for Failure {
             }
             ClientError::NotAllowed(_) => "run this with sudo",
             ClientError::TooLong(_) => "name another with `--socket`",
-            ClientError::Closed => "its log says why; when it is back, `transhume ps` shows how things are",
+            ClientError::Closed => {
+                "its log says why; when it is back, `transhume ps` and `transhume net devices` show how things are"
+            }
             ClientError::Request(_) => {
                 "shorten the command, or run it with less in its environment: `env -i PATH=\"$PATH\" …`"
             }
