@@ -100,6 +100,9 @@ pub struct Found {
 /// What the kernel puts after the name that a file had.
 const DELETED: &str = " (deleted)";
 
+/// Begins what the kernel calls memory of `memfd_create`.
+const MEMORY: &str = "/memfd:";
+
 /// In what files' lengths on their device are counted, in bytes.
 const BLOCK: u64 = 512;
 

@@ -12,7 +12,7 @@ use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
 use super::places::statfs;
 use super::process::is_namespace;
-use super::{Findings, is_deleted, named};
+use super::{Findings, MEMORY, is_deleted, named};
 
 /// What CRIU carries of what has no file.
 const CARRIED: [&str; 8] = [
@@ -148,18 +148,19 @@ impl Findings<'_> {
         let Ok(metadata) = fs::metadata(via) else { return };
         let kind = metadata.file_type();
         let shown = path.display();
+        let is_memory = path.to_string_lossy().starts_with(MEMORY);
         if kind.is_block_device() {
             self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
         } else if kind.is_char_device() {
             self.device(pid, task, number, path, metadata.st_rdev());
-        } else if statfs(via).is_some_and(|found| found.f_type == libc::HUGETLBFS_MAGIC) {
+        } else if is_memory && statfs(via).is_some_and(|found| found.f_type == libc::HUGETLBFS_MAGIC) {
             let what = format!("{} has {shown} open, which is of huge pages", named(pid));
             self.block(what, "let it map huge pages without a file (MAP_ANONYMOUS), or use others");
         } else if is_message_queue(via) {
             let what = format!("{} has the message queue {shown} open", named(pid));
             self.block(what, "let it close the queue before the move: CRIU cannot carry it");
         } else if metadata.st_nlink() == 0 {
-            if metadata.st_size() > GHOST_LIMIT && !shown.to_string().starts_with("/memfd:") {
+            if metadata.st_size() > GHOST_LIMIT && !is_memory {
                 let limit = GHOST_LIMIT >> 20;
                 let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
                 self.block(what, "let it keep the file's name, or close it");

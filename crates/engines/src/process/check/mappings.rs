@@ -8,7 +8,7 @@ use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use super::super::task;
-use super::{DELETED, Findings, is_deleted, named};
+use super::{DELETED, Findings, MEMORY, is_deleted, named};
 use crate::guard::MAPPING;
 
 /// The ring of asynchronous requests to disks, which is no file.
@@ -23,7 +23,7 @@ impl Findings<'_> {
             if path.ends_with(DELETED) || seen.insert(path) {
                 self.mapping(pid, range, path);
             }
-            if path.starts_with("/memfd:") && is_shared(&maps, range) {
+            if path.starts_with(MEMORY) && is_shared(&maps, range) {
                 self.sealed(pid, range, path);
             }
         }

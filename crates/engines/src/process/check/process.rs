@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::super::task::{self, Stat};
-use super::{Findings, named};
+use super::{Findings, MEMORY, named};
 
 /// Instances share these with their host; containers do not share [`OF_CONTAINERS`].
 const SHARED: [&str; 3] = ["ipc", "user", "cgroup"];
@@ -81,7 +81,7 @@ impl Findings<'_> {
 
     /// CRIU starts it from its file.
     fn program(&mut self, pid: i32) -> io::Result<()> {
-        if fs::read_link(format!("/proc/{pid}/exe"))?.to_string_lossy().starts_with("/memfd:") {
+        if fs::read_link(format!("/proc/{pid}/exe"))?.to_string_lossy().starts_with(MEMORY) {
             let what = format!("{} runs a program that is in memory only (memfd_create)", named(pid));
             self.block(what, "start it from a file");
         }
