@@ -181,11 +181,15 @@ impl PathMtu {
 
     /// What is to be tried next.
     fn wanted(&self, now: Duration) -> Option<usize> {
+        let is_searching = self.is_searching();
+        if is_searching && self.hopeful {
+            // That this arrives confirms the shorter, too: where it is seldom asked, that would be due each time.
+            return Some(self.limit);
+        }
         if now >= self.confirm_at {
             return Some(self.arrives);
         }
-        let middle = usize::midpoint(self.arrives, self.limit + 1);
-        self.is_searching().then_some(if self.hopeful { self.limit } else { middle })
+        is_searching.then(|| usize::midpoint(self.arrives, self.limit + 1))
     }
 
     /// `probe` was not answered, however often it was sent.
@@ -435,6 +439,18 @@ mod tests {
         (world.takes, world.says, world.path) = (8972, 8972, 8972);
         world.run(RAISE + CONFIRM);
         assert_eq!((world.mtu.arrives(), world.mtu.longest()), (8972, 8972));
+    }
+
+    #[test]
+    fn a_wider_device_is_noticed_also_where_it_is_seldom_asked() {
+        let mut mtu = PathMtu::new(1472, Duration::ZERO);
+        for time in (0..=60).step_by(10).map(Duration::from_secs) {
+            // An answer comes when nothing more is asked.
+            if let Some(length) = mtu.next_probe(time, || 8972) {
+                mtu.arrived(length, time);
+            }
+        }
+        assert_eq!(mtu.arrives(), 8972, "{mtu:?}");
     }
 
     #[test]
