@@ -18,7 +18,7 @@
 //! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
 //! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
 //! * [`launch`]: its first process;
-//! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`archives`], [`cgroup`]: its file systems, if it is a container;
+//! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`layer`], [`written`], [`archives`], [`cgroup`]: its file systems, if it is a container;
 //! * [`check`]: what pins it;
 //! * [`record`], [`images`]: what is on disk;
 //! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: what CRIU would restore wrongly, mended in its images;
@@ -40,6 +40,7 @@ mod host;
 mod images;
 mod interrupted;
 mod launch;
+mod layer;
 mod left_behind;
 mod libraries;
 mod link;

@@ -25,7 +25,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cgroup::LiftedLimit;
-use super::helper::{Helper, ended_within};
+use super::helper::ended_within;
+use super::layer::{self, Packing};
 use super::oci::{Bind, Config, Wanted};
 use super::record::absent_is_fine;
 use super::support::Support;
@@ -55,22 +56,8 @@ pub struct ContainerConfig {
 
 /// How long the runtime may take for a call, which takes some hundredths of a second.
 const CALL: Duration = Duration::from_secs(30);
-/// How long a layer may take to be packed or unpacked.
-const PACK: Duration = Duration::from_secs(240);
 /// How long what was killed may take to end.
 const KILLED: Duration = Duration::from_secs(10);
-
-/// What the layer travels as.
-const LAYER: &str = "layer.img";
-
-/// What `tar` complains of.
-const TAR_LOG: &str = "tar.log";
-
-/// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
-const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
-
-/// What overlay file systems note of a copied file's original, which is another one on another host.
-const ORIGIN: &str = "trusted.overlay.origin";
 
 /// Makes containers.
 pub struct Containers {
@@ -456,25 +443,22 @@ impl Container {
 
     /// Begins to pack the layer as an image: the instance is stopped.
     pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
-        let mut tar = tar("--create", &self.layer(), &images.join(LAYER));
-        let places = CRIU_PLACES.map(|place| format!("--exclude={place}"));
-        tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg("--anchored").args(places).arg(".");
         let doing = format!("packing what `{}` has written", self.name);
-        let tar = Helper::begin(&mut tar, self.folder.join(TAR_LOG)).doing(|| doing.clone())?;
-        Ok(Packing { tar: tar.forgiven(is_of_criu), doing })
+        layer::pack(&self.layer(), images, self.tar_log(), doing)
     }
 
     /// Unpacks the layer, and mounts the root with it.
     pub fn bring_back(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
         self.make_way();
         let doing = format!("unpacking what `{}` has written", self.name);
-        let mut tar = unpack(&self.layer(), &images.join(LAYER));
-        let begun = self
-            .unmount_root()
-            .and_then(|()| self.lay_out())
-            .and_then(|()| Helper::begin(&mut tar, self.folder.join(TAR_LOG)));
-        Packing { tar: begun.doing(|| doing.clone())?, doing: doing.clone() }.succeed(watch)?;
+        self.unmount_root().and_then(|()| self.lay_out()).doing(|| doing.clone())?;
+        layer::unpack(&self.layer(), images, self.tar_log(), doing.clone())?.succeed(watch)?;
         self.mount_root().doing(|| doing)
+    }
+
+    /// What `tar` complains of.
+    fn tar_log(&self) -> PathBuf {
+        self.folder.join("tar.log")
     }
 
     /// What is in the layer.
@@ -604,49 +588,6 @@ pub fn unescaped(field: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
 }
 
-/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
-pub struct Packing {
-    tar: Helper,
-    doing: String,
-}
-
-impl Packing {
-    /// Waits for a good end; otherwise it says why.
-    pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
-        self.tar.succeed(PACK, watch.cancelled, || self.doing)
-    }
-}
-
-/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
-/// is no change: CRIU makes them anew.
-fn is_of_criu(complaint: &str) -> bool {
-    let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];
-    changed.contains(&complaint) || complaint.ends_with(": socket ignored")
-}
-
-/// What it says of times that are far away is no reason for anything.
-fn unpack(folder: &Path, archive: &Path) -> Command {
-    let mut tar = tar("--extract", folder, archive);
-    tar.args(["--preserve-permissions", "--warning=no-timestamp"]);
-    tar
-}
-
-fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
-    let mut tar = Command::new("tar");
-    // Its complaints are read.
-    tar.env("LC_ALL", "C").args([
-        what,
-        "--xattrs",
-        "--xattrs-include=*",
-        "--acls",
-        "--numeric-owner",
-        "--sparse",
-        "--directory",
-    ]);
-    tar.arg(folder).arg("--file").arg(archive);
-    tar
-}
-
 /// What the runtime said last that went wrong: each line of its log is an object.
 fn last_error(log: &str) -> Option<String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -660,40 +601,12 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-    use std::time::{SystemTime, UNIX_EPOCH};
-
     use super::*;
 
     #[test]
     fn blanks_of_mount_points_are_read_as_the_kernel_writes_them() {
         assert_eq!(unescaped("/srv/a\\040b\\134c"), PathBuf::from("/srv/a b\\c"));
         assert_eq!(unescaped("/srv/a\\"), PathBuf::from("/srv/a\\"));
-    }
-
-    /// A file from before there were computers, and one from the future, of an archive that is cut off.
-    #[test]
-    fn times_that_are_far_away_are_not_why_a_layer_cannot_be_unpacked() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
-        let (from, to, archive) = (place("from"), place("to"), place("archive"));
-        fs::create_dir(&from).and_then(|()| fs::create_dir(&to)).unwrap();
-        let old = UNIX_EPOCH - Duration::from_secs(1);
-        let now = SystemTime::now();
-        for (name, time) in [("a", old), ("b", now + CALL * 1000), ("c", now)] {
-            let file = File::create(from.join(name)).unwrap();
-            file.write_all_at(&[1; 10_000], 0).and_then(|()| file.set_modified(time)).unwrap();
-        }
-        assert!(tar("--create", &from, &archive).args(["a", "b", "c"]).status().unwrap().success());
-        let unpacked = || {
-            let unpacking = Helper::begin(&mut unpack(&to, &archive), place("log")).unwrap();
-            unpacking.succeed(CALL, &|| false, || "unpacking".into()).map_err(|error| error.to_string())
-        };
-        unpacked().unwrap();
-        assert_eq!(fs::metadata(to.join("a")).unwrap().modified().unwrap(), old);
-        // In the middle of the last file.
-        File::options().write(true).open(&archive).and_then(|file| file.set_len(30_000)).unwrap();
-        assert_eq!(unpacked().unwrap_err(), "unpacking: tar: Unexpected EOF in archive");
     }
 
     #[test]
