@@ -158,10 +158,10 @@ impl Guard {
         self.answer(result)
     }
 
-    /// CRIU takes a thread that can be neither stopped nor let go for one that has ended, and would take its end, of which it is told
-    /// when it waits for any other, for that of a process.
+    /// CRIU takes a thread that it cannot interrupt for one that has ended, and would take its end, of which it is told when it waits
+    /// for any other, for that of a process. Other requests fail so also for one that lives and is not stopped.
     fn forget_ending(&mut self, call: &Call) {
-        if matches!(call.request, libc::PTRACE_INTERRUPT | libc::PTRACE_DETACH) {
+        if call.request == libc::PTRACE_INTERRUPT {
             self.tracees.remove(&call.pid);
         }
     }
