@@ -18,12 +18,13 @@ impl Findings<'_> {
     pub(super) fn mappings(&mut self, pid: i32) -> io::Result<()> {
         let maps = task::read(&format!("/proc/{pid}/maps"))?;
         let mut seen = HashSet::new();
-        for (range, path) in maps.lines().filter_map(range_and_path) {
+        for line in maps.lines() {
+            let Some((range, path)) = range_and_path(line) else { continue };
             // What has no name is not told apart by it.
             if path.ends_with(DELETED) || seen.insert(path) {
                 self.mapping(pid, range, path);
             }
-            if path.starts_with(MEMORY) && is_shared(&maps, range) {
+            if path.starts_with(MEMORY) && is_shared(line) {
                 self.sealed(pid, range, path);
             }
         }
@@ -73,10 +74,9 @@ impl Findings<'_> {
     }
 }
 
-/// Whether what is mapped at `range` is shared, by its rights: `r--s`.
-fn is_shared(maps: &str, range: &str) -> bool {
-    let line = maps.lines().find_map(|line| line.strip_prefix(range));
-    line.and_then(|rest| rest.trim_start().split(' ').next()).is_some_and(|rights| rights.ends_with('s'))
+/// Whether what a line of `/proc/PID/maps` maps is shared, by its rights: `r--s`.
+fn is_shared(line: &str) -> bool {
+    line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'))
 }
 
 /// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.
