@@ -81,6 +81,9 @@ pub const RATES: [Comparison; 8] = [
     Comparison::rate("ib_write_bw", "ucp_put_bw", 16, LIST),
 ];
 
+/// Bytes up to which perftest asks for one completion of many requests. Its warm-up waits for one of each request, for ever.
+const ONE_COMPLETION_FOR_MANY: u64 = 8192;
+
 /// Requests in a list.
 const LIST: u64 = 16;
 
@@ -164,16 +167,16 @@ impl Bench {
         self.runs += 1;
         let iterations = iterations(comparison.quantity, path, size) / comparison.queue_pairs;
         let iterations = iterations / comparison.list * comparison.list;
-        let (size, iterations) = (size.to_string(), iterations.to_string());
+        let (length, iterations) = (size.to_string(), iterations.to_string());
         let (queue_pairs, list) = (comparison.queue_pairs.to_string(), comparison.list.to_string());
-        let mut program = vec![comparison.ours, "-F", "-s", &size, "-n", &iterations];
+        let mut program = vec![comparison.ours, "-F", "-s", &length, "-n", &iterations];
         if comparison.queue_pairs > 1 {
             program.extend(["-q", &queue_pairs]);
         }
         if comparison.list > 1 {
             program.extend(["-l", &list]);
         }
-        if comparison.ours == "ib_write_bw" {
+        if comparison.ours == "ib_write_bw" && size > ONE_COMPLETION_FOR_MANY {
             // Peers' figures begin after a tenth of what is sent; perftest has the like for this program alone.
             program.push("--perform_warm_up");
         }
