@@ -97,8 +97,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
 
 /// A new instance's VID. Its address is no device's of the overlay: of two that have it, one would be lost to others.
 fn allocate_vid(inner: &Inner) -> Result<Vid, Failure> {
-    let taken = inner.devices.addresses();
-    let allocated = inner.store.allocate_vid(|vid| !taken.contains(&address(vid).into()));
+    let allocated = inner.store.allocate_vid(|vid| inner.devices.with_address(address(vid).into()).is_none());
     allocated.map_err(|error| failure::of_store(&error))
 }
 

@@ -49,6 +49,7 @@ async fn begin(
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     for (vid, saved) in &saved {
         moving::check_free(inner, *vid, &saved.instance.name, &saved.instance.host)?;
+        check_address(inner, *vid, &saved.instance.name)?;
     }
     let placed: BTreeMap<_, _> = place(inner, saved, &hosts)?.into_iter().collect();
     let begun = inner.machine.restore_together(placed.clone(), cluster.now());
@@ -56,6 +57,19 @@ async fn begin(
     let moves = ids.into_iter().filter_map(|id| group::listen(inner, id)).collect();
     cluster.perform(inner, outputs);
     Ok(moves)
+}
+
+/// Checks that the address of a saved instance was not given to a device of the overlay since.
+///
+/// # Errors
+/// If it was: of the two, one would be lost to others.
+fn check_address(inner: &Inner, vid: Vid, name: &str) -> Result<(), Failure> {
+    let address = instances::address(vid);
+    let Some((host, device)) = inner.devices.with_address(address.into()) else { return Ok(()) };
+    Err(Failure::new(
+        format!("{address}, the address of `{name}`, is that of the device {device} on {host} now"),
+        format!("unplug that one first, if it may go: `transhume net detach {host} {device}`"),
+    ))
 }
 
 /// Gives each instance that of the hosts which will have the fewest. Without `hosts` it is one of all that are up and not drained.
@@ -140,5 +154,29 @@ fn refused(
             in_the_way(what, name)
         }
         RestoreRefusal::NotAddable(error) => failure::of_add_error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::played::{World, attach_with};
+
+    #[tokio::test]
+    async fn an_address_that_a_device_has_is_not_restored() {
+        let world = World::new().await;
+        let mut h1 = world.node("h1").await;
+        world.lay(&mut [&mut h1]).await;
+        let wanted = attach_with("h1", "tap1", "10.77.1.2/16");
+        let (attached, _) = tokio::join!(world.change(wanted), h1.grant());
+        attached.unwrap();
+        let [before, its] = [1, 2].map(|lid| Vid::new(lid).unwrap());
+        let inner = world.cluster.lock();
+        check_address(&inner, before, "job").unwrap();
+        let refused = check_address(&inner, its, "job").unwrap_err().to_string();
+        assert!(
+            refused.contains("10.77.1.2, the address of `job`, is that of the device tap1 on h1"),
+            "{refused}"
+        );
     }
 }

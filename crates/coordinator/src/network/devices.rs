@@ -1,6 +1,6 @@
 //! What is plugged in, and where stations are: the coordinator says it, so that nodes need not find it out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use api::{Failure, NetDevice};
@@ -130,9 +130,9 @@ impl Devices {
         self.of(host).count()
     }
 
-    /// The addresses that they are given.
-    pub fn addresses(&self) -> HashSet<IpAddr> {
-        self.devices.values().filter_map(|device| address(&device.kind)).collect()
+    /// Where the device is that is given `wanted`.
+    pub fn with_address(&self, wanted: IpAddr) -> Option<&DeviceKey> {
+        self.devices.iter().find(|(_, device)| address(&device.kind) == Some(wanted)).map(|(key, _)| key)
     }
 
     /// The hosts that have devices, in the order of names.

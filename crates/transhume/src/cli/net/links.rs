@@ -14,8 +14,9 @@ use crate::{output, table};
 
 /// Lists the links between hosts
 ///
-/// The table shows what the first host of each link knows of it. With --json each link has `directions`: what each of its two hosts
-/// knows of what it sends to the other one, and of what comes from there, in `tunnel`; that is null where it does not answer.
+/// The table shows what the first host of each link knows of it, and as LOST what of the datagrams of the first host and of the second one
+/// did not arrive. With --json each link has `directions`: what each of its two hosts knows of what it sends to the other one, and of what
+/// comes from there, in `tunnel`; that is null where it does not answer.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net links\n  \
                         transhume net links --json | jq '.[] | select(.up | not)'\n  \
@@ -105,17 +106,21 @@ fn row(Described { link, directions }: &Described<'_>) -> [String; 10] {
         cell(link.carrier.map(|carrier| carrier.name().to_owned())),
         cell(tunnel.map(|tunnel| tunnel.datagram_bytes.to_string())),
         cell(tunnel.and_then(|tunnel| tunnel.round_trip_us).map(|us| format!("{:.2} ms", us as f64 / 1e3))),
-        cell(
-            tunnel
-                .filter(|tunnel| tunnel.sent > 0)
-                .map(|tunnel| format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0)),
-        ),
+        directions.map(lost).join(" / "),
         cell(
             tunnel
                 .and_then(|tunnel| tunnel.carries_bits_per_second)
                 .map(|bits| format!("{:.0} Mbit/s", bits as f64 / 1e6)),
         ),
     ]
+}
+
+/// Which part of what one host has sent to the other one was lost.
+fn lost(direction: Direction<'_>) -> String {
+    match direction.tunnel.filter(|tunnel| tunnel.sent > 0) {
+        Some(tunnel) => format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0),
+        None => NOTHING.into(),
+    }
 }
 
 #[cfg(test)]
@@ -125,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// A host that has a tunnel to another one, with this round trip.
-    fn host(name: &str, to: &str, round_trip_us: u64) -> NetHost {
+    /// A host that has a tunnel to another one, with this round trip, on which so many datagrams of 1000 were lost.
+    fn host(name: &str, to: &str, round_trip_us: u64, lost: u64) -> NetHost {
         let tunnel = NetTunnel {
             host: to.into(),
             address: Some("192.0.2.1:7701".into()),
@@ -139,7 +144,7 @@ mod tests {
             carries_bits_per_second: Some(8_000_000),
             round_trip_us: Some(round_trip_us),
             sent: 1000,
-            lost: 3,
+            lost,
         };
         let state = NetHostState { tunnels: vec![tunnel], ..NetHostState::default() };
         NetHost { name: name.into(), connected: true, state: Some(state), noted: vec![], failure: None }
@@ -158,22 +163,22 @@ mod tests {
 
     #[test]
     fn json_has_what_both_hosts_know_and_all_that_the_table_shows() {
-        let status = status(vec![host("h1", "h2", 250), host("h2", "h1", 300)]);
+        let status = status(vec![host("h1", "h2", 250, 3), host("h2", "h1", 300, 20)]);
         let links = described(&status);
-        let cells = ["h1", "h2", "7", "up", "yes", "tls", "1472", "0.25 ms", "0.300 %", "8 Mbit/s"];
+        let cells = ["h1", "h2", "7", "up", "yes", "tls", "1472", "0.25 ms", "0.300 % / 2.000 %", "8 Mbit/s"];
         assert_eq!(row(&links[0]), cells);
-        let tunnel = |to: &str, round_trip_us: u64| {
+        let tunnel = |to: &str, round_trip_us: u64, lost: u64| {
             json!({
                 "host": to, "address": "192.0.2.1:7701", "connected": true, "plain": false, "carrier": "tls",
                 "by_kernel": false, "kernel_frames": 0, "datagram_bytes": 1472,
-                "carries_bits_per_second": 8_000_000, "round_trip_us": round_trip_us, "sent": 1000, "lost": 3,
+                "carries_bits_per_second": 8_000_000, "round_trip_us": round_trip_us, "sent": 1000, "lost": lost,
             })
         };
         let expected = json!([{
             "ends": ["h1", "h2"], "cost": 7, "plain": false, "up": true, "carrier": "tls",
             "directions": [
-                {"from": "h1", "to": "h2", "answers": true, "tunnel": tunnel("h2", 250)},
-                {"from": "h2", "to": "h1", "answers": true, "tunnel": tunnel("h1", 300)},
+                {"from": "h1", "to": "h2", "answers": true, "tunnel": tunnel("h2", 250, 3)},
+                {"from": "h2", "to": "h1", "answers": true, "tunnel": tunnel("h1", 300, 20)},
             ],
         }]);
         assert_eq!(serde_json::to_value(&links).unwrap(), expected);
@@ -181,9 +186,9 @@ mod tests {
 
     #[test]
     fn of_a_host_that_does_not_answer_nothing_is_known() {
-        let status = status(vec![host("h2", "h1", 300)]);
+        let status = status(vec![host("h2", "h1", 300, 20)]);
         let links = described(&status);
-        assert_eq!(row(&links[0])[6..], [NOTHING; 4]);
+        assert_eq!(row(&links[0])[6..], [NOTHING, NOTHING, "- / 2.000 %", NOTHING]);
         let written = serde_json::to_value(&links).unwrap();
         assert_eq!(
             written[0]["directions"][0],
