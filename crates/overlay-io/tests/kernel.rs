@@ -398,7 +398,7 @@ fn what_comes_for_a_paused_station_is_kept_and_nothing_leaves_it() {
     back.from.connect(back.to.local_addr().unwrap()).unwrap();
     assert!(!back.pass());
     assert_eq!(b.sent_by_kernel(a), before[1]);
-    b.plane.command(|switch, _, parcels| switch.unpause(mac(b.node), parcels)).unwrap();
+    b.plane.command(|switch, now, parcels| switch.unpause(mac(b.node), now, parcels)).unwrap();
     let kept: Vec<usize> = (1..=50).collect();
     assert_eq!(datagrams.received(), kept, "each once, and in order");
     assert!(back.pass() && b.sent_by_kernel(a) > before[1]);

@@ -50,7 +50,7 @@ fn what_is_kept_at_the_source_goes_after_the_mac() {
     assert_eq!(forward(&mut switch, again, &to_one(2)).0, Verdict::Dropped(Reason::Stale), "once only");
     let late = forward_at(&mut switch, straggler, &to_one(2), NOW + SECOND * 5);
     assert_eq!(late.0, Verdict::Dropped(Reason::Stale));
-    assert_eq!(switch.unpause(mac(1), &mut out), Err(Refused::NotHere(mac(1))), "never two");
+    assert_eq!(switch.unpause(mac(1), NOW, &mut out), Err(Refused::NotHere(mac(1))), "never two");
     assert_eq!(switch.commit(&entry(1, RIGHT, None, 2), NOW, &mut out), Ok(false));
     assert_eq!(gates(&switch)[0], Gate::Paused);
 }
@@ -59,11 +59,11 @@ fn what_is_kept_at_the_source_goes_after_the_mac() {
 fn a_move_rolled_back_leaves_the_source_as_it_was() {
     let mut switch = paused();
     let mut out = vec![];
-    switch.unpause(mac(1), &mut out).unwrap();
+    switch.unpause(mac(1), NOW, &mut out).unwrap();
     let (first, second) = (frame(mac(1), mac(2)), to_one(1));
     assert_eq!(parcels(&out), [(To::Port(ONE), &first[..]), (To::Port(ONE), &second[..])]);
     assert_eq!(forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1))).0, Verdict::Forwarded);
-    switch.unpause(mac(1), &mut vec![]).unwrap();
+    switch.unpause(mac(1), NOW, &mut vec![]).unwrap();
     assert_eq!(gates(&switch), [Gate::Open; 3]);
 }
 

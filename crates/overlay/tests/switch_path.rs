@@ -7,7 +7,7 @@ use overlay::switch::{
     Destination, Entry, FloodRates, From, Label, Limits, Origin, Parcel, PortId, PortKind, Rate, Reason,
     Switch, To, Verdict,
 };
-use overlay::topology::{NodeId, Topology, Version};
+use overlay::topology::{Link, NodeId, Topology, Version};
 use std::time::Duration;
 use support::*;
 
@@ -76,7 +76,7 @@ fn transit_goes_by_the_label_and_learns_nothing() {
     let sent = frame(mac(1), mac(9));
     forward(&mut switch, link(LEFT, LEFT, Destination::Node(RIGHT)), &sent);
     assert!(switch.macs(NOW).is_empty());
-    let back = link(RIGHT, LEFT, Destination::Node(RIGHT));
+    let back = link(RIGHT, LEFT, Destination::Forwarded(RIGHT));
     assert_eq!(forward(&mut switch, back, &sent), dropped(Reason::Loop));
     let last = Label { hops: 1, ..label(LEFT, Destination::Node(RIGHT)) };
     let last = From::Link { neighbour: LEFT, label: last };
@@ -85,6 +85,25 @@ fn transit_goes_by_the_label_and_learns_nothing() {
     assert_eq!(forward(&mut switch, own, &sent), dropped(Reason::Loop));
     let nobody = link(LEFT, LEFT, Destination::Node(NodeId(9)));
     assert_eq!(forward(&mut switch, nobody, &sent), dropped(Reason::Unreachable));
+}
+
+#[test]
+fn who_lies_of_where_a_frame_came_in_is_not_believed() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(9, RIGHT, None, 1));
+    let managed = frame(mac(1), mac(9));
+    let learned = frame(mac(1), mac(8));
+    for (sent, ingress) in [(&managed, RIGHT), (&learned, RIGHT), (&learned, NodeId(77))] {
+        for to in [ME, RIGHT] {
+            let lie = link(LEFT, ingress, Destination::Node(to));
+            assert_eq!(forward(&mut switch, lie, sent), dropped(Reason::ReversePath));
+        }
+        let sent_on = link(LEFT, ingress, Destination::Forwarded(ME));
+        let late = NOW + SECOND * 10;
+        assert_eq!(forward_at(&mut switch, sent_on, sent, late), dropped(Reason::Stale), "it did not move");
+    }
+    assert!(switch.macs(NOW).iter().all(|known| known.mac != mac(8)));
 }
 
 #[test]
@@ -111,8 +130,9 @@ fn frames_keep_to_the_version_of_their_stamp() {
         let label = Label { version: Version(version), ..label(LEFT, Destination::Node(RIGHT)) };
         From::Link { neighbour: LEFT, label }
     };
-    let nodes = [LEFT, ME, RIGHT, NodeId(4)];
-    let around = Topology::star(Version(2), NodeId(4), &nodes).unwrap();
+    let nodes = vec![LEFT, ME, RIGHT, NodeId(4)];
+    let links = [(LEFT, ME), (ME, NodeId(4)), (NodeId(4), RIGHT)].map(|(a, b)| Link { a, b, cost: 1 });
+    let around = Topology::new(Version(2), nodes, links.into()).unwrap();
     assert_eq!(forward(&mut switch, with(2), &sent), dropped(Reason::UnknownVersion));
     switch.install(around.routes(ME).unwrap()).unwrap();
     for version in [1, 2] {

@@ -58,7 +58,7 @@ fn stations_whose_ports_do_not_carry_frames_have_none() {
     assert_eq!((switch.take_changes(), short_cuts(&switch)), (of(&[1, 9]), BOTH));
     switch.pause(mac(1)).unwrap();
     assert_eq!((switch.take_changes(), short_cuts(&switch)), (of(&[1]), [None, BOTH[1]]));
-    switch.unpause(mac(1), &mut vec![]).unwrap();
+    switch.unpause(mac(1), NOW, &mut vec![]).unwrap();
     assert_eq!((switch.take_changes(), short_cuts(&switch)), (of(&[1]), BOTH));
     switch.detach(ONE);
     assert_eq!((switch.take_changes(), short_cuts(&switch)), (of(&[1]), [None, BOTH[1]]));

@@ -184,10 +184,10 @@ impl Devices {
     /// All stations that are here run, but those that are `moving`: their moves are over.
     pub fn end_moves(&self, moving: &HashSet<Mac>) {
         for Present { device, .. } in self.iter().filter(|present| !moving.contains(&present.device.mac)) {
-            self.plane.command(|switch, _, parcels| {
+            self.plane.command(|switch, now, parcels| {
                 // Of one that does not move, and of a LAN, there is nothing to end.
                 let _ = switch.resume(device.mac, parcels);
-                let _ = switch.unpause(device.mac, parcels);
+                let _ = switch.unpause(device.mac, now, parcels);
             });
         }
     }

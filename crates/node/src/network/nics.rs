@@ -355,7 +355,7 @@ impl Nic {
             }
             Stage::Running => {
                 let _ = switch.resume(mac, parcels);
-                let _ = switch.unpause(mac, parcels);
+                let _ = switch.unpause(mac, now, parcels);
             }
             Stage::Paused => {
                 let _ = switch.pause(mac);

@@ -8,6 +8,7 @@ use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
 use super::{Destination, Label, Place, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
+use crate::mac::Mac;
 use crate::topology::{NodeId, Routes};
 
 impl Switch {
@@ -21,11 +22,12 @@ impl Switch {
     ) -> Result<Verdict, Reason> {
         let routes = self.versions.get(label.version).ok_or(Reason::UnknownVersion)?;
         match label.to {
+            Destination::Node(_) if label.ingress == self.me => Err(Reason::Loop),
+            Destination::Node(_) if !routes.brings(neighbour, label.ingress) => Err(Reason::ReversePath),
             Destination::Node(node) | Destination::Forwarded(node) if node != self.me => {
                 out.push(transit(routes, neighbour, label, node)?);
                 Ok(Verdict::Forwarded)
             }
-            Destination::Node(_) if label.ingress == self.me => Err(Reason::Loop),
             Destination::Node(_) => self.arrive(label.ingress, false, frame, now, out),
             Destination::Forwarded(_) => self.arrive(label.ingress, true, frame, now, out),
             Destination::Everyone => self.spread(neighbour, label, frame, now, out),
@@ -47,6 +49,9 @@ impl Switch {
             return Err(Reason::Malformed);
         }
         let passing = Passing { frame, front, ingress, forwarded, now };
+        if forwarded && !self.is_followed(front.destination, now) {
+            return Err(Reason::Stale);
+        }
         if !self.is_ours_sent_on(&passing) {
             self.admit_from_node(&front, ingress, now)?;
         }
@@ -54,6 +59,12 @@ impl Switch {
             Some(Place::Port(port)) => self.hand_over(port, &passing, out),
             _ => self.astray(&passing, out),
         }
+    }
+
+    /// Whether nodes may send on what came to them for `mac`. Where such a frame came in cannot be told by the way that it has come, so a
+    /// node that lies of it is believed for so long only.
+    fn is_followed(&self, mac: Mac, now: Duration) -> bool {
+        self.moves.is_moving(mac) || self.managed.get(mac).is_some_and(|managed| managed.is_followed(now))
     }
 
     /// A MAC that was elsewhere has moved here, and what a station here sent to it comes after it: the source has been

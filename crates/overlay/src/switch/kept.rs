@@ -84,6 +84,11 @@ pub(super) struct Moves {
 }
 
 impl Moves {
+    /// Whether `mac` is on its way to this node, or from it.
+    pub fn is_moving(&self, mac: Mac) -> bool {
+        self.arriving.contains_key(&mac) || self.leaving.contains_key(&mac)
+    }
+
     /// Keeps a frame whose MAC lives on `port`, if it is the one for which the port is closed.
     pub fn keep(
         &mut self,

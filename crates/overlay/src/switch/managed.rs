@@ -47,6 +47,8 @@ struct Past {
     former: Option<(NodeId, Duration)>,
     /// Until when this node, where the MAC once was, sends on what still comes for it.
     forwards_until: Duration,
+    /// Until when other nodes may send on to here what came to them for the MAC.
+    follows_until: Duration,
 }
 
 impl Managed {
@@ -75,6 +77,11 @@ impl Managed {
     /// Whether this node sends on what comes for the MAC.
     pub fn is_forwarded(&self, now: Duration) -> bool {
         now < self.past.forwards_until
+    }
+
+    /// Whether other nodes may send on what came to them for the MAC: it has moved lately, or was about to.
+    pub fn is_followed(&self, now: Duration) -> bool {
+        now < self.past.follows_until
     }
 
     /// Whether other nodes surely know the MAC's place: it never moved, or not lately.
@@ -140,6 +147,7 @@ impl ManagedMacs {
             since: now,
             former: None,
             forwards_until: Duration::ZERO,
+            follows_until: now + self.follows(),
         };
         if let Some(old) = self.table.remove(&entry.mac) {
             self.inherit(&mut past, &old, home, now + self.grace);
@@ -148,6 +156,19 @@ impl ManagedMacs {
         self.own(entry.mac, &past.addresses);
         self.table.insert(entry.mac, Managed { home, past: Box::new(past) });
         true
+    }
+
+    /// How long what is sent on after a MAC may be under way: others hear later than this node that it has moved, and send on for the grace time.
+    fn follows(&self) -> Duration {
+        self.grace * 2
+    }
+
+    /// A move of `mac` from here is rolled back: what was kept at its destination may come back.
+    pub fn stays(&mut self, mac: Mac, now: Duration) {
+        let until = now + self.follows();
+        if let Some(managed) = self.table.get_mut(&mac) {
+            managed.past.follows_until = until;
+        }
     }
 
     /// Where the MAC was, stays known until `until`.

@@ -266,9 +266,10 @@ impl Switch {
     ///
     /// # Errors
     /// If the MAC does not live here, so that another node may run it.
-    pub fn unpause(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
+    pub fn unpause(&mut self, mac: Mac, now: Duration, out: &mut Vec<Parcel>) -> Result<(), Refused> {
         let Some(Place::Port(_)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
         if let Some(leaving) = self.moves.leaving.remove(&mac) {
+            self.managed.stays(mac, now);
             self.changes.add(mac);
             self.set_gate(leaving.port, Gate::Open);
             leaving.kept.release(leaving.port, out);

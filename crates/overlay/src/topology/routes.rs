@@ -24,6 +24,8 @@ pub struct Routes {
     /// For each of `nodes`: a bit for each of `neighbours` that is this node's child in its tree. So the center of a
     /// star with 4,096 nodes needs 2 MiB, where lists would take 32.
     children: Vec<u64>,
+    /// For each of `nodes`, in the same way: each of `neighbours` that lies on a shortest way from it to here.
+    bringers: Vec<u64>,
 }
 
 impl Routes {
@@ -33,16 +35,17 @@ impl Routes {
         let at = nodes.binary_search(&me).ok()?;
         let graph = Graph::new(&nodes, &topology.links);
         let neighbours: Vec<_> = graph.links[at].iter().map(|(other, _)| nodes[*other]).collect();
-        let (mut parents, mut children) = (Vec::with_capacity(nodes.len()), Vec::new());
+        let mut parents = Vec::with_capacity(nodes.len());
+        let (mut children, mut bringers) = (Vec::new(), Vec::new());
         for root in 0..nodes.len() {
             let distances = graph.distances(root);
             parents.push(graph.parent(&distances, at).map(|parent| nodes[parent]));
-            let is_child = |(other, _): &(usize, u32)| graph.parent(&distances, *other) == Some(at);
-            children.extend(graph.links[at].chunks(WORD).map(|word| {
-                word.iter().enumerate().fold(0, |bits, (bit, link)| bits | u64::from(is_child(link)) << bit)
+            children.extend(bits(&graph.links[at], |(other, _)| graph.parent(&distances, other) == Some(at)));
+            bringers.extend(bits(&graph.links[at], |(other, cost)| {
+                distances[at] != UNREACHABLE && through(&distances, other, cost) == Some(distances[at])
             }));
         }
-        Some(Self { version: topology.version, me, nodes, neighbours, parents, children })
+        Some(Self { version: topology.version, me, nodes, neighbours, parents, children, bringers })
     }
 
     /// Which topology they are of.
@@ -73,12 +76,23 @@ impl Routes {
 
     /// The neighbours to which goes what came in at `ingress` and is for everyone.
     pub fn children(&self, ingress: NodeId) -> impl Iterator<Item = NodeId> {
-        let words = self.neighbours.len().div_ceil(WORD);
-        let at = self.nodes.binary_search(&ingress).map_or(0..0, |at| at * words..(at + 1) * words);
-        let bits = self.children.get(at).unwrap_or_default();
-        let is_set = |(at, _): &(usize, &NodeId)| bits[at / WORD] >> (at % WORD) & 1 != 0;
+        let bits = self.bits_of(&self.children, ingress);
         let all = self.neighbours.iter().take(bits.len() * WORD);
-        all.enumerate().filter(move |each| is_set(each)).map(|(_, neighbour)| *neighbour)
+        all.enumerate().filter(|(at, _)| is_set(bits, *at)).map(|(_, neighbour)| *neighbour)
+    }
+
+    /// Whether what came in at `ingress`, and is for one node, may come from `neighbour`: it lies on a shortest way from there to here.
+    #[must_use]
+    pub fn brings(&self, neighbour: NodeId, ingress: NodeId) -> bool {
+        let bits = self.bits_of(&self.bringers, ingress);
+        self.neighbours.binary_search(&neighbour).is_ok_and(|at| !bits.is_empty() && is_set(bits, at))
+    }
+
+    /// That part of `all` which is of `node`; empty if it is not in the topology.
+    fn bits_of<'a>(&self, all: &'a [u64], node: NodeId) -> &'a [u64] {
+        let words = self.neighbours.len().div_ceil(WORD);
+        let at = self.nodes.binary_search(&node).map_or(0..0, |at| at * words..(at + 1) * words);
+        all.get(at).unwrap_or_default()
     }
 
     /// The most links on the way of one frame, as far as a label can count: nodes that are more than 255 links away
@@ -87,6 +101,22 @@ impl Routes {
     pub fn most_hops(&self) -> u8 {
         u8::try_from(self.nodes.len().saturating_sub(1)).unwrap_or(u8::MAX)
     }
+}
+
+/// A bit for each of `links`, set where `is_so`.
+fn bits(links: &[(usize, u32)], is_so: impl Fn((usize, u32)) -> bool) -> impl Iterator<Item = u64> {
+    links.chunks(WORD).map(move |word| {
+        word.iter().enumerate().fold(0, |bits, (bit, link)| bits | u64::from(is_so(*link)) << bit)
+    })
+}
+
+fn is_set(bits: &[u64], at: usize) -> bool {
+    bits[at / WORD] >> (at % WORD) & 1 != 0
+}
+
+/// How far the root of `distances` is by the way of `other`, to which a link has this cost.
+fn through(distances: &[u64], other: usize, cost: u32) -> Option<u64> {
+    distances[other].checked_add(u64::from(cost))
 }
 
 /// Nodes by their place in the sorted list, with their links in ascending order of the other end.
@@ -129,9 +159,10 @@ impl Graph {
 
     /// The lowest neighbour of `node` that lies on a shortest path from it to the root of `distances`.
     fn parent(&self, distances: &[u64], node: usize) -> Option<usize> {
-        let through = |other: usize, cost: u32| distances[other].checked_add(u64::from(cost));
         let mut links = self.links[node].iter();
-        links.find(|(other, cost)| through(*other, *cost) == Some(distances[node])).map(|(other, _)| *other)
+        let is_shortest =
+            |(other, cost): &&(usize, u32)| through(distances, *other, *cost) == Some(distances[node]);
+        links.find(is_shortest).map(|(other, _)| *other)
     }
 }
 
@@ -185,6 +216,29 @@ mod tests {
                 assert_eq!(children, expected.map(Routes::me).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn what_is_for_one_node_comes_from_where_it_may_come() {
+        for topology in some_topologies() {
+            let routes = all_routes(&topology);
+            let at = |node: NodeId| &routes[usize::from(node.0 / 3)];
+            for (ingress, to) in routes.iter().flat_map(|a| routes.iter().map(|b| (a.me(), b.me()))) {
+                let mut node = ingress;
+                while let Some(next) = at(node).next_hop(to) {
+                    assert!(at(next).brings(node, ingress), "{ingress} to {to} by {node}");
+                    node = next;
+                }
+            }
+        }
+        let links = [1, 3, 4].map(|other| Link { a: NodeId(2), b: NodeId(other), cost: 1 }).to_vec();
+        let star = Topology::new(Version(1), (1..=5).map(NodeId).collect(), links).unwrap();
+        let [center, leaf] = [2, 1].map(|node| star.routes(NodeId(node)).unwrap());
+        let brought = |routes: &Routes, neighbour: u16| {
+            (0..=6).filter(|ingress| routes.brings(NodeId(neighbour), NodeId(*ingress))).collect::<Vec<_>>()
+        };
+        assert_eq!((brought(&center, 3), brought(&center, 5)), (vec![3], vec![]));
+        assert_eq!((brought(&leaf, 2), brought(&leaf, 3)), (vec![2, 3, 4], vec![]));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl World {
 
     fn roll_back(&mut self, station: usize, next: (usize, overlay::switch::PortId)) {
         let (mac, node) = (self.stations[station].mac, self.stations[station].place.0);
-        let mut out = vec![];
+        let (mut out, now) = (vec![], self.time());
         self.nodes[next.0].abort(mac, &mut out).unwrap();
         // Who still believes that it is there, from an earlier move, may have sent to it.
         assert!(out.is_empty() || self.mode == Mode::Rough && next.0 != node);
@@ -158,7 +158,7 @@ impl World {
         self.nodes[next.0].detach(next.1);
         out.clear();
         self.stations[station].is_running = true;
-        self.nodes[node].unpause(mac, &mut out).unwrap();
+        self.nodes[node].unpause(mac, now, &mut out).unwrap();
         self.release(node, mac, &out);
         self.tally.rolled_back += 1;
         self.later(200_000, Event::Move(station));
