@@ -34,15 +34,16 @@ fn ucx_perftest(transports: &str) -> Result<()> {
     fabric::device_file::make()?;
     for place in PLACES {
         let pair = Pair::new(place)?;
-        for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_am_lat"] {
+        let tests = ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_am_lat"].map(|test| (test, "poll"));
+        for (test, wait) in tests.into_iter().chain([("tag_lat", "sleep")]) {
             let mut server = command(&pair.first, "ucx_perftest")?;
             let mut client = command(&pair.second, "ucx_perftest")?;
             client.args(["-t", test, "-n", "200", "-w", "10", "-s", "10000", FIRST]);
             for side in [&mut server, &mut client] {
-                side.args(ucx::without_mpi()).env("UCX_TLS", transports);
+                side.args(ucx::without_mpi()).args(["-E", wait]).env("UCX_TLS", transports);
             }
             let lines = exchange(&mut server, PORT, &mut client)
-                .with_context(|| format!("{test} over {transports}, {place:?}"))?;
+                .with_context(|| format!("{test} ({wait}) over {transports}, {place:?}"))?;
             ensure!(lines.iter().any(|line| line.starts_with("Final:")), "no result in {lines:?}");
         }
     }

@@ -24,8 +24,8 @@ pub use network::NetworkKind;
 
 /// What a library's userfaultfds are known by in `/proc/PID/fdinfo`. Each is open while the library turns pages into
 /// shared ones, and closed before the process is checkpointed. The bits ask for what is needed
-/// (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`) and for what does no harm (`UFFD_FEATURE_EXACT_ADDRESS`).
-pub const PAGE_TURNER_FEATURES: u64 = 1 << 12 | 1 << 11;
+/// (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, `UFFD_FEATURE_MOVE`) and for what does no harm (`UFFD_FEATURE_EXACT_ADDRESS`).
+pub const PAGE_TURNER_FEATURES: u64 = 1 << 16 | 1 << 12 | 1 << 11;
 
 /// The directory that a node locks while it dumps an instance, shared by all nodes on the machine
 /// (`private::lock`). The end of the last lab removes it.

@@ -29,6 +29,8 @@ pub(crate) struct CompletionQueue {
     ring: VecDeque<Wc>,
     depth: u32,
     armed: Armed,
+    /// How many came since anybody was last woken. Some of them may have been taken.
+    untold: usize,
     overrun: bool,
     /// What completions are stamped with.
     clock: Option<fn() -> u64>,
@@ -39,7 +41,7 @@ pub(crate) struct CompletionQueue {
 impl CompletionQueue {
     pub fn new(depth: u32) -> Self {
         let ring = VecDeque::with_capacity(depth.min(1024) as usize);
-        Self { ring, depth, armed: Armed::No, overrun: false, clock: None, users: 0 }
+        Self { ring, depth, armed: Armed::No, untold: 0, overrun: false, clock: None, users: 0 }
     }
 
     pub fn with_clock(depth: u32, clock: fn() -> u64) -> Self {
@@ -74,11 +76,25 @@ impl CompletionQueue {
         fits
     }
 
-    pub fn arm(&mut self, solicited_only: bool) {
+    /// Asks to be woken. True if what is asked for is there already, and nobody was told of it: it came after the program had
+    /// looked, and one that does not look again, as UCX, would wait for ever. Adapters tell of it as well.
+    pub fn arm(&mut self, solicited_only: bool) -> bool {
         // Arming for less than before does not take the wider request back.
         if !(solicited_only && self.armed == Armed::ForAny) {
             self.armed = if solicited_only { Armed::ForSolicited } else { Armed::ForAny };
         }
+        let for_any = self.armed == Armed::ForAny;
+        let wakes =
+            self.ring.iter().rev().take(self.untold).any(|completion| for_any || completion.solicited);
+        if wakes {
+            self.told();
+        }
+        wakes
+    }
+
+    fn told(&mut self) {
+        self.armed = Armed::No;
+        self.untold = 0;
     }
 
     #[inline(always)]
@@ -97,9 +113,10 @@ impl CompletionQueue {
             Armed::ForAny => true,
         };
         if !wakes {
+            self.untold += 1;
             return Pushed::Quietly;
         }
-        self.armed = Armed::No;
+        self.told();
         Pushed::WakeUp
     }
 
@@ -112,6 +129,7 @@ impl CompletionQueue {
             take(&completion);
         }
         if self.ring.is_empty() {
+            self.untold = 0;
             // The next ones come where these were, which the processor still has at hand.
             self.ring.clear();
         }
@@ -135,9 +153,27 @@ mod tests {
         assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
         assert_eq!(cq.push(Wc { solicited: true, ..Wc::default() }), Pushed::WakeUp);
         assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
+        assert_eq!(cq.take(4, |_| ()), 3);
         cq.arm(false);
         cq.arm(true);
         assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
+    }
+
+    #[test]
+    fn who_asks_is_told_at_once_of_what_nobody_was_told_of() {
+        let mut cq = CompletionQueue::new(4);
+        let none = |cq: &mut CompletionQueue| while cq.take(1, |_| ()) > 0 {};
+        cq.push(Wc::default());
+        assert!(!cq.arm(true), "it was not solicited");
+        assert!(cq.arm(false));
+        assert_eq!(cq.push(Wc::default()), Pushed::Quietly, "it is over with that");
+        none(&mut cq);
+        assert!(!cq.arm(false));
+        assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
+        assert!(!cq.arm(false), "of that one somebody was told");
+        assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
+        cq.push(Wc { solicited: true, ..Wc::default() });
+        assert!(cq.arm(true));
     }
 
     #[test]

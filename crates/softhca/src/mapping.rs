@@ -63,6 +63,18 @@ pub unsafe fn remap(from: *mut c_void, to: *mut c_void, length: usize, flags: c_
     result(unsafe { libc::syscall(libc::SYS_mremap, from, length, length, flags, to) }).map(drop)
 }
 
+/// Maps what the shared mapping at `at` shows once more, where the kernel likes.
+///
+/// # Errors
+/// Those of the system call.
+///
+/// # Safety
+/// `length` bytes of one shared mapping are at `at`.
+pub unsafe fn again(at: *mut c_void, length: usize) -> io::Result<*mut c_void> {
+    // SAFETY: the caller's promise; of a length of 0 the kernel makes a second mapping.
+    result(unsafe { libc::syscall(libc::SYS_mremap, at, 0usize, length, libc::MREMAP_MAYMOVE, 0usize) })
+}
+
 fn result(code: c_long) -> io::Result<*mut c_void> {
     if code == -1 {
         return Err(io::Error::last_os_error());

@@ -5,6 +5,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::core::Domain;
 use crate::device::{Device, require, require_room};
 use crate::errno::Errno;
+use crate::event::Event;
 use crate::handle::{Cq, Keys, Mr, Pd, Srq};
 use crate::region::Region;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -173,7 +174,9 @@ impl Device {
     /// `INVALID` if there is no such queue.
     pub fn arm_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), Errno> {
         self.end_lingering();
-        self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?.arm(solicited_only);
+        if self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?.arm(solicited_only) {
+            self.core.events.push(Event::Completion(cq));
+        }
         Ok(())
     }
 

@@ -27,9 +27,10 @@
 //! stays on the ring. A fork would make such pages common to parent and child, so before it they
 //! become private again, and stay on the ring.
 //!
-//! * `pages`: turning pages. * `maps`: which can be. * `owner`, `window`: the two sides.
+//! * `pages`: turning pages. * `maps`: which can be. * `sleepers`: who would sleep for ever. * `owner`, `window`: the two sides.
 
 mod maps;
 pub(crate) mod owner;
 mod pages;
+mod sleepers;
 pub(crate) mod window;

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::attr::Access;
 use crate::handle::Mr;
@@ -16,6 +17,10 @@ const LARGEST: u64 = 64 << 30;
 
 /// More regions at a time stay on the ring: each takes a descriptor of the program's.
 const MOST: usize = 128;
+
+/// How often a window is tried that cannot be turned just now, and how long it is left alone in between.
+const MOST_TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A memfd that shows a range of this process' memory.
 pub(crate) struct Shared {
@@ -71,10 +76,60 @@ enum Progress {
         turned: u64,
         shared: Shared,
         handler: OwnedFd,
+        /// How often the next window was busy, and until when it is left alone.
+        busy: Option<(u32, Instant)>,
     },
     Ready(Arc<Shared>),
     /// It stays on the ring.
     Never,
+    /// So does this one. So many bytes were turned, and stay so until the region ends: the kernel may be reading into them just now.
+    Stuck {
+        turned: u64,
+        shared: Shared,
+    },
+}
+
+impl Progress {
+    /// Turns the next window, unless that has to wait.
+    fn turn_some(self) -> Self {
+        let Self::Turning { mut pieces, turned, shared, handler, busy } = self else { return self };
+        let Some(piece) = pieces.last_mut() else { return Self::complete(shared) };
+        if busy.is_some_and(|(_, until)| Instant::now() < until) {
+            return Self::Turning { pieces, turned, shared, handler, busy };
+        }
+        let window = piece.start..piece.end.min(piece.start + pages::WINDOW);
+        if holds_own_state(&window) {
+            return Self::Stuck { turned, shared };
+        }
+        let offset = window.start - shared.range.start;
+        // SAFETY: neither this thread's stack nor its thread-local storage is near the window.
+        match unsafe { pages::turn(window.clone(), shared.memory.as_fd(), offset, handler.as_fd()) } {
+            Ok(()) => {
+                piece.start = window.end;
+                if piece.is_empty() {
+                    pieces.pop();
+                }
+                let turned = offset + (window.end - window.start);
+                Self::Turning { pieces, turned, shared, handler, busy: None }
+            }
+            Err(error) => {
+                let tries = busy.map_or(0, |(tries, _)| tries) + 1;
+                if error.kind() != io::ErrorKind::ResourceBusy || tries > MOST_TRIES {
+                    return Self::Stuck { turned, shared };
+                }
+                let busy = Some((tries, Instant::now() + PAUSE));
+                Self::Turning { pieces, turned, shared, handler, busy }
+            }
+        }
+    }
+
+    /// All windows are turned.
+    fn complete(shared: Shared) -> Self {
+        match pages::seal(shared.memory.as_fd(), shared.writable) {
+            Ok(()) => Self::Ready(Arc::new(shared)),
+            Err(_) => Self::Stuck { turned: shared.length(), shared },
+        }
+    }
 }
 
 /// What a region's neighbours can be given.
@@ -148,39 +203,14 @@ impl Sharing {
         let handler = pages::fault_handler().ok()?;
         self.ids += 1;
         let shared = Shared { id: self.ids, range, memory, writable };
-        Some(Progress::Turning { pieces, turned: 0, shared, handler })
+        Some(Progress::Turning { pieces, turned: 0, shared, handler, busy: None })
     }
 
-    /// Turns one window of one region.
+    /// Turns one window of one region, unless that has to wait.
     pub fn turn_some(&mut self) {
         let turning = self.regions.values_mut().find(|progress| matches!(progress, Progress::Turning { .. }));
-        let Some(progress) = turning else { return };
-        let Progress::Turning { pieces, turned, shared, handler } = progress else { return };
-        let Some(piece) = pieces.last_mut() else {
-            let Progress::Turning { shared, .. } = std::mem::replace(progress, Progress::Never) else {
-                return;
-            };
-            if pages::seal(shared.memory.as_fd(), shared.writable).is_ok() {
-                *progress = Progress::Ready(Arc::new(shared));
-            } else {
-                shared.turn_back(shared.length());
-            }
-            return;
-        };
-        let window = piece.start..piece.end.min(piece.start + pages::WINDOW);
-        let offset = window.start - shared.range.start;
-        // SAFETY: neither this thread's stack nor its thread-local storage is near the window.
-        let done = !holds_own_state(&window)
-            && unsafe { pages::turn(window.clone(), shared.memory.as_fd(), offset, handler.as_fd()) }.is_ok();
-        if !done {
-            shared.turn_back(*turned);
-            *progress = Progress::Never;
-            return;
-        }
-        *turned = offset + (window.end - window.start);
-        piece.start = window.end;
-        if piece.is_empty() {
-            pieces.pop();
+        if let Some(progress) = turning {
+            *progress = std::mem::replace(progress, Progress::Never).turn_some();
         }
     }
 
@@ -194,7 +224,9 @@ impl Sharing {
                 self.regions.retain(|_, progress| !shows_it(progress));
                 shared.turn_back(shared.length());
             }
-            Some(Progress::Turning { turned, shared, .. }) => shared.turn_back(turned),
+            Some(Progress::Turning { turned, shared, .. } | Progress::Stuck { turned, shared }) => {
+                shared.turn_back(turned);
+            }
             _ => {}
         }
     }
@@ -231,7 +263,9 @@ impl Sharing {
         for progress in self.regions.values_mut() {
             match std::mem::replace(progress, Progress::Never) {
                 Progress::Ready(shared) => shared.turn_back(shared.length()),
-                Progress::Turning { turned, shared, .. } => shared.turn_back(turned),
+                Progress::Turning { turned, shared, .. } | Progress::Stuck { turned, shared } => {
+                    shared.turn_back(turned);
+                }
                 Progress::Never => {}
             }
         }

@@ -3,16 +3,18 @@
 //! For each window of at most [`WINDOW`] bytes:
 //!
 //! 1. the window is registered with a userfaultfd: who touches a page that is missing will wait;
-//! 2. `mremap(MREMAP_DONTUNMAP)` moves its pages to a [`Scratch`]: from here on they are all missing;
-//! 3. the pages' content is copied into the memfd;
-//! 4. the memfd is mapped over the window, and who waited is woken.
+//! 2. `UFFDIO_MOVE` moves its pages to a [`Scratch`], but none into which the kernel is reading or another process writing
+//!    (`O_DIRECT`, `process_vm_writev`): what comes would be lost. Then all go back, for another time;
+//! 3. nobody sleeps on a word in it who would not be woken any more ([`sleepers`]); otherwise the same;
+//! 4. the pages' content is copied into the memfd;
+//! 5. the memfd is mapped over the window, and who waited is woken.
 //!
-//! No store is lost, since each happens either before step 2 or after step 4. Between those steps this thread must not
+//! No store is lost, since each happens either before its page is moved or after step 5. Between those steps this thread must not
 //! touch the window, which may hold anything of the heap: it only makes system calls
 //! and uses its stack.
 //!
 //! On the way back the shared window is write-protected by a userfaultfd, copied to fresh pages, and these are moved
-//! over it.
+//! over it; who sleeps on a word in it is woken, and looks again.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -23,6 +25,7 @@ use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
 
+use super::sleepers;
 use crate::mapping::{self, Source};
 
 /// Who touches a window while it is turned waits for this many bytes to be copied.
@@ -38,10 +41,16 @@ const UFFDIO_API: c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 const UFFDIO_UNREGISTER: c_ulong = 0x8010_aa01;
 const UFFDIO_WAKE: c_ulong = 0x8010_aa02;
+const UFFDIO_MOVE: c_ulong = 0xc028_aa05;
 const UFFDIO_WRITEPROTECT: c_ulong = 0xc018_aa06;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 const UFFDIO_REGISTER_MODE_WP: u64 = 2;
 const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
+const UFFDIO_MOVE_MODE_DONTWAKE: u64 = 1;
+const UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
+
+/// How often in a row the kernel may ask to try again and have moved nothing.
+const MOST_IN_VAIN: u32 = 16;
 
 #[repr(C)]
 struct UffdApi {
@@ -68,6 +77,16 @@ struct UffdRegister {
 struct UffdWriteProtect {
     range: UffdRange,
     mode: u64,
+}
+
+#[repr(C)]
+struct UffdMove {
+    to: u64,
+    from: u64,
+    length: u64,
+    mode: u64,
+    /// Bytes, or an error.
+    moved: i64,
 }
 
 /// A sealed memfd of `length` bytes, which no other user opens anew.
@@ -116,7 +135,7 @@ pub(super) fn read_only(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `PermissionDenied` without the privilege: the kernel would fail system calls on missing pages. `InvalidInput` before
-/// Linux 5.19, which cannot protect shared memory.
+/// Linux 6.8, which cannot tell pages that are being read into.
 pub(super) fn fault_handler() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -131,7 +150,7 @@ pub(super) fn fault_handler() -> io::Result<OwnedFd> {
 /// `offset` on.
 ///
 /// # Errors
-/// Those of the system calls. The window is then as it was.
+/// `ResourceBusy` if it cannot be done just now; otherwise those of the system calls. The window is then as it was.
 ///
 /// # Safety
 /// Nothing of this thread's stack or thread-local storage lies in the window.
@@ -141,36 +160,102 @@ pub(super) unsafe fn turn(
     offset: u64,
     handler: BorrowedFd<'_>,
 ) -> io::Result<()> {
-    let length = (window.end - window.start) as usize;
+    let length = window.end - window.start;
     let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
-    let place = offset as libc::off_t;
-    let range = UffdRange { start: window.start, length: length as u64 };
-    let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
-    let fd = handler.as_raw_fd();
-    let aside = Scratch::new(length, libc::PROT_NONE)?;
+    let aside = Scratch::new(length as usize, libc::PROT_READ | libc::PROT_WRITE)?;
+    let tasks = sleepers::Tasks::open()?;
     let _undisturbed = SignalsBlocked::new();
-    // SAFETY: the argument is live and of the request's type.
-    check(unsafe { libc::ioctl(fd, UFFDIO_REGISTER, &mut register) })?;
-    // SAFETY: the window is private memory, and the scratch as long.
-    if let Err(error) = unsafe { move_pages(at, aside.start, length) } {
-        // SAFETY: the argument is live and of the request's type.
-        unsafe { libc::ioctl(fd, UFFDIO_UNREGISTER, &range) };
-        return Err(error);
-    }
-    let turned = copy(aside.start, length, memory.as_raw_fd(), place).and_then(|()| {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: this replaces the window, whose content the memory now holds.
-        unsafe { mapping::map(at, length, rights, flags, Source::File(memory, offset)) }.map(drop)
-    });
-    // SAFETY: the window's own pages go back to it.
-    if turned.is_err() && unsafe { move_pages(aside.start, at, length) }.is_err() {
+    let missing = Registered::new(handler, &window)?;
+    let (moved, taken) = take_aside(&window, &aside, handler);
+    let turned = taken
+        .and_then(|()| match tasks.any_sleeps_in(&window)? {
+            true => Err(io::ErrorKind::ResourceBusy.into()),
+            false => Ok(()),
+        })
+        .and_then(|()| copy(aside.start, length as usize, memory.as_raw_fd(), offset as libc::off_t))
+        .and_then(|()| {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            // SAFETY: this replaces the window, whose content the memory now holds.
+            unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, offset)) }
+                .map(drop)
+        });
+    if turned.is_err() && move_all(handler, aside.address(), window.start, moved).1.is_err() {
         // The program would go on with zeros where its data was.
         std::process::abort();
     }
-    // SAFETY: the argument is live and of the request's type.
-    check(unsafe { libc::ioctl(fd, UFFDIO_WAKE, &range) })?;
+    drop(missing);
     turned
+}
+
+/// Moves the pages of `window` aside, where their content can be read then. Says up to where, also if that is not all.
+fn take_aside(window: &Range<u64>, aside: &Scratch, handler: BorrowedFd<'_>) -> (u64, io::Result<()>) {
+    let to = aside.address();
+    let length = window.end - window.start;
+    // Pages are moved only to where the userfaultfd is asked for them.
+    let _missing = match Registered::new(handler, &(to..to + length)) {
+        Ok(registered) => registered,
+        Err(error) => return (0, Err(error)),
+    };
+    match move_all(handler, window.start, to, length) {
+        // Locked pages are moved only to where pages are locked.
+        (0, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => match aside.lock() {
+            Ok(()) => move_all(handler, window.start, to, length),
+            Err(error) => (0, Err(error)),
+        },
+        moved => moved,
+    }
+}
+
+/// Moves all pages that there are of `length` bytes. Returns how many bytes it has come.
+///
+/// # Errors
+/// `ResourceBusy` if somebody else uses a page by its place in memory, or it is also another process'.
+fn move_all(handler: BorrowedFd<'_>, from: u64, to: u64, length: u64) -> (u64, io::Result<()>) {
+    let (mut done, mut in_vain) = (0, 0);
+    while done < length {
+        let mode = UFFDIO_MOVE_MODE_DONTWAKE | UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES;
+        let mut order = UffdMove { to: to + done, from: from + done, length: length - done, mode, moved: 0 };
+        // SAFETY: the argument is live and of the request's type.
+        match check(unsafe { libc::ioctl(handler.as_raw_fd(), UFFDIO_MOVE, &mut order) }) {
+            Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return (done, Err(error)),
+            _ => {}
+        }
+        let moved = u64::try_from(order.moved).unwrap_or(0);
+        in_vain = if moved == 0 { in_vain + 1 } else { 0 };
+        if in_vain > MOST_IN_VAIN {
+            return (done, Err(io::ErrorKind::ResourceBusy.into()));
+        }
+        done += moved;
+    }
+    (done, Ok(()))
+}
+
+/// Who touches missing pages in a range waits as long as this lives.
+struct Registered<'a> {
+    handler: BorrowedFd<'a>,
+    range: UffdRange,
+}
+
+impl<'a> Registered<'a> {
+    fn new(handler: BorrowedFd<'a>, range: &Range<u64>) -> io::Result<Self> {
+        let range = UffdRange { start: range.start, length: range.end - range.start };
+        let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
+        // SAFETY: the argument is live and of the request's type.
+        check(unsafe { libc::ioctl(handler.as_raw_fd(), UFFDIO_REGISTER, &mut register) })?;
+        Ok(Self { handler, range })
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the arguments are live and of the requests' types. What has been mapped over is not registered any more; who
+        // waited for it is woken all the same.
+        unsafe {
+            libc::ioctl(self.handler.as_raw_fd(), UFFDIO_UNREGISTER, &self.range);
+            libc::ioctl(self.handler.as_raw_fd(), UFFDIO_WAKE, &self.range);
+        }
+    }
 }
 
 /// No handler runs in this thread as long as this lives: one that touches the window would wait for this thread.
@@ -197,8 +282,8 @@ impl Drop for SignalsBlocked {
 
 /// Room for pages, between two that nobody can touch.
 ///
-/// Moved to where the kernel likes, a window's pages may lie beside the window. The two mappings then become one,
-/// of which the kernel (6.18) drops the registration with the userfaultfd, since the moved half has none: stores to
+/// Where the kernel likes, a window's pages may lie beside the window. The two mappings then become one, of which
+/// the kernel (6.18) may drop the registration with the userfaultfd, where one half has none: stores to
 /// the window wait no longer, and are lost.
 struct Scratch {
     start: *mut c_void,
@@ -214,9 +299,22 @@ impl Scratch {
             unsafe { mapping::map(ptr::null_mut(), guarded, libc::PROT_NONE, flags, Source::Anonymous)? };
         // SAFETY: the first page of what was just mapped is the lower guard.
         let scratch = Self { start: unsafe { below.byte_add(PAGE as usize) }, length };
+        // Where all that is mapped is locked, pages would be there as soon as they may be used.
         // SAFETY: the range is part of the scratch.
+        check(unsafe { libc::munlock(scratch.start, length) })?;
+        // SAFETY: as above.
         check(unsafe { libc::mprotect(scratch.start, length, rights) })?;
         Ok(scratch)
+    }
+
+    /// Has pages be locked that come.
+    fn lock(&self) -> io::Result<()> {
+        // SAFETY: no memory is changed.
+        check(unsafe { libc::mlock2(self.start, self.length, libc::MLOCK_ONFAULT as libc::c_uint) }).map(drop)
+    }
+
+    fn address(&self) -> u64 {
+        self.start.expose_provenance() as u64
     }
 }
 
@@ -268,6 +366,8 @@ fn copy(from: *mut c_void, length: usize, file: RawFd, place: libc::off_t) -> io
 /// The range is mapped and was turned; nothing of this thread's stack or thread-local storage lies in it.
 pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
     let handler = fault_handler()?;
+    // Without them all the rest is done as well.
+    let tasks = sleepers::Tasks::open().ok();
     let _undisturbed = SignalsBlocked::new();
     let length = (range.end - range.start) as usize;
     // One place for all of it, so that the parts become one mapping again.
@@ -277,7 +377,7 @@ pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
         let part = (length - done).min(WINDOW as usize);
         let at = ptr::with_exposed_provenance_mut::<c_void>(range.start as usize + done);
         // SAFETY: both are mapped, as long as `part`; the caller vouches for the rest.
-        unsafe { replace(at, fresh.start.byte_add(done), part, handler.as_fd()) }?;
+        unsafe { replace(at, fresh.start.byte_add(done), part, handler.as_fd(), tasks.as_ref()) }?;
         done += part;
     }
     Ok(())
@@ -308,9 +408,19 @@ unsafe fn replace(
     fresh: *mut c_void,
     length: usize,
     handler: BorrowedFd<'_>,
+    tasks: Option<&sleepers::Tasks>,
 ) -> io::Result<()> {
     let fd = handler.as_raw_fd();
     let range = UffdRange { start: at.addr() as u64, length: length as u64 };
+    let window = range.start..range.start + range.length;
+    // SAFETY: the caller's promise.
+    let same = unsafe { Alias::of(at, length) };
+    let wake_all = || {
+        if let (Ok(same), Some(tasks)) = (&same, tasks) {
+            // As far as they are known.
+            let _ = tasks.for_each_sleeper_in(&window, |word| same.wake(word - window.start));
+        }
+    };
     let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_WP, ioctls: 0 };
     let mut protect = UffdWriteProtect { range, mode: UFFDIO_WRITEPROTECT_MODE_WP };
     // SAFETY: the arguments are live and of the requests' types.
@@ -318,6 +428,8 @@ unsafe fn replace(
     // SAFETY: as above.
     let protected = check(unsafe { libc::ioctl(fd, UFFDIO_WRITEPROTECT, &mut protect) });
     let replaced = protected.and_then(|_| {
+        // Who would sleep from here on waits for the pages first.
+        wake_all();
         // SAFETY: both are mapped, and nobody else knows `fresh`.
         unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), fresh.cast::<u8>(), length) };
         // SAFETY: the same bytes replace the shared ones, which nobody can have changed since.
@@ -329,7 +441,39 @@ unsafe fn replace(
     }
     // SAFETY: as above.
     check(unsafe { libc::ioctl(fd, UFFDIO_WAKE, &range) })?;
+    // Who was about to sleep when the pages were protected does so by now.
+    wake_all();
     replaced
+}
+
+/// The same shared memory at another place.
+struct Alias {
+    start: *mut c_void,
+    length: usize,
+}
+
+impl Alias {
+    /// # Safety
+    /// `length` bytes of one shared mapping are at `at`.
+    unsafe fn of(at: *mut c_void, length: usize) -> io::Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { mapping::again(at, length) }.map(|start| Self { start, length })
+    }
+
+    /// Wakes all who sleep on the word at `offset` as one of shared memory.
+    fn wake(&self, offset: u64) {
+        // SAFETY: the word is in the mapping, if it lies in the window whose alias this is.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.start.byte_add(offset as usize), libc::FUTEX_WAKE, c_int::MAX)
+        };
+    }
+}
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the alias' own.
+        unsafe { mapping::unmap(self.start, self.length) };
+    }
 }
 
 /// A neighbour's memory, mapped.
@@ -495,6 +639,113 @@ mod tests {
         unsafe { turn_back(&(start..start + WINDOW)) }.unwrap();
         // SAFETY: the pages are our own.
         let bytes = unsafe { std::slice::from_raw_parts(at, 2 * WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+
+    /// Has the kernel hold pages as for a read into them that goes on, as long as what is returned is open.
+    fn hold(at: *mut c_void, length: usize) -> io::Result<OwnedFd> {
+        const PARAMETERS: usize = 120;
+        const REGISTER_BUFFERS: c_int = 0;
+        let mut parameters = [0u64; PARAMETERS / 8];
+        // SAFETY: the parameters are live and as long as the kernel's.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+        let ring = owned(RawFd::try_from(ring).unwrap_or(-1))?;
+        let buffer = libc::iovec { iov_base: at, iov_len: length };
+        // SAFETY: the vector is live, and names memory of our own.
+        let registered = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                ring.as_raw_fd(),
+                REGISTER_BUFFERS,
+                &raw const buffer,
+                1,
+            )
+        };
+        check(registered as c_int)?;
+        Ok(ring)
+    }
+
+    #[test]
+    fn pages_that_the_kernel_reads_into_are_left_until_that_is_over() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let (start, middle) = (at.expose_provenance() as u64, at.wrapping_byte_add(WINDOW as usize / 2));
+        let Ok(held) = hold(middle, PAGE as usize) else { return eprintln!("skipped: no io_uring") };
+        // SAFETY: the pages are our own.
+        unsafe { ptr::write_bytes(at.cast::<u8>(), 7, WINDOW as usize) };
+        let memory = create_memory(WINDOW).unwrap();
+        // SAFETY: the pages are our own, and no stack.
+        let turn = || unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) };
+        assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        bytes[0] = 8;
+        drop(held);
+        while turn().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+            std::thread::yield_now();
+        }
+        assert!(bytes[0] == 8 && bytes[1..].iter().all(|byte| *byte == 7));
+        // SAFETY: the range was turned.
+        unsafe { turn_back(&(start..start + WINDOW)) }.unwrap();
+    }
+
+    /// Sleeps on the first word at `at`, which is 0, until somebody wakes it who knows it by its page.
+    fn sleep_on(at: u64) -> io::Result<()> {
+        let word = ptr::with_exposed_provenance::<u32>(at as usize);
+        // SAFETY: the word is mapped.
+        check(unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, 0, 0) } as c_int).map(drop)
+    }
+
+    fn wait_for_a_sleeper(window: &Range<u64>) {
+        let tasks = sleepers::Tasks::open().unwrap();
+        while !tasks.any_sleeps_in(window).unwrap() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_sleeps_on_a_word_is_not_left_asleep() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let start = at.expose_provenance() as u64;
+        let window = start..start + WINDOW;
+        let memory = create_memory(WINDOW).unwrap();
+        // SAFETY: the pages are our own, and no stack.
+        let turn = || unsafe { turn(window.clone(), memory.as_fd(), 0, handler.as_fd()) };
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| sleep_on(start + PAGE));
+            wait_for_a_sleeper(&window);
+            assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            let word = at.wrapping_byte_add(PAGE as usize);
+            // SAFETY: the word is mapped.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) }, 1);
+            sleeper.join().unwrap().unwrap();
+        });
+        turn().unwrap();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| sleep_on(start + PAGE));
+            wait_for_a_sleeper(&window);
+            // SAFETY: the range was turned.
+            unsafe { turn_back(&window) }.unwrap();
+            sleeper.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn locked_pages_are_turned_too() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let start = at.expose_provenance() as u64;
+        // SAFETY: the pages are our own.
+        assert_eq!(unsafe { libc::mlock(at, WINDOW as usize) }, 0);
+        // SAFETY: as above.
+        unsafe { ptr::write_bytes(at.cast::<u8>(), 7, WINDOW as usize) };
+        let memory = create_memory(WINDOW).unwrap();
+        // SAFETY: the pages are our own, and no stack.
+        unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) }.unwrap();
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), WINDOW as usize) };
         assert!(bytes.iter().all(|byte| *byte == 7));
     }
 

@@ -1,0 +1,174 @@
+//! Threads of this process that sleep on a word of memory as others see it, too: a futex that is not private to the process.
+//!
+//! Such a futex is known by the page that it lies in: by the process and the address where that is private, by the file where it is shared. When
+//! a page is turned from one into the other, who sleeps on a word in it is not found any more by who wakes him. Semaphores and mutexes
+//! that are made for several processes are such futexes, robust ones, and the one by which a thread is joined.
+//!
+//! Only system calls and the stack are used: memory of the program's may be missing just now.
+
+use std::ffi::CStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::c_long;
+
+/// `futex_wait`, of Linux 6.7.
+const SYS_FUTEX_WAIT: c_long = 455;
+
+/// What fits into the kernel's answers, of which the beginning is enough.
+const ANSWER: usize = 256;
+
+/// What the kernel lists at once, in bytes.
+const LIST: usize = 4096;
+
+/// Of an entry in a list of the kernel's: how long it is, and where its name begins.
+const LENGTH: usize = 16;
+const NAME: usize = 19;
+
+/// This process' threads.
+pub(super) struct Tasks(OwnedFd);
+
+impl Tasks {
+    /// # Errors
+    /// Those of opening `/proc/self/task`; there may be no `/proc`.
+    pub fn open() -> io::Result<Self> {
+        const TASKS: &CStr = c"/proc/self/task";
+        open(libc::AT_FDCWD, TASKS, libc::O_DIRECTORY).map(Self)
+    }
+
+    /// Whether a thread sleeps on a word in `range`, or may do so.
+    ///
+    /// # Errors
+    /// Those of reading `/proc`.
+    pub fn any_sleeps_in(&self, range: &Range<u64>) -> io::Result<bool> {
+        let mut any = false;
+        self.each(|call| any |= call.may_wait_elsewhere() || call.words().any(|word| range.contains(&word)))?;
+        Ok(any)
+    }
+
+    /// Tells `tell` the words in `range` that threads sleep on.
+    ///
+    /// # Errors
+    /// Those of reading `/proc`.
+    pub fn for_each_sleeper_in(&self, range: &Range<u64>, mut tell: impl FnMut(u64)) -> io::Result<()> {
+        self.each(|call| call.words().filter(|word| range.contains(word)).for_each(&mut tell))
+    }
+
+    /// Tells `tell` the system calls that threads sleep in.
+    fn each(&self, mut tell: impl FnMut(&Call)) -> io::Result<()> {
+        let mut list = [0u8; LIST];
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::lseek(self.0.as_raw_fd(), 0, libc::SEEK_SET) })?;
+        loop {
+            // SAFETY: the list is live, and as long as said.
+            let read =
+                unsafe { libc::syscall(libc::SYS_getdents64, self.0.as_raw_fd(), list.as_mut_ptr(), LIST) };
+            let mut entries = &list[..check(read)?];
+            if entries.is_empty() {
+                return Ok(());
+            }
+            while let Some(length) = entries.get(LENGTH..LENGTH + 2) {
+                let length = usize::from(u16::from_ne_bytes([length[0], length[1]])).clamp(1, entries.len());
+                if let Some(name) =
+                    entries.get(NAME..length).and_then(|name| CStr::from_bytes_until_nul(name).ok())
+                    && let Some(call) = self.call_of(name)
+                {
+                    tell(&call);
+                }
+                entries = &entries[length..];
+            }
+        }
+    }
+
+    /// `None` if the thread runs, has ended, or is no thread.
+    fn call_of(&self, thread: &CStr) -> Option<Call> {
+        const FILE: &CStr = c"syscall";
+        let directory = open(self.0.as_raw_fd(), thread, libc::O_DIRECTORY).ok()?;
+        let file = open(directory.as_raw_fd(), FILE, 0).ok()?;
+        let mut answer = [0u8; ANSWER];
+        // SAFETY: the buffer is live, and as long as said.
+        let read = unsafe { libc::read(file.as_raw_fd(), answer.as_mut_ptr().cast(), ANSWER) };
+        Call::parse(&answer[..usize::try_from(read).ok()?])
+    }
+}
+
+/// A system call that a thread sleeps in.
+struct Call {
+    number: c_long,
+    arguments: [u64; 6],
+}
+
+impl Call {
+    /// Reads `/proc/self/task/*/syscall`: the number, and six arguments in hexadecimal; another word if the thread runs, and -1 if it sleeps
+    /// without a call.
+    fn parse(answer: &[u8]) -> Option<Self> {
+        let mut words = str::from_utf8(answer).ok()?.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut arguments = [0; 6];
+        for argument in &mut arguments {
+            *argument = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+        }
+        Some(Self { number, arguments })
+    }
+
+    /// The words that it waits for.
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let [first, operation, _, _, second, _] = self.arguments;
+        let words = match self.number {
+            libc::SYS_futex if operation & libc::FUTEX_PRIVATE_FLAG as u64 != 0 => [None, None],
+            // Of one that has been interrupted and goes on, the arguments are those that it had.
+            libc::SYS_futex | libc::SYS_restart_syscall => [Some(first), Some(second)],
+            SYS_FUTEX_WAIT => [Some(first), None],
+            _ => [None, None],
+        };
+        words.into_iter().flatten()
+    }
+
+    /// Whether it waits for words that are not among its arguments.
+    fn may_wait_elsewhere(&self) -> bool {
+        self.number == libc::SYS_futex_waitv
+    }
+}
+
+fn open(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::openat(directory, name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | flags) };
+    check(c_long::from(fd))?;
+    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: c_long) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(answer: &str) -> Option<Vec<u64>> {
+        Call::parse(answer.as_bytes()).map(|call| call.words().collect())
+    }
+
+    #[test]
+    fn words_are_those_of_calls_that_others_may_wake() {
+        let call = |number: c_long, operation: u64| {
+            format!(
+                "{number} 0x1000 {operation:#x} 0x0 0x0 0x2000 0xffffffff 0x7ffc00000000 0x7f0000000000\n"
+            )
+        };
+        let wait_bitset = libc::FUTEX_WAIT_BITSET as u64;
+        assert_eq!(words(&call(libc::SYS_futex, wait_bitset)), Some(vec![0x1000, 0x2000]));
+        assert_eq!(words(&call(libc::SYS_futex, wait_bitset | 128)), Some(vec![]));
+        assert_eq!(words(&call(libc::SYS_restart_syscall, 128)), Some(vec![0x1000, 0x2000]));
+        assert_eq!(words(&call(SYS_FUTEX_WAIT, 0)), Some(vec![0x1000]));
+        assert_eq!(words(&call(libc::SYS_read, 0)), Some(vec![]));
+        for other in
+            ["running\n", "-1 0x7ffc00000000 0x7f0000000000\n", "", "202 0x1000", "202 1000 0 0 0 0 0"]
+        {
+            assert_eq!(words(other), None, "{other}");
+        }
+        assert!(Call::parse(call(libc::SYS_futex_waitv, 0).as_bytes()).unwrap().may_wait_elsewhere());
+    }
+}
