@@ -8,6 +8,7 @@ use overlay::switch::{
     Switch, To, Verdict,
 };
 use overlay::topology::{Link, NodeId, Topology, Version};
+use std::net::Ipv6Addr;
 use std::time::Duration;
 use support::*;
 
@@ -269,6 +270,44 @@ fn arp_is_answered_for_instances_elsewhere_only() {
     assert_eq!(forward(&mut switch, From::Port(ONE), &question(9)).0, Verdict::Flooded);
     assert_eq!(switch.announcements(mac(1)).len(), 2);
     assert_eq!(switch.announcements(mac(9)).len(), 0);
+}
+
+#[test]
+fn what_is_answered_and_announced_for_a_router_says_that_it_is_one() {
+    let mut switch = switch();
+    let router = Ipv6Addr::from_bits(0xfe80 << 112 | 9);
+    let placed = |node, epoch| Entry { addresses: vec![router.into()], ..entry(9, node, None, epoch) };
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &placed(LEFT, 1));
+    // Neighbour advertisements have their flags in this byte, and the router's is the highest bit.
+    let says_router = |frame: &[u8]| frame[58] & 0x80 != 0;
+    let flags = |switch: &mut Switch, minutes| {
+        let asked = forward_at(switch, From::Port(ONE), &solicitation(router), NOW + SECOND * 60 * minutes).0;
+        let Verdict::Answered(answer) = asked else { panic!("{asked:?}") };
+        [says_router(&answer), says_router(&switch.announcements(mac(9))[1])]
+    };
+    assert_eq!(flags(&mut switch, 0), [false; 2]);
+    let advertised = router_advertisement(9, router);
+    let lies = [From::Port(TWO), From::Port(LAN), link(RIGHT, RIGHT, Destination::Everyone)];
+    lies.iter().for_each(|from| drop(forward(&mut switch, *from, &advertised)));
+    forward(&mut switch, From::Port(TWO), &router_advertisement(7, router));
+    assert_eq!(flags(&mut switch, 1), [false; 2], "others have said so");
+    forward(&mut switch, link(LEFT, LEFT, Destination::Everyone), &advertised);
+    assert_eq!(flags(&mut switch, 2), [true; 2]);
+    push(&mut switch, &placed(RIGHT, 2));
+    assert_eq!(flags(&mut switch, 3), [true; 2], "it has moved");
+    assert!(switch.withdraw(mac(9), fabric::Epoch(3), NOW));
+    push(&mut switch, &placed(RIGHT, 4));
+    assert_eq!(flags(&mut switch, 4), [false; 2], "it is another one");
+}
+
+#[test]
+fn a_router_here_is_heard_when_it_says_so() {
+    let mut switch = switch();
+    let router = Ipv6Addr::from_bits(0xfe80 << 112 | 2);
+    push(&mut switch, &Entry { addresses: vec![router.into()], ..entry(2, ME, Some(TWO), 1) });
+    assert_eq!(forward(&mut switch, From::Port(TWO), &router_advertisement(2, router)).0, Verdict::Flooded);
+    assert_eq!(switch.announcements(mac(2))[1][58], 0xa0);
 }
 
 /// Station `number` asks all for the MAC of station 9.

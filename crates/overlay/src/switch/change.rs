@@ -105,10 +105,10 @@ impl Switch {
 
     /// Tells each LAN here where the station with `mac` is reached, unless that is behind it.
     fn announce(&self, mac: Mac, now: Duration, out: &mut Vec<Parcel>) {
-        let Some(home) = self.managed.get(mac).and_then(|managed| managed.home) else { return };
-        for port in self.ports.open_lans(now).filter(|port| home != Place::Port(*port)) {
+        let Some(managed) = self.managed.get(mac) else { return };
+        for port in self.ports.open_lans(now).filter(|port| managed.home != Some(Place::Port(*port))) {
             // Of its addresses nothing has changed.
-            let frames = resolution::announcements(mac, &[]).into_iter();
+            let frames = resolution::announcements(managed.station(mac), &[]).into_iter();
             out.extend(frames.map(|frame| Parcel::whole(To::Port(port), frame)));
         }
     }

@@ -6,10 +6,9 @@ use super::bucket::Flood;
 use super::change::is_notice;
 use super::path::{Frame, Passing, front, limit};
 use super::probe::Probe;
-use super::resolution::{self, Question};
+use super::resolution::{self, Claim, Question, Station};
 use super::{Destination, Label, Place, PortId, PortKind, Reason, Switch, To, Verdict};
 use crate::ethernet::Front;
-use crate::mac::Mac;
 
 /// How long signs of a loop are watched that probes should find, and how much longer at most, before a port is blocked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -104,17 +103,21 @@ impl Switch {
     /// A question for the MAC of an instance that is not behind the same port, which it is. One that has yet to arrive is answered, too: who
     /// is not answered asks again a second later only, and is silent as long. Whoever asks in the name of an address that is another's is
     /// heard by all: it may have moved to there.
-    fn question(&self, port: PortId, passing: &Passing<'_>) -> Option<(Question, Mac)> {
+    fn question(&self, port: PortId, passing: &Passing<'_>) -> Option<(Question, Station)> {
         let question = Question::of(&passing.front, passing.frame.bytes)?;
-        let (owner, managed) = self.managed.owner(question.target())?;
-        let is_elsewhere = managed.home != Some(Place::Port(port)) && owner != passing.front.source;
-        (is_elsewhere && !self.managed.is_disputed(question.asker())).then_some((question, owner))
+        let (mac, managed) = self.managed.owner(question.target())?;
+        let is_elsewhere = managed.home != Some(Place::Port(port)) && mac != passing.front.source;
+        (is_elsewhere && !self.managed.is_disputed(question.asker()))
+            .then(|| (question, managed.station(mac)))
     }
 
-    /// Notes which address the sender says to be its own.
+    /// Notes what the sender says of itself.
     pub(super) fn hear_claim(&mut self, passing: &Passing<'_>) {
-        if let Some(address) = resolution::claim(&passing.front, passing.frame.bytes) {
-            self.managed.hear_claim(address, passing.front.source);
+        let sender = passing.front.source;
+        match resolution::claim(&passing.front, passing.frame.bytes) {
+            Some(Claim::Address(address)) => self.managed.hear_claim(address, sender),
+            Some(Claim::Router(address)) => self.managed.hear_router(address, sender),
+            None => {}
         }
     }
 

@@ -1,13 +1,14 @@
 //! Where the coordinator says that MACs are.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use fabric::Epoch;
 use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
+use super::resolution::Station;
 use super::{Place, PortId};
 use crate::mac::Mac;
 use crate::topology::NodeId;
@@ -49,6 +50,8 @@ struct Past {
     forwards_until: Duration,
     /// Until when other nodes may send on to here what came to them for the MAC.
     follows_until: Duration,
+    /// Whether it has said that it is a router of IPv6.
+    is_router: bool,
 }
 
 impl Managed {
@@ -60,6 +63,11 @@ impl Managed {
     /// What the instance has.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.past.addresses
+    }
+
+    /// What is said of it, whose MAC is `mac`, to others.
+    pub fn station(&self, mac: Mac) -> Station {
+        Station { mac, is_router: self.past.is_router }
     }
 
     /// When this was learned.
@@ -148,6 +156,7 @@ impl ManagedMacs {
             former: None,
             forwards_until: Duration::ZERO,
             follows_until: now + self.follows(),
+            is_router: false,
         };
         if let Some(old) = self.table.remove(&entry.mac) {
             self.inherit(&mut past, &old, home, now + self.grace);
@@ -171,13 +180,14 @@ impl ManagedMacs {
         }
     }
 
-    /// Where the MAC was, stays known until `until`.
+    /// Where the MAC was, stays known until `until`. A router that moves is one afterwards; one that has ended is none.
     fn inherit(&self, past: &mut Past, old: &Managed, home: Option<Place>, until: Duration) {
         let (before, after) = (old.home.map(|home| self.node(home)), home.map(|home| self.node(home)));
         let left = before.filter(|_| before != after).map(|node| (node, until));
         let is_left = left.is_some_and(|(node, _)| node == self.me);
         past.former = left.or(old.past.former);
         past.forwards_until = if is_left { until } else { old.past.forwards_until };
+        past.is_router = old.past.is_router && home.is_some();
     }
 
     fn node(&self, place: Place) -> NodeId {
@@ -225,6 +235,16 @@ impl ManagedMacs {
     pub fn hear_claim(&mut self, address: IpAddr, mac: Mac) {
         if let Some(owners) = self.owners.get_mut(&address) {
             owners.is_disputed = !owners.macs.contains(&mac);
+        }
+    }
+
+    /// A station says that `mac` is a router of IPv6 that has `address`. In the name of another station that is not believed.
+    pub fn hear_router(&mut self, address: Ipv6Addr, mac: Mac) {
+        let owners = self.owners.get(&IpAddr::V6(address));
+        let is_others = owners.is_some_and(|owners| !owners.macs.contains(&mac));
+        let managed = self.table.get_mut(&mac).filter(|managed| managed.home.is_some() && !is_others);
+        if let Some(managed) = managed {
+            managed.past.is_router = true;
         }
     }
 
@@ -314,6 +334,29 @@ mod tests {
         macs.hear_claim(address, other);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
         assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
+    }
+
+    #[test]
+    fn a_router_is_one_wherever_it_moves_and_until_it_ends() {
+        let mut macs = macs();
+        let (other, own, others) =
+            (Mac([2, 0, 0, 0, 0, 2]), "fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
+        let addressed = |mac, address| Entry { mac, addresses: vec![IpAddr::V6(address)], ..entry(1, 1) };
+        macs.hear_router(own, MAC);
+        macs.push(&addressed(MAC, own), Some(Place::Node(OTHER)), SECOND);
+        macs.push(&addressed(other, others), Some(Place::Node(OTHER)), SECOND);
+        let is_router = |macs: &ManagedMacs, mac| macs.get(mac).unwrap().station(mac).is_router;
+        macs.hear_router(others, MAC);
+        assert!(!is_router(&macs, MAC), "in the name of another one, or before it was managed");
+        macs.hear_router(own, MAC);
+        macs.hear_router("fe80::3".parse().unwrap(), other);
+        assert!(is_router(&macs, MAC) && is_router(&macs, other));
+        macs.push(&entry(2, 1), Some(Place::Port(PortId(1))), SECOND);
+        assert!(is_router(&macs, MAC));
+        macs.push(&entry(3, 1), None, SECOND);
+        macs.hear_router(own, MAC);
+        macs.push(&entry(4, 1), Some(Place::Node(OTHER)), SECOND);
+        assert!(!is_router(&macs, MAC), "another one has its MAC");
     }
 
     #[test]

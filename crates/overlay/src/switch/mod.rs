@@ -280,8 +280,8 @@ impl Switch {
     /// They are to be handed to [`Switch::forward`] as if its port had sent them. Empty if it is not managed.
     #[must_use]
     pub fn announcements(&self, mac: Mac) -> Vec<Vec<u8>> {
-        let managed = self.managed.get(mac);
-        managed.map(|managed| resolution::announcements(mac, managed.addresses())).unwrap_or_default()
+        let Some(managed) = self.managed.get(mac) else { return Vec::new() };
+        resolution::announcements(managed.station(mac), managed.addresses())
     }
 
     /// What became of frames.

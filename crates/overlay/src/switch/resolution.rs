@@ -3,12 +3,14 @@
 //! A question is answered here only if it is an ordinary one: to all, for the address of somebody else. What checks
 //! whether an address is free, or whether a known neighbour still lives, is for the station itself. So is all that is asked for an
 //! address which another station has claimed last: it may have moved there by somebody's hand.
+//!
+//! What is said here of a router has to say that it is one: who hears the contrary has no way through it any more (RFC 4861, 7.2.5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::icmpv6::{
     NdpOptionSlice, NeighborAdvertisementHeader, NeighborAdvertisementPayload,
-    NeighborSolicitationPayloadSlice,
+    NeighborSolicitationPayloadSlice, RouterAdvertisementPayloadSlice,
 };
 use etherparse::{
     ArpEthIpv4Packet, ArpOperation, ArpPacketSlice, Icmpv6Header, Icmpv6Slice, Icmpv6Type, IpNumber,
@@ -23,6 +25,14 @@ const NOT_ROUTED: u8 = 255;
 
 /// An NDP option with the target's MAC, and its length in units of 8 bytes.
 const TARGET_MAC_OPTION: [u8; 2] = [2, 1];
+
+/// Of whom is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Station {
+    pub mac: Mac,
+    /// Of IPv6.
+    pub is_router: bool,
+}
 
 /// Who asks for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,22 +99,32 @@ impl Question {
     }
 
     /// The frame that says to the station `to` that the target is `owner`.
-    pub fn answer(&self, to: Mac, owner: Mac) -> Vec<u8> {
+    pub fn answer(&self, to: Mac, owner: Station) -> Vec<u8> {
+        let Station { mac, is_router: router } = owner;
         match *self {
             Self::V4 { asker, target } => {
-                arp(to, owner, ArpOperation::REPLY, (owner, target), (to, asker), ethertype::ARP)
+                arp(to, mac, ArpOperation::REPLY, (mac, target), (to, asker), ethertype::ARP)
             }
             Self::V6 { asker, target } => {
-                let flags = NeighborAdvertisementHeader { router: false, solicited: true, r#override: false };
-                advertisement(to, asker, flags, owner, target)
+                let flags = NeighborAdvertisementHeader { router, solicited: true, r#override: false };
+                advertisement(to, asker, flags, mac, target)
             }
         }
     }
 }
 
-/// Which address the sender of a frame for many says to be its own: by a question or an answer, or by asking whether it is still free
-/// (IPv6; with IPv4 that is no claim yet, RFC 5227).
-pub(super) fn claim(front: &Front, frame: &[u8]) -> Option<IpAddr> {
+/// What the sender of a frame for many says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// This address is its own: by a question or an answer, or by asking whether it is still free (IPv6; with IPv4 that is no claim
+    /// yet, RFC 5227).
+    Address(IpAddr),
+    /// It is a router that has this address.
+    Router(Ipv6Addr),
+}
+
+/// What the sender of `frame` says of itself, if it is for many.
+pub(super) fn claim(front: &Front, frame: &[u8]) -> Option<Claim> {
     if front.payload != HEADER || !front.destination.is_group() {
         return None;
     }
@@ -112,18 +132,27 @@ pub(super) fn claim(front: &Front, frame: &[u8]) -> Option<IpAddr> {
     match front.ethertype {
         ethertype::ARP => {
             let packet = arp_packet(payload).filter(|packet| Mac(packet.sender_mac) == front.source)?;
-            Some(packet.sender_ipv4_addr()).filter(|sender| is_station(*sender)).map(IpAddr::V4)
+            let sender = Some(packet.sender_ipv4_addr()).filter(|sender| is_station(*sender));
+            sender.map(|sender| Claim::Address(IpAddr::V4(sender)))
         }
-        ethertype::IPV6 => {
-            let Neighbourly { from, message, .. } = Neighbourly::of(payload)?;
-            let target = || Some(Ipv6Addr::from(*message.payload().first_chunk::<16>()?));
-            match message.icmp_type() {
-                Icmpv6Type::NeighborSolicitation if !from.is_unspecified() => Some(IpAddr::V6(from)),
-                Icmpv6Type::NeighborSolicitation | Icmpv6Type::NeighborAdvertisement(_) => {
-                    target().map(IpAddr::V6)
-                }
-                _ => None,
-            }
+        ethertype::IPV6 => claim_of_neighbour(&Neighbourly::of(payload)?),
+        _ => None,
+    }
+}
+
+fn claim_of_neighbour(said: &Neighbourly<'_>) -> Option<Claim> {
+    let (from, payload) = (said.from, said.message.payload());
+    match said.message.icmp_type() {
+        Icmpv6Type::NeighborSolicitation if !from.is_unspecified() => Some(Claim::Address(from.into())),
+        Icmpv6Type::NeighborSolicitation | Icmpv6Type::NeighborAdvertisement(_) => {
+            let target = Ipv6Addr::from(*payload.first_chunk::<16>()?);
+            Some(Claim::Address(target.into()))
+        }
+        // Also with a lifetime of 0: that ends the default routes by `from`, and the router may go on with another address (RFC 4861,
+        // 6.2.8) or for some networks only. If it is a router no more nobody has such a route, and to be called one gives it none.
+        Icmpv6Type::RouterAdvertisement(_) => {
+            RouterAdvertisementPayloadSlice::from_slice(payload).ok()?;
+            from.is_unicast_link_local().then_some(Claim::Router(from))
         }
         _ => None,
     }
@@ -176,8 +205,9 @@ fn source_mac(solicitation: &NeighborSolicitationPayloadSlice<'_>) -> Option<Mac
     mac?.try_into().map(Mac).ok()
 }
 
-/// The frames that tell a LAN that `mac`, which has these addresses, is where they come from.
-pub(super) fn announcements(mac: Mac, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
+/// The frames that tell a LAN that the station, which has these addresses, is where they come from.
+pub(super) fn announcements(station: Station, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
+    let Station { mac, is_router: router } = station;
     let nobody = (mac, Ipv4Addr::UNSPECIFIED);
     let reverse = ArpOperation(3);
     let first = arp(Mac::BROADCAST, mac, reverse, nobody, nobody, ethertype::RARP);
@@ -188,7 +218,7 @@ pub(super) fn announcements(mac: Mac, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
         }
         IpAddr::V6(own) => {
             let all_nodes = Ipv6Addr::from_bits(0xff02 << 112 | 1);
-            let flags = NeighborAdvertisementHeader { router: false, solicited: false, r#override: true };
+            let flags = NeighborAdvertisementHeader { router, solicited: false, r#override: true };
             advertisement(Mac([0x33, 0x33, 0, 0, 0, 1]), all_nodes, flags, mac, own)
         }
     });
@@ -249,10 +279,14 @@ pub(super) fn frame(to: Mac, from: Mac, ethertype: u16, parts: &[&[u8]]) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use etherparse::icmpv6::RouterAdvertisementHeader;
+
     use super::*;
 
     const ASKER: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const OWNER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    const HOST: Station = Station { mac: OWNER, is_router: false };
+    const ROUTER: Station = Station { mac: OWNER, is_router: true };
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
@@ -265,22 +299,31 @@ mod tests {
     }
 
     fn solicitation(from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
-        let to = solicited_node(target);
         let mut payload = target.octets().to_vec();
         payload.extend([1, 1]);
         payload.extend(ASKER.0);
-        let kind = Icmpv6Type::NeighborSolicitation;
-        let message = Icmpv6Header::with_checksum(kind, from.octets(), to.octets(), &payload).unwrap();
+        let group = Mac([0x33, 0x33, 0xff, 0, 0, 2]);
+        said(group, from, solicited_node(target), Icmpv6Type::NeighborSolicitation, &payload)
+    }
+
+    fn router_advertisement(from: Ipv6Addr, lifetime: u16) -> Vec<u8> {
+        let [high, low] = lifetime.to_be_bytes();
+        let header = RouterAdvertisementHeader::from_bytes([64, 0, high, low]);
+        let (group, kind) = (Mac([0x33, 0x33, 0, 0, 0, 1]), Icmpv6Type::RouterAdvertisement(header));
+        said(group, from, "ff02::1".parse().unwrap(), kind, &[0; 8])
+    }
+
+    fn said(group: Mac, from: Ipv6Addr, to: Ipv6Addr, kind: Icmpv6Type, payload: &[u8]) -> Vec<u8> {
+        let message = Icmpv6Header::with_checksum(kind, from.octets(), to.octets(), payload).unwrap();
         let header = Ipv6Header {
-            payload_length: 32,
+            payload_length: 8 + u16::try_from(payload.len()).unwrap(),
             next_header: IpNumber::IPV6_ICMP,
             hop_limit: 255,
             source: from.octets(),
             destination: to.octets(),
             ..Ipv6Header::default()
         };
-        let group = Mac([0x33, 0x33, 0xff, 0, 0, 2]);
-        frame(group, ASKER, ethertype::IPV6, &[&header.to_bytes(), &message.to_bytes(), &payload])
+        frame(group, ASKER, ethertype::IPV6, &[&header.to_bytes(), &message.to_bytes(), payload])
     }
 
     fn addresses() -> (Ipv6Addr, Ipv6Addr) {
@@ -295,7 +338,7 @@ mod tests {
         let mut padded = ordinary.clone();
         padded.resize(60, 0);
         assert_eq!(question(&padded), Some(question_in));
-        let answer = question_in.answer(ASKER, OWNER);
+        let answer = question_in.answer(ASKER, HOST);
         assert_eq!(answer[..14], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]);
         assert_eq!(answer[14..22], [0, 1, 8, 0, 6, 4, 0, 2]);
         assert_eq!(answer[22..], [2, 0, 0, 0, 0, 2, 10, 0, 0, 2, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
@@ -331,7 +374,7 @@ mod tests {
         let question_in = Question::V6 { asker: here, target: there };
         assert_eq!(question(&ordinary), Some(question_in));
         assert_eq!(question_in.target(), IpAddr::V6(there));
-        let answer = question_in.answer(ASKER, OWNER);
+        let answer = question_in.answer(ASKER, HOST);
         let packet = Ipv6Slice::from_slice(&answer[14..]).unwrap();
         let message = Icmpv6Slice::from_slice(packet.payload().payload).unwrap();
         assert!(message.is_checksum_valid(there.octets(), here.octets()));
@@ -357,7 +400,10 @@ mod tests {
 
     #[test]
     fn senders_claim_addresses() {
-        let claimed = |frame: &[u8]| claim(&Front::of(frame).unwrap(), frame);
+        let claimed = |frame: &[u8]| match claim(&Front::of(frame)?, frame)? {
+            Claim::Address(address) => Some(address),
+            Claim::Router(_) => None,
+        };
         let all = Mac::BROADCAST;
         assert_eq!(claimed(&request(all, (ASKER, HERE), THERE)), Some(IpAddr::V4(HERE)));
         assert_eq!(claimed(&request(all, (ASKER, THERE), THERE)), Some(IpAddr::V4(THERE)), "gratuitous");
@@ -368,7 +414,7 @@ mod tests {
         let (here, there) = addresses();
         assert_eq!(claimed(&solicitation(here, there)), Some(IpAddr::V6(here)));
         assert_eq!(claimed(&solicitation(Ipv6Addr::UNSPECIFIED, there)), Some(IpAddr::V6(there)));
-        let announced = announcements(OWNER, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
+        let announced = announcements(HOST, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
         let claims = announced.iter().filter_map(|frame| claimed(frame)).collect::<Vec<_>>();
         assert_eq!(claims, [IpAddr::V4(THERE), IpAddr::V6(there)]);
         let whole = solicitation(here, there);
@@ -376,9 +422,41 @@ mod tests {
     }
 
     #[test]
+    fn router_advertisements_claim_that_the_sender_is_a_router() {
+        let claimed = |frame: &[u8]| claim(&Front::of(frame).unwrap(), frame);
+        let router = "fe80::1".parse().unwrap();
+        let ordinary = router_advertisement(router, 1800);
+        assert_eq!(claimed(&ordinary), Some(Claim::Router(router)));
+        assert_eq!(claimed(&router_advertisement(router, 0)), Some(Claim::Router(router)));
+        assert_eq!(claimed(&router_advertisement("fd00::1".parse().unwrap(), 1800)), None, "not link-local");
+        assert!((14..ordinary.len()).all(|length| claimed(&ordinary[..length]).is_none()));
+        let mut routed = ordinary.clone();
+        routed[HEADER + 7] = 254;
+        assert_eq!(claimed(&routed), None);
+        let mut to_one = ordinary.clone();
+        to_one[..6].copy_from_slice(&OWNER.0);
+        assert_eq!(claimed(&to_one), None);
+    }
+
+    #[test]
+    fn what_is_said_of_a_router_says_so() {
+        let (here, there) = addresses();
+        let answer = |owner| Question::V6 { asker: here, target: there }.answer(ASKER, owner);
+        let announced = |owner| announcements(owner, &[IpAddr::V6(there)])[1].clone();
+        let flags = |frame: Vec<u8>| {
+            let packet = Ipv6Slice::from_slice(&frame[14..]).unwrap();
+            let message = Icmpv6Slice::from_slice(packet.payload().payload).unwrap();
+            assert!(message.is_checksum_valid(packet.header().source(), packet.header().destination()));
+            message.bytes5to8()[0]
+        };
+        assert_eq!([HOST, ROUTER].map(answer).map(flags), [0x40, 0xc0]);
+        assert_eq!([HOST, ROUTER].map(announced).map(flags), [0x20, 0xa0]);
+    }
+
+    #[test]
     fn a_moved_mac_is_announced_for_each_address() {
         let (_, there) = addresses();
-        let frames = announcements(OWNER, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
+        let frames = announcements(HOST, &[IpAddr::V4(THERE), IpAddr::V6(there)]);
         assert_eq!(frames.len(), 3);
         for frame in &frames {
             let front = Front::of(frame).unwrap();

@@ -1,9 +1,11 @@
 //! What tests of the switch share.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use etherparse::icmpv6::RouterAdvertisementHeader;
+use etherparse::{Icmpv6Type, PacketBuilder};
 use fabric::Epoch;
 use overlay::Mac;
 use overlay::segment::VnetHeader;
@@ -64,6 +66,31 @@ pub fn question(target: u8) -> Vec<u8> {
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     frame.extend(mac(1).0);
     frame.extend([10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, target]);
+    frame
+}
+
+/// Station `number` says to all that it is a router, with this address.
+pub fn router_advertisement(number: u8, address: Ipv6Addr) -> Vec<u8> {
+    let all = Ipv6Addr::from_bits(0xff02 << 112 | 1);
+    let lifetime = RouterAdvertisementHeader::from_bytes([64, 0, 7, 8]);
+    said_to_neighbours(number, address, all, Icmpv6Type::RouterAdvertisement(lifetime), &[0; 8])
+}
+
+/// Station 1 asks for the MAC of the one with the address `target`.
+pub fn solicitation(target: Ipv6Addr) -> Vec<u8> {
+    let group = Ipv6Addr::from_bits(0xff02 << 112 | 0x1_ff00_0000 | target.to_bits() & 0xff_ffff);
+    let from = Ipv6Addr::from_bits(0xfe80 << 112 | 1);
+    let payload = [&target.octets()[..], &[1, 1], &mac(1).0].concat();
+    said_to_neighbours(1, from, group, Icmpv6Type::NeighborSolicitation, &payload)
+}
+
+fn said_to_neighbours(number: u8, from: Ipv6Addr, to: Ipv6Addr, kind: Icmpv6Type, payload: &[u8]) -> Vec<u8> {
+    let [.., a, b, c, d] = to.octets();
+    let builder = PacketBuilder::ethernet2(mac(number).0, [0x33, 0x33, a, b, c, d])
+        .ipv6(from.octets(), to.octets(), 255)
+        .icmpv6(kind);
+    let mut frame = vec![];
+    builder.write(&mut frame, payload).unwrap();
     frame
 }
 
