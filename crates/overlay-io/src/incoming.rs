@@ -175,7 +175,10 @@ impl Forwarder {
                 peer.sealing(answer.lane).confirm(answer.generation);
             }
             Ok(Message::Report(report)) => {
-                peer.quality().reported(&report);
+                if peer.reported(&report).is_err() {
+                    self.shared.counters.count(Counter::Malformed);
+                    return;
+                }
                 // The next one asks again.
                 let back = Way::by(carrier, peer, &self.shared.socket);
                 let _ = self.outgoing.tell(back, &Message::echo(report.stamp), now);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use overlay::message::Report;
+use overlay::message::{InvalidMessage, Report};
 use overlay::parts::Reassembly;
 use overlay::path_bursts::{PathBursts, Wrong};
 use overlay::path_liveness::PathLiveness;
@@ -144,9 +144,8 @@ pub(crate) struct Totals {
 
 impl Totals {
     pub fn add(&mut self, other: Self) {
-        // A peer may report anything.
-        self.sent = self.sent.saturating_add(other.sent);
-        self.lost = self.lost.saturating_add(other.lost);
+        self.sent += other.sent;
+        self.lost += other.lost;
         self.received += other.received;
     }
 }
@@ -338,6 +337,12 @@ impl Peer {
     /// How well what is sent there arrives.
     pub fn quality(&self) -> MutexGuard<'_, PathQuality> {
         lock(&self.quality)
+    }
+
+    /// The peer has sent a report.
+    pub fn reported(&self, report: &Report) -> Result<(), InvalidMessage> {
+        let sealed = self.sealing.iter().map(|sealing| lock(sealing).sealed_in_all()).sum();
+        self.quality().reported(report, sealed)
     }
 
     /// So many bytes have come from there together.

@@ -294,8 +294,14 @@ mod tests {
         for (session, time) in [(1, 0), (2, 0), (3, 0), (4, 9), (5, 9)] {
             let now = NOW + Duration::from_secs(time);
             peers.insert(peer(session), now);
-            let report = Report { received: 100, lost: u64::from(session), stamp: 0, rate: 0 };
-            peers.of_node(NODE).unwrap().quality().reported(&report);
+            let (present, sent) = (peers.of_node(NODE).unwrap(), 100 + session);
+            for number in 0..sent {
+                let mut datagram = vec![0; present.overhead];
+                present.sealing(number as u8).seal(&mut datagram, now).unwrap();
+            }
+            let report = |received| Report { received, lost: u64::from(session), stamp: 0, rate: 0 };
+            assert!(present.reported(&report(101)).is_err(), "no more was sealed in this session");
+            present.reported(&report(100)).unwrap();
             peers.forget_former(now);
         }
         let state = peers.state(NODE).unwrap();

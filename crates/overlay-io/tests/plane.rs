@@ -461,7 +461,7 @@ fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
     here.plane.connect(NodeId(9), path, agreed);
     let datagram = |protection, session, counter| {
         let header = Header { protection, lane: 0, generation: 0, session, counter };
-        [&header.encode()[..], &Report { received: 1, lost: 0, stamp: 4711, rate: 0 }.encode()].concat()
+        [&header.encode()[..], &Report { received: 0, lost: 0, stamp: 4711, rate: 0 }.encode()].concat()
     };
     let say = |from: &UdpSocket, bytes: &[u8]| from.send_to(bytes, here.address).unwrap();
     let refused = |from: &UdpSocket, bytes: &[u8], counter| {

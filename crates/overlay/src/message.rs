@@ -62,7 +62,7 @@ pub enum Message<'a> {
     Echo(u64),
 }
 
-/// What has come of what the peer has sealed in a session.
+/// What has come of what the peer has sealed in a session. No node speaks of more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Datagrams that were opened.

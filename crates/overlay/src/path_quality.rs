@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use crate::message::Report;
+use crate::message::{InvalidMessage, Report};
 
 /// How often there is a report.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -106,14 +106,19 @@ impl PathQuality {
         Report { received, lost, stamp: now.as_nanos() as u64, rate: rate.unwrap_or(0) }
     }
 
-    /// The peer has sent a report.
-    pub fn reported(&mut self, report: &Report) {
-        let (sent, received) = (report.received.saturating_add(report.lost), report.received);
+    /// The peer has sent a report. Until now `sealed` datagrams were sealed for it in the session, on all lanes and with all keys.
+    ///
+    /// # Errors
+    /// If it speaks of more than these: it knows of those only that were sealed before one that has come.
+    pub fn reported(&mut self, report: &Report, sealed: u64) -> Result<(), InvalidMessage> {
+        let received = report.received;
+        let sent = received.checked_add(report.lost).filter(|sent| *sent <= sealed).ok_or(InvalidMessage)?;
         // One that was overtaken has nothing to say.
         if (sent, received) >= (self.sent(), self.received) {
             (self.received, self.lost) = (received, report.lost);
             self.rate = Some(report.rate).filter(|rate| *rate > 0);
         }
+        Ok(())
     }
 
     /// The peer has sent back the stamp of a report.
@@ -140,7 +145,7 @@ impl PathQuality {
     /// Datagrams that were sent to the peer, as far as it knows.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        self.received.saturating_add(self.lost)
+        self.received + self.lost
     }
 
     /// Bytes per second that have come to the peer at the best, in the last minute of which it has reported; `None` if it does
@@ -204,9 +209,9 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(trains(&mut quality, 0..25), [0, 10, 20]);
-        quality.reported(&Report { received: 5, lost: 0, stamp: 0, rate: 7 });
+        quality.reported(&Report { received: 5, lost: 0, stamp: 0, rate: 7 }, 9).unwrap();
         assert!(quality.rate() == Some(7) && trains(&mut quality, 25..90).is_empty());
-        quality.reported(&Report { received: 6, lost: 0, stamp: 0, rate: 0 });
+        quality.reported(&Report { received: 6, lost: 0, stamp: 0, rate: 0 }, 9).unwrap();
         assert_eq!(trains(&mut quality, 90..95), [90]);
         let mut next = quality.of_next_session(BEGIN + Duration::from_secs(95));
         assert!(trains(&mut next, 95..100).is_empty());
@@ -215,7 +220,7 @@ mod tests {
     #[test]
     fn a_session_that_takes_the_place_of_another_reports_soon() {
         let mut quality = PathQuality::new(BEGIN);
-        quality.reported(&Report { received: 5, lost: 1, stamp: 0, rate: 7 });
+        quality.reported(&Report { received: 5, lost: 1, stamp: 0, rate: 7 }, 6).unwrap();
         quality.echoed(BEGIN.as_nanos() as u64, BEGIN + MILLISECOND);
         assert!(quality.is_idle(BEGIN + IDLE_AFTER));
         let mut next = quality.of_next_session(BEGIN + IDLE_AFTER);
@@ -259,7 +264,7 @@ mod tests {
     fn the_newest_report_counts() {
         let mut quality = PathQuality::new(BEGIN);
         let mut report = |received, lost| {
-            quality.reported(&Report { received, lost, stamp: 0, rate: 0 });
+            quality.reported(&Report { received, lost, stamp: 0, rate: 0 }, 35).unwrap();
             (quality.sent(), quality.lost())
         };
         assert_eq!(report(10, 1), (11, 1));
@@ -267,7 +272,20 @@ mod tests {
         assert_eq!(report(20, 3), (35, 5), "it was overtaken");
         assert_eq!(report(33, 2), (35, 2), "some came late");
         assert_eq!(report(30, 5), (35, 2), "it was overtaken");
-        quality.reported(&Report { received: u64::MAX, lost: u64::MAX, stamp: 0, rate: 0 });
-        assert_eq!(quality.sent(), u64::MAX);
+    }
+
+    #[test]
+    fn a_report_of_more_than_was_sent_is_refused() {
+        let mut quality = PathQuality::new(BEGIN);
+        let mut report = |received, lost, sealed| {
+            let result = quality.reported(&Report { received, lost, stamp: 0, rate: 7 }, sealed);
+            (result.is_ok(), quality.sent(), quality.lost(), quality.rate())
+        };
+        let refused = (false, 0, 0, None);
+        for (received, lost) in [(1 << 63, (1 << 63) - 1), (u64::MAX, u64::MAX), (21, 0), (0, 21), (18, 3)] {
+            assert_eq!(report(received, lost, 20), refused, "{received} and {lost}");
+        }
+        assert_eq!(report(18, 2, 20), (true, 20, 2, Some(7)));
+        assert_eq!(report(19, 1, 30), (true, 20, 1, Some(7)), "one came late");
     }
 }

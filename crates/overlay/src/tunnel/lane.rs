@@ -60,6 +60,8 @@ pub struct Sealing {
     /// Of the next datagram.
     header: Header,
     key: Key,
+    /// What was sealed with former keys.
+    former: u64,
     /// What may still be sealed with the key.
     blocks: u64,
     since: Duration,
@@ -81,7 +83,7 @@ impl Sealing {
         let header = Header { protection: root.protection(), lane, generation: 0, session, counter: 0 };
         let key = root.key(direction, lane, 0);
         let (root, blocks) = (root.clone(), limits.blocks);
-        Self { root, direction, limits, header, key, blocks, since: now, confirmed: false }
+        Self { root, direction, limits, header, key, former: 0, blocks, since: now, confirmed: false }
     }
 
     /// Seals the bytes between the first [`HEADER`] and the last [`TAG`] of `datagram`, and fills these in. On a plain lane
@@ -114,6 +116,12 @@ impl Sealing {
         (self.header.generation, self.header.counter)
     }
 
+    /// How many datagrams were sealed, with all keys.
+    #[must_use]
+    pub fn sealed_in_all(&self) -> u64 {
+        self.former + self.header.counter
+    }
+
     /// True if something was sealed of which the receiver has not said that it has the key.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
@@ -133,6 +141,7 @@ impl Sealing {
     fn change_key(&mut self, now: Duration) -> Result<(), Exhausted> {
         let next = self.header.generation.checked_add(1);
         let generation = next.filter(|_| self.confirmed).ok_or(Exhausted)?;
+        self.former += self.header.counter;
         self.header = Header { generation, counter: 0, ..self.header };
         self.key = self.root.key(self.direction, self.header.lane, generation);
         (self.blocks, self.since, self.confirmed) = (self.limits.blocks, now, false);
@@ -481,6 +490,7 @@ mod tests {
         }
         assert!(sealing.sealed().0 > 9 && lost > 20);
         assert_eq!(opening.heard(), Heard { opened: 190 - lost, missing: lost });
+        assert_eq!(sealing.sealed_in_all(), 190);
         let (mut sealing, mut opening) = lane(LIMITS);
         open(&mut opening, &seal(&mut sealing, b"", NOW).unwrap()).unwrap();
         assert_eq!(opening.heard(), Heard { opened: 1, missing: 0 });
