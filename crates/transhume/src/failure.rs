@@ -10,6 +10,10 @@ use crate::table::printable;
 /// What this crate's functions return.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
+/// The way out when the coordinator is lost in the middle of a request.
+const LOST: &str = "its log says why; what was asked may have been done or not: when it is back, `transhume ps` and \
+                    `transhume net devices` show how things are";
+
 /// Why a command failed, with the way out.
 #[derive(Debug)]
 pub struct Failure {
@@ -97,9 +101,8 @@ impl From<ClientError> for Failure {
             }
             ClientError::NotAllowed(_) => "run this with sudo",
             ClientError::TooLong(_) => "name another with `--socket`",
-            ClientError::Closed => {
-                "its log says why; when it is back, `transhume ps` and `transhume net devices` show how things are"
-            }
+            ClientError::Closed => LOST,
+            ClientError::Io(_) if error.is_break() => LOST,
             ClientError::Request(_) => {
                 "shorten the command, or run it with less in its environment: `env -i PATH=\"$PATH\" …`"
             }
@@ -118,4 +121,22 @@ pub fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_coordinator_that_is_lost_in_a_request_has_one_way_out() {
+        let shown = |error: ClientError| Failure::from(error).to_string();
+        let help = |error| shown(error).lines().nth(1).map(str::trim).map(str::to_owned);
+        let broken = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].map(io::Error::from);
+        for error in [ClientError::Closed].into_iter().chain(broken.map(ClientError::Io)) {
+            assert_eq!(help(error).as_deref(), Some(LOST));
+        }
+        assert_eq!(help(ClientError::Io(ErrorKind::WouldBlock.into())), None);
+    }
 }
