@@ -5,8 +5,9 @@
 //! is sent again.
 //!
 //! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
-//! `tar` first, which leaves that out, and keeps times to the nanosecond; what it unpacks may be compressed or not. Where that cannot
-//! be run, as in a directory whose file system is mounted `noexec`, the next one in `$PATH` is.
+//! `tar` first, which leaves that out, and keeps times to the nanosecond, attributes and ACLs: where there is an ACL, the mode tells
+//! more rights of the group than that has. What it unpacks may be compressed or not. Where that cannot be run, as in a directory whose
+//! file system is mounted `noexec`, the next one in `$PATH` is.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,18 +22,21 @@ use std::process::{Command, Stdio};
 use super::check::used;
 use super::container::{Container, unescaped};
 use super::helper::end_with_the_node;
+use super::layer::ATTRIBUTES;
 use crate::engine::Image;
 use crate::memory::{MemorySink, Owner, PAGE};
 
-/// Each word but that goes on to the `tar` behind this one, and to make an archive `$exact` as well. From a pipe `tar` does not tell a
-/// compressed archive, from a file it does. Names are bytes, whatever a host's language is.
+/// Each word but that goes on to the `tar` behind this one, with `$attributes`, and to make an archive with `$exact` as well; a `*` in
+/// those is for `tar`. From a pipe `tar` does not tell a compressed archive, from a file it does. Names are bytes, whatever a host's
+/// language is.
 const TAR: &str = r#"
+set -f
 for word; do
     shift
     case $word in
         --gzip) ;;
-        --create) set -- "$@" "$word" $exact ;;
-        --extract) set -- "$@" "$word" --file=/proc/self/fd/0 ;;
+        --create) set -- "$@" "$word" $exact $attributes ;;
+        --extract) set -- "$@" "$word" $attributes --file=/proc/self/fd/0 ;;
         *) set -- "$@" "$word" ;;
     esac
 done
@@ -240,8 +244,8 @@ fn unacceptable() -> io::Error {
 pub fn provide(directory: &Path) -> io::Result<OsString> {
     private::directory(directory)?;
     let (tar, next) = (directory.join("tar"), directory.join("tar.next"));
-    let exact = if is_gnu() { EXACT } else { "" };
-    fs::write(&next, format!("#!/bin/sh\nexact='{exact}'\n{TAR}"))?;
+    let (exact, attributes) = if is_gnu() { (EXACT, ATTRIBUTES.join(" ")) } else { Default::default() };
+    fs::write(&next, format!("#!/bin/sh\nexact='{exact}'\nattributes='{attributes}'\n{TAR}"))?;
     fs::set_permissions(&next, Permissions::from_mode(0o700))?;
     fs::rename(next, tar)?;
     let others = env::var_os("PATH").unwrap_or_default();
@@ -260,6 +264,9 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::sync::Mutex;
     use std::time::{Duration, UNIX_EPOCH};
+
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    use tempfile::TempDir;
 
     use super::*;
 
@@ -412,5 +419,54 @@ mod tests {
         assert!(made == shown.0.into_inner().unwrap());
         tar(&search_path, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
         assert_eq!(fs::metadata(to.join(name)).unwrap().modified().unwrap(), time);
+    }
+
+    /// `user::rw-,user:1000:rw-,group::---,mask::rw-,other::---`, as the kernel has it.
+    const ACL: [u8; 44] = [
+        2, 0, 0, 0, // version
+        0x01, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // user
+        0x02, 0, 6, 0, 0xe8, 3, 0, 0, // user 1000
+        0x04, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // group
+        0x10, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // mask
+        0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // other
+    ];
+    /// `cap_net_bind_service=ep`, as the kernel has it.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    const KEPT: [(&str, &[u8]); 3] =
+        [("user.note", b"words"), ("security.capability", &CAPABILITY), ("system.posix_acl_access", &ACL)];
+
+    /// A folder whose file system keeps all of that, with a file `from/file` that has it.
+    fn folder_with_attributes() -> TempDir {
+        let places = [env::temp_dir(), "/dev/shm".into(), "/var/tmp".into(), env::current_dir().unwrap()];
+        let made = |place: &PathBuf| {
+            let folder = TempDir::new_in(place)?;
+            let file = folder.path().join("from/file");
+            fs::create_dir(folder.path().join("from")).and_then(|()| fs::write(&file, "words"))?;
+            for (name, value) in KEPT {
+                setxattr(&file, name, value, XattrFlags::empty())?;
+            }
+            io::Result::Ok(folder)
+        };
+        let found = places.iter().find_map(|place| made(place).ok());
+        found.expect("root has a file system with attributes of users, capabilities and ACLs")
+    }
+
+    #[test]
+    fn attributes_capabilities_and_acls_are_kept() {
+        let folder = folder_with_attributes();
+        let place = |name: &str| folder.path().join(name);
+        let (from, to, archive) = (place("from"), place("to"), place("archive"));
+        fs::create_dir(&to).unwrap();
+        let ours = provide(&place("tools")).unwrap();
+        let words = ["--create", "--gzip"].iter().chain(&MAKE[1..]).copied();
+        let words: Vec<&str> = words.chain([from.to_str().unwrap(), "."]).collect();
+        tar(&ours, &words, &archive, true);
+        tar(&ours, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
+        for (name, expected) in KEPT {
+            let mut value = [0; 64];
+            let length = getxattr(to.join("file"), name, &mut value).expect(name);
+            assert_eq!(&value[..length], expected, "{name}");
+        }
     }
 }

@@ -20,6 +20,9 @@ const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
 /// What overlay file systems note of a copied file's original, which is another one on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
+/// Has GNU tar keep what else than rights a file has: attributes, with capabilities, and ACLs.
+pub const ATTRIBUTES: [&str; 3] = ["--xattrs", "--xattrs-include=*", "--acls"];
+
 /// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
 pub struct Packing {
     tar: Helper,
@@ -61,15 +64,7 @@ fn is_of_criu(complaint: &str) -> bool {
 fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
     // Its complaints are read.
-    tar.env("LC_ALL", "C").args([
-        what,
-        "--xattrs",
-        "--xattrs-include=*",
-        "--acls",
-        "--numeric-owner",
-        "--sparse",
-        "--directory",
-    ]);
+    tar.env("LC_ALL", "C").arg(what).args(ATTRIBUTES).args(["--numeric-owner", "--sparse", "--directory"]);
     tar.arg(folder).arg("--file").arg(archive);
     tar
 }
