@@ -220,6 +220,11 @@ impl Findings<'_> {
         }
     }
 
+    /// Whether a file travels with a container, or is made anew: elsewhere it has another inode.
+    fn becomes_another(&self, path: &Path) -> bool {
+        self.places.as_ref().is_some_and(|places| places.on_host(path).is_none())
+    }
+
     /// The destination must have this file. `via` leads to it whatever its path is now.
     fn need(&mut self, path: &Path, via: &Path) {
         if self.is_stopped {

@@ -177,6 +177,39 @@ fn the_directory_of_a_process_pins() {
     assert!(found.iter().any(|found| found.what.ends_with("has the directory /proc/1 open")), "{found:?}");
 }
 
+/// Has databases open that travel, one that nobody finds any more, one that is read only, and one on a file system that both hosts have.
+const LIBRARIAN: &str = "
+import os, sqlite3, sys, time
+databases = {}
+for path in ['/root/a.db', '/dev/shm/b.db', '/root/deleted.db', '/root/read.db', sys.argv[1]]:
+    databases[path] = sqlite3.connect(path)
+    databases[path].execute('create table words (word)')
+os.remove('/root/deleted.db')
+databases['/root/read.db'].close()
+databases['/root/read.db'] = sqlite3.connect('file:/root/read.db?mode=ro', uri=True)
+while True:
+    print('open', flush=True)
+    time.sleep(0.01)
+";
+
+#[test]
+fn a_database_that_travels_pins() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let shared = shared(&lab);
+    let mut spec = contained(workload("librarian", 89, &[]), &shared);
+    let database = shared.join("c.db");
+    spec.command =
+        ["/usr/bin/python3", "-c", LIBRARIAN, database.to_str().unwrap()].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    for is_saved in [false, true] {
+        let found = a.call(|engine| engine.check(&spec.name, is_saved)).unwrap().blockers;
+        let names = |path: &str| found.iter().any(|it| it.what.contains(&format!("database {path} open")));
+        assert!(found.len() == 2 && names("/root/a.db") && names("/dev/shm/b.db"), "{found:?}");
+    }
+}
+
 /// Digs folders below each other, and counts then.
 const DIGGER: &str = "
 import os, time

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,6 +20,9 @@ const WHOLE: u64 = 4 << 20;
 /// How many blocks are read of a larger one: the first, the last, and as many between.
 const SAMPLES: u64 = 32;
 const BLOCK: u64 = 64 << 10;
+
+/// What each database of SQLite begins with, once something was written to it.
+const SQLITE: [u8; 16] = *b"SQLite format 3\0";
 
 /// What is known of regular files on this host. What has not grown is read once only, however often it is looked at.
 #[derive(Default)]
@@ -52,6 +55,19 @@ pub fn of(path: &Path, size: u64) -> Contents {
         None => Ok(Contents::Digest(digest(&file, size)?)),
     });
     read.unwrap_or_else(|error| Contents::Unreadable(error.to_string()))
+}
+
+/// Whether the file at `path` is a database of SQLite.
+pub fn is_sqlite_database(path: &Path) -> bool {
+    // To open others, such as a FIFO, may have effects.
+    let is_regular = fs::metadata(path).is_ok_and(|found| found.is_file());
+    is_regular && !is_made_up(path) && beginning(path).is_ok_and(|found| found == SQLITE)
+}
+
+fn beginning(path: &Path) -> io::Result<[u8; SQLITE.len()]> {
+    let mut bytes = [0; SQLITE.len()];
+    open(path)?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// True for what the kernel makes up as it is read, which may have effects: its file systems have no room.
@@ -96,7 +112,6 @@ fn blocks(size: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -137,6 +152,21 @@ mod tests {
         assert_eq!(of("/proc/version"), Contents::Any);
         assert_eq!(of("/sys/kernel/mm/transparent_hugepage/enabled"), Contents::Any);
         assert!(matches!(of("/etc/passwd"), Contents::Digest(_)));
+    }
+
+    #[test]
+    fn a_database_is_known_by_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let is_database = |contents: &[u8]| {
+            fs::write(&path, contents).unwrap();
+            is_sqlite_database(&path)
+        };
+        assert!(is_database(&SQLITE) && is_database(&[&SQLITE[..], b"pages"].concat()));
+        for other in [&b""[..], &SQLITE[..15], &[b"a", &SQLITE[..]].concat()] {
+            assert!(!is_database(other), "{other:?}");
+        }
+        assert!(!is_sqlite_database(folder.path()) && !is_sqlite_database(&path.with_extension("none")));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::super::own_files;
 use super::super::rpc::GHOST_LIMIT;
 use super::super::task::{self, Task, TaskId};
+use super::contents::is_sqlite_database;
 use super::places::statfs;
 use super::process::is_namespace;
 use super::{Findings, MEMORY, is_deleted, named};
@@ -191,9 +192,23 @@ impl Findings<'_> {
             // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
             let what = format!("{} holds a lock on {}", named(pid), path.display());
             self.block(what, "move it when it has given the lock up");
+        } else if is_written(&info) && self.becomes_another(path) && is_sqlite_database(via) {
+            self.database(pid, path);
         } else {
             self.need(path, via);
         }
+    }
+
+    /// SQLite compares the inode of what it has open with that of the path before it writes: what it finds otherwise, as it was moved
+    /// away, it only reads, and says that the database is read-only.
+    fn database(&mut self, pid: i32, path: &Path) {
+        let (process, path) = (named(pid), path.display());
+        let what = format!(
+            "{process} has the SQLite database {path} open, which would have another inode after a move or a restore, and \
+             SQLite writes to no such file"
+        );
+        let remedy = "let it close the database before the move, or keep it on a file system that both hosts have mounted (`--volume`)";
+        self.block(what, remedy);
     }
 
     fn device(&mut self, pid: i32, task: &Task, number: i32, path: &Path, device: u64) {
@@ -244,6 +259,11 @@ fn holds_lock(info: &str) -> bool {
     info.lines().any(|line| line.starts_with("lock:"))
 }
 
+/// True for what is open for writing.
+fn is_written(info: &str) -> bool {
+    flags_in(info) & libc::O_ACCMODE != libc::O_RDONLY
+}
+
 pub(super) fn info_of(pid: i32, number: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
 }
@@ -268,7 +288,84 @@ fn has_data(file: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::net::Ipv4Addr;
+    use std::process;
+
+    use fabric::NetworkKind;
+
+    use super::super::contents::Regular;
+    use super::super::{Subject, begin};
     use super::*;
+    use crate::instance::{self, InstanceName, InstanceSpec, Network};
+    use crate::process::container::{Container, ContainerConfig, Containers};
+
+    const NETWORK: Network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
+
+    /// Of the files that the machine has; what it has written is below `folder`.
+    fn container(folder: &Path, config: &str) -> Container {
+        let spec = InstanceSpec {
+            name: InstanceName::new("writer").unwrap(),
+            command: Vec::new(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network: NETWORK,
+            container: None,
+            network_kind: NetworkKind::Bridge,
+            image: None,
+            stdin: false,
+        };
+        let unpacked = folder.join("unpacked");
+        let site = ContainerConfig {
+            runtime: None,
+            folder: folder.to_owned(),
+            unpacked,
+            libraries: None,
+            hosts: None,
+        };
+        let wanted = instance::Container { rootfs: "/".into(), config: config.to_owned(), rdma: false };
+        let containers = Containers::new(&site, &["/usr/bin/transhume".into()], folder).unwrap();
+        containers.find(&spec, &wanted).unwrap()
+    }
+
+    /// What is in the way if this process, as if it were in a container, has that file open.
+    fn in_the_way(container: &Container, file: &File, path: &Path) -> Vec<String> {
+        let pid = process::id() as i32;
+        let subject = Subject { first: pid, network: &NETWORK, container: Some(container) };
+        let mut regular = Regular::default();
+        let (_, mut findings) = begin(&subject, &mut regular).unwrap();
+        let number = file.as_raw_fd();
+        findings.named_file(pid, number, path, Path::new(&format!("/proc/{pid}/fd/{number}")));
+        findings.blockers.into_iter().map(|blocker| blocker.what).collect()
+    }
+
+    #[test]
+    fn a_database_that_travels_pins_if_it_is_open_for_writing() {
+        let (folder, in_memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let own = container(folder.path(), "{}");
+        let bound =
+            r#"{ "mounts": [{ "destination": "/dev/shm", "source": "/dev/shm", "options": ["bind"] }] }"#;
+        let bound = container(folder.path(), bound);
+        let (written, kept) = (folder.path().join("written.db"), in_memory.path().join("kept.db"));
+        for path in [&written, &kept] {
+            fs::write(path, "SQLite format 3\0").unwrap();
+        }
+        let in_layer = own.layer().join(written.strip_prefix("/").unwrap());
+        fs::create_dir_all(in_layer.parent().unwrap()).and_then(|()| fs::write(in_layer, "")).unwrap();
+        for (container, path, pins) in [(&own, &written, true), (&own, &kept, true), (&bound, &kept, false)] {
+            let to_read = File::open(path).unwrap();
+            assert_eq!(in_the_way(container, &to_read, path), [""; 0]);
+            let to_write = File::options().read(true).write(true).open(path).unwrap();
+            let found = in_the_way(container, &to_write, path);
+            assert_eq!(found.len(), usize::from(pins), "{found:?}");
+            let named = format!("has the SQLite database {} open", path.display());
+            assert!(found.iter().all(|what| what.contains(&named)), "{found:?}");
+        }
+    }
 
     #[test]
     fn the_limit_of_descriptors_is_read_as_the_kernel_writes_it() {
