@@ -232,10 +232,15 @@ impl Wanted<'_> {
         all.into()
     }
 
-    /// Init stays root, with the capabilities that the command may have, and works where CRIU finds a directory.
+    /// Init stays root, with the capabilities that the command may have, and works where CRIU finds a directory. All that it starts
+    /// has its umask.
     fn process(&self, process: &mut Map<String, Value>) {
         process.insert("terminal".into(), false.into());
-        process.insert("user".into(), json!({ "uid": 0, "gid": 0 }));
+        let mut root = json!({ "uid": 0, "gid": 0 });
+        if let Some(umask) = process.get("user").and_then(|user| user.get("umask")) {
+            root["umask"] = umask.clone();
+        }
+        process.insert("user".into(), root);
         process.insert("cwd".into(), "/".into());
         let arguments = self.init.iter().cloned().chain(init::arguments(self.spec));
         process.insert("args".into(), arguments.collect());
@@ -283,7 +288,12 @@ fn object<'a>(all: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use fabric::NetworkKind;
+
     use super::*;
+    use crate::instance::{InstanceName, Network};
 
     fn refusal(config: &Value) -> String {
         Config::parse(&config.to_string()).unwrap_err().what
@@ -291,6 +301,47 @@ mod tests {
 
     fn mounted(mount: &Value) -> Value {
         json!({ "mounts": [mount] })
+    }
+
+    /// What of `process` in `config` the runtime is told, for a command that runs as this user.
+    fn process(user: u32, config: &Value) -> Value {
+        let network = Network { mac: [2; 6], address: Ipv4Addr::new(10, 0, 0, 2), prefix: 24, mtu: 1500 };
+        let spec = InstanceSpec {
+            name: InstanceName::new("c").unwrap(),
+            command: vec!["program".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            user,
+            group: user,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            network,
+            container: None,
+            network_kind: NetworkKind::Bridge,
+            image: None,
+            stdin: false,
+        };
+        let wanted = Wanted {
+            spec: &spec,
+            config: Config::parse(&json!({ "process": config }).to_string()).unwrap(),
+            root: Path::new("/root"),
+            network: Path::new("/network"),
+            cgroup: "/c",
+            descriptors: ResourceLimit { resource: libc::RLIMIT_NOFILE, soft: 9, hard: 9 },
+            init: Vec::new(),
+            beside: Vec::new(),
+        };
+        wanted.configuration()["process"].take()
+    }
+
+    #[test]
+    fn init_is_root_with_the_umask_that_is_wanted() {
+        let user = |said: Value| process(7, &json!({ "user": said }))["user"].take();
+        assert_eq!(
+            user(json!({ "uid": 7, "gid": 7, "umask": 0o77 })),
+            json!({ "uid": 0, "gid": 0, "umask": 0o77 })
+        );
+        assert_eq!(user(json!({ "uid": 7, "gid": 7 })), json!({ "uid": 0, "gid": 0 }));
     }
 
     #[test]
