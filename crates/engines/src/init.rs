@@ -17,6 +17,7 @@
 
 mod attach;
 mod child;
+mod home;
 mod launch;
 mod own_input;
 mod pipe;
@@ -49,35 +50,46 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// and it is looked so often.
 const LOOK_MS: libc::c_int = 5;
 
-/// Before names of the command's environment that must not have an effect on init itself.
+/// Before names of the command's environment that must not have an effect on init itself, or that others set for init.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
 
 /// Where init itself works: on every host, and writable, since CRIU mounts the instance's `/proc`
 /// in there for a moment.
 pub(crate) const DIRECTORY: &str = "/tmp";
 
+/// What an OCI runtime sets for init, if nobody else has: where root is at home.
+const HOME: &str = "HOME";
+
 /// The environment for init, from which it makes `environment` for the command: what tells the
 /// dynamic linker to load the drop-in library is meant for the command alone.
 pub(crate) fn shield(environment: &[(String, String)]) -> impl Iterator<Item = (String, String)> + '_ {
     environment.iter().map(|(name, value)| {
-        let name = if name.starts_with("LD_") { format!("{SHIELD}{name}") } else { name.clone() };
+        let shields = name.starts_with("LD_") || name == HOME;
+        let name = if shields { format!("{SHIELD}{name}") } else { name.clone() };
         (name, value.clone())
     })
 }
 
 fn unshielded() -> impl Iterator<Item = (OsString, OsString)> {
-    env::vars_os().map(|(name, value)| match name.to_str().and_then(|name| name.strip_prefix(SHIELD)) {
-        Some(plain) => (plain.into(), value),
-        None => (name, value),
-    })
+    env::vars_os().filter_map(|(name, value)| Some((commands_name(name)?, value)))
 }
 
-/// The arguments from which [`run`] knows what to do: whether there is a standard input, user, group, groups, directory,
-/// command.
+/// What the command calls it that init calls `name`; `None` if it is init's own.
+fn commands_name(name: OsString) -> Option<OsString> {
+    match name.to_str().and_then(|name| name.strip_prefix(SHIELD)) {
+        Some(plain) => Some(plain.into()),
+        None => (name != HOME).then_some(name),
+    }
+}
+
+/// The arguments from which [`run`] knows what to do: whether there is a standard input, whether it is in a container, user,
+/// group, groups, directory, command.
 pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
     let groups: Vec<String> = spec.groups.iter().map(u32::to_string).collect();
     let directory = spec.directory.display().to_string();
-    let mut arguments: Vec<String> = spec.stdin.then(|| launch::WITH_STDIN.to_owned()).into_iter().collect();
+    let words = [(spec.stdin, launch::WITH_STDIN), (spec.container.is_some(), launch::IN_CONTAINER)];
+    let words = words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word.to_owned());
+    let mut arguments: Vec<String> = words.collect();
     arguments.extend([spec.user.to_string(), spec.group.to_string(), groups.join(","), directory]);
     arguments.extend(spec.command.iter().cloned());
     arguments
@@ -210,9 +222,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_linker_reads_is_kept_from_init() {
-        let environment = [("LD_PRELOAD".to_owned(), "x".to_owned()), ("HOME".to_owned(), "/".to_owned())];
+    fn what_the_linker_reads_and_a_runtime_sets_is_kept_apart() {
+        let environment = ["LD_PRELOAD", "HOME", "HOMES"].map(|name| (name.to_owned(), "x".to_owned()));
         let names: Vec<String> = shield(&environment).map(|(name, _)| name).collect();
-        assert_eq!(names, ["TRANSHUME_COMMAND_LD_PRELOAD", "HOME"]);
+        assert_eq!(names, ["TRANSHUME_COMMAND_LD_PRELOAD", "TRANSHUME_COMMAND_HOME", "HOMES"]);
+        let of_command = names.into_iter().chain(["HOME".to_owned()]).map(|name| commands_name(name.into()));
+        let [preload, home, homes] = ["LD_PRELOAD", "HOME", "HOMES"].map(|name| Some(OsString::from(name)));
+        assert_eq!(of_command.collect::<Vec<_>>(), [preload, home, homes, None]);
     }
 }

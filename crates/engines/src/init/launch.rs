@@ -10,16 +10,21 @@ use std::process::{self, Command, Stdio};
 use fabric::attach::NotStarted;
 use fabric::session;
 
+use super::{HOME, home};
 use crate::mounts::MOST_TERMINALS;
 
 /// The word before all others if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
+/// The next one if init is in a container.
+pub const IN_CONTAINER: &str = "container";
 
 /// A command, with all that it gets but its environment.
 #[derive(Clone)]
 pub struct Launch {
     /// Whether it has a standard input.
     stdin: bool,
+    /// Whether it is at home where its user is in the container's files.
+    in_container: bool,
     user: u32,
     group: u32,
     groups: Vec<u32>,
@@ -42,9 +47,8 @@ pub enum Company {
 impl Launch {
     /// Reads what [`super::arguments`] wrote.
     pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
-        let after_word =
-            arguments.split_first().filter(|(first, _)| *first == WITH_STDIN).map(|(_, rest)| rest);
-        let (stdin, arguments) = (after_word.is_some(), after_word.unwrap_or(arguments));
+        let (stdin, arguments) = has_word(arguments, WITH_STDIN);
+        let (in_container, arguments) = has_word(arguments, IN_CONTAINER);
         let [user, group, groups, directory, program, arguments @ ..] = arguments else {
             return Err(io::Error::other("transhume init is started by a node only"));
         };
@@ -53,6 +57,7 @@ impl Launch {
         let (user, group) = (number(user)?, number(group)?);
         Ok(Self {
             stdin,
+            in_container,
             user,
             group,
             groups,
@@ -86,7 +91,7 @@ impl Launch {
         self.user
     }
 
-    /// Starts the command with this environment and no other, and these for standard input, output and error.
+    /// Starts the command with this environment and no other, but its home, and these for standard input, output and error.
     pub fn spawn(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -94,7 +99,7 @@ impl Launch {
         company: Company,
     ) -> io::Result<process::Child> {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).env_clear().envs(environment);
+        command.args(&self.arguments).env_clear().envs(self.with_home(environment));
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let (user, group, groups) = (self.user, self.group, self.groups.clone());
         let directory = CString::new(self.directory.as_bytes())?;
@@ -114,6 +119,18 @@ impl Launch {
             });
         }
         command.spawn()
+    }
+
+    /// This environment, and in a container the user's home unless another one is in it.
+    fn with_home(
+        &self,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Vec<(OsString, OsString)> {
+        let mut environment: Vec<_> = environment.collect();
+        if self.in_container && !environment.iter().any(|(name, _)| name == HOME) {
+            environment.push((HOME.into(), home::of(self.user)));
+        }
+        environment
     }
 
     /// Why the command did not start. The directory is looked at first: without it, no command is found.
@@ -184,6 +201,14 @@ fn unblock_signals() -> libc::c_int {
     }
 }
 
+/// Whether `word` comes first, and what comes behind it.
+fn has_word<'a>(arguments: &'a [OsString], word: &str) -> (bool, &'a [OsString]) {
+    match arguments {
+        [first, rest @ ..] if first == word => (true, rest),
+        _ => (false, arguments),
+    }
+}
+
 fn number(text: &OsStr) -> io::Result<u32> {
     let number = text.to_str().and_then(|text| text.parse().ok());
     number.ok_or_else(|| io::Error::other(format!("transhume init: {} is no number", text.display())))
@@ -205,7 +230,9 @@ mod tests {
         assert!(Launch::parse(&words("7 8  /srv program")).unwrap().groups.is_empty());
         let with_stdin = Launch::parse(&words("stdin 7 8  /srv stdin x")).unwrap();
         assert_eq!((with_stdin.stdin, with_stdin.program.as_os_str()), (true, OsStr::new("stdin")));
-        assert!(!launch.stdin);
+        assert!(!launch.stdin && !launch.in_container);
+        let contained = Launch::parse(&words("stdin container 7 8  /srv x")).unwrap();
+        assert!(contained.stdin && contained.in_container);
         assert!(Launch::parse(&words("7 x  /srv program")).is_err());
         assert!(Launch::parse(&words("sleep 10")).is_err());
     }
@@ -219,6 +246,21 @@ mod tests {
         let streams = [Stdio::null(), Stdio::null(), Stdio::null()];
         let mut child = launch.spawn(std::env::vars_os(), streams, Company::Own).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGVTALRM));
+    }
+
+    #[test]
+    fn in_a_container_who_has_no_other_home_has_that_of_its_user() {
+        let home = |words: &str, user: Option<(u32, u32)>, environment: &[(&str, &str)]| {
+            let words: Vec<_> = words.split(' ').map(OsString::from).collect();
+            let order = session::Order { user, ..session::Order::default() };
+            let launch = Launch::parse(&words).unwrap().of_session(&order);
+            let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            launch.with_home(environment).into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        assert_eq!(home("container 0 0  / x", None, &[]), ["/root"]);
+        assert_eq!(home("container 0 0  / x", Some((4_000_000_000, 0)), &[]), ["/"]);
+        assert_eq!(home("container 0 0  / x", None, &[("HOME", "/x")]), ["/x"]);
+        assert_eq!(home("0 0  / x", None, &[]), [""; 0]);
     }
 
     #[test]

@@ -348,6 +348,19 @@ fn a_container_with_few_rights_runs_and_moves() {
     output.assert_counts();
 }
 
+/// Init, which is root, is told another home by the runtime.
+#[test]
+fn a_container_that_is_told_no_home_has_that_of_its_user() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let mut spec = contained(workload("nobody", 89, &[]), &shared(&lab));
+    (spec.user, spec.group) = (65534, 65534);
+    spec.command = ["sh", "-c", "echo $HOME"].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.code.is_some());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "/nonexistent\n");
+}
+
 /// CRIU needs helpers to restore it, for which its limit has no room.
 #[test]
 fn a_container_at_its_limit_of_processes_moves() {

@@ -165,13 +165,14 @@ impl Options {
         }
     }
 
-    /// The bundle's environment, or a usual one, and what is set here.
+    /// The bundle's environment, with a usual `$PATH` unless it says one, and what is set here. Where its user is at home only the
+    /// container knows.
     fn environment(&self, of_bundle: &[String]) -> Vec<(String, String)> {
         let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        let defaults = [("PATH", PATH), ("HOME", "/root")].map(text);
+        let default = text(("PATH", PATH));
         let of_bundle = of_bundle.iter().filter_map(|variable| variable.split_once('=')).map(text);
         let mut environment: Vec<(String, String)> = Vec::new();
-        for (name, value) in defaults.into_iter().chain(of_bundle).chain(self.env.iter().cloned()) {
+        for (name, value) in [default].into_iter().chain(of_bundle).chain(self.env.iter().cloned()) {
             environment.retain(|(known, _)| *known != name);
             environment.push((name, value));
         }
@@ -335,7 +336,28 @@ fn processors(text: &str) -> std::result::Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn only_who_is_given_a_home_has_one_before_it_is_in_its_container() {
+        let environment = |words: &[&str], said: &[&str]| {
+            let line = Line::parse_from([&["run", "--rootfs", "/", "--without-rdma"], words].concat());
+            let said: Vec<_> = said.iter().map(|variable| (*variable).to_owned()).collect();
+            let variables = line.options.environment(&said).into_iter();
+            variables.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(environment(&[], &[]), [format!("PATH={PATH}")]);
+        assert_eq!(environment(&[], &["PATH=/bin", "HOME=/a"]), ["PATH=/bin", "HOME=/a"]);
+        assert_eq!(environment(&["--env", "HOME=/b"], &["PATH=/bin", "HOME=/a"]), ["PATH=/bin", "HOME=/b"]);
+    }
 
     #[test]
     fn words_of_the_command_line_are_read_or_refused() {

@@ -1,0 +1,88 @@
+//! Where a user of a container is at home. What says so is the container's, and may say anything.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const USERS: &str = "/etc/passwd";
+
+/// What is further back is not read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The home of a user who is not in there, as other container engines have it.
+const OF_STRANGERS: &str = "/";
+
+/// The home of `user`.
+pub fn of(user: u32) -> OsString {
+    let users = read(Path::new(USERS)).unwrap_or_default();
+    let home = users.split(|byte| *byte == b'\n').find_map(|line| home_in(line, user));
+    home.unwrap_or(OsStr::new(OF_STRANGERS)).to_owned()
+}
+
+/// Init does not wait for who would write to a pipe of that name.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let mut bytes = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// In `NAME:PASSWORD:UID:GID:COMMENT:HOME:SHELL`, if it is this user's line.
+fn home_in(line: &[u8], user: u32) -> Option<&OsStr> {
+    let mut fields = line.split(|byte| *byte == b':');
+    let number = str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
+    let home = fields.nth(2)?;
+    // Without what comes behind it, it may be cut off.
+    fields.next()?;
+    let is_path = home.starts_with(b"/") && home.len() < libc::PATH_MAX as usize && !home.contains(&0);
+    (number == user && is_path).then(|| OsStr::from_bytes(home))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_home_is_found_by_the_users_number_in_a_line_that_makes_sense() {
+        let home = |line: &[u8]| home_in(line, 7).and_then(OsStr::to_str).map(str::to_owned);
+        assert_eq!(home(b"seven:x:7:9:Seven,,:/home/seven:/bin/sh").as_deref(), Some("/home/seven"));
+        let long = [b"a:x:7:7::/", &[b'x'; 5000][..], b":"].concat();
+        let strange: [&[u8]; 10] = [
+            b"",
+            b"#",
+            b":::::::::",
+            b"other:x:8:7::/home:/bin/sh",
+            b"a:x:seven:7::/home:/bin/sh",
+            b"a:x:4294967303:7::/home:/bin/sh",
+            b"a:x:\xff:7::/home:/bin/sh",
+            b"a:x:7:7::home:/bin/sh",
+            b"a:x:7:7::/ho\0me:/bin/sh",
+            b"a:x:7:7::/hom",
+        ];
+        for line in strange.into_iter().chain([&long[..]]) {
+            assert_eq!(home(line), None, "{}", line.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn of_what_may_have_no_end_only_the_begin_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passwd");
+        let pipe = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path is live.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        assert!(read(&path).unwrap().is_empty() && read(Path::new("/dev/zero")).unwrap().is_empty());
+        fs::remove_file(&path).unwrap();
+        File::create(&path).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, MOST_BYTES);
+    }
+}
