@@ -16,6 +16,7 @@
 //! Single-threaded, and a signal comes through a descriptor, so that nothing happens in between.
 
 mod attach;
+mod capabilities;
 mod child;
 mod home;
 mod launch;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 use fabric::attach::{Role, ToNode};
 
 use self::attach::Attachment;
+pub(crate) use self::capabilities::{NEEDED, lent};
 use self::child::Child;
 use self::launch::Launch;
 use self::sessions::Sessions;
@@ -114,7 +116,7 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
         return pager::run(rest).map(|()| 0);
     }
     let signals = Signals::block()?;
-    let launch = Launch::parse(arguments)?;
+    let launch = Launch::parse(capabilities::give_back(arguments)?)?;
     let mut child = Child::start(&launch, unshielded());
     let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch, child.take_stdin()));
     let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false };

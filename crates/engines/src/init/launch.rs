@@ -10,6 +10,7 @@ use std::process::{self, Command, Stdio};
 use fabric::attach::NotStarted;
 use fabric::session;
 
+use super::capabilities::Ambient;
 use super::{HOME, home};
 use crate::mounts::MOST_TERMINALS;
 
@@ -52,9 +53,7 @@ impl Launch {
         let [user, group, groups, directory, program, arguments @ ..] = arguments else {
             return Err(io::Error::other("transhume init is started by a node only"));
         };
-        let groups = groups.to_str().unwrap_or("?").split(',').filter(|group| !group.is_empty());
-        let groups = groups.map(|group| number(OsStr::new(group))).collect::<io::Result<_>>()?;
-        let (user, group) = (number(user)?, number(group)?);
+        let (user, group, groups) = (number(user)?, number(group)?, numbers(groups)?);
         Ok(Self {
             stdin,
             in_container,
@@ -103,6 +102,8 @@ impl Launch {
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let (user, group, groups) = (self.user, self.group, self.groups.clone());
         let directory = CString::new(self.directory.as_bytes())?;
+        // Elsewhere it is the node's.
+        let ambient = if self.in_container { Ambient::own()? } else { Ambient::default() };
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
             command.pre_exec(move || {
@@ -113,7 +114,7 @@ impl Launch {
                         && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == -1
                     || changes_groups(&groups) && libc::setgroups(groups.len(), groups.as_ptr()) == -1
                     || libc::setgid(group) == -1
-                    || libc::setuid(user) == -1
+                    || ambient.set_user(user) == -1
                     || libc::chdir(directory.as_ptr()) == -1;
                 if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
             });
@@ -207,6 +208,12 @@ fn has_word<'a>(arguments: &'a [OsString], word: &str) -> (bool, &'a [OsString])
         [first, rest @ ..] if first == word => (true, rest),
         _ => (false, arguments),
     }
+}
+
+/// Those of a list with commas, which may be empty.
+pub fn numbers(list: &OsStr) -> io::Result<Vec<u32>> {
+    let list = list.to_str().unwrap_or("?").split(',').filter(|number| !number.is_empty());
+    list.map(|text| number(OsStr::new(text))).collect()
 }
 
 fn number(text: &OsStr) -> io::Result<u32> {

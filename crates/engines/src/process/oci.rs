@@ -242,9 +242,9 @@ impl Wanted<'_> {
         }
         process.insert("user".into(), root);
         process.insert("cwd".into(), "/".into());
-        let arguments = self.init.iter().cloned().chain(init::arguments(self.spec));
+        let lent = init::lent(&self.lend(process));
+        let arguments = self.init.iter().cloned().chain(lent).chain(init::arguments(self.spec));
         process.insert("args".into(), arguments.collect());
-        self.let_init_change_user(process);
         let environment = init::shield(&self.spec.environment).map(|(name, value)| format!("{name}={value}"));
         process.insert("env".into(), environment.collect());
         let ResourceLimit { soft, hard, .. } = self.descriptors;
@@ -259,22 +259,28 @@ impl Wanted<'_> {
 }
 
 impl Wanted<'_> {
-    /// Init becomes the command's user, who has none of these capabilities then unless it is root.
-    fn let_init_change_user(&self, process: &mut Map<String, Value>) {
+    /// Gives init what it needs to become the command's user, and returns what of it commands may not have.
+    fn lend(&self, process: &mut Map<String, Value>) -> Vec<u32> {
         let InstanceSpec { user, group, groups, .. } = self.spec;
         if *user == 0 && *group == 0 && groups.is_empty() {
-            return;
+            return Vec::new();
         }
         let capabilities = object(process, "capabilities");
-        for set in ["bounding", "effective", "permitted"] {
-            let set = capabilities.entry(set).or_insert_with(|| json!([]));
-            if let Value::Array(set) = set {
-                let missing = ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"].map(Value::from);
-                let missing = missing.into_iter().filter(|one| !set.contains(one)).collect::<Vec<_>>();
-                set.extend(missing);
-            }
-        }
+        let missing = ["bounding", "effective", "permitted"].map(|name| {
+            let set = capabilities.entry(name).or_insert_with(|| json!([]));
+            set.as_array_mut().map(add_needed).unwrap_or_default()
+        });
+        let [of_bounding, ..] = missing;
+        of_bounding
     }
+}
+
+/// Adds what init needs to `set`, and returns what was missing.
+fn add_needed(set: &mut Vec<Value>) -> Vec<u32> {
+    let missing: Vec<_> =
+        init::NEEDED.into_iter().filter(|(name, _)| !set.iter().any(|one| one == name)).collect();
+    set.extend(missing.iter().map(|(name, _)| Value::from(*name)));
+    missing.into_iter().map(|(_, number)| number).collect()
 }
 
 /// The object `name` in `all`, which is made if it is not there.
@@ -385,6 +391,23 @@ mod tests {
         // None is mounted of the host's.
         let cgroup = json!({ "type": "cgroup", "source": "cgroup", "destination": "/a" });
         assert_eq!(validate(&both(&inner, &cgroup).to_string()), Ok(()));
+    }
+
+    #[test]
+    fn init_is_lent_what_it_needs_to_be_another_user() {
+        let few = json!(["CAP_CHOWN", "CAP_SETUID"]);
+        let config = json!({ "capabilities": { "bounding": few, "effective": [], "ambient": few } });
+        let mut with_user = process(7, &config);
+        assert_eq!(with_user["args"][0], "lent=5,6,8");
+        let needed = ["CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP"];
+        let expected = json!({
+            "bounding": ["CAP_CHOWN", "CAP_SETUID", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP"],
+            "effective": needed, "permitted": needed, "ambient": few,
+        });
+        assert_eq!(with_user["capabilities"].take(), expected);
+        let mut with_root = process(0, &config);
+        assert_eq!(with_root["capabilities"].take(), config["capabilities"]);
+        assert_eq!(with_root["args"][0], "0");
     }
 
     #[test]

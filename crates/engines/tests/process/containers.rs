@@ -348,6 +348,28 @@ fn a_container_with_few_rights_runs_and_moves() {
     output.assert_counts();
 }
 
+/// As the runtime alone would start it: init has more, and is not the same user.
+#[test]
+fn the_capabilities_of_a_user_are_those_of_the_configuration() {
+    let lab = Lab::new();
+    let a = host(&lab, "a");
+    let mut spec = contained(workload("ambient", 90, &[]), &shared(&lab));
+    (spec.user, spec.group) = (65534, 65534);
+    let container = spec.container.as_mut().unwrap();
+    let mut config: Value = serde_json::from_str(&container.config).unwrap();
+    let (all, ambient) = (json!(["CAP_CHOWN", "CAP_NET_BIND_SERVICE"]), json!(["CAP_NET_BIND_SERVICE"]));
+    config["process"]["capabilities"] = json!({
+        "bounding": all, "effective": all, "permitted": all, "inheritable": ambient, "ambient": ambient,
+    });
+    container.config = config.to_string();
+    spec.command = ["grep", "Cap", "/proc/self/status"].map(str::to_owned).into();
+    let (mut node, mut output) = (a.start(&spec), Output::default());
+    node.read(&mut output, |output| output.code.is_some());
+    let sets = [("Inh", 0x400), ("Prm", 0x400), ("Eff", 0x400), ("Bnd", 0x401), ("Amb", 0x400)];
+    let expected = sets.map(|(name, bits)| format!("Cap{name}:\t{bits:016x}\n"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected.concat());
+}
+
 /// Init, which is root, is told another home by the runtime.
 #[test]
 fn a_container_that_is_told_no_home_has_that_of_its_user() {

@@ -1,0 +1,205 @@
+//! The capabilities of init in a container, and of what it starts.
+//!
+//! Init changes users and passes on signals, whatever the container's configuration allows. What it lacks for that is lent to it: the
+//! runtime puts it into the bounding set, and init takes it out of there at once and keeps it for itself. The commands of root get theirs
+//! from that set when they are executed, and those of other users what is ambient, as if the runtime had started them.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+
+use super::launch;
+
+/// What init needs if not all commands are root's; the last one is for giving back what was lent.
+pub const NEEDED: [(&str, u32); 4] =
+    [("CAP_KILL", 5), ("CAP_SETGID", 6), ("CAP_SETUID", 7), ("CAP_SETPCAP", 8)];
+
+/// Before the numbers of what was lent, in the first argument.
+const LENT: &str = "lent=";
+
+/// So many there may be: the kernel's sets have no more bits.
+const MOST: u32 = 64;
+
+/// The argument that tells init what was lent to it, if anything was.
+pub fn lent(capabilities: &[u32]) -> Option<String> {
+    let numbers: Vec<_> = capabilities.iter().map(u32::to_string).collect();
+    (!numbers.is_empty()).then(|| format!("{LENT}{}", numbers.join(",")))
+}
+
+/// Takes what the first of `arguments` says was lent out of the calling thread's bounding set, and returns the others.
+pub fn give_back(arguments: &[OsString]) -> io::Result<&[OsString]> {
+    let said = arguments.split_first().and_then(|(first, rest)| Some((first.to_str()?, rest)));
+    let Some((lent, rest)) = said.and_then(|(first, rest)| Some((first.strip_prefix(LENT)?, rest))) else {
+        return Ok(arguments);
+    };
+    for capability in launch::numbers(OsStr::new(lent))? {
+        if prctl(libc::PR_CAPBSET_DROP, capability.into(), NOTHING) == -1 {
+            let error = io::Error::last_os_error();
+            return Err(io::Error::other(format!(
+                "transhume init: capability {capability} was lent to it and cannot be given back: {error}"
+            )));
+        }
+    }
+    Ok(rest)
+}
+
+/// `struct __user_cap_header_struct`
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: libc::pid_t,
+}
+
+/// What the kernel wants in place of an argument that it does not take.
+const NOTHING: libc::c_ulong = 0;
+
+/// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
+const HEADER: Header = Header { version: 0x2008_0522, pid: 0 };
+
+/// `struct __user_cap_data_struct`: a half of each set.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// What commands have whose user is not root.
+#[derive(Clone, Copy, Default)]
+pub struct Ambient {
+    set: u64,
+    /// All sets of who has no other capabilities, and inherits what it did.
+    halves: [Half; 2],
+}
+
+impl Ambient {
+    /// That of the calling thread.
+    pub fn own() -> io::Result<Self> {
+        let set = (0..MOST).filter(|&number| is_ambient(number)).fold(0, |set, number| set | 1 << number);
+        let mut halves = own_sets()?;
+        for (half, bits) in halves.iter_mut().zip([set as u32, (set >> u32::BITS) as u32]) {
+            (half.effective, half.permitted) = (bits, bits);
+        }
+        Ok(Self { set, halves })
+    }
+
+    /// Makes the calling thread `user`'s, who has these capabilities alone, also when it executes another program; root keeps all.
+    /// As setuid, it makes system calls only, and returns -1 if one has failed.
+    pub fn set_user(&self, user: libc::uid_t) -> libc::c_int {
+        let keeps = user != 0 && self.set != 0;
+        if keeps && prctl(libc::PR_SET_KEEPCAPS, 1, NOTHING) == -1 {
+            return -1;
+        }
+        // SAFETY: no memory is passed.
+        let changed = unsafe { libc::setuid(user) } != -1;
+        if changed && (!keeps || self.take()) { 0 } else { -1 }
+    }
+
+    /// The change of the user has left what is permitted and what is inherited, and nothing else.
+    fn take(&self) -> bool {
+        let mut ambient = (0..MOST).filter(|number| self.set >> number & 1 == 1);
+        set_own(&self.halves) != -1 && ambient.all(raise)
+    }
+}
+
+fn own_sets() -> io::Result<[Half; 2]> {
+    let (header, mut halves) = (HEADER, [Half::default(); 2]);
+    // SAFETY: the kernel reads the header, and writes two halves, as many as this version has.
+    match unsafe { libc::syscall(libc::SYS_capget, &raw const header, halves.as_mut_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(halves),
+    }
+}
+
+fn set_own(halves: &[Half; 2]) -> libc::c_long {
+    let header = HEADER;
+    // SAFETY: the kernel reads the header and two halves, as many as this version has.
+    unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) }
+}
+
+fn is_ambient(number: u32) -> bool {
+    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_IS_SET as libc::c_ulong, number.into()) == 1
+}
+
+fn raise(number: u32) -> bool {
+    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, number.into()) != -1
+}
+
+/// Those of its calls that take numbers.
+fn prctl(call: libc::c_int, one: libc::c_ulong, other: libc::c_ulong) -> libc::c_int {
+    // SAFETY: no memory is passed.
+    unsafe { libc::prctl(call, one, other, NOTHING, NOTHING) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::process::Stdio;
+    use std::thread;
+
+    use super::super::launch::{Company, Launch};
+    use super::*;
+
+    const CHOWN: u32 = 0;
+    const SETUID: u32 = 7;
+    const NET_BIND_SERVICE: u32 = 10;
+
+    /// What `/proc` says of the capabilities of a command that is launched by these words, where init was lent one, has another one
+    /// ambient and inherits that and a third.
+    fn sets(words: &'static str) -> HashMap<String, u64> {
+        let init = move || {
+            let mut own = own_sets().unwrap();
+            own[0].inheritable = bits(&[CHOWN, NET_BIND_SERVICE]) as u32;
+            assert!(set_own(&own) != -1 && raise(NET_BIND_SERVICE));
+            let words = words.split(' ').chain(["grep", "Cap", "/proc/self/status"]).map(OsString::from);
+            let arguments: Vec<_> = lent(&[SETUID]).into_iter().map(OsString::from).chain(words).collect();
+            let launch = Launch::parse(give_back(&arguments).unwrap()).unwrap();
+            let streams = [Stdio::null(), Stdio::piped(), Stdio::null()];
+            launch.spawn(std::env::vars_os(), streams, Company::Own).unwrap()
+        };
+        // Each thread has capabilities of its own.
+        let command = thread::spawn(init).join().unwrap();
+        let said = String::from_utf8(command.wait_with_output().unwrap().stdout).unwrap();
+        let sets = said.lines().map(|line| line.split_once(":\t").unwrap());
+        sets.map(|(name, bits)| (name.to_owned(), u64::from_str_radix(bits, 16).unwrap())).collect()
+    }
+
+    fn bits(capabilities: &[u32]) -> u64 {
+        capabilities.iter().map(|number| 1 << number).sum()
+    }
+
+    #[test]
+    fn a_containers_user_has_what_is_ambient() {
+        let sets = sets("container 65534 65534  /");
+        let ambient = bits(&[NET_BIND_SERVICE]);
+        assert_eq!(["CapPrm", "CapEff", "CapAmb"].map(|name| sets[name]), [ambient; 3]);
+        assert_eq!(sets["CapInh"], bits(&[CHOWN, NET_BIND_SERVICE]));
+        assert_eq!(sets["CapBnd"] & bits(&[CHOWN, SETUID]), bits(&[CHOWN]));
+    }
+
+    #[test]
+    fn root_has_nothing_that_was_lent() {
+        let sets = sets("container 0 0  /");
+        let asked = bits(&[CHOWN, SETUID, NET_BIND_SERVICE]);
+        let left = bits(&[CHOWN, NET_BIND_SERVICE]);
+        assert_eq!(["CapPrm", "CapEff", "CapBnd"].map(|name| sets[name] & asked), [left; 3]);
+    }
+
+    /// What the node may do is no matter of the instance.
+    #[test]
+    fn who_is_in_no_container_has_nothing_of_the_nodes() {
+        let sets = sets("65534 65534  /");
+        assert_eq!(["CapPrm", "CapEff", "CapAmb"].map(|name| sets[name]), [0; 3]);
+    }
+
+    #[test]
+    fn what_was_lent_is_said_in_the_first_word_or_not_at_all() {
+        let words = ["0", "0", "", "/", "true"].map(OsString::from);
+        assert_eq!((give_back(&words).unwrap(), lent(&[])), (&words[..], None));
+        assert_eq!(lent(&[5, 7]).as_deref(), Some("lent=5,7"));
+        assert!(give_back(&["lent=x".into()]).unwrap_err().to_string().contains("x is no number"));
+        // No kernel has so many.
+        let refused = give_back(&["lent=64".into()]).unwrap_err().to_string();
+        assert!(refused.contains("capability 64 was lent to it and cannot be given back"), "{refused}");
+    }
+}
