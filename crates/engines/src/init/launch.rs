@@ -149,11 +149,19 @@ impl Launch {
             let way_out = "see that it is installed on the host, or in the container, and in $PATH; a script's interpreter counts as well";
             return not_started(127, what, way_out);
         }
-        if error.raw_os_error() == Some(libc::EPERM) {
-            let way_out = "see that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID";
-            return not_started(126, what, way_out);
-        }
-        not_started(126, what, "see that it is an executable file that its user may run (`ls -l`, `file`)")
+        let way_out = match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                "see that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID"
+            }
+            Some(libc::EAGAIN) => {
+                "the limit of processes is reached: end some, or start the instance with a higher one (`--pids`, or `ulimit -u`)"
+            }
+            Some(libc::ENOMEM) => {
+                "there is no memory for it: end something, or start the instance with a higher limit (`--memory`)"
+            }
+            _ => "see that it is an executable file that its user may run (`ls -l`, `file`)",
+        };
+        not_started(126, what, way_out)
     }
 }
 
@@ -253,6 +261,16 @@ mod tests {
         let streams = [Stdio::null(), Stdio::null(), Stdio::null()];
         let mut child = launch.spawn(std::env::vars_os(), streams, Company::Own).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGVTALRM));
+    }
+
+    #[test]
+    fn what_is_missing_for_a_start_is_named() {
+        let launch = Launch::parse(&["0", "0", "", "/", "x"].map(OsString::from)).unwrap();
+        let way_out = |error| launch.explain(&io::Error::from_raw_os_error(error)).way_out;
+        assert!(way_out(libc::EAGAIN).contains("(`--pids`, or `ulimit -u`)"));
+        assert!(way_out(libc::ENOMEM).contains("(`--memory`)"));
+        assert!(way_out(libc::EPERM).contains("CAP_SETUID"));
+        assert!(way_out(libc::EACCES).contains("an executable file"));
     }
 
     #[test]
