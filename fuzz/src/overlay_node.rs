@@ -82,7 +82,7 @@ pub fn switch(bytes: &[u8]) {
         // What is refused changes nothing.
         let _ = match input.below(8) {
             0 => switch.pause(OWN),
-            1 => switch.unpause(OWN, &mut parcels),
+            1 => switch.unpause(OWN, now, &mut parcels),
             2 => {
                 epoch += 1;
                 let entry = entry(OWN, input.pick(&NODES), epoch);

@@ -371,7 +371,8 @@ impl Peer {
         let lanes = self.opening.iter().map(|opening| lock(opening).heard());
         lanes.fold(Heard::default(), |sum, lane| Heard {
             opened: sum.opened + lane.opened,
-            missing: sum.missing + lane.missing,
+            // Who lies of his counters lies to himself.
+            missing: sum.missing.saturating_add(lane.missing),
         })
     }
 

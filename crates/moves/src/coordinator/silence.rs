@@ -9,8 +9,11 @@ use crate::journal::MoveRecord;
 use crate::progress::{Event, Phase, Silence};
 use crate::{HostName, MoveId};
 
-/// How long a host may say nothing before the user is told.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a host may say nothing before the user is told. The check takes up to a second for what is there for a moment only.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the host of a restore that is given up may say nothing before that is over for the user.
+const PATIENCE_WITH_RESTORES: Duration = Duration::from_secs(1);
 
 impl Coordinator {
     /// Tells the user for which hosts the move waits, if it does.
@@ -26,7 +29,8 @@ impl Coordinator {
 
     /// Tells the user that a restore is given up whose host does not say that nothing is left of it.
     pub(super) fn tell_unanswered_restore(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        let is_silent = |live: &Live| Due::after(live.destination_heard.0, PATIENCE).reached(now);
+        let is_silent =
+            |live: &Live| Due::after(live.destination_heard.0, PATIENCE_WITH_RESTORES).reached(now);
         if self.lives.get(&id).is_some_and(is_silent) {
             self.tell_given_up(id, now, out);
         }

@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_librarys_userfaultfd_is_told_from_others() {
-        assert!(is_page_turner("pos:\t0\nAPI:\taa:80001800:1ffff\n"));
+        assert!(is_page_turner("pos:\t0\nAPI:\taa:80011800:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\nAPI:\taa:80000000:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\n"));
     }
