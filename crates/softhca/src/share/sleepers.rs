@@ -70,10 +70,8 @@ impl Tasks {
             }
             while let Some(length) = entries.get(LENGTH..LENGTH + 2) {
                 let length = usize::from(u16::from_ne_bytes([length[0], length[1]])).clamp(1, entries.len());
-                if let Some(name) =
-                    entries.get(NAME..length).and_then(|name| CStr::from_bytes_until_nul(name).ok())
-                    && let Some(call) = self.call_of(name)
-                {
+                let name = entries.get(NAME..length).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+                if let Some(call) = name.map_or(Ok(None), |name| self.call_of(name))? {
                     tell(&call);
                 }
                 entries = &entries[length..];
@@ -82,14 +80,22 @@ impl Tasks {
     }
 
     /// `None` if the thread runs, has ended, or is no thread.
-    fn call_of(&self, thread: &CStr) -> Option<Call> {
-        const FILE: &CStr = c"syscall";
-        let directory = open(self.0.as_raw_fd(), thread, libc::O_DIRECTORY).ok()?;
-        let file = open(directory.as_raw_fd(), FILE, 0).ok()?;
+    fn call_of(&self, thread: &CStr) -> io::Result<Option<Call>> {
         let mut answer = [0u8; ANSWER];
+        match self.ask(thread, &mut answer) {
+            Ok(length) => Ok(Call::parse(&answer[..length])),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn ask(&self, thread: &CStr, answer: &mut [u8]) -> io::Result<usize> {
+        const FILE: &CStr = c"syscall";
+        let directory = open(self.0.as_raw_fd(), thread, libc::O_DIRECTORY)?;
+        let file = open(directory.as_raw_fd(), FILE, 0)?;
         // SAFETY: the buffer is live, and as long as said.
-        let read = unsafe { libc::read(file.as_raw_fd(), answer.as_mut_ptr().cast(), ANSWER) };
-        Call::parse(&answer[..usize::try_from(read).ok()?])
+        let read = unsafe { libc::read(file.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len()) };
+        check(read as c_long)
     }
 }
 
