@@ -173,7 +173,9 @@ pub fn kept_apart(other: &str, (key, value): (&str, &str), host: &HostName) -> F
         format!(
             "`{other}` is on host {host}, or moves there or from there, and instances with {key}={value} are kept apart"
         ),
-        format!("choose another host, or move `{other}` away first"),
+        format!(
+            "choose another host, also for a group: as many as its members need; or move `{other}` away first"
+        ),
     )
 }
 

@@ -3,7 +3,7 @@
 use broker::Follower;
 use engines::State;
 use fabric::Vid;
-use rpc::wire::{Answer, Question};
+use rpc::wire::{Answer, Question, reason};
 use tokio::time::timeout;
 
 use crate::node::Node;
@@ -40,7 +40,12 @@ impl Node {
 
     fn output_of_ended(&self, vid: Vid, from: u64) -> Result<Answer, String> {
         let kept = self.ended().read(vid, from, LIMIT);
-        let (chunks, next, exit) = kept.ok_or("the instance's output is not kept any more")?;
+        let (chunks, next, exit) = kept.ok_or_else(|| {
+            reason(
+                "the instance's output is not kept any more: its node was restarted, or many others have ended since",
+                "let the command write to a file what must outlive that",
+            )
+        })?;
         Ok(Answer::Output { chunks, next, exit })
     }
 }
