@@ -63,16 +63,21 @@ pub unsafe fn remap(from: *mut c_void, to: *mut c_void, length: usize, flags: c_
     result(unsafe { libc::syscall(libc::SYS_mremap, from, length, length, flags, to) }).map(drop)
 }
 
-/// Maps what the shared mapping at `at` shows once more, where the kernel likes.
-///
-/// # Errors
-/// Those of the system call.
+/// Whether one shared mapping is at `at`, as far as that can be found out.
 ///
 /// # Safety
-/// `length` bytes of one shared mapping are at `at`.
-pub unsafe fn again(at: *mut c_void, length: usize) -> io::Result<*mut c_void> {
-    // SAFETY: the caller's promise; of a length of 0 the kernel makes a second mapping.
-    result(unsafe { libc::syscall(libc::SYS_mremap, at, 0usize, length, libc::MREMAP_MAYMOVE, 0usize) })
+/// None is needed but that `at` is an address.
+pub unsafe fn is_shared(at: *mut c_void, length: usize) -> bool {
+    // SAFETY: of a length of 0 the kernel makes a second mapping, where it likes, if the one that is there is shared.
+    let again = unsafe { libc::syscall(libc::SYS_mremap, at, 0usize, length, libc::MREMAP_MAYMOVE, 0usize) };
+    match result(again) {
+        Ok(second) => {
+            // SAFETY: it was just made, and nobody knows it.
+            unsafe { unmap(second, length) };
+            true
+        }
+        Err(error) => !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EFAULT)),
+    }
 }
 
 fn result(code: c_long) -> io::Result<*mut c_void> {

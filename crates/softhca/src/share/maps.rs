@@ -3,8 +3,7 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A mapping of pages that may be turned.
 pub(super) type Piece = Range<u64>;
@@ -31,9 +30,13 @@ struct FileId {
 
 impl FileId {
     fn of(memory: &OwnedFd) -> io::Result<Self> {
-        let about = fs::File::from(memory.try_clone()?).metadata()?;
-        let device = (libc::major(about.dev()), libc::minor(about.dev()));
-        Ok(Self { device, inode: about.ino() })
+        // SAFETY: a stat of zeros is valid, and the call fills it.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the argument is live and of the right type.
+        if unsafe { libc::fstat(memory.as_raw_fd(), &raw mut about) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { device: (libc::major(about.st_dev), libc::minor(about.st_dev)), inode: about.st_ino })
     }
 }
 
@@ -44,7 +47,7 @@ fn read_maps() -> io::Result<String> {
 
 /// True if `range` shows `memory` from `offset` on.
 pub(super) fn shows(range: &Range<u64>, memory: &OwnedFd, offset: u64) -> bool {
-    covers(range, &mappings(memory), offset)
+    mappings(memory).is_ok_and(|mappings| covers(range, &mappings, offset))
 }
 
 fn covers(range: &Range<u64>, mappings: &[Mapping], offset: u64) -> bool {
@@ -60,9 +63,19 @@ fn covers(range: &Range<u64>, mappings: &[Mapping], offset: u64) -> bool {
 }
 
 /// All mappings of `memory`.
-pub(super) fn mappings(memory: &OwnedFd) -> Vec<Mapping> {
-    let (Ok(file), Ok(maps)) = (FileId::of(memory), read_maps()) else { return Vec::new() };
-    mappings_in(&maps, file)
+///
+/// # Errors
+/// Those of reading `/proc`; there may be none, or no descriptor for it.
+pub(super) fn mappings(memory: &OwnedFd) -> io::Result<Vec<Mapping>> {
+    Ok(mappings_in(&read_maps()?, FileId::of(memory)?))
+}
+
+/// False if some part of the memory is at two places.
+pub(super) fn is_shown_once(mappings: &[Mapping]) -> bool {
+    let mut parts: Vec<_> =
+        mappings.iter().map(|(range, offset)| (*offset, range.end - range.start)).collect();
+    parts.sort_unstable();
+    parts.is_sorted_by(|(offset, length), (next, _)| offset + length <= *next)
 }
 
 fn mappings_in(maps: &str, file: FileId) -> Vec<Mapping> {
@@ -161,5 +174,14 @@ mod tests {
         assert_eq!(mappings_in(maps, file(1, 79)), []);
         assert!(covers(&(0x1000..0x3000), &mappings, 0) && !covers(&(0x1000..0x4000), &mappings, 0));
         assert!(covers(&(0x5000..0x6000), &mappings, 0) && !covers(&(0x5000..0x7000), &mappings, 0));
+    }
+
+    #[test]
+    fn what_is_at_two_places_is_not_shown_once() {
+        let mapping = |start: u64, length: u64, offset: u64| (start..start + length, offset);
+        assert!(is_shown_once(&[]) && is_shown_once(&[mapping(9000, 100, 50)]));
+        assert!(is_shown_once(&[mapping(9000, 100, 100), mapping(1000, 100, 0), mapping(5000, 1, 300)]));
+        assert!(!is_shown_once(&[mapping(9000, 100, 99), mapping(1000, 100, 0)]));
+        assert!(!is_shown_once(&[mapping(9000, 10, 20), mapping(1000, 100, 0)]));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,9 +46,12 @@ impl Shared {
     /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
     /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
     fn turn_back(&self, length: u64) {
-        for (mapped, offset) in maps::mappings(&self.memory) {
+        // If nobody says where it is, it is where it was, unless something else is there.
+        let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
+        let shown_once = maps::is_shown_once(&mappings);
+        for (mapped, offset) in mappings {
             let end = |bytes: u64| mapped.end.min(mapped.start + bytes.saturating_sub(offset));
-            turn_part_back(mapped.start..end(length));
+            turn_part_back(mapped.start..end(length), self.memory.as_fd(), offset, shown_once);
             let added = end(self.length())..mapped.end;
             if !added.is_empty() {
                 // SAFETY: a mapping that was made longer than the memory has nothing there: who touches it gets SIGBUS.
@@ -272,15 +275,12 @@ impl Sharing {
     }
 }
 
-/// Makes pages private again that show a memory.
-fn turn_part_back(part: Range<u64>) {
-    if part.is_empty() || holds_own_state(&part) {
-        return;
+/// Makes pages private again that show `memory` from `offset` on.
+fn turn_part_back(part: Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
+    if !part.is_empty() && !holds_own_state(&part) {
+        // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
+        unsafe { pages::turn_back(&part, memory, offset, shown_once) };
     }
-    // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
-    let turned = unsafe { pages::turn_back(&part) };
-    // Out of memory or mappings at worst: then pages stay shared with a memfd that nobody else maps.
-    let _ = turned;
 }
 
 /// True if this thread's stack or thread-local storage may lie in `window`: to the kernel they are memory like any

@@ -21,6 +21,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
@@ -48,6 +49,9 @@ const UFFDIO_REGISTER_MODE_WP: u64 = 2;
 const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
 const UFFDIO_MOVE_MODE_DONTWAKE: u64 = 1;
 const UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
+
+/// How often a program may lock or unlock pages that are being moved.
+const MOST_LOCKS: u32 = 1000;
 
 /// How often in a row the kernel may ask to try again and have moved nothing.
 const MOST_IN_VAIN: u32 = 16;
@@ -163,12 +167,11 @@ pub(super) unsafe fn turn(
     let length = window.end - window.start;
     let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
     let aside = Scratch::new(length as usize, libc::PROT_READ | libc::PROT_WRITE)?;
-    let tasks = sleepers::Tasks::open()?;
     let _undisturbed = SignalsBlocked::new();
     let missing = Registered::new(handler, &window)?;
     let (moved, taken) = take_aside(&window, &aside, handler);
     let turned = taken
-        .and_then(|()| match tasks.any_sleeps_in(&window)? {
+        .and_then(|()| match sleepers::any_in(&window)? {
             true => Err(io::ErrorKind::ResourceBusy.into()),
             false => Ok(()),
         })
@@ -180,7 +183,7 @@ pub(super) unsafe fn turn(
             unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, offset)) }
                 .map(drop)
         });
-    if turned.is_err() && move_all(handler, aside.address(), window.start, moved).1.is_err() {
+    if turned.is_err() && aside.move_all(handler, Direction::From, window.start, moved).1.is_err() {
         // The program would go on with zeros where its data was.
         std::process::abort();
     }
@@ -197,14 +200,7 @@ fn take_aside(window: &Range<u64>, aside: &Scratch, handler: BorrowedFd<'_>) -> 
         Ok(registered) => registered,
         Err(error) => return (0, Err(error)),
     };
-    match move_all(handler, window.start, to, length) {
-        // Locked pages are moved only to where pages are locked.
-        (0, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => match aside.lock() {
-            Ok(()) => move_all(handler, window.start, to, length),
-            Err(error) => (0, Err(error)),
-        },
-        moved => moved,
-    }
+    aside.move_all(handler, Direction::To, window.start, length)
 }
 
 /// Moves all pages that there are of `length` bytes. Returns how many bytes it has come.
@@ -280,6 +276,13 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// Whether pages come to a [`Scratch`] or leave it.
+#[derive(Clone, Copy)]
+enum Direction {
+    To,
+    From,
+}
+
 /// Room for pages, between two that nobody can touch.
 ///
 /// Where the kernel likes, a window's pages may lie beside the window. The two mappings then become one, of which
@@ -307,10 +310,45 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Has pages be locked that come.
-    fn lock(&self) -> io::Result<()> {
+    /// Moves pages to or from here, as [`move_all`]. Locked pages are moved only to where pages are locked, and others to where they are not; the program
+    /// may lock or unlock its own at any time.
+    fn move_all(
+        &self,
+        handler: BorrowedFd<'_>,
+        direction: Direction,
+        other: u64,
+        length: u64,
+    ) -> (u64, io::Result<()>) {
+        let mut done = 0;
+        for turn in 0..MOST_LOCKS {
+            let (own, theirs) = (self.address() + done, other + done);
+            let (from, to) = match direction {
+                Direction::To => (theirs, own),
+                Direction::From => (own, theirs),
+            };
+            match move_all(handler, from, to, length - done) {
+                (moved, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => done += moved,
+                (moved, result) => return (done + moved, result),
+            }
+            if let Err(error) = self.set_locked(turn % 2 == 0) {
+                return (done, Err(error));
+            }
+        }
+        (done, Err(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// Has pages that come be locked, or not.
+    fn set_locked(&self, locked: bool) -> io::Result<()> {
+        let on_fault = libc::MLOCK_ONFAULT as libc::c_uint;
         // SAFETY: no memory is changed.
-        check(unsafe { libc::mlock2(self.start, self.length, libc::MLOCK_ONFAULT as libc::c_uint) }).map(drop)
+        let result = unsafe {
+            if locked {
+                libc::mlock2(self.start, self.length, on_fault)
+            } else {
+                libc::munlock(self.start, self.length)
+            }
+        };
+        check(result).map(drop)
     }
 
     fn address(&self) -> u64 {
@@ -355,32 +393,111 @@ fn copy(from: *mut c_void, length: usize, file: RawFd, place: libc::off_t) -> io
     Ok(())
 }
 
-/// Makes `range`, whose pages were turned, private and anonymous again, with its content.
+/// Makes `range`, whose pages were turned into those of `memory` from `offset` on, private again, with its content.
 ///
-/// It has to be anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards.
-///
-/// # Errors
-/// Those of the system calls. Part of the range may then still be shared.
+/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Where the userfaultfd that
+/// this takes cannot be had, or the room, it becomes a private mapping of the memory, all pages of which are its own, and which has zeros
+/// behind them. What is done of the memory is given back, if it is `shown_once`, and not at another place as well.
 ///
 /// # Safety
-/// The range is mapped and was turned; nothing of this thread's stack or thread-local storage lies in it.
-pub(super) unsafe fn turn_back(range: &Range<u64>) -> io::Result<()> {
-    let handler = fault_handler()?;
-    // Without them all the rest is done as well.
-    let tasks = sleepers::Tasks::open().ok();
+/// The range was turned; nothing of this thread's stack or thread-local storage lies in it.
+pub(super) unsafe fn turn_back(range: &Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
     let _undisturbed = SignalsBlocked::new();
-    let length = (range.end - range.start) as usize;
+    let done_with = |place, length| {
+        if shown_once {
+            give_back(memory, place, length);
+        }
+    };
+    // SAFETY: the caller's promise.
+    let done = unsafe { make_anonymous(range, |done, part| done_with(offset + done, part)) };
+    // SAFETY: as above.
+    unsafe { make_private(&(range.start + done..range.end), memory, offset + done, done_with) };
+    // As far as they are known.
+    let _ = sleepers::for_each_in(range, |word| wake(memory, offset + (word - range.start)));
+}
+
+/// Replaces pages by anonymous ones, and tells `done_with` from where on, and how many bytes. Returns for how many that could be done.
+///
+/// # Safety
+/// As for [`turn_back`].
+unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u64 {
+    let length = range.end - range.start;
     // One place for all of it, so that the parts become one mapping again.
-    let fresh = Scratch::new(length, libc::PROT_READ | libc::PROT_WRITE)?;
+    let fresh = Scratch::new(length as usize, libc::PROT_READ | libc::PROT_WRITE);
+    let (Ok(handler), Ok(fresh)) = (fault_handler(), fresh) else { return 0 };
     let mut done = 0;
     while done < length {
-        let part = (length - done).min(WINDOW as usize);
-        let at = ptr::with_exposed_provenance_mut::<c_void>(range.start as usize + done);
+        let part = (length - done).min(WINDOW);
+        let at = ptr::with_exposed_provenance_mut::<c_void>((range.start + done) as usize);
         // SAFETY: both are mapped, as long as `part`; the caller vouches for the rest.
-        unsafe { replace(at, fresh.start.byte_add(done), part, handler.as_fd(), tasks.as_ref()) }?;
+        let replaced =
+            unsafe { replace(at, fresh.start.byte_add(done as usize), part as usize, handler.as_fd()) };
+        if replaced.is_err() {
+            break;
+        }
+        done_with(done, part);
         done += part;
     }
-    Ok(())
+    done
+}
+
+/// Replaces a mapping of the memory by a private one, a window at a time. No store is lost: each happens either in the memory,
+/// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
+///
+/// # Safety
+/// As for [`turn_back`]; what is mapped there now, and is not shared, is left alone.
+unsafe fn make_private(
+    range: &Range<u64>,
+    memory: BorrowedFd<'_>,
+    offset: u64,
+    done_with: impl Fn(u64, u64),
+) {
+    for start in range.clone().step_by(WINDOW as usize) {
+        let length = (range.end - start).min(WINDOW);
+        let at = ptr::with_exposed_provenance_mut::<c_void>(start as usize);
+        let place = offset + (start - range.start);
+        // SAFETY: nothing is changed.
+        if !unsafe { mapping::is_shared(at, length as usize) } {
+            continue;
+        }
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: the same bytes are mapped over themselves.
+        if unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, place)) }.is_err() {
+            // There are too many mappings: it stays shared.
+            continue;
+        }
+        for page in (start..start + length).step_by(PAGE as usize) {
+            // SAFETY: the page was just mapped. What is there may be anything, and is not changed.
+            let byte = unsafe { AtomicU8::from_ptr(ptr::with_exposed_provenance_mut(page as usize)) };
+            let present = byte.load(Ordering::Relaxed);
+            // Also if it has changed meanwhile, that was a store that has made the copy.
+            let _ = byte.compare_exchange(present, present, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        done_with(place, length);
+    }
+}
+
+/// Frees pages of the memory that are not needed any more. Of memory that others may only read the kernel frees none before all of it goes.
+fn give_back(memory: BorrowedFd<'_>, offset: u64, length: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    unsafe { libc::fallocate(memory.as_raw_fd(), mode, offset as libc::off_t, length as libc::off_t) };
+}
+
+/// Wakes all who sleep on the word at `place` of the memory.
+fn wake(memory: BorrowedFd<'_>, place: u64) {
+    let (rights, length) = (libc::PROT_READ | libc::PROT_WRITE, PAGE as usize);
+    let source = Source::File(memory, place / PAGE * PAGE);
+    // SAFETY: a fresh mapping where the kernel likes.
+    let Ok(page) = (unsafe { mapping::map(ptr::null_mut(), length, rights, libc::MAP_SHARED, source) })
+    else {
+        return;
+    };
+    // SAFETY: the word lies in the page that was just mapped, and nobody else knows that mapping.
+    unsafe {
+        libc::syscall(libc::SYS_futex, page.byte_add((place % PAGE) as usize), libc::FUTEX_WAKE, c_int::MAX);
+        mapping::unmap(page, length);
+    }
 }
 
 /// Puts fresh private pages at `range`.
@@ -408,19 +525,9 @@ unsafe fn replace(
     fresh: *mut c_void,
     length: usize,
     handler: BorrowedFd<'_>,
-    tasks: Option<&sleepers::Tasks>,
 ) -> io::Result<()> {
     let fd = handler.as_raw_fd();
     let range = UffdRange { start: at.addr() as u64, length: length as u64 };
-    let window = range.start..range.start + range.length;
-    // SAFETY: the caller's promise.
-    let same = unsafe { Alias::of(at, length) };
-    let wake_all = || {
-        if let (Ok(same), Some(tasks)) = (&same, tasks) {
-            // As far as they are known.
-            let _ = tasks.for_each_sleeper_in(&window, |word| same.wake(word - window.start));
-        }
-    };
     let mut register = UffdRegister { range, mode: UFFDIO_REGISTER_MODE_WP, ioctls: 0 };
     let mut protect = UffdWriteProtect { range, mode: UFFDIO_WRITEPROTECT_MODE_WP };
     // SAFETY: the arguments are live and of the requests' types.
@@ -428,8 +535,6 @@ unsafe fn replace(
     // SAFETY: as above.
     let protected = check(unsafe { libc::ioctl(fd, UFFDIO_WRITEPROTECT, &mut protect) });
     let replaced = protected.and_then(|_| {
-        // Who would sleep from here on waits for the pages first.
-        wake_all();
         // SAFETY: both are mapped, and nobody else knows `fresh`.
         unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), fresh.cast::<u8>(), length) };
         // SAFETY: the same bytes replace the shared ones, which nobody can have changed since.
@@ -441,39 +546,7 @@ unsafe fn replace(
     }
     // SAFETY: as above.
     check(unsafe { libc::ioctl(fd, UFFDIO_WAKE, &range) })?;
-    // Who was about to sleep when the pages were protected does so by now.
-    wake_all();
     replaced
-}
-
-/// The same shared memory at another place.
-struct Alias {
-    start: *mut c_void,
-    length: usize,
-}
-
-impl Alias {
-    /// # Safety
-    /// `length` bytes of one shared mapping are at `at`.
-    unsafe fn of(at: *mut c_void, length: usize) -> io::Result<Self> {
-        // SAFETY: the caller's promise.
-        unsafe { mapping::again(at, length) }.map(|start| Self { start, length })
-    }
-
-    /// Wakes all who sleep on the word at `offset` as one of shared memory.
-    fn wake(&self, offset: u64) {
-        // SAFETY: the word is in the mapping, if it lies in the window whose alias this is.
-        unsafe {
-            libc::syscall(libc::SYS_futex, self.start.byte_add(offset as usize), libc::FUTEX_WAKE, c_int::MAX)
-        };
-    }
-}
-
-impl Drop for Alias {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is the alias' own.
-        unsafe { mapping::unmap(self.start, self.length) };
-    }
 }
 
 /// A neighbour's memory, mapped.
@@ -600,10 +673,10 @@ mod tests {
                     unsafe { turn(window, memory.as_fd(), offset, handler.as_fd()) }
                 })
                 .collect();
-            // SAFETY: the range was turned, or the test fails below.
-            let back = unsafe { turn_back(&(start..start + LENGTH as u64)) };
+            assert!(turned.iter().all(Result::is_ok), "{turned:?}");
+            // SAFETY: the range was turned.
+            unsafe { turn_back(&(start..start + LENGTH as u64), memory.as_fd(), 0, true) };
             stop.store(true, Ordering::Relaxed);
-            assert!(turned.iter().all(Result::is_ok) && back.is_ok(), "{turned:?} {back:?}");
             writer.join().unwrap()
         });
         let wrong = words.iter().step_by(61).filter(|word| word.load(Ordering::Relaxed) != counted).count();
@@ -636,7 +709,7 @@ mod tests {
         });
         assert_eq!(turned, [Ok(()), Err(Some(libc::EBUSY))]);
         // SAFETY: the range was turned.
-        unsafe { turn_back(&(start..start + WINDOW)) }.unwrap();
+        unsafe { turn_back(&(start..start + WINDOW), memory.as_fd(), 0, true) };
         // SAFETY: the pages are our own.
         let bytes = unsafe { std::slice::from_raw_parts(at, 2 * WINDOW as usize) };
         assert!(bytes.iter().all(|byte| *byte == 7));
@@ -687,19 +760,20 @@ mod tests {
         }
         assert!(bytes[0] == 8 && bytes[1..].iter().all(|byte| *byte == 7));
         // SAFETY: the range was turned.
-        unsafe { turn_back(&(start..start + WINDOW)) }.unwrap();
+        unsafe { turn_back(&(start..start + WINDOW), memory.as_fd(), 0, true) };
     }
 
-    /// Sleeps on the first word at `at`, which is 0, until somebody wakes it who knows it by its page.
+    /// Sleeps on the word at `at` until somebody wakes it who knows it by its page.
     fn sleep_on(at: u64) -> io::Result<()> {
         let word = ptr::with_exposed_provenance::<u32>(at as usize);
         // SAFETY: the word is mapped.
-        check(unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, 0, 0) } as c_int).map(drop)
+        let value = unsafe { word.read_volatile() };
+        // SAFETY: the word is mapped.
+        check(unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, 0) } as c_int).map(drop)
     }
 
     fn wait_for_a_sleeper(window: &Range<u64>) {
-        let tasks = sleepers::Tasks::open().unwrap();
-        while !tasks.any_sleeps_in(window).unwrap() {
+        while !sleepers::any_in(window).unwrap() {
             std::thread::yield_now();
         }
     }
@@ -727,9 +801,117 @@ mod tests {
             let sleeper = scope.spawn(|| sleep_on(start + PAGE));
             wait_for_a_sleeper(&window);
             // SAFETY: the range was turned.
-            unsafe { turn_back(&window) }.unwrap();
+            unsafe { turn_back(&window, memory.as_fd(), 0, true) };
             sleeper.join().unwrap().unwrap();
         });
+    }
+
+    /// How many bytes of a memory there are.
+    fn allocated(memory: &OwnedFd) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        File::from(memory.try_clone().unwrap()).metadata().unwrap().blocks() * 512
+    }
+
+    /// Without a userfaultfd, or room: while a thread writes.
+    #[test]
+    fn what_cannot_become_anonymous_becomes_private_with_nothing_lost() {
+        const LENGTH: u64 = 4 * WINDOW;
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(LENGTH as usize);
+        let start = at.expose_provenance() as u64;
+        let memory = create_memory(LENGTH).unwrap();
+        for offset in (0..LENGTH).step_by(WINDOW as usize) {
+            let window = start + offset..start + offset + WINDOW;
+            // SAFETY: the pages are our own, and no stack.
+            unsafe { turn(window, memory.as_fd(), offset, handler.as_fd()) }.unwrap();
+        }
+        // SAFETY: the pages are mapped, aligned, and used as atomics only.
+        let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>(), LENGTH as usize / 8) };
+        let stop = AtomicBool::new(false);
+        let done_with = |place, length| give_back(memory.as_fd(), place, length);
+        let counted = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut rounds = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for word in words.iter().step_by(61) {
+                        word.fetch_add(1, Ordering::Relaxed);
+                    }
+                    rounds += 1;
+                }
+                rounds
+            });
+            while words[0].load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            // SAFETY: the range was turned.
+            unsafe { make_private(&(start..start + LENGTH), memory.as_fd(), 0, done_with) };
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert!(words.iter().step_by(61).all(|word| word.load(Ordering::Relaxed) == counted));
+        assert_eq!(allocated(&memory), 0);
+        // SAFETY: nobody uses the pages' content any more.
+        assert_eq!(unsafe { libc::madvise(at, LENGTH as usize, libc::MADV_DONTNEED) }, 0);
+        assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0), "given back, but not zero");
+        // SAFETY: what is there now is not the memory, and is left alone.
+        unsafe { make_private(&(start..start + LENGTH), memory.as_fd(), 0, done_with) };
+    }
+
+    #[test]
+    fn memory_is_given_back_as_pages_are_turned_back() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let start = at.expose_provenance() as u64;
+        // SAFETY: the pages are our own.
+        unsafe { ptr::write_bytes(at.cast::<u8>(), 7, WINDOW as usize) };
+        let memory = create_memory(WINDOW).unwrap();
+        // SAFETY: the pages are our own, and no stack.
+        unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) }.unwrap();
+        assert_eq!(allocated(&memory), WINDOW);
+        // SAFETY: the range was turned.
+        unsafe { turn_back(&(start..start + WINDOW), memory.as_fd(), 0, true) };
+        assert_eq!(allocated(&memory), 0);
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+
+    /// The program may do so while they are aside.
+    #[test]
+    fn pages_that_are_locked_and_unlocked_meanwhile_are_moved() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let start = at.expose_provenance() as u64;
+        // SAFETY: the pages are our own.
+        unsafe { ptr::write_bytes(at.cast::<u8>(), 7, WINDOW as usize) };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let at = ptr::with_exposed_provenance::<c_void>(start as usize);
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: no memory is changed.
+                    unsafe { libc::mlock2(at, WINDOW as usize, libc::MLOCK_ONFAULT as libc::c_uint) };
+                    // SAFETY: as above.
+                    unsafe { libc::munlock(at, WINDOW as usize) };
+                }
+            });
+            let sleeper = scope.spawn(|| sleep_on(start + PAGE + 8));
+            wait_for_a_sleeper(&(start..start + WINDOW));
+            for _ in 0..100 {
+                let memory = create_memory(WINDOW).unwrap();
+                // SAFETY: the pages are our own, and no stack.
+                let turned = unsafe { turn(start..start + WINDOW, memory.as_fd(), 0, handler.as_fd()) };
+                assert_eq!(turned.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            }
+            let word = at.wrapping_byte_add(PAGE as usize + 8);
+            // SAFETY: the word is mapped.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+            sleeper.join().unwrap().unwrap();
+            stop.store(true, Ordering::Relaxed);
+        });
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
     }
 
     #[test]

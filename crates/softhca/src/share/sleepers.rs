@@ -26,33 +26,32 @@ const LIST: usize = 4096;
 const LENGTH: usize = 16;
 const NAME: usize = 19;
 
+/// Whether a thread sleeps on a word in `range`, or may do so.
+///
+/// # Errors
+/// Those of reading `/proc`; there may be none.
+pub(super) fn any_in(range: &Range<u64>) -> io::Result<bool> {
+    let mut any = false;
+    Tasks::open()?
+        .each(|call| any |= call.may_wait_elsewhere() || call.words().any(|word| range.contains(&word)))?;
+    Ok(any)
+}
+
+/// Tells `tell` the words in `range` that threads sleep on.
+///
+/// # Errors
+/// Those of reading `/proc`; there may be none.
+pub(super) fn for_each_in(range: &Range<u64>, mut tell: impl FnMut(u64)) -> io::Result<()> {
+    Tasks::open()?.each(|call| call.words().filter(|word| range.contains(word)).for_each(&mut tell))
+}
+
 /// This process' threads.
-pub(super) struct Tasks(OwnedFd);
+struct Tasks(OwnedFd);
 
 impl Tasks {
-    /// # Errors
-    /// Those of opening `/proc/self/task`; there may be no `/proc`.
-    pub fn open() -> io::Result<Self> {
+    fn open() -> io::Result<Self> {
         const TASKS: &CStr = c"/proc/self/task";
         open(libc::AT_FDCWD, TASKS, libc::O_DIRECTORY).map(Self)
-    }
-
-    /// Whether a thread sleeps on a word in `range`, or may do so.
-    ///
-    /// # Errors
-    /// Those of reading `/proc`.
-    pub fn any_sleeps_in(&self, range: &Range<u64>) -> io::Result<bool> {
-        let mut any = false;
-        self.each(|call| any |= call.may_wait_elsewhere() || call.words().any(|word| range.contains(&word)))?;
-        Ok(any)
-    }
-
-    /// Tells `tell` the words in `range` that threads sleep on.
-    ///
-    /// # Errors
-    /// Those of reading `/proc`.
-    pub fn for_each_sleeper_in(&self, range: &Range<u64>, mut tell: impl FnMut(u64)) -> io::Result<()> {
-        self.each(|call| call.words().filter(|word| range.contains(word)).for_each(&mut tell))
     }
 
     /// Tells `tell` the system calls that threads sleep in.
