@@ -183,12 +183,30 @@ pub(super) unsafe fn turn(
             unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, offset)) }
                 .map(drop)
         });
-    if turned.is_err() && aside.move_all(handler, Direction::From, window.start, moved).1.is_err() {
-        // The program would go on with zeros where its data was.
-        std::process::abort();
+    if turned.is_err() {
+        // SAFETY: so much of the window is aside.
+        unsafe { put_back(&aside, at, moved, handler) };
     }
     drop(missing);
     turned
+}
+
+/// Puts the first `moved` bytes that are aside back to `at`.
+///
+/// # Safety
+/// They were moved from there, and there are no pages now.
+unsafe fn put_back(aside: &Scratch, at: *mut c_void, moved: u64, handler: BorrowedFd<'_>) {
+    let (back, result) = aside.move_all(handler, Direction::From, at.expose_provenance() as u64, moved);
+    if result.is_ok() {
+        return;
+    }
+    // The program has changed the mapping meanwhile, as by mprotect. It gets another one then, with what it had.
+    let (done, left) = (back as usize, (moved - back) as usize);
+    // SAFETY: the rest is aside, and what is mapped in its place has no pages.
+    if unsafe { move_pages(aside.start.byte_add(done), at.byte_add(done), left) }.is_err() {
+        // The program would go on with zeros where its data was.
+        std::process::abort();
+    }
 }
 
 /// Moves the pages of `window` aside, where their content can be read then. Says up to where, also if that is not all.
@@ -310,8 +328,8 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Moves pages to or from here, as [`move_all`]. Locked pages are moved only to where pages are locked, and others to where they are not; the program
-    /// may lock or unlock its own at any time.
+    /// Moves pages to or from here, as [`move_all`]. Locked pages are moved only to where pages are locked, and others to where they are
+    /// not; the program may lock or unlock its own at any time.
     fn move_all(
         &self,
         handler: BorrowedFd<'_>,
@@ -486,13 +504,11 @@ fn give_back(memory: BorrowedFd<'_>, offset: u64, length: u64) {
 
 /// Wakes all who sleep on the word at `place` of the memory.
 fn wake(memory: BorrowedFd<'_>, place: u64) {
-    let (rights, length) = (libc::PROT_READ | libc::PROT_WRITE, PAGE as usize);
+    let length = PAGE as usize;
     let source = Source::File(memory, place / PAGE * PAGE);
-    // SAFETY: a fresh mapping where the kernel likes.
-    let Ok(page) = (unsafe { mapping::map(ptr::null_mut(), length, rights, libc::MAP_SHARED, source) })
-    else {
-        return;
-    };
+    // SAFETY: a fresh mapping where the kernel likes. To write to it may be forbidden, and is not needed.
+    let page = unsafe { mapping::map(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, source) };
+    let Ok(page) = page else { return };
     // SAFETY: the word lies in the page that was just mapped, and nobody else knows that mapping.
     unsafe {
         libc::syscall(libc::SYS_futex, page.byte_add((place % PAGE) as usize), libc::FUTEX_WAKE, c_int::MAX);
@@ -797,6 +813,7 @@ mod tests {
             sleeper.join().unwrap().unwrap();
         });
         turn().unwrap();
+        seal(memory.as_fd(), false).unwrap();
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| sleep_on(start + PAGE));
             wait_for_a_sleeper(&window);
@@ -909,6 +926,29 @@ mod tests {
             sleeper.join().unwrap().unwrap();
             stop.store(true, Ordering::Relaxed);
         });
+        // SAFETY: the pages are our own.
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), WINDOW as usize) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+
+    /// The program may change its mapping in any way while pages are aside.
+    #[test]
+    fn what_cannot_go_back_as_it_came_is_not_lost() {
+        let Ok(handler) = fault_handler() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let at = pages(WINDOW as usize);
+        let start = at.expose_provenance() as u64;
+        // SAFETY: the pages are our own.
+        unsafe { ptr::write_bytes(at.cast::<u8>(), 7, WINDOW as usize) };
+        let window = start..start + WINDOW;
+        let aside = Scratch::new(WINDOW as usize, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let missing = Registered::new(handler.as_fd(), &window).unwrap();
+        let (moved, taken) = take_aside(&window, &aside, handler.as_fd());
+        taken.unwrap();
+        // SAFETY: the pages are our own.
+        assert_eq!(unsafe { libc::mprotect(at, WINDOW as usize, libc::PROT_READ) }, 0);
+        // SAFETY: the window is aside.
+        unsafe { put_back(&aside, at, moved, handler.as_fd()) };
+        drop(missing);
         // SAFETY: the pages are our own.
         let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), WINDOW as usize) };
         assert!(bytes.iter().all(|byte| *byte == 7));
