@@ -9,7 +9,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
 use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, seqpacket};
 use softhca::{Progress, Stream, Waitable, stream};
+use waiting::SignalsBlocked;
 
 use crate::arming::{Arming, Polls, TICK};
 use crate::attach::{self, Refusal, Welcome};
@@ -86,26 +86,13 @@ pub(crate) struct Runtime {
 /// # Errors
 /// If there can be no more threads.
 pub(crate) fn start(runtime: Runtime) -> io::Result<()> {
-    let before = block_signals();
+    let _unseen = SignalsBlocked::new();
     let started = thread::Builder::new().name("transhume-rdma".to_owned()).spawn(move || {
         let runtime = Box::into_raw(Box::new(runtime));
         // SAFETY: the pointer is fresh from `Box`.
         unsafe { run(runtime) }
     });
-    // SAFETY: `before` is a set that `block_signals` filled.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     started.map(drop)
-}
-
-fn block_signals() -> libc::sigset_t {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both sets can be written; `sigfillset` and `pthread_sigmask` fill them.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        before.assume_init()
-    }
 }
 
 /// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.

@@ -21,7 +21,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, lock};
+use waiting::{EventFd, SignalsBlocked, lock};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -405,17 +405,8 @@ fn peer_of(entry: &Entry) -> Option<Peer> {
 
 /// Starts the thread with all signals blocked: they are the program's.
 fn start(manager: &'static Manager) -> Result<()> {
-    let mut all = std::mem::MaybeUninit::uninit();
-    let mut before = std::mem::MaybeUninit::uninit();
-    // SAFETY: both sets can be written; `sigfillset` and `pthread_sigmask` fill them.
-    let before: libc::sigset_t = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        before.assume_init()
-    };
+    let _unseen = SignalsBlocked::new();
     let started = thread::Builder::new().name("transhume-cm".to_owned()).spawn(move || run(manager));
-    // SAFETY: `before` is a set that was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     started.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
 }
 

@@ -5,11 +5,13 @@
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
+//! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
 
 mod acks;
 mod event_fd;
 mod event_queue;
 pub mod futex;
+mod signals;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,6 +22,7 @@ use std::time::Duration;
 pub use acks::Acks;
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
+pub use signals::SignalsBlocked;
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

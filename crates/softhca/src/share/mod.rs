@@ -27,10 +27,31 @@
 //! stays on the ring. A fork would make such pages common to parent and child, so before it they
 //! become private again, and stay on the ring.
 //!
-//! * `pages`: turning pages. * `maps`: which can be. * `sleepers`: who would sleep for ever. * `owner`, `window`: the two sides.
+//! ```text
+//!  owner, window          the two sides
+//!    maps                 which pages can be turned
+//!    turn, turn_back      turning them, and back
+//!      sleepers           who would sleep for ever
+//!      userfault          having others wait meanwhile
+//!      scratch            room for pages on their way
+//!    memfd                the memory that both sides map
+//! ```
 
 mod maps;
+mod memfd;
 pub(crate) mod owner;
-mod pages;
+mod scratch;
 mod sleepers;
+mod syscall;
+#[cfg(test)]
+mod testing;
+mod turn;
+mod turn_back;
+mod userfault;
 pub(crate) mod window;
+
+/// Bytes that are turned at a time. Who touches them meanwhile waits until they are copied.
+const WINDOW: u64 = 1 << 20;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;

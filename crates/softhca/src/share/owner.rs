@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use crate::attr::Access;
 use crate::handle::Mr;
 use crate::region::Region;
-use crate::share::{maps, pages};
+use crate::share::turn::turn;
+use crate::share::turn_back::{renew, turn_back};
+use crate::share::userfault::Handler;
+use crate::share::{PAGE, WINDOW, maps, memfd};
 
 /// Larger regions stay on the ring.
 const LARGEST: u64 = 64 << 30;
@@ -39,7 +42,7 @@ impl Shared {
     /// # Errors
     /// Those of opening it anew.
     pub fn memory(&self) -> io::Result<OwnedFd> {
-        if self.writable { self.memory.try_clone() } else { pages::read_only(self.memory.as_fd()) }
+        if self.writable { self.memory.try_clone() } else { memfd::read_only(self.memory.as_fd()) }
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
@@ -55,7 +58,7 @@ impl Shared {
             let added = end(self.length())..mapped.end;
             if !added.is_empty() {
                 // SAFETY: a mapping that was made longer than the memory has nothing there: who touches it gets SIGBUS.
-                let _ = unsafe { pages::renew(&added) };
+                let _ = unsafe { renew(&added) };
             }
         }
     }
@@ -78,7 +81,7 @@ enum Progress {
         pieces: Vec<Range<u64>>,
         turned: u64,
         shared: Shared,
-        handler: OwnedFd,
+        handler: Handler,
         /// How often the next window was busy, and until when it is left alone.
         busy: Option<(u32, Instant)>,
     },
@@ -100,13 +103,13 @@ impl Progress {
         if busy.is_some_and(|(_, until)| Instant::now() < until) {
             return Self::Turning { pieces, turned, shared, handler, busy };
         }
-        let window = piece.start..piece.end.min(piece.start + pages::WINDOW);
+        let window = piece.start..piece.end.min(piece.start + WINDOW);
         if holds_own_state(&window) {
             return Self::Stuck { turned, shared };
         }
         let offset = window.start - shared.range.start;
         // SAFETY: neither this thread's stack nor its thread-local storage is near the window.
-        match unsafe { pages::turn(window.clone(), shared.memory.as_fd(), offset, handler.as_fd()) } {
+        match unsafe { turn(&window, shared.memory.as_fd(), offset, &handler) } {
             Ok(()) => {
                 piece.start = window.end;
                 if piece.is_empty() {
@@ -128,7 +131,7 @@ impl Progress {
 
     /// All windows are turned.
     fn complete(shared: Shared) -> Self {
-        match pages::seal(shared.memory.as_fd(), shared.writable) {
+        match memfd::seal(shared.memory.as_fd(), shared.writable) {
             Ok(()) => Self::Ready(Arc::new(shared)),
             Err(_) => Self::Stuck { turned: shared.length(), shared },
         }
@@ -156,8 +159,8 @@ pub(crate) struct Sharing {
 
 /// The whole pages within `region`.
 pub(crate) fn whole_pages(region: &Region) -> Range<u64> {
-    let start = region.addr.next_multiple_of(pages::PAGE);
-    let end = (region.addr + region.length) / pages::PAGE * pages::PAGE;
+    let start = region.addr.next_multiple_of(PAGE);
+    let end = (region.addr + region.length) / PAGE * PAGE;
     start..end.max(start)
 }
 
@@ -202,8 +205,8 @@ impl Sharing {
         }
         let mut pieces = maps::anonymous_pieces(&range)?;
         pieces.reverse();
-        let memory = pages::create_memory(range.end - range.start).ok()?;
-        let handler = pages::fault_handler().ok()?;
+        let memory = memfd::create(range.end - range.start).ok()?;
+        let handler = Handler::new().ok()?;
         self.ids += 1;
         let shared = Shared { id: self.ids, range, memory, writable };
         Some(Progress::Turning { pieces, turned: 0, shared, handler, busy: None })
@@ -279,7 +282,7 @@ impl Sharing {
 fn turn_part_back(part: Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
     if !part.is_empty() && !holds_own_state(&part) {
         // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
-        unsafe { pages::turn_back(&part, memory, offset, shown_once) };
+        unsafe { turn_back(&part, memory, offset, shown_once) };
     }
 }
 
@@ -289,6 +292,6 @@ fn holds_own_state(window: &Range<u64>) -> bool {
     let mark = 0u8;
     // SAFETY: the call has no preconditions.
     let local = unsafe { libc::__errno_location() };
-    let near = window.start.saturating_sub(pages::WINDOW)..window.end.saturating_add(pages::WINDOW);
+    let near = window.start.saturating_sub(WINDOW)..window.end.saturating_add(WINDOW);
     near.contains(&((&raw const mark).addr() as u64)) || near.contains(&(local.addr() as u64))
 }

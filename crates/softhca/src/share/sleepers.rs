@@ -9,9 +9,11 @@
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libc::c_long;
+
+use super::syscall::{check, owned};
 
 /// `futex_wait`, of Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;
@@ -138,14 +140,7 @@ impl Call {
 
 fn open(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string.
-    let fd = unsafe { libc::openat(directory, name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | flags) };
-    check(c_long::from(fd))?;
-    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn check(result: c_long) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    owned(unsafe { libc::openat(directory, name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | flags) })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::core::{Core, sent_directly};
 use crate::handle::Qp;
 use crate::memory;
 use crate::qp::QueuePair;
-pub(crate) use crate::share::pages::Mapped;
+pub(crate) use crate::share::memfd::Mapped;
 use crate::stream::Gate;
 use crate::work::{Payload, Rdma, Sge};
 

@@ -1,0 +1,211 @@
+//! The memory that both sides map.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{mem, ptr};
+
+use libc::{c_int, c_long, c_void};
+
+use super::PAGE;
+use super::syscall::{check, owned};
+use crate::mapping::{self, Source};
+
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A memfd of `length` bytes, which no other user opens anew.
+///
+/// # Errors
+/// Those of the system calls, and `FileTooLarge` where the process' limit for files would end it by a signal.
+pub(super) fn create(length: u64) -> io::Result<OwnedFd> {
+    const NAME: &CStr = c"transhume-pages";
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the argument is live and of the right type.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) })?;
+    if limit.rlim_cur < length {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    // SAFETY: the name is a C string.
+    let memory =
+        owned(unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
+    let size = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ftruncate(memory.as_raw_fd(), size) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fchmod(memory.as_raw_fd(), libc::S_IRUSR | libc::S_IWUSR) })?;
+    Ok(memory)
+}
+
+/// Sees to it that nobody changes the size of `memory`, and, unless it is `writable`, that nobody can map it for writing any more,
+/// by whatever descriptor: who turned it has it mapped already.
+///
+/// # Errors
+/// `InvalidInput` before Linux 5.1, if it is not writable.
+pub(super) fn seal(memory: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
+    let seals = SEALS | if writable { 0 } else { libc::F_SEAL_FUTURE_WRITE };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+/// The same memory for one who may read it only.
+///
+/// # Errors
+/// Those of `open`; there may be no `/proc`.
+pub(super) fn read_only(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(File::open(format!("/proc/self/fd/{}", memory.as_raw_fd()))?.into())
+}
+
+/// Writes `length` bytes at `from` to `place` of the memory.
+///
+/// # Errors
+/// Those of the system call.
+///
+/// # Safety
+/// The bytes at `from` are mapped.
+pub(super) unsafe fn write(
+    memory: BorrowedFd<'_>,
+    place: u64,
+    from: *const c_void,
+    length: u64,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < length {
+        // SAFETY: the caller's promise.
+        let written = unsafe {
+            let (rest, at) = (from.byte_add(done as usize), (place + done) as libc::off_t);
+            libc::pwrite(memory.as_raw_fd(), rest, (length - done) as usize, at)
+        };
+        match check(written as c_long) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Frees pages of the memory that are not needed any more. Of memory that others may only read the kernel frees none before all of it goes.
+pub(super) fn give_back(memory: BorrowedFd<'_>, place: u64, length: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    unsafe { libc::fallocate(memory.as_raw_fd(), mode, place as libc::off_t, length as libc::off_t) };
+}
+
+/// Wakes all who sleep on the word at `place` of the memory.
+pub(super) fn wake(memory: BorrowedFd<'_>, place: u64) {
+    let length = PAGE as usize;
+    let source = Source::File(memory, place / PAGE * PAGE);
+    // SAFETY: a fresh mapping where the kernel likes. To write to it may be forbidden, and is not needed.
+    let page = unsafe { mapping::map(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, source) };
+    let Ok(page) = page else { return };
+    // SAFETY: the word lies in the page that was just mapped, and nobody else knows that mapping.
+    unsafe {
+        libc::syscall(libc::SYS_futex, page.byte_add((place % PAGE) as usize), libc::FUTEX_WAKE, c_int::MAX);
+        mapping::unmap(page, length);
+    }
+}
+
+/// A neighbour's memory, mapped.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    at: *mut c_void,
+    length: u64,
+    /// Its owner lets us write.
+    pub writable: bool,
+}
+
+// SAFETY: the address of a mapping is good in every thread.
+unsafe impl Send for Mapped {}
+// SAFETY: a shared reference gives out addresses only.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps all of `memory`, if it is one that its owner cannot take away, of at most `most` bytes: not by truncation, nor by a
+    /// hole where the next touch would want a huge page that nobody has.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is not; otherwise those of `mmap`.
+    pub fn new(memory: &OwnedFd, most: u64) -> io::Result<Self> {
+        // SAFETY: a statfs of zeros is valid, and the call fills it.
+        let mut kind: libc::statfs = unsafe { mem::zeroed() };
+        // SAFETY: `kind` is live and of the right type.
+        check(unsafe { libc::fstatfs(memory.as_raw_fd(), &mut kind) })?;
+        // SAFETY: a stat of zeros is valid, and the call fills it.
+        let mut about: libc::stat = unsafe { mem::zeroed() };
+        // SAFETY: `about` is live and of the right type.
+        check(unsafe { libc::fstat(memory.as_raw_fd(), &mut about) })?;
+        // SAFETY: no memory is passed.
+        let seals = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) })?;
+        let length = u64::try_from(about.st_size).unwrap_or(0);
+        let is_plain = kind.f_type == libc::TMPFS_MAGIC;
+        if !is_plain || seals & SEALS as usize != SEALS as usize || !(1..=most).contains(&length) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a neighbour's memory is not plain, not sealed, or too long",
+            ));
+        }
+        // SAFETY: no memory is passed.
+        let flags = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GETFL) })?;
+        let writable = flags & libc::O_ACCMODE as usize == libc::O_RDWR as usize;
+        let rights = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: a fresh mapping where the kernel likes.
+        let at = unsafe {
+            let source = Source::File(memory.as_fd(), 0);
+            mapping::map(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, source)?
+        };
+        Ok(Self { at, length, writable })
+    }
+
+    /// Its bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Where `length` bytes from `offset` on are, if the memory has them.
+    pub fn address(&self, offset: u64, length: u64) -> Option<u64> {
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then(|| self.at.expose_provenance() as u64 + offset)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours; windows hold it as long as they use it.
+        unsafe { mapping::unmap(self.at, self.length as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_of_a_neighbour_are_refused() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name is a C string.
+        let Ok(memory) = owned(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
+            return eprintln!("skipped: this kernel has no huge pages");
+        };
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::ftruncate(memory.as_raw_fd(), 2 << 20) }).unwrap();
+        seal(memory.as_fd(), true).unwrap();
+        let refused = Mapped::new(&memory, u64::MAX).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn what_may_be_read_only_cannot_be_written_by_whoever_opens_it_anew() {
+        let memory = create(PAGE).unwrap();
+        seal(memory.as_fd(), false).unwrap();
+        let again = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+            .unwrap();
+        assert!(std::os::unix::fs::FileExt::write_at(&again, b"x", 0).is_err());
+        assert!(Mapped::new(&again.into(), u64::MAX).is_err());
+        assert!(Mapped::new(&read_only(memory.as_fd()).unwrap(), u64::MAX).is_ok());
+    }
+}

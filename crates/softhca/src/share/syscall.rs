@@ -1,0 +1,24 @@
+//! Results of system calls.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use libc::c_long;
+
+/// What a call has returned, unless that is an error.
+///
+/// # Errors
+/// The thread's `errno`, if `result` is negative.
+pub(super) fn check(result: impl Into<c_long>) -> io::Result<usize> {
+    usize::try_from(result.into()).map_err(|_| io::Error::last_os_error())
+}
+
+/// The descriptor that a call has just returned, unless that is an error.
+///
+/// # Errors
+/// As for [`check`].
+pub(super) fn owned(fd: impl Into<c_long>) -> io::Result<OwnedFd> {
+    let fd = RawFd::try_from(check(fd)?).map_err(|_| io::ErrorKind::InvalidData)?;
+    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,236 @@
+//! Turning private pages into shared ones, where they are, while the program uses them.
+//!
+//! For each window of at most [`WINDOW`](super::WINDOW) bytes:
+//!
+//! 1. the window is registered with a userfaultfd: who touches a page that is missing will wait;
+//! 2. its pages are moved to a [`Scratch`], but none into which the kernel is reading or another process writing
+//!    (`O_DIRECT`, `process_vm_writev`): what comes would be lost. Then all go back, for another time;
+//! 3. nobody sleeps on a word in it who would not be woken any more ([`sleepers`]); otherwise the same;
+//! 4. the pages' content is copied into the memfd;
+//! 5. the memfd is mapped over the window, and who waited is woken.
+//!
+//! No store is lost, since each happens either before its page is moved or after step 5. Between those steps this thread must not
+//! touch the window, which may hold anything of the heap: it only makes system calls
+//! and uses its stack.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+use libc::c_void;
+use waiting::SignalsBlocked;
+
+use super::scratch::Scratch;
+use super::userfault::Handler;
+use super::{memfd, sleepers};
+use crate::mapping::{self, Source};
+
+/// Turns `window`, which lies in one private anonymous mapping, into the bytes of `memory` from
+/// `offset` on.
+///
+/// # Errors
+/// `ResourceBusy` if it cannot be done just now; otherwise those of the system calls. The window is then as it was.
+///
+/// # Safety
+/// Nothing of this thread's stack or thread-local storage lies in the window.
+pub(super) unsafe fn turn(
+    window: &Range<u64>,
+    memory: BorrowedFd<'_>,
+    offset: u64,
+    handler: &Handler,
+) -> io::Result<()> {
+    let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
+    let aside = Scratch::new(window.end - window.start)?;
+    // A handler that touches the window would wait for this thread.
+    let _undisturbed = SignalsBlocked::new();
+    let held = handler.hold_at_missing(window)?;
+    let (moved, taken) = aside.take(window, handler);
+    // SAFETY: the caller's promise.
+    let turned = taken.and_then(|()| unsafe { share(window, &aside, memory, offset) });
+    if turned.is_err() {
+        // SAFETY: so much of the window is aside.
+        unsafe { aside.put_back(at, moved, handler) };
+    }
+    drop(held);
+    turned
+}
+
+/// Maps `memory` over `window`, whose pages are `aside`, with what they hold.
+///
+/// # Safety
+/// As for [`turn`].
+unsafe fn share(window: &Range<u64>, aside: &Scratch, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    if sleepers::any_in(window)? {
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    let length = window.end - window.start;
+    // SAFETY: the scratch is as long as the window.
+    unsafe { memfd::write(memory, offset, aside.at(0), length)? };
+    let at = ptr::with_exposed_provenance_mut(window.start as usize);
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: this replaces the window, whose content the memory now holds.
+    unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, offset)) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use libc::c_int;
+
+    use super::*;
+    use crate::share::memfd::Mapped;
+    use crate::share::syscall::{check, owned};
+    use crate::share::testing::{Pages, sleep_on, wait_for_a_sleeper};
+    use crate::share::{PAGE, WINDOW};
+
+    #[test]
+    fn no_store_is_lost_while_pages_are_turned_and_turned_back() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(4 * WINDOW);
+        let memory = memfd::create(4 * WINDOW).unwrap();
+        pages.count_while(|| {
+            pages.turn(&memory, &handler).unwrap();
+            pages.turn_back(&memory);
+        });
+        pages.assert_zeros_when_given_back();
+    }
+
+    /// As after a move that has left memory behind: who fetches that has a userfaultfd of his own.
+    #[test]
+    fn pages_that_somebody_else_fills_are_left_as_they_are() {
+        let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {
+            return eprintln!("skipped: no privilege for userfaultfd");
+        };
+        let pages = Pages::new(2 * WINDOW);
+        let [first, second] = [0, WINDOW].map(|offset| {
+            let start = pages.range().start + offset;
+            start..start + WINDOW
+        });
+        let _filled = theirs.hold_at_missing(&second).unwrap();
+        let memory = memfd::create(2 * WINDOW).unwrap();
+        let turned = [(&first, 0), (&second, WINDOW)].map(|(window, offset)| {
+            // SAFETY: the pages are our own, and no stack.
+            unsafe { turn(window, memory.as_fd(), offset, &ours) }.map_err(|error| error.raw_os_error())
+        });
+        assert_eq!(turned, [Ok(()), Err(Some(libc::EBUSY))]);
+        assert!(pages.are_intact());
+    }
+
+    /// Has the kernel hold pages as for a read into them that goes on, as long as what is returned is open.
+    fn hold(at: *mut c_void, length: u64) -> io::Result<OwnedFd> {
+        const PARAMETERS: usize = 120;
+        const REGISTER_BUFFERS: c_int = 0;
+        let mut parameters = [0u64; PARAMETERS / 8];
+        // SAFETY: the parameters are live and as long as the kernel's.
+        let ring = owned(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) })?;
+        let buffer = libc::iovec { iov_base: at, iov_len: length as usize };
+        // SAFETY: the vector is live, and names memory of our own.
+        check(unsafe {
+            let vector = &raw const buffer;
+            libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_BUFFERS, vector, 1)
+        })?;
+        Ok(ring)
+    }
+
+    #[test]
+    fn pages_that_the_kernel_reads_into_are_left_until_that_is_over() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let middle = pages.at().wrapping_byte_add(WINDOW as usize / 2);
+        let Ok(held) = hold(middle, PAGE) else { return eprintln!("skipped: no io_uring") };
+        let memory = memfd::create(WINDOW).unwrap();
+        let turn = || pages.turn(&memory, &handler);
+        assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert!(pages.are_intact());
+        drop(held);
+        while turn().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+            std::thread::yield_now();
+        }
+        assert!(pages.are_intact());
+    }
+
+    #[test]
+    fn who_sleeps_on_a_word_is_not_left_asleep() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let memory = memfd::create(WINDOW).unwrap();
+        let word = pages.range().start + PAGE;
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| sleep_on(word));
+            wait_for_a_sleeper(&pages.range());
+            assert_eq!(pages.turn(&memory, &handler).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            pages.wake(PAGE);
+            sleeper.join().unwrap().unwrap();
+        });
+        pages.turn(&memory, &handler).unwrap();
+        memfd::seal(memory.as_fd(), false).unwrap();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| sleep_on(word));
+            wait_for_a_sleeper(&pages.range());
+            pages.turn_back(&memory);
+            sleeper.join().unwrap().unwrap();
+        });
+    }
+
+    /// The program may do so while they are aside.
+    #[test]
+    fn pages_that_are_locked_and_unlocked_meanwhile_are_moved() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let word = pages.range().start + PAGE + 8;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: no memory is changed.
+                    unsafe {
+                        let on_fault = libc::MLOCK_ONFAULT as libc::c_uint;
+                        libc::mlock2(pages.at(), WINDOW as usize, on_fault);
+                        libc::munlock(pages.at(), WINDOW as usize);
+                    }
+                }
+            });
+            let sleeper = scope.spawn(|| sleep_on(word));
+            wait_for_a_sleeper(&pages.range());
+            for _ in 0..100 {
+                let turned = pages.turn(&memfd::create(WINDOW).unwrap(), &handler);
+                assert_eq!(turned.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            }
+            pages.wake(PAGE + 8);
+            sleeper.join().unwrap().unwrap();
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(pages.are_intact());
+    }
+
+    #[test]
+    fn locked_pages_are_turned_too() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        // SAFETY: the pages are our own.
+        assert_eq!(unsafe { libc::mlock(pages.at(), WINDOW as usize) }, 0);
+        pages.turn(&memfd::create(WINDOW).unwrap(), &handler).unwrap();
+        assert!(pages.are_intact());
+    }
+
+    #[test]
+    fn both_see_the_same_bytes() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let memory = memfd::create(WINDOW).unwrap();
+        pages.turn(&memory, &handler).unwrap();
+        memfd::seal(memory.as_fd(), true).unwrap();
+        let mapped = Mapped::new(&memory, u64::MAX).unwrap();
+        let neighbour = mapped.address(100, 8).unwrap();
+        // SAFETY: both are mapped.
+        unsafe {
+            crate::memory::store(neighbour, b"from him");
+            let mut seen = Vec::new();
+            crate::memory::load(pages.range().start + 100, 8, &mut seen);
+            assert_eq!(seen, b"from him");
+        }
+    }
+}

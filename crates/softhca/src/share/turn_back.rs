@@ -1,0 +1,177 @@
+//! Turning shared pages into private ones, where they are, while the program uses them.
+//!
+//! The shared window is write-protected by a userfaultfd, copied to fresh pages, and these are moved over it. Who sleeps on a word in it
+//! is woken at the end, and looks again.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use libc::c_void;
+use waiting::SignalsBlocked;
+
+use super::scratch::Scratch;
+use super::userfault::Handler;
+use super::{PAGE, WINDOW, memfd, sleepers};
+use crate::mapping::{self, Source};
+
+/// Makes `range`, whose pages were turned into those of `memory` from `offset` on, private again, with its content.
+///
+/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Where the userfaultfd that
+/// this takes cannot be had, or the room, it becomes a private mapping of the memory, all pages of which are its own, and which has zeros
+/// behind them. What is done of the memory is given back, if it is `shown_once`, and not at another place as well.
+///
+/// # Safety
+/// The range was turned; nothing of this thread's stack or thread-local storage lies in it.
+pub(super) unsafe fn turn_back(range: &Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
+    let _undisturbed = SignalsBlocked::new();
+    let done_with = |place, length| {
+        if shown_once {
+            memfd::give_back(memory, place, length);
+        }
+    };
+    // SAFETY: the caller's promise.
+    let done = unsafe { make_anonymous(range, |done, part| done_with(offset + done, part)) };
+    // SAFETY: as above.
+    unsafe { make_private(&(range.start + done..range.end), memory, offset + done, done_with) };
+    // As far as they are known.
+    let _ = sleepers::for_each_in(range, |word| memfd::wake(memory, offset + (word - range.start)));
+}
+
+/// Replaces pages by anonymous ones, and tells `done_with` from where on, and how many bytes. Returns for how many that could be done.
+///
+/// # Safety
+/// As for [`turn_back`].
+unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u64 {
+    let length = range.end - range.start;
+    // One place for all of it, so that the parts become one mapping again.
+    let (Ok(handler), Ok(fresh)) = (Handler::new(), Scratch::new(length)) else { return 0 };
+    let mut done = 0;
+    while done < length {
+        let part = (length - done).min(WINDOW);
+        let start = range.start + done;
+        // SAFETY: the scratch is as long as the range; the caller vouches for the rest.
+        if unsafe { replace(&(start..start + part), &fresh, done, &handler) }.is_err() {
+            break;
+        }
+        done_with(done, part);
+        done += part;
+    }
+    done
+}
+
+/// Copies what `window` shows to the scratch's pages from `offset` on, and moves these over it. Who writes to it meanwhile waits.
+///
+/// # Errors
+/// Those of the userfaultfd, and of `mremap`. Whoever waits goes on with the shared memory then.
+///
+/// # Safety
+/// The window is mapped, the scratch has so much room, and nothing of this thread's own lies in the window.
+unsafe fn replace(window: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Handler) -> io::Result<()> {
+    let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
+    let length = window.end - window.start;
+    let _held = handler.hold_writers(window)?;
+    // SAFETY: both are mapped, and nobody else knows the scratch. The same bytes replace the shared ones, which nobody can have
+    // changed since.
+    unsafe {
+        ptr::copy_nonoverlapping(at.cast::<u8>(), fresh.at(offset).cast(), length as usize);
+        fresh.replace(offset, at, length)
+    }
+}
+
+/// Replaces a mapping of the memory by a private one, a window at a time. No store is lost: each happens either in the memory,
+/// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
+///
+/// # Safety
+/// As for [`turn_back`]; what is mapped there now, and is not shared, is left alone.
+unsafe fn make_private(
+    range: &Range<u64>,
+    memory: BorrowedFd<'_>,
+    offset: u64,
+    done_with: impl Fn(u64, u64),
+) {
+    for start in range.clone().step_by(WINDOW as usize) {
+        let length = (range.end - start).min(WINDOW);
+        let at = ptr::with_exposed_provenance_mut(start as usize);
+        let place = offset + (start - range.start);
+        // SAFETY: nothing is changed.
+        if !unsafe { mapping::is_shared(at, length as usize) } {
+            continue;
+        }
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: the same bytes are mapped over themselves.
+        if unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, place)) }.is_err() {
+            // There are too many mappings: it stays shared.
+            continue;
+        }
+        for page in (start..start + length).step_by(PAGE as usize) {
+            // SAFETY: the page was just mapped. What is there may be anything, and is not changed.
+            let byte = unsafe { AtomicU8::from_ptr(ptr::with_exposed_provenance_mut(page as usize)) };
+            let present = byte.load(Ordering::Relaxed);
+            // Also if it has changed meanwhile, that was a store that has made the copy.
+            let _ = byte.compare_exchange(present, present, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        done_with(place, length);
+    }
+}
+
+/// Puts fresh private pages at `range`.
+///
+/// # Errors
+/// Those of `mmap`.
+///
+/// # Safety
+/// Nothing there is needed any more.
+pub(super) unsafe fn renew(range: &Range<u64>) -> io::Result<()> {
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+    let at = ptr::with_exposed_provenance_mut(range.start as usize);
+    // SAFETY: the caller's promise.
+    unsafe { mapping::map(at, (range.end - range.start) as usize, rights, flags, Source::Anonymous) }
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::share::testing::Pages;
+
+    /// How many bytes of a memory there are.
+    fn allocated(memory: &OwnedFd) -> u64 {
+        File::from(memory.try_clone().unwrap()).metadata().unwrap().blocks() * 512
+    }
+
+    /// Without a userfaultfd, or room: while a thread writes.
+    #[test]
+    fn what_cannot_become_anonymous_becomes_private_with_nothing_lost() {
+        const LENGTH: u64 = 4 * WINDOW;
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(LENGTH);
+        let memory = memfd::create(LENGTH).unwrap();
+        pages.turn(&memory, &handler).unwrap();
+        let done_with = |place, length| memfd::give_back(memory.as_fd(), place, length);
+        // SAFETY: the range was turned. In the end it is not the memory any more, and is left alone.
+        let make_private = || unsafe { make_private(&pages.range(), memory.as_fd(), 0, done_with) };
+        pages.count_while(make_private);
+        assert_eq!(allocated(&memory), 0);
+        pages.assert_zeros_when_given_back();
+        make_private();
+    }
+
+    #[test]
+    fn memory_is_given_back_as_pages_are_turned_back() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let memory = memfd::create(WINDOW).unwrap();
+        pages.turn(&memory, &handler).unwrap();
+        assert_eq!(allocated(&memory), WINDOW);
+        pages.turn_back(&memory);
+        assert_eq!(allocated(&memory), 0);
+        assert!(pages.are_intact());
+    }
+}
