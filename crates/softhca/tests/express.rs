@@ -6,6 +6,7 @@ mod support;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::Epoch;
 use softhca::wire::{self, Brief, HEADER, Header, Hello, Opcode, flag};
@@ -336,14 +337,7 @@ impl Attacked {
 
     /// Writes a message with a brief header, past the stream.
     fn says_brief(&mut self, brief: Brief, payload: &[u8]) -> Option<LinkLoss> {
-        /// The ring of the higher end lies behind a page and the other one.
-        const RING: u64 = 4096 + 512 * 1024;
-        const LENGTH_BITS: u32 = 20;
-        let bytes = [&brief.words.map(u64::to_ne_bytes).concat()[..], payload].concat();
-        let word = bytes.len() as u64 | brief.tag << LENGTH_BITS;
-        self.memory.write_all_at(&bytes, RING + self.next + 8).unwrap();
-        self.memory.write_all_at(&word.to_ne_bytes(), RING + self.next).unwrap();
-        self.next += chunk(bytes.len());
+        self.next += write_brief(&self.memory, self.next, brief, payload);
         self.ends()
     }
 
@@ -370,6 +364,20 @@ impl Attacked {
             .iter()
             .find_map(|event| if let Event::LinkLost { reason, .. } = event { Some(*reason) } else { None })
     }
+}
+
+/// Writes a message with a brief header into the ring of the higher end, of which `next` bytes have been used. Says how many more are
+/// then.
+fn write_brief(memory: &File, next: u64, brief: Brief, payload: &[u8]) -> u64 {
+    const CAPACITY: u64 = 512 * 1024;
+    /// It lies behind a page and the other ring.
+    const RING: u64 = 4096 + CAPACITY;
+    const LENGTH_BITS: u32 = 20;
+    let bytes = [&brief.words.map(u64::to_ne_bytes).concat()[..], payload].concat();
+    let (word, at) = (bytes.len() as u64 | brief.tag << LENGTH_BITS, RING + next % CAPACITY);
+    memory.write_all_at(&bytes, at + 8).unwrap();
+    memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
+    chunk(bytes.len())
 }
 
 /// What a chunk of so many bytes takes of a ring.
@@ -447,4 +455,45 @@ fn a_neighbour_reaches_nothing_but_its_own_receives() {
     assert_eq!(attacked.says(next, &[1; 200]), None);
     assert_eq!(statuses(&attacked.end.poll_receives(&mut attacked.net)), [WcStatus::LocalLength]);
     assert_eq!(attacked.end.memory.load(0, 8), b"splitted");
+}
+
+/// Has messages arrive while the device looks for them, and says why the link has ended, if it has.
+fn lost_while_messages_arrive() -> Option<LinkLoss> {
+    /// So many acknowledgements have room, which nobody reads.
+    const MESSAGES: u64 = 15_000;
+    const AHEAD: u64 = 12;
+    let mut honest = Attacked::new();
+    let (memory, taken) = (honest.memory.try_clone().unwrap(), AtomicU64::new(0));
+    let (mut next, first) = (honest.next, honest.send(FIRST));
+    // What has a list of places goes the long way.
+    let places = [honest.end.sge(0, 1), honest.end.sge(1, 1)];
+    (0..AHEAD).for_each(|wr_id| honest.end.receive(&mut honest.net, wr_id, &places));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for message in 0..MESSAGES {
+                while taken.load(Ordering::Acquire) + AHEAD < message {
+                    std::hint::spin_loop();
+                }
+                next += write_brief(&memory, next, Header { msn: FIRST + message, ..first }.brief(), b"");
+            }
+        });
+        let (mut lost, mut arrived) = (None, 0);
+        while lost.is_none() && arrived < MESSAGES {
+            lost = honest.ends();
+            let received = honest.end.poll_receives(&mut honest.net).len() as u64;
+            (0..received).for_each(|wr_id| honest.end.receive(&mut honest.net, wr_id, &places));
+            arrived += received;
+            taken.store(arrived, Ordering::Release);
+        }
+        taken.store(MESSAGES, Ordering::Release);
+        lost
+    })
+}
+
+/// Also when the device has just put one into its buffer, and looks for the next.
+#[test]
+fn a_message_may_arrive_at_any_moment() {
+    for _ in 0..10 {
+        assert_eq!(lost_while_messages_arrive(), None);
+    }
 }

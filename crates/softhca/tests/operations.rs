@@ -216,6 +216,29 @@ fn large_messages_and_zero_length_ones() {
     });
 }
 
+/// A program may watch any word of a short message, and the last one of a long one.
+#[test]
+fn words_come_whole_however_a_stream_cuts_them() {
+    let mut net = Net::new(2, Policy::Random, Medium::Pipe, 9);
+    let (a, b) = pair(&mut net, 0, 1, &Plan { memory: 1 << 16, ..Plan::default() });
+    for round in 0..200u8 {
+        let length = [4, 8, 12, 60, 248, 1000, 1004, 20_000][usize::from(round % 8)];
+        a.memory.store(0, &vec![round; length]);
+        a.post(&mut net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, length)]);
+        let watched = if length < 256 { 0 } else { length - 4 };
+        net.run(
+            |net| {
+                let words = b.memory.load(watched, length - watched);
+                let is_whole = |word: &[u8]| word.iter().all(|byte| *byte == word[0]);
+                assert!(words.chunks(4).all(is_whole), "{length} bytes: {words:?}");
+                !a.poll_sends(net).is_empty()
+            },
+            10_000,
+        );
+        assert_eq!(b.memory.load(0, length), vec![round; length]);
+    }
+}
+
 #[test]
 fn a_process_reaches_its_own_queue_pairs() {
     for policy in Policy::ALL {

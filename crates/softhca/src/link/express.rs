@@ -125,7 +125,7 @@ impl Link {
                 break Express::Done;
             }
             let Some(front) = ring.front()? else {
-                break if taken > 0 { Express::Done } else { Express::LongWay };
+                break if taken > 0 || !ring.has_ended()? { Express::Done } else { Express::LongWay };
             };
             // SAFETY: it comes from the ring.
             let Taken { size, asks } = unsafe {
@@ -168,7 +168,7 @@ impl Link {
 pub(crate) enum Express {
     /// All is taken in that is to be for now.
     Done,
-    /// What is in front, if anything is, has to be read.
+    /// What is in front has to be read, or the end.
     LongWay,
     /// A message was put into the buffer, to go the long way from there.
     Buffered,

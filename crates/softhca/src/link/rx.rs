@@ -5,6 +5,9 @@
 //!                                  the rest is read from the stream straight into its place
 //! ```
 //!
+//! Programs watch words of their memory. No short payload, and no long one's last word, is put there by a read from the stream, which may
+//! end within it, or store it byte by byte.
+//!
 //! The place is looked up again for every piece, so that a queue pair or a region may go away in the
 //! middle of a frame.
 
@@ -27,6 +30,9 @@ const _: () = assert!(BUFFER >= HEADER + MAX_CONTROL as usize);
 
 /// What is read behind a payload in the same call, into the buffer.
 const READ_BEHIND: usize = 4 * 1024;
+
+/// What is left of a payload is read into the buffer if it is less than this: from there whole words come to its place.
+const DIRECT: u32 = 256;
 
 /// Vectors in one read.
 const MAX_VECTORS: usize = 64;
@@ -53,6 +59,12 @@ pub(crate) struct Incoming {
 impl Incoming {
     pub fn left(&self) -> u32 {
         self.header.length - self.placed
+    }
+
+    /// How much of the next `count` bytes are whole words.
+    fn whole_words(&self, count: u32) -> u32 {
+        let end = (self.placed + count) / memory::WORD as u32 * memory::WORD as u32;
+        end.saturating_sub(self.placed)
     }
 }
 
@@ -106,12 +118,16 @@ impl Rx {
 
     /// Copies buffered payload of the incoming frame to its place.
     pub fn place_buffered(&mut self, core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
-        let count = self.buffered().len().min(incoming.left() as usize);
+        let left = incoming.left();
+        let count = match u32::try_from(self.buffered().len()) {
+            Ok(buffered) if buffered < left => incoming.whole_words(buffered),
+            _ => left,
+        };
         if count == 0 {
             return;
         }
-        let mut bytes = &self.buffer[self.start..self.start + count];
-        let found = destination(core, incoming, count as u32, &mut |address, length| {
+        let mut bytes = &self.buffer[self.start..self.start + count as usize];
+        let found = destination(core, incoming, count, &mut |address, length| {
             let (piece, rest) = bytes.split_at(length as usize);
             bytes = rest;
             // SAFETY: `destination` names memory in registered, writable regions.
@@ -120,11 +136,11 @@ impl Rx {
         if !found {
             give_up(core, out, incoming);
         }
-        incoming.placed += count as u32;
-        self.consume(count);
+        incoming.placed += count;
+        self.consume(count as usize);
     }
 
-    /// Reads from `stream`: payload into its place, the rest into the buffer. Returns the bytes, and
+    /// Reads from `stream`: long payload into its place, the rest into the buffer. Returns the bytes, and
     /// whether there may be more at once.
     pub fn read(
         &mut self,
@@ -133,7 +149,11 @@ impl Rx {
         stream: &mut dyn Stream,
     ) -> io::Result<(usize, bool)> {
         match self.incoming {
-            Some(incoming) if self.start == self.end && incoming.target != Target::Discard => {
+            Some(incoming)
+                if self.start == self.end
+                    && incoming.target != Target::Discard
+                    && incoming.left() >= DIRECT =>
+            {
                 self.read_payload(core, out, stream, incoming)
             }
             _ => self.read_frames(stream),
@@ -158,7 +178,8 @@ impl Rx {
     ) -> io::Result<(usize, bool)> {
         let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
         let mut expected = 0;
-        let found = destination(core, &incoming, incoming.left(), &mut |address, length| {
+        let direct = incoming.whole_words(incoming.left() - memory::WORD as u32);
+        let found = destination(core, &incoming, direct, &mut |address, length| {
             // A list that is too long for one call is continued by the next.
             if vectors.len() < MAX_VECTORS - 1 {
                 vectors.push(memory::vector(address, length as usize));
@@ -170,7 +191,7 @@ impl Rx {
             self.incoming = Some(incoming);
             return self.read_frames(stream);
         }
-        let behind = if expected == incoming.left() as usize { READ_BEHIND } else { 0 };
+        let behind = if expected == direct as usize { READ_BEHIND } else { 0 };
         vectors.push(vector_over(&mut self.buffer[..behind]));
         // SAFETY: the vectors name registered, writable memory and our own buffer.
         let read = match unsafe { stream.read(&vectors) } {

@@ -358,6 +358,13 @@ impl Reader {
         Ok(self.begin_chunk()?.then(|| Front { bytes: bytes(self), length: self.left, tag: self.tag }))
     }
 
+    /// True if the writer has closed the ring, and nothing is left in it.
+    #[inline]
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        let closed = self.place.control().closed.0.load(Ordering::Acquire) != 0;
+        Ok(closed && !self.begin_chunk()?)
+    }
+
     /// Done with `count` bytes of the front. [`Self::release`] gives them to the writer.
     #[inline]
     pub fn consume(&mut self, count: usize) {

@@ -223,6 +223,12 @@ impl Shm {
         self.reader.front()
     }
 
+    /// True if nothing is left, and nothing more will come.
+    #[inline]
+    pub(crate) fn has_ended(&mut self) -> io::Result<bool> {
+        self.reader.has_ended()
+    }
+
     /// Done with `count` bytes of the front, which stay until [`Self::release`].
     #[inline]
     pub(crate) fn consume(&mut self, count: usize) {
