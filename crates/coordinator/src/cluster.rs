@@ -64,6 +64,8 @@ pub struct Inner {
     pub store: Store,
     pub log: Arc<Log>,
     pub directory: Directory,
+    /// Instances were there when the coordinator began. What they have published it hears again.
+    pub has_inherited: bool,
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
     pub devices: Devices,
@@ -144,7 +146,7 @@ impl Cluster {
         let store = Store::open(path)?;
         let log = Log::open(&path.with_file_name("events.redb"))?;
         let image = store.load()?;
-        let known = image.instances.clone().into_iter().collect();
+        let known: HashMap<_, _> = image.instances.clone().into_iter().collect();
         let follows =
             image.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(&image, record)?)));
         let follows = follows.collect();
@@ -161,6 +163,7 @@ impl Cluster {
             store,
             log,
             directory: Directory::default(),
+            has_inherited: !known.is_empty(),
             nodes: HashMap::new(),
             network,
             devices,

@@ -13,7 +13,7 @@ use rpc::wire::FromCoordinator;
 
 use crate::cluster::{Cluster, Inner};
 
-/// How long after its start the coordinator may not yet have heard again from all that is there. Until then it does
+/// How long after its start a coordinator may not yet have heard again from all instances that were there before. Until then it does
 /// not say that something is not there.
 const HEARING: Duration = Duration::from_secs(5);
 
@@ -44,7 +44,8 @@ pub fn ask(cluster: &Arc<Cluster>, from: &HostName, process: ProcessId, number: 
     let lookup = matches!(request, Request::Look { .. }).then(|| request.clone());
     let Some(answer) = inner.directory.ask(asker, number, request) else { return };
     let found_nothing = matches!(&answer, Answer::Found(entries) if entries.is_empty());
-    match lookup.filter(|_| found_nothing && cluster.now() < HEARING) {
+    let has_heard_all = !inner.has_inherited || cluster.now() >= HEARING;
+    match lookup.filter(|_| found_nothing && !has_heard_all) {
         Some(lookup) => drop(tokio::spawn(ask_later(cluster.clone(), asker, number, lookup))),
         None => inner.answer(Due { asker, number, answer }),
     }
