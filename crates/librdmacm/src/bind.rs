@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     if id.is_null() {
         return status(Err(INVALID));
     }
-    let created = Manager::get().and_then(|_| Id::create(channel, context, space, type_of(space)));
+    let created = Manager::get().and_then(|_| Id::create(channel, context, space, type_of(space)?));
     // SAFETY: the contract of the connection manager: `id` can be written.
     status(created.map(|created| unsafe { id.write(created) }))
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cm::{ConnectionId, ListenerId, Offer, Peer};
 use libc::c_void;
-use verbs_abi::port_space::{RDMA_PS_IPOIB, RDMA_PS_UDP};
+use verbs_abi::port_space::{RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP};
 use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
 
 use crate::channel::{Channel, ChannelObject, Queued, is_of};
@@ -230,8 +230,15 @@ impl Id {
 }
 
 /// The type of queue pairs of a port space.
-pub(crate) fn type_of(space: u32) -> u32 {
-    if matches!(space, RDMA_PS_UDP | RDMA_PS_IPOIB) { kind::UD } else { kind::RC }
+///
+/// # Errors
+/// `EINVAL` for one that there is not.
+pub(crate) fn type_of(space: u32) -> Result<u32> {
+    match space {
+        RDMA_PS_UDP | RDMA_PS_IPOIB => Ok(kind::UD),
+        RDMA_PS_TCP | RDMA_PS_IB => Ok(kind::RC),
+        _ => Err(INVALID),
+    }
 }
 
 /// A random number; 0 if the kernel has none to give, which is as good as any for what it is used for.

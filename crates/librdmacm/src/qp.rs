@@ -296,6 +296,9 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: as above; both can be written.
     status(unsafe {
         Id::given(id).and_then(|id| {
+            if id.c.verbs.is_null() {
+                return Err(INVALID);
+            }
             let mask = attributes(id, attr.as_mut().ok_or(INVALID)?)?;
             attr_mask.as_mut().map(|place| *place = mask).ok_or(INVALID)
         })

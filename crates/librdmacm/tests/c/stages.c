@@ -57,8 +57,12 @@ static void *accepts(void *listener)
 static void identifiers(void)
 {
 	struct rdma_cm_id *listener = identifier(), *id = identifier();
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
 	pthread_t thread;
 	void *accepted;
+	int mask;
+	REFUSED(rdma_create_id(NULL, &(struct rdma_cm_id *){NULL}, NULL, 77));
+	REFUSED(rdma_init_qp_attr(id, &attr, &mask));
 	CHECK(!binds(listener) && !rdma_listen(listener, 1));
 	REFUSED(rdma_listen(listener, 1));
 	REFUSED(binds(listener));
