@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_void};
 use softhca::Errno;
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq};
-use waiting::EventQueue;
+use waiting::{EventQueue, Uncancelled};
 
 use crate::cq::Cq;
 use crate::errno;
@@ -36,6 +36,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     if unsafe { Channel::of(channel) }.users.load(Ordering::Acquire) != 0 {
         return libc::EBUSY;
     }
+    let _whole = Uncancelled::new();
     // SAFETY: `ibv_create_comp_channel` gave it, and the program gives it back.
     unsafe { object::take::<Channel, _>(channel) };
     0

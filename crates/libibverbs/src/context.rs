@@ -1,6 +1,7 @@
 //! Opened devices: `ibv_context` with its table of functions, and its asynchronous events.
 
 use std::fs::File;
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
@@ -21,7 +22,7 @@ use crate::{
     cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, multicast, object, post,
     qp, query, srq, xrc,
 };
-use waiting::{Acks, EventQueue};
+use waiting::{Acks, EventQueue, Uncancelled};
 
 /// What a program's `ibv_context` lies in.
 #[repr(C)]
@@ -49,8 +50,9 @@ impl Context {
     }
 
     fn open(process: &'static Process, device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
-        let command = OwnedFd::from(File::open(FILE).map_err(|_| Errno(libc::EMFILE))?);
-        let asynchronous = EventQueue::new().map_err(|_| Errno(libc::EMFILE))?;
+        let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE));
+        let command = OwnedFd::from(File::open(FILE).map_err(errno)?);
+        let asynchronous = EventQueue::new().map_err(errno)?;
         let verbs = verbs(device, &command, asynchronous.fd());
         let opened = Box::into_raw(Box::new(Self { verbs, process, asynchronous, _command: command }));
         // SAFETY: `opened` is live; only an address is computed.
@@ -104,6 +106,7 @@ fn set_ops(ops: &mut ibv_context_ops) {
 
 /// Opens the device.
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let _whole = Uncancelled::new();
     let process = devices::attached().filter(|_| !device.is_null());
     errno::object(process.ok_or(Errno(libc::ENODEV)).and_then(|process| Context::open(process, device)))
 }
@@ -112,6 +115,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the contract of verbs.
     let opened = unsafe { Context::of(context) };
+    let _whole = Uncancelled::new();
     let released = opened.process.with(|state| {
         release(state, &opened.process.directory, context);
         Ok(())

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::crowding::NAP;
 use crate::process::{Held, Process, State};
 use crate::{errno, object, thread};
-use waiting::Acks;
+use waiting::{Acks, sleep};
 
 /// What a program's `ibv_cq` lies in, extended or not.
 #[repr(C)]
@@ -51,7 +51,7 @@ impl Cq {
             None => self.process.locked_politely(|state| self.poll_locked(state, room, take)),
         }?;
         if crowded {
-            std::thread::sleep(NAP);
+            sleep(NAP);
         }
         Ok(found)
     }

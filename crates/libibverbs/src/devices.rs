@@ -11,7 +11,7 @@ use verbs_abi::ibv_device;
 
 use crate::process::Process;
 use crate::{attach, debug, object};
-use waiting::lock;
+use waiting::{Uncancelled, lock};
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
 struct Shown(ibv_device);
@@ -58,6 +58,7 @@ pub(crate) fn attached() -> Option<&'static Process> {
 
 /// A NULL-terminated list of devices, to be freed with [`ibv_free_device_list`].
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let _whole = Uncancelled::new();
     let found = attached().map_or(ptr::null_mut(), |_| device());
     // SAFETY: no memory is passed.
     let list: *mut *mut ibv_device = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();

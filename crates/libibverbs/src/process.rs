@@ -16,7 +16,7 @@ use crate::cq::Cq;
 use crate::crowding::{Crowding, NAP};
 use crate::directory::Directory;
 use crate::{debug, xrc};
-use waiting::EventFd;
+use waiting::{EventFd, Uncancelled, sleep};
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
 pub(crate) struct Held<T>(pub(crate) *mut T);
@@ -172,6 +172,7 @@ impl Process {
     /// # Errors
     /// `EIO` in a forked child; otherwise those of `work`.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
+        let _whole = Uncancelled::new();
         self.locked(|state| {
             let result = work(state);
             self.attend(state);
@@ -229,7 +230,7 @@ impl Process {
     fn give_way(&self) {
         let one_less = |ways: u32| ways.checked_sub(1);
         if self.ways_to_give.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
-            thread::sleep(NAP);
+            sleep(NAP);
         }
     }
 
@@ -291,6 +292,7 @@ impl Process {
     }
 
     fn deliver_news(&self, state: &mut State) {
+        let _whole = Uncancelled::new();
         let mut events = std::mem::take(&mut state.events);
         state.device.take_events(&mut events);
         for event in events.drain(..) {

@@ -98,6 +98,11 @@ fn completion_channels_work() {
 }
 
 #[test]
+fn threads_may_be_cancelled_without_harm() {
+    run("cancelled", &[]);
+}
+
+#[test]
 fn a_forked_child_does_its_parent_no_harm() {
     run("forks", &[]);
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::Uncancelled;
+
 /// An eventfd. It reaches nothing outside the process, so that it is carried by a checkpoint.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
@@ -30,6 +32,7 @@ impl EventFd {
 
     /// Adds one. The counter holds more than can ever be queued, so that this does not wait.
     pub fn signal(&self) {
+        let _whole = Uncancelled::new();
         let one = 1u64;
         // SAFETY: eight readable bytes are passed.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
@@ -48,6 +51,7 @@ impl EventFd {
 
     /// Takes all without waiting, whatever flags the program has set on the descriptor.
     pub fn clear(&self) {
+        let _whole = Uncancelled::new();
         let mut value = 0u64;
         let part = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
         // SAFETY: one vector of eight writable bytes is passed.

@@ -6,10 +6,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{EventFd, lock};
+use crate::{EventFd, lock, sleep};
 
 /// Events for a program that may block on, poll or select the descriptor.
 ///
@@ -95,7 +94,7 @@ impl<T> EventQueue<T> {
         let is_away = || self.readers.load(Ordering::Acquire) == 0 && lives(reader);
         let end = Instant::now() + patience;
         while reader != 0 && reader != this_thread() && is_away() && Instant::now() < end {
-            thread::sleep(LOOK);
+            sleep(LOOK);
         }
     }
 
@@ -128,6 +127,7 @@ fn lives(thread: libc::pid_t) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
 
     use super::*;
 

@@ -6,12 +6,14 @@
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
+//! * [`Uncancelled`]: the program does not end the thread meanwhile.
 
 mod acks;
 mod event_fd;
 mod event_queue;
 pub mod futex;
 mod signals;
+mod uncancelled;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,6 +25,7 @@ pub use acks::Acks;
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use signals::SignalsBlocked;
+pub use uncancelled::{Uncancelled, sleep};
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fabric::attach::LinkRefusal;
 use fabric::{Epoch, ProcessId};
 use verbs::Translation;
+use waiting::Uncancelled;
 
 use crate::attr::QpKind;
 use crate::core::Core;
@@ -218,6 +219,7 @@ impl Device {
     }
 
     fn lose(&mut self, at: usize, reason: LinkLoss) {
+        let _whole = Uncancelled::new();
         self.tell_news();
         self.close_gate(at);
         self.links.close(&mut self.core, at);

@@ -2,6 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use waiting::Uncancelled;
+
 use crate::attr::Access;
 use crate::device::Device;
 use crate::handle::Qp;
@@ -60,6 +62,7 @@ impl Device {
 
     /// Turns a little more memory, and answers neighbours. Returns whether more is to be done.
     pub(super) fn run_sharing(&mut self) -> bool {
+        let _whole = Uncancelled::new();
         let mut waiting = false;
         for turn in 0..self.links.live.len() {
             let at = self.links.live[turn];

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use waiting::Uncancelled;
+
 use crate::asymmetric::{Among, light_fence};
 
 // Values of `inside`.
@@ -136,6 +138,7 @@ struct Ancillary([u8; 24]);
 
 impl PassedMemory {
     pub fn send(socket: BorrowedFd<'_>, id: u64, memory: BorrowedFd<'_>) -> io::Result<()> {
+        let _whole = Uncancelled::new();
         let mut name = id.to_le_bytes();
         let mut part = libc::iovec { iov_base: name.as_mut_ptr().cast(), iov_len: name.len() };
         let mut ancillary = Ancillary([0; 24]);
@@ -158,6 +161,7 @@ impl PassedMemory {
     }
 
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(u64, OwnedFd)> {
+        let _whole = Uncancelled::new();
         let mut name = [0; 8];
         let mut part = libc::iovec { iov_base: name.as_mut_ptr().cast(), iov_len: name.len() };
         let mut ancillary = Ancillary([0; 24]);

@@ -16,6 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use libc::iovec;
+use waiting::Uncancelled;
 
 use crate::asymmetric::Among;
 use crate::mapping::{self, Source};
@@ -244,6 +245,7 @@ impl Shm {
     }
 
     fn wake_peer(&self) {
+        let _whole = Uncancelled::new();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: a live byte. A socket that is full wakes as well.
         unsafe { libc::send(self.peer_wakes.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
@@ -315,6 +317,7 @@ unsafe impl Stream for Shm {
     }
 
     fn drain_wakes(&mut self) {
+        let _whole = Uncancelled::new();
         let mut wakes = [0u8; 256];
         // SAFETY: so many live bytes. Nothing there is fine.
         unsafe {

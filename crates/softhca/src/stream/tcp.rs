@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::iovec;
+use waiting::Uncancelled;
 
 use super::{Interest, Stream, Waitable};
 
@@ -48,6 +49,7 @@ fn count(done: isize) -> io::Result<usize> {
 // SAFETY: the kernel touches what the vectors name and keeps nothing.
 unsafe impl Stream for Tcp {
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
+        let _whole = Uncancelled::new();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let fd = self.socket.as_raw_fd();
         // SAFETY: the caller vouches for what the vectors name; the kernel only reads it.
@@ -61,6 +63,7 @@ unsafe impl Stream for Tcp {
 
     // SAFETY: the trait's contract, as for `write`.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
+        let _whole = Uncancelled::new();
         let fd = self.socket.as_raw_fd();
         // SAFETY: the caller vouches for what the vectors name.
         count(unsafe {
