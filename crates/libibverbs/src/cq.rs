@@ -90,6 +90,10 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_cq, Errno> {
     // SAFETY: the caller's promise.
     let process = unsafe { object::context(context) }?.process;
+    // SAFETY: as above.
+    if unsafe { channel.as_ref() }.is_some_and(|channel| channel.context != context) {
+        return Err(Errno::INVALID);
+    }
     process.with(|state| {
         let (handle, granted) = match clock {
             Some(clock) => state.device.create_stamped_cq(depth, clock)?,

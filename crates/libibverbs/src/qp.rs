@@ -142,6 +142,10 @@ unsafe fn create(
 ) -> Result<*mut ibv_qp, Errno> {
     let kind = kind(init.qp_type)?;
     // SAFETY: the caller's promise.
+    if !unsafe { are_of(context, place, init) } {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: as above.
     let (process, wanted) = unsafe { (Context::of(context).process, device_init(place, init, kind)?) };
     process.with(|state| {
         let (handle, qpn, caps) = state.device.create_qp(&wanted)?;
@@ -156,6 +160,23 @@ unsafe fn create(
         }
         Ok(qp)
     })
+}
+
+/// True if all that a QP is made with is of one context: there the kernel would look for it.
+///
+/// # Safety
+/// As for [`create`].
+unsafe fn are_of(context: *mut ibv_context, place: Place, init: &ibv_qp_init_attr) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let place = match place {
+            Place::Pd(pd) => (*pd).context,
+            Place::Xrcd(xrcd) => (*xrcd).context,
+        };
+        let queues = [init.send_cq, init.recv_cq].map(|cq| cq.as_ref().map(|cq| cq.context));
+        let srq = init.srq.as_ref().map(|srq| srq.context);
+        queues.into_iter().chain([srq, Some(place)]).flatten().all(|its| its == context)
+    }
 }
 
 /// # Safety

@@ -155,6 +155,20 @@ static void honest_answers(void)
 	CHECK(ibv_query_gid_ex(pair.context, 1, 1, &entry, 0) == EINVAL);
 }
 
+static void contexts_are_not_mixed(void)
+{
+	struct ibv_context *one = open_first(), *other = open_first();
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(one);
+	struct ibv_cq *cq = ibv_create_cq(one, 4, NULL, channel, 0);
+	struct ibv_pd *pd = ibv_alloc_pd(other);
+	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+	CHECK(channel && cq && pd);
+	CHECK(!ibv_create_qp(pd, &init) && errno == EINVAL);
+	CHECK(!ibv_create_cq(other, 4, NULL, channel, 0) && errno == EINVAL);
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dealloc_pd(pd));
+	CHECK(!ibv_close_device(one) && !ibv_close_device(other));
+}
+
 int main(void)
 {
 	make_pair(&pair, 0, 0);
@@ -166,6 +180,7 @@ int main(void)
 	advice();
 	clocks();
 	honest_answers();
+	contexts_are_not_mixed();
 	destroy_pair(&pair);
 	return 0;
 }
