@@ -19,7 +19,7 @@ use crate::broker::Shared;
 use crate::directory::Member;
 use crate::instance::{Arrival, InstanceId, NotAdmitted, Outgoing, Seat};
 use crate::link;
-use crate::namespace::{Namespace, is_first_process};
+use crate::namespace::{Namespace, own_number};
 use crate::output::Chunk;
 use crate::pace::{self, Pace};
 use crate::report::SuspendedProcess;
@@ -103,7 +103,8 @@ async fn greet(
     };
     let (queue, waiting) = mpsc::channel(QUEUE);
     let (serial, cut_off) = (shared.next_serial(), Arc::new(Notify::new()));
-    let arrival = Arrival { serial, pid, queue, cut_off: cut_off.clone() };
+    let number = own_number(pid)?;
+    let arrival = Arrival { serial, pid, number, queue, cut_off: cut_off.clone() };
     let admitted = check_version(version)
         .and_then(|()| check_identity(shared, instance, pid, role))
         .and_then(|()| shared.admit(instance, arrival, role, resume));
@@ -172,7 +173,7 @@ fn check_identity(shared: &Shared, instance: InstanceId, pid: i32, role: Role) -
         if Namespace::of_process(pid, "pid")? != pids {
             return Ok(Some("it is in another PID namespace"));
         }
-        let claims_init = role != Role::Verbs && !is_first_process(pid)?;
+        let claims_init = role != Role::Verbs && own_number(pid)? != 1;
         Ok(claims_init.then_some("it is not the instance's first process"))
     };
     match found() {

@@ -1,6 +1,6 @@
 //! What a broker knows of an instance: who has a seat in it, who is attached, what it is waiting for.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,8 +36,9 @@ impl fmt::Display for InstanceId {
 /// another host or after its node died, whom to wait for and which indexes are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Indexes of processes that use verbs.
-    pub verbs: BTreeSet<u8>,
+    /// Indexes of processes that use verbs, with the number of each in the instance's PID namespace, by which it is known again: it
+    /// has the same on every host.
+    pub verbs: BTreeMap<u8, i32>,
     /// Whether the instance's first process has attached.
     pub init: bool,
     /// The index that was allotted last. Free ones are taken in a circle, so that a dead process' QPNs are not
@@ -46,9 +47,21 @@ pub struct Roster {
 }
 
 impl Roster {
-    fn allot(&mut self) -> Option<u8> {
-        let index = (self.last..=u8::MAX).skip(1).chain(1..=self.last).find(|i| !self.verbs.contains(i))?;
-        self.verbs.insert(index);
+    /// Indexes of processes that use verbs.
+    #[must_use]
+    pub fn indexes(&self) -> BTreeSet<u8> {
+        self.verbs.keys().copied().collect()
+    }
+
+    /// Lets the process with `number` have `index` again. False if that is another one's.
+    fn allot_again(&mut self, index: u8, number: i32) -> bool {
+        *self.verbs.entry(index).or_insert(number) == number
+    }
+
+    fn allot(&mut self, number: i32) -> Option<u8> {
+        let mut indexes = (self.last..=u8::MAX).skip(1).chain(1..=self.last);
+        let index = indexes.find(|index| !self.verbs.contains_key(index))?;
+        self.verbs.insert(index, number);
         self.last = index;
         Some(index)
     }
@@ -147,6 +160,8 @@ pub(crate) struct Member {
 pub(crate) struct Arrival {
     pub serial: u64,
     pub pid: i32,
+    /// In its own PID namespace.
+    pub number: i32,
     pub queue: mpsc::Sender<Outgoing>,
     pub cut_off: Arc<Notify>,
 }
@@ -203,14 +218,14 @@ impl Instance {
     /// Gives a process its seat and queues its welcome.
     pub fn admit(
         &mut self,
-        Arrival { serial, pid, queue, cut_off }: Arrival,
+        Arrival { serial, pid, number, queue, cut_off }: Arrival,
         role: Role,
         resume: Option<ProcessId>,
     ) -> Result<Seat, NotAdmitted> {
         if !matches!(self.phase, Phase::Listening(_)) {
             return Err(NotAdmitted::Later);
         }
-        let seat = self.seat_for(pid, role, resume)?;
+        let seat = self.seat_for(pid, number, role, resume)?;
         let process = match seat {
             Seat::Init | Seat::Sessions => ProcessId { vid: self.id.vid, index: 0 },
             Seat::Verbs(index) => self.process(index),
@@ -224,7 +239,13 @@ impl Instance {
         Ok(seat)
     }
 
-    fn seat_for(&mut self, pid: i32, role: Role, resume: Option<ProcessId>) -> Result<Seat, NotAdmitted> {
+    fn seat_for(
+        &mut self,
+        pid: i32,
+        number: i32,
+        role: Role,
+        resume: Option<ProcessId>,
+    ) -> Result<Seat, NotAdmitted> {
         match (role, resume) {
             (Role::Init, _) => {
                 self.carried.roster.init = true;
@@ -236,10 +257,14 @@ impl Instance {
             }
             (Role::Verbs, Some(process)) => {
                 let seat = self.free_seat(Seat::Verbs(process.index), pid)?;
-                self.carried.roster.verbs.insert(process.index);
+                if !self.carried.roster.allot_again(process.index, number) {
+                    return Err(NotAdmitted::Refused(format!(
+                        "{process} is another process of its instance"
+                    )));
+                }
                 Ok(seat)
             }
-            (Role::Verbs, None) => match self.carried.roster.allot() {
+            (Role::Verbs, None) => match self.carried.roster.allot(number) {
                 Some(index) => Ok(Seat::Verbs(index)),
                 None => Err(NotAdmitted::Refused("255 processes of this instance use RDMA already".into())),
             },
@@ -294,7 +319,7 @@ impl Instance {
 
     /// Seats whose processes have not come back and resumed.
     pub fn still_away(&self) -> Vec<Seat> {
-        let verbs = self.carried.roster.verbs.iter().map(|&index| Seat::Verbs(index));
+        let verbs = self.carried.roster.verbs.keys().map(|&index| Seat::Verbs(index));
         let init = self.carried.roster.init.then_some(Seat::Init);
         let is_back = |seat: &Seat| match (seat, self.members.get(seat)) {
             (Seat::Init | Seat::Sessions, member) => member.is_some(),
@@ -342,7 +367,7 @@ impl Instance {
                 let outgoing = self.with_descriptors(message, descriptors)?;
                 member.queue.try_send(outgoing).map_err(|_| LinkRefusal::Unreachable)
             }
-            _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
+            _ if self.carried.roster.verbs.contains_key(&index) => Err(LinkRefusal::Moving),
             _ => Err(LinkRefusal::Gone),
         }
     }
@@ -382,7 +407,7 @@ impl Instance {
     pub fn reachable(&self, index: u8) -> Result<Epoch, LinkRefusal> {
         match (&self.phase, self.members.contains_key(&Seat::Verbs(index))) {
             (Phase::Listening(_), true) => Ok(self.epoch),
-            _ if self.carried.roster.verbs.contains(&index) => Err(LinkRefusal::Moving),
+            _ if self.carried.roster.verbs.contains_key(&index) => Err(LinkRefusal::Moving),
             _ => Err(LinkRefusal::Gone),
         }
     }
@@ -395,13 +420,22 @@ mod tests {
     #[test]
     fn indexes_are_taken_in_a_circle_and_run_out() {
         let mut roster = Roster::default();
-        assert_eq!(roster.allot(), Some(1));
-        assert_eq!(roster.allot(), Some(2));
+        assert_eq!(roster.allot(7), Some(1));
+        assert_eq!(roster.allot(7), Some(2));
         roster.verbs.remove(&1);
-        assert_eq!(roster.allot(), Some(3));
+        assert_eq!(roster.allot(7), Some(3));
         for expected in (4..=255).chain([1]) {
-            assert_eq!(roster.allot(), Some(expected));
+            assert_eq!(roster.allot(7), Some(expected));
         }
-        assert_eq!(roster.allot(), None);
+        assert_eq!(roster.allot(7), None);
+    }
+
+    #[test]
+    fn an_index_is_had_again_by_its_own_process_only() {
+        let mut roster = Roster::default();
+        assert_eq!(roster.allot(7), Some(1));
+        assert!(!roster.allot_again(1, 8) && roster.allot_again(1, 7));
+        roster.verbs.remove(&1);
+        assert!(roster.allot_again(1, 8), "nobody's any more");
     }
 }

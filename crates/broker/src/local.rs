@@ -244,7 +244,7 @@ struct LocalObserver(Arc<Hosts>);
 
 impl Observer for LocalObserver {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
-        let (hosts, indexes): (_, BTreeSet<u8>) = (self.0.clone(), roster.verbs.clone());
+        let (hosts, indexes): (_, BTreeSet<u8>) = (self.0.clone(), roster.indexes());
         let due = hosts.directory().set_processes(instance, indexes);
         // The broker must not be called from here.
         tokio::spawn(async move { due.into_iter().for_each(|due| hosts.answer(due)) });

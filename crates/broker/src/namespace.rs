@@ -34,14 +34,15 @@ impl Namespace {
     }
 }
 
-/// Whether `pid` is the first process of its PID namespace.
+/// The number of process `pid` in its own PID namespace, whose first process is 1.
 ///
 /// # Errors
 /// `NotFound` if there is no such process.
-pub fn is_first_process(pid: i32) -> io::Result<bool> {
+pub fn own_number(pid: i32) -> io::Result<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    Ok(numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1"))
+    let number = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
@@ -56,5 +57,6 @@ mod tests {
         let pid = std::process::id().cast_signed();
         assert_eq!(Namespace::of(own.as_fd()).unwrap(), Namespace::of_process(pid, "net").unwrap());
         assert_ne!(Namespace::of(own.as_fd()).unwrap(), Namespace::of_process(pid, "pid").unwrap());
+        assert_eq!(own_number(pid).unwrap(), pid);
     }
 }

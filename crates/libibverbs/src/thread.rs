@@ -483,6 +483,7 @@ impl Runtime {
             }
             Ok(_) => debug::say(|| "the node takes this process for another one".to_owned()),
             Err(Refusal::NoNode(_) | Refusal::Later) => {}
+            Err(refusal @ Refusal::Node(_)) => debug::complain_once(|| refusal.to_string()),
             Err(refusal) => debug::say(|| refusal.to_string()),
         }
     }

@@ -93,7 +93,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
 /// The coordinator knows the directory only from what it is told while it runs.
 fn refresh_directory(node: &Node) {
     for (instance, roster) in node.broker.rosters() {
-        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.verbs });
+        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
     }
     node.broker.ask_again();
 }

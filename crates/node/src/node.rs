@@ -196,7 +196,7 @@ struct NodeObserver(Weak<Node>);
 impl Observer for NodeObserver {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
         let Some(node) = self.0.upgrade() else { return };
-        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.verbs.clone() });
+        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
         if let Err(error) = node.files.write_roster(instance.vid, roster) {
             tracing::warn!("instance {instance}: its processes are not noted: {error}");
         }

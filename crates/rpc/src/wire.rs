@@ -37,7 +37,7 @@ use crate::removed::Removed;
 use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 25;
+pub const VERSION: u16 = 26;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]

@@ -13,7 +13,7 @@ use crate::StoreError;
 use crate::file::{File, decode, put, take};
 
 /// Raised when the layout of tables or values changes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const ENTRIES: TableDefinition<u16, &[u8]> = TableDefinition::new("entries");
 

@@ -26,7 +26,7 @@ const BEGUN: &str = "transhume.begun";
 const MAX_CONTENTS: u64 = 64 * 1024 * 1024;
 
 /// Raised when the layout of [`Contents`] changes.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
