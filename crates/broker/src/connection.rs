@@ -106,7 +106,7 @@ async fn greet(
     let number = own_number(pid)?;
     let arrival = Arrival { serial, pid, number, queue, cut_off: cut_off.clone() };
     let admitted = check_version(version)
-        .and_then(|()| check_identity(shared, instance, pid, role))
+        .and_then(|()| check_identity(shared, instance, &arrival, role))
         .and_then(|()| shared.admit(instance, arrival, role, resume));
     match admitted {
         Ok(seat) => {
@@ -162,8 +162,14 @@ fn check_version(version: u16) -> Result<(), NotAdmitted> {
     )))
 }
 
-/// Whether process `pid` belongs to `instance`: an instance speaks for itself only.
-fn check_identity(shared: &Shared, instance: InstanceId, pid: i32, role: Role) -> Result<(), NotAdmitted> {
+/// Whether the process belongs to `instance`: an instance speaks for itself only.
+fn check_identity(
+    shared: &Shared,
+    instance: InstanceId,
+    arrival: &Arrival,
+    role: Role,
+) -> Result<(), NotAdmitted> {
+    let Arrival { pid, number, .. } = *arrival;
     let (network, pids) = shared.namespaces(instance).ok_or(NotAdmitted::Later)?;
     let found = || -> io::Result<Option<&str>> {
         let Some(pids) = pids else { return Ok(None) };
@@ -173,7 +179,7 @@ fn check_identity(shared: &Shared, instance: InstanceId, pid: i32, role: Role) -
         if Namespace::of_process(pid, "pid")? != pids {
             return Ok(Some("it is in another PID namespace"));
         }
-        let claims_init = role != Role::Verbs && own_number(pid)? != 1;
+        let claims_init = role != Role::Verbs && number != 1;
         Ok(claims_init.then_some("it is not the instance's first process"))
     };
     match found() {
