@@ -51,19 +51,17 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the contract of verbs.
     let events = &unsafe { Channel::of(channel) }.events;
     // SAFETY: a CQ's events leave the channel before it is freed.
-    let taken = EventQueue::next_of(events, |Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
-    match taken {
-        Ok(Held(found)) => {
-            // SAFETY: the contract of verbs; and the CQ waits for the acknowledgement before it goes.
-            unsafe {
-                cq.write(found);
-                cq_context.write((*found).cq_context);
-            }
-            0
-        }
-        // `errno` is still that of the read.
-        Err(_) => -1,
-    }
+    let taken = next(events, |Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
+    // SAFETY: the contract of verbs; and the CQ waits for the acknowledgement before it goes.
+    errno::minus_one(taken.map(|Held(found)| unsafe {
+        cq.write(found);
+        cq_context.write((*found).cq_context);
+    }))
+}
+
+/// The next event of the program's.
+pub(crate) fn next<T: 'static>(events: &Arc<EventQueue<T>>, taken: impl Fn(&T)) -> Result<T, Errno> {
+    EventQueue::next(events, taken).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use libc::c_int;
 use softhca::Errno;
@@ -19,8 +20,8 @@ use crate::process::{Held, Process, State};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{
-    cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, multicast, object, post,
-    qp, query, srq, xrc,
+    channel, cq, cq_ex, device_memory, devices, domain, errno, memory_change, memory_window, multicast,
+    object, post, qp, query, srq, xrc,
 };
 use waiting::{Acks, EventQueue, Uncancelled};
 
@@ -30,10 +31,16 @@ pub(crate) struct Context {
     verbs: verbs_context,
     pub(crate) process: &'static Process,
     /// Its descriptor is `async_fd`.
-    pub(crate) asynchronous: EventQueue<ibv_async_event>,
+    pub(crate) asynchronous: Arc<EventQueue<Raised>>,
     /// `cmd_fd`. Who duplicates it to share the device hears from [`import`](crate::import) that it cannot be shared.
     _command: OwnedFd,
 }
+
+/// An asynchronous event, which any thread may take.
+pub(crate) struct Raised(pub(crate) ibv_async_event);
+
+// SAFETY: the object that it points at is the program's, who may use it in any thread.
+unsafe impl Send for Raised {}
 
 /// What is open as the device: no command goes through it.
 const FILE: &str = "/dev/null";
@@ -52,7 +59,7 @@ impl Context {
     fn open(process: &'static Process, device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
         let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE));
         let command = OwnedFd::from(File::open(FILE).map_err(errno)?);
-        let asynchronous = EventQueue::new().map_err(errno)?;
+        let asynchronous = Arc::new(EventQueue::new().map_err(errno)?);
         let verbs = verbs(device, &command, asynchronous.fd());
         let opened = Box::into_raw(Box::new(Self { verbs, process, asynchronous, _command: command }));
         // SAFETY: `opened` is live; only an address is computed.
@@ -165,19 +172,13 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     // SAFETY: the contract of verbs.
     let opened = unsafe { Context::of(context) };
-    match opened.asynchronous.next(|event| {
+    let taken = channel::next(&opened.asynchronous, |Raised(event)| {
         if let Some(acks) = acks(event) {
             acks.taken()
         }
-    }) {
-        Ok(taken) => {
-            // SAFETY: the contract of verbs: `event` can be written.
-            unsafe { event.write(taken) };
-            0
-        }
-        // `errno` is still that of the read.
-        Err(_) => -1,
-    }
+    });
+    // SAFETY: the contract of verbs: `event` can be written.
+    errno::minus_one(taken.map(|Raised(taken)| unsafe { event.write(taken) }))
 }
 
 /// Acknowledges an event from [`ibv_get_async_event`].

@@ -10,7 +10,7 @@ use verbs_abi::constants::wc_flags::{IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_IN
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 
 use crate::channel::Channel;
-use crate::context::Context;
+use crate::context::{Context, Raised};
 use crate::crowding::NAP;
 use crate::process::{Held, Process, State};
 use crate::{errno, object, thread};
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
     // SAFETY: a context outlives its objects.
     let context = unsafe { Context::of(object.base.context) };
-    context.asynchronous.withdraw(|event| {
+    context.asynchronous.withdraw(|Raised(event)| {
         // SAFETY: every member of the union is a pointer, or an integer in a union of that size.
         event.event_type == verbs_abi::constants::event::IBV_EVENT_CQ_ERR && unsafe { event.element.cq } == cq
     });

@@ -11,7 +11,7 @@ use verbs_abi::constants::event;
 use verbs_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
 use crate::biased::{BiasedLock, Guard, OwnerGuard};
-use crate::context::Context;
+use crate::context::{Context, Raised};
 use crate::cq::Cq;
 use crate::crowding::{Crowding, NAP};
 use crate::directory::Directory;
@@ -371,7 +371,7 @@ fn deliver_async(objects: &Objects, event: AsyncEvent) {
     };
     if let Some((context, event)) = found {
         // SAFETY: a context outlives its objects, which leave the table with it.
-        unsafe { Context::of(context) }.asynchronous.push(event);
+        unsafe { Context::of(context) }.asynchronous.push(Raised(event));
     }
 }
 

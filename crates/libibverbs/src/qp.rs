@@ -18,7 +18,7 @@ use verbs_abi::{
     ibv_qp_init_attr_ex, ibv_xrcd,
 };
 
-use crate::context::Context;
+use crate::context::{Context, Raised};
 use crate::convert::{attr_from_c, attr_to_c, caps_from_c, caps_to_c};
 use crate::cq::Cq;
 use crate::domain::Pd;
@@ -346,7 +346,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         return errno.0;
     }
     // SAFETY: a context outlives its objects.
-    unsafe { Context::of(object.base.qp_base.context) }.asynchronous.withdraw(|event| is_of(event, qp));
+    unsafe { Context::of(object.base.qp_base.context) }
+        .asynchronous
+        .withdraw(|Raised(event)| is_of(event, qp));
     object.acks.wait();
     // SAFETY: `create` gave it, and the program gives it back.
     unsafe { object::take::<Qp, _>(qp) };

@@ -9,7 +9,7 @@ use verbs_abi::constants::srq_init_attr::{
 use verbs_abi::constants::srq_type::{IBV_SRQT_BASIC, IBV_SRQT_XRC};
 use verbs_abi::{ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
-use crate::context::Context;
+use crate::context::{Context, Raised};
 use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::process::{Held, Process};
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         return errno.0;
     }
     // SAFETY: a context outlives its objects.
-    unsafe { Context::of(object.base.context) }.asynchronous.withdraw(|event| {
+    unsafe { Context::of(object.base.context) }.asynchronous.withdraw(|Raised(event)| {
         // SAFETY: the type says that this member is set.
         event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && unsafe { event.element.srq } == srq
     });

@@ -143,10 +143,10 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     let hints = unsafe { hints.as_ref() }.unwrap_or(&none);
     let nothing = node.is_null() && service.is_null() && hints.ai_src_len == 0 && hints.ai_dst_len == 0;
     if nothing || found.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: as above; names are NULL or strings, and `found` can be written.
-    status(unsafe { get(node, service, hints).map(|info| found.write(info)) })
+    status(|| unsafe { get(node, service, hints).map(|info| found.write(info)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {

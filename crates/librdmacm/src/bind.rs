@@ -16,7 +16,7 @@ use crate::happening::Happening;
 use crate::id::{Id, Stage, random, type_of};
 use crate::manager::{Manager, Purpose};
 use crate::multicast;
-use waiting::lock;
+use waiting::{lock, uncancelled};
 
 /// Ports that are given to those who do not care, and how many are tried.
 const EPHEMERAL: std::ops::Range<u32> = 32_768..61_000;
@@ -231,25 +231,29 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     space: u32,
 ) -> c_int {
     if id.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
-    let created = Manager::get().and_then(|_| Id::create(channel, context, space, type_of(space)?));
-    // SAFETY: the contract of the connection manager: `id` can be written.
-    status(created.map(|created| unsafe { id.write(created) }))
+    status(|| {
+        Manager::get()?;
+        let created = Id::create(channel, context, space, type_of(space)?)?;
+        // SAFETY: the contract of the connection manager: `id` can be written.
+        unsafe { id.write(created) };
+        Ok(())
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     if id.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: the contract of the connection manager: a live identifier, which is not used again.
-    unsafe { destroy(id) };
+    uncancelled(|| unsafe { destroy(id) });
     0
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     // SAFETY: the contract of the connection manager: a live identifier, and a whole address.
-    status(unsafe { Id::given(id).and_then(|id| id.bind(address::read(address)?)) })
+    status(|| unsafe { Id::given(id).and_then(|id| id.bind(address::read(address)?)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
@@ -260,7 +264,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 ) -> c_int {
     let limit = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     // SAFETY: as above; without a source it is chosen.
-    status(unsafe {
+    status(|| unsafe {
         Id::given(id).and_then(|id| {
             let source = if source.is_null() { None } else { Some(address::read(source)?) };
             id.resolve(source, address::read(destination)?, limit)
@@ -270,12 +274,12 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 
 pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(Id::resolve_route) })
+    status(|| unsafe { Id::given(id).and_then(Id::resolve_route) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| id.listen(backlog)) })
+    status(|| unsafe { Id::given(id).and_then(|id| id.listen(backlog)) })
 }
 
 /// Gives the identifier another channel, and its events go with it; without one it becomes synchronous.
@@ -284,7 +288,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     channel: *mut rdma_event_channel,
 ) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id) }.and_then(|id| migrate(id, channel)))
+    status(|| unsafe { Id::given(id) }.and_then(|id| migrate(id, channel)))
 }
 
 pub(crate) fn migrate(id: &mut Id, channel: *mut rdma_event_channel) -> Result<()> {

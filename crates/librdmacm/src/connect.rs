@@ -196,23 +196,20 @@ impl Id {
 pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the contract of the connection manager: a live identifier, and NULL or parameters whose private data is
     // as long as they say.
-    status(unsafe { Id::given(id).and_then(|id| id.connect(param.as_ref())) })
+    status(|| unsafe { Id::given(id).and_then(|id| id.connect(param.as_ref())) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| id.accept(param.as_ref())) })
+    status(|| unsafe { Id::given(id).and_then(|id| id.accept(param.as_ref())) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, bytes: *const c_void, length: u8) -> c_int {
     // SAFETY: as above.
-    let rejected = unsafe {
-        Id::given(id).and_then(|id| {
-            let private = private(bytes, length, private_size::REJECT)?;
-            id.reject(private).then_some(()).ok_or(INVALID)
-        })
-    };
-    status(rejected)
+    status(|| unsafe {
+        let private = private(bytes, length, private_size::REJECT)?;
+        Id::given(id)?.reject(private).then_some(()).ok_or(INVALID)
+    })
 }
 
 /// No vendor's options are ever asked for, so that there is nothing more to say than in any other rejection.
@@ -227,17 +224,17 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(Id::establish) })
+    status(|| unsafe { Id::given(id).and_then(Id::establish) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(Id::disconnect) })
+    status(|| unsafe { Id::given(id).and_then(Id::disconnect) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: u32) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| id.notice(event)) })
+    status(|| unsafe { Id::given(id).and_then(|id| id.notice(event)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_request(
@@ -245,22 +242,22 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
     if id.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: as above; `id` can be written.
-    status(unsafe { Id::given(listener).and_then(Id::request).map(|request| id.write(request)) })
+    status(|| unsafe { Id::given(listener).and_then(Id::request).map(|request| id.write(request)) })
 }
 
 /// The device has no vendor's options.
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(_: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the contract of the connection manager: NULL, or readable.
     let none = unsafe { ece.as_ref() }.is_some_and(|ece| ece.vendor_id == 0 && ece.options == 0);
-    status(if none { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) })
+    status(|| if none { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(_: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     if ece.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: the contract of the connection manager: `ece` can be written.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };

@@ -11,6 +11,7 @@ use crate::errno::{Errno, INVALID, Result, last, status};
 use crate::id::{Id, Prepared};
 use crate::manager::Manager;
 use crate::qp;
+use waiting::uncancelled;
 
 /// How long the other side's address may take to be found, in milliseconds.
 const RESOLVE_MS: c_int = 2000;
@@ -98,21 +99,19 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 ) -> c_int {
     // SAFETY: the contract of the connection manager: `info` is NULL or of `rdma_getaddrinfo`.
     let Some(info) = (unsafe { info.as_ref() }).filter(|_| !id.is_null()) else {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     };
     // SAFETY: as above; `id` can be written.
-    status(unsafe { create(info, pd, attr).map(|created| id.write(created)) })
+    status(|| unsafe { create(info, pd, attr).map(|created| id.write(created)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: the contract of the connection manager: a live identifier, which is not used again.
-    unsafe {
+    uncancelled(|| unsafe {
         if let Ok(given) = Id::given(id) {
             qp::destroy(given);
-            if !given.c.srq.is_null() {
-                qp::rdma_destroy_srq(id);
-            }
+            qp::destroy_srq(given);
             bind::destroy(id);
         }
-    }
+    });
 }

@@ -1,8 +1,10 @@
-//! The conventions of this library: most functions return 0, or -1 with `errno` set.
+//! The conventions of this library: most functions return 0, or -1 with `errno` set. What a function does is done in
+//! [`uncancelled`].
 
 use std::{io, ptr};
 
 use libc::c_int;
+use waiting::uncancelled;
 
 /// An errno value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +32,21 @@ fn set(errno: Errno) {
 }
 
 /// 0, or -1 and `errno`.
-pub(crate) fn status(result: Result<()>) -> c_int {
-    number(result.map(|()| 0))
+pub(crate) fn status(work: impl FnOnce() -> Result<()>) -> c_int {
+    number(|| work().map(|()| 0))
 }
 
 /// The number, or -1 and `errno`.
-pub(crate) fn number(result: Result<c_int>) -> c_int {
-    result.unwrap_or_else(|errno| {
+pub(crate) fn number<N: From<i8>>(work: impl FnOnce() -> Result<N>) -> N {
+    uncancelled(work).unwrap_or_else(|errno| {
         set(errno);
-        -1
+        N::from(-1)
     })
 }
 
 /// The object, or NULL and `errno`.
-pub(crate) fn object<T>(result: Result<*mut T>) -> *mut T {
-    result.unwrap_or_else(|errno| {
+pub(crate) fn object<T>(work: impl FnOnce() -> Result<*mut T>) -> *mut T {
+    uncancelled(work).unwrap_or_else(|errno| {
         set(errno);
         ptr::null_mut()
     })

@@ -12,14 +12,14 @@ use verbs_abi::{
 
 use crate::channel::{Channel, ChannelObject, Queued, is_of};
 use crate::datagrams::route_to;
-use crate::errno::{INVALID, Result, status};
+use crate::errno::{INVALID, Result, object, status};
 use crate::happening::Happening;
 use crate::id::{Core, Id};
 use crate::manager::Manager;
 use crate::multicast;
 use crate::qp;
 use crate::verbs::zeroed;
-use waiting::lock;
+use waiting::{lock, uncancelled};
 
 /// What a program may send along with a message, and its peer sees: always as much, filled with zeroes.
 pub(crate) mod private_size {
@@ -192,13 +192,39 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
     loop {
         // SAFETY: the caller's promise.
         let channel = &unsafe { ChannelObject::of(channel) }.channel;
-        let queued = Channel::next_of(channel, |queued| queued.core.acks.taken())?;
-        let core = queued.core.clone();
-        match present(queued) {
-            Some(event) => return Ok(Box::into_raw(Box::new(event)).cast()),
-            None => core.acks.acknowledge(1),
+        if let Some(event) = show(Channel::next(channel, is_taken)?) {
+            return Ok(event);
         }
     }
+}
+
+/// The next event of a channel of our own, if there is one.
+///
+/// # Safety
+/// As for [`next`].
+pub(crate) unsafe fn take(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
+    // SAFETY: the caller's promise.
+    let channel = &unsafe { ChannelObject::of(channel) }.channel;
+    while let Some(queued) = channel.take(is_taken) {
+        if let Some(event) = show(queued) {
+            return Some(event);
+        }
+    }
+    None
+}
+
+fn is_taken(queued: &Queued) {
+    queued.core.acks.taken();
+}
+
+/// What [`present`] makes of it, which is to be acknowledged.
+fn show(queued: Queued) -> Option<*mut rdma_cm_event> {
+    let core = queued.core.clone();
+    let event = present(queued);
+    if event.is_none() {
+        core.acks.acknowledge(1);
+    }
+    event.map(|event| Box::into_raw(Box::new(event)).cast())
 }
 
 /// # Safety
@@ -215,29 +241,29 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if channel.is_null() || event.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: the contract of the connection manager: a live channel, and a pointer that can be written.
-    status(unsafe { next(channel).map(|got| event.write(got)) })
+    status(|| unsafe { next(channel).map(|got| event.write(got)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if event.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: the contract of the connection manager: an event that was not acknowledged yet.
-    unsafe { acknowledge(event) };
+    uncancelled(|| unsafe { acknowledge(event) });
     0
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    crate::errno::object(ChannelObject::create())
+    object(ChannelObject::create)
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
         // SAFETY: the contract of the connection manager: a live channel, which is not used again.
-        unsafe { ChannelObject::destroy(channel) };
+        uncancelled(|| unsafe { ChannelObject::destroy(channel) });
     }
 }
 

@@ -415,7 +415,8 @@ extern "C" fn run(manager: &'static Manager) {
     loop {
         let timeout = manager.turn();
         unfinished::go_on();
-        waiting::wait_readable(&[manager.sign, manager.wake.fd()], timeout);
+        // An early return does no harm.
+        let _ = waiting::poll(&mut [manager.sign, manager.wake.fd()].map(waiting::reads_of), timeout);
         manager.wake.clear();
     }
 }

@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the contract of the connection manager: a live identifier, and a whole address.
-    status(unsafe { Id::given(id).and_then(|id| join(id, address::read(address)?, context, true)) })
+    status(|| unsafe { Id::given(id).and_then(|id| join(id, address::read(address)?, context, true)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     const FULL_MEMBER: u32 = 0;
     const SEND_ONLY: u32 = 1;
     // SAFETY: as above; the attributes can be read.
-    status(unsafe {
+    status(|| unsafe {
         Id::given(id).and_then(|id| {
             let attributes = attributes.as_ref().filter(|given| given.comp_mask == ALL).ok_or(INVALID)?;
             if !matches!(attributes.join_flags, FULL_MEMBER | SEND_ONLY) {
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
 
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| leave(id, address::read(address)?)) })
+    status(|| unsafe { Id::given(id).and_then(|id| leave(id, address::read(address)?)) })
 }
 
 #[cfg(test)]

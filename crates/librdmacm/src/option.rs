@@ -44,12 +44,13 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     // SAFETY: the contract of the connection manager: a live identifier, and a value as long as stated.
-    status(unsafe { Id::given(id).and_then(|id| set(id, level, option, value, length)) })
+    status(|| unsafe { Id::given(id).and_then(|id| set(id, level, option, value, length)) })
 }
 
 /// The open devices, as a NULL-terminated list to be freed with [`rdma_free_devices`].
 pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    let list = Manager::get().and_then(|manager| {
+    let list = object(|| {
+        let manager = Manager::get()?;
         // SAFETY: no memory is passed.
         let list = made(unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) })?;
         let list = list.cast::<*mut ibv_context>();
@@ -59,9 +60,9 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
     });
     if !count.is_null() {
         // SAFETY: the contract of the connection manager: `count` can be written.
-        unsafe { count.write(c_int::from(list.is_ok())) };
+        unsafe { count.write(c_int::from(!list.is_null())) };
     }
-    object(list)
+    list
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {

@@ -24,7 +24,7 @@ use crate::errno::{Errno, INVALID, Result, done, made, status};
 use crate::id::Id;
 use crate::manager::Manager;
 use crate::verbs::{kind, mask, state, zeroed};
-use waiting::lock;
+use waiting::{lock, uncancelled};
 
 /// Acknowledgement time-out of a queue pair, as an exponent: about a second.
 const TIMEOUT: u8 = 18;
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the contract of the connection manager: a live identifier, and attributes that can be written.
-    status(unsafe { Id::given(id).and_then(|id| create_classic(id, pd, attr.as_mut().ok_or(INVALID)?)) })
+    status(|| unsafe { Id::given(id).and_then(|id| create_classic(id, pd, attr.as_mut().ok_or(INVALID)?)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
@@ -277,13 +277,13 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| create(id, attr.as_mut().ok_or(INVALID)?)) })
+    status(|| unsafe { Id::given(id).and_then(|id| create(id, attr.as_mut().ok_or(INVALID)?)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: as above.
     if let Ok(id) = unsafe { Id::given(id) } {
-        destroy(id);
+        uncancelled(|| destroy(id));
     }
 }
 
@@ -294,7 +294,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     attr_mask: *mut c_int,
 ) -> c_int {
     // SAFETY: as above; both can be written.
-    status(unsafe {
+    status(|| unsafe {
         Id::given(id).and_then(|id| {
             if id.c.verbs.is_null() {
                 return Err(INVALID);
@@ -363,7 +363,9 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| create_srq_classic(id, pd, attr.as_mut().ok_or(INVALID)?)) })
+    status(|| unsafe {
+        Id::given(id).and_then(|id| create_srq_classic(id, pd, attr.as_mut().ok_or(INVALID)?))
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
@@ -371,12 +373,19 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     // SAFETY: as above.
-    status(unsafe { Id::given(id).and_then(|id| create_srq(id, attr.as_mut().ok_or(INVALID)?)) })
+    status(|| unsafe { Id::given(id).and_then(|id| create_srq(id, attr.as_mut().ok_or(INVALID)?)) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: as above.
-    let (Ok(id), Ok(manager)) = (unsafe { Id::given(id) }, Manager::get()) else { return };
+    if let Ok(id) = unsafe { Id::given(id) } {
+        uncancelled(|| destroy_srq(id));
+    }
+}
+
+/// Ends the identifier's shared receives, and what was made for them.
+pub(crate) fn destroy_srq(id: &mut Id) {
+    let Ok(manager) = Manager::get() else { return };
     if !id.c.srq.is_null() {
         // SAFETY: the queue is live, and not used again.
         unsafe { (manager.device.verbs.ibv_destroy_srq)(id.c.srq) };

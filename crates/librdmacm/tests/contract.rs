@@ -71,3 +71,8 @@ fn what_was_begun_goes_on_without_calls() {
 fn only_who_has_the_address_refuses() {
     run("unreachable");
 }
+
+#[test]
+fn threads_may_be_cancelled_where_they_wait() {
+    run("cancelled");
+}

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::{EventFd, lock, sleep};
+use crate::{EventFd, cancellable, keep, lock, sleep};
 
 /// Events for a program that may block on, poll or select the descriptor.
 ///
@@ -40,6 +39,12 @@ impl<T> EventQueue<T> {
         self.ready.fd()
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.events).is_empty()
+    }
+
     /// Adds the newest event.
     pub fn push(&self, event: T) {
         let mut events = lock(&self.events);
@@ -50,41 +55,33 @@ impl<T> EventQueue<T> {
     /// The oldest event; waits for it unless the program has made the descriptor non-blocking. `taken` sees it before
     /// anybody can [`Self::withdraw`] it.
     ///
-    /// # Errors
-    /// `EAGAIN`, `EINTR`.
-    pub fn next(&self, taken: impl Fn(&T)) -> io::Result<T> {
-        self.readers.fetch_add(1, Ordering::AcqRel);
-        let next = self.await_next(taken);
-        self.readers.fetch_sub(1, Ordering::AcqRel);
-        next
-    }
-
-    /// As [`Self::next`], for a queue that may be given up meanwhile: some programs destroy a channel on which another thread
-    /// waits, which then waits for ever.
+    /// The program may cancel the thread meanwhile, and may give up the queue, in which case it waits for ever.
     ///
     /// # Errors
-    /// As there.
-    pub fn next_of(queue: &Arc<Self>, taken: impl Fn(&T)) -> io::Result<T> {
-        // A program may cancel a thread that waits (pthreads(7)), which ends it without a way back through frames
-        // that have something to drop.
-        let held = ManuallyDrop::new(Arc::clone(queue));
-        let next = held.next(taken);
-        drop(ManuallyDrop::into_inner(held));
-        next
+    /// `EAGAIN`, `EINTR`.
+    pub fn next(queue: &Arc<Self>, taken: impl Fn(&T)) -> io::Result<T>
+    where
+        T: 'static,
+    {
+        keep(Reading::of(queue), |reading| {
+            loop {
+                let queue = &reading.0;
+                cancellable(|| queue.ready.wait())?;
+                if let Some(oldest) = queue.take(&taken) {
+                    queue.last_reader.store(this_thread(), Ordering::Release);
+                    return Ok(oldest);
+                }
+            }
+        })
     }
 
-    fn await_next(&self, taken: impl Fn(&T)) -> io::Result<T> {
-        loop {
-            self.ready.wait()?;
-            let mut events = lock(&self.events);
-            let oldest = events.pop_front();
-            self.show(&events);
-            if let Some(event) = oldest {
-                self.last_reader.store(this_thread(), Ordering::Release);
-                taken(&event);
-                return Ok(event);
-            }
-        }
+    /// The oldest event, if there is one. `taken`: as for [`Self::next`].
+    pub fn take(&self, taken: impl Fn(&T)) -> Option<T> {
+        let mut events = lock(&self.events);
+        let oldest = events.pop_front()?;
+        self.show(&events);
+        taken(&oldest);
+        Some(oldest)
     }
 
     /// Waits until another thread that took the last event is in [`Self::next`] again, or has ended; `patience` at most.
@@ -110,6 +107,22 @@ impl<T> EventQueue<T> {
     /// Makes the descriptor readable just if there are events.
     fn show(&self, events: &VecDeque<T>) {
         if events.is_empty() { self.ready.clear() } else { self.ready.signal() }
+    }
+}
+
+/// A thread is in [`EventQueue::next`].
+struct Reading<T>(Arc<EventQueue<T>>);
+
+impl<T> Reading<T> {
+    fn of(queue: &Arc<EventQueue<T>>) -> Self {
+        queue.readers.fetch_add(1, Ordering::AcqRel);
+        Self(queue.clone())
+    }
+}
+
+impl<T> Drop for Reading<T> {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -139,24 +152,24 @@ mod tests {
 
     #[test]
     fn the_descriptor_is_readable_while_events_are_queued() {
-        let queue = EventQueue::new().unwrap();
+        let queue = Arc::new(EventQueue::new().unwrap());
         assert!(!is_ready(&queue));
         queue.push(1);
         queue.push(2);
-        assert_eq!(queue.next(|_| ()).unwrap(), 1);
+        assert_eq!(EventQueue::next(&queue, |_| ()).unwrap(), 1);
         assert!(is_ready(&queue));
-        assert_eq!(queue.next(|_| ()).unwrap(), 2);
+        assert_eq!(EventQueue::next(&queue, |_| ()).unwrap(), 2);
         assert!(!is_ready(&queue));
     }
 
     #[test]
     fn withdrawn_events_leave_nothing_to_read() {
-        let queue = EventQueue::new().unwrap();
+        let queue = Arc::new(EventQueue::new().unwrap());
         for event in [1, 2, 1] {
             queue.push(event);
         }
         assert_eq!(queue.withdraw(|event| *event == 1), [1, 1]);
-        assert_eq!(queue.next(|_| ()).unwrap(), 2);
+        assert_eq!(EventQueue::next(&queue, |_| ()).unwrap(), 2);
         assert!(!is_ready(&queue));
         queue.push(1);
         assert_eq!(queue.withdraw(|event| *event == 1), [1]);
@@ -173,9 +186,9 @@ mod tests {
         let reader = {
             let queue = queue.clone();
             thread::spawn(move || {
-                sender.send(queue.next(|_| ()).unwrap()).unwrap();
+                sender.send(EventQueue::next(&queue, |_| ()).unwrap()).unwrap();
                 gate.recv().unwrap();
-                queue.next(|_| ()).unwrap()
+                EventQueue::next(&queue, |_| ()).unwrap()
             })
         };
         taken.recv().unwrap();
@@ -194,7 +207,7 @@ mod tests {
         let begin = Instant::now();
         queue.await_reader(PATIENCE);
         queue.push(3);
-        queue.next(|_| ()).unwrap();
+        EventQueue::next(&queue, |_| ()).unwrap();
         queue.await_reader(PATIENCE);
         assert!(begin.elapsed() < PATIENCE, "one that has ended, and the own thread, are not waited for");
     }
@@ -207,7 +220,7 @@ mod tests {
         let (sender, taken) = mpsc::channel();
         for _ in 0..4 {
             let (queue, sender) = (queue.clone(), sender.clone());
-            thread::spawn(move || while sender.send(queue.next(|_| ()).unwrap()).is_ok() {});
+            thread::spawn(move || while sender.send(EventQueue::next(&queue, |_| ()).unwrap()).is_ok() {});
         }
         (0..EVENTS).for_each(|event| queue.push(event));
         let mut taken: Vec<_> = (0..EVENTS).map(|_| taken.recv_timeout(LIMIT).unwrap()).collect();

@@ -6,14 +6,14 @@
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
-//! * [`Uncancelled`]: the program does not end the thread meanwhile.
+//! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits.
 
 mod acks;
+mod cancellation;
 mod event_fd;
 mod event_queue;
 pub mod futex;
 mod signals;
-mod uncancelled;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -22,28 +22,39 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use acks::Acks;
+pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
+use libc::pollfd;
 pub use signals::SignalsBlocked;
-pub use uncancelled::{Uncancelled, sleep};
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until one of the descriptors is readable. `None`: for as long as it takes.
-pub fn wait_readable(descriptors: &[RawFd], timeout: Option<Duration>) {
-    let entry = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut entries: Vec<_> = descriptors.iter().map(entry).collect();
+/// What to `poll` for, to know when the descriptor is readable.
+#[must_use]
+pub fn reads_of(fd: RawFd) -> pollfd {
+    pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Waits until something is true of one of the descriptors, and notes it there. `None`: for as long as it takes.
+///
+/// # Errors
+/// Those of `ppoll`, `EINTR` among them.
+pub fn poll(descriptors: &mut [pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().cast_signed(),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let count = entries.len() as libc::nfds_t;
-    // SAFETY: `count` live entries and a live timeout, or none, are passed. An early return does no harm.
-    unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, ptr::null()) };
+    let count = descriptors.len() as libc::nfds_t;
+    // SAFETY: `count` live entries and a live timeout, or none, are passed.
+    if unsafe { libc::ppoll(descriptors.as_mut_ptr(), count, timeout, ptr::null()) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Makes a descriptor non-blocking.

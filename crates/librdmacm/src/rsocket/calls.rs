@@ -10,7 +10,7 @@ use crate::address;
 use crate::errno::{Errno, INVALID, Result, number, status};
 
 use super::socket::{Phase, Socket, Wait};
-use super::{enter, find, remove, unfinished};
+use super::{enter, find, remove, unfinished, with};
 
 /// How long closing waits for what was written to arrive.
 const LINGER: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
 }
 
 /// Ends what is sent; with `reads`, also what is read.
-fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
+fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
     let mut inner = socket.now();
     if !matches!(inner.phase, Phase::Connected | Phase::Accepting | Phase::Over) {
         return Err(Errno(libc::ENOTCONN));
@@ -97,7 +97,7 @@ fn shut(socket: &Socket, reads: bool, writes: bool) -> Result<()> {
     })
 }
 
-fn close(socket: &Socket) {
+fn close(socket: &Arc<Socket>) {
     if socket.now().is_inherited() {
         return;
     }
@@ -111,17 +111,18 @@ fn close(socket: &Socket) {
 }
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    number(open(domain, kind, protocol))
+    number(|| open(domain, kind, protocol))
 }
 
 pub(crate) unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
     // SAFETY: the contract of sockets: a whole address.
     let address = unsafe { address::read(to) };
-    status(find(socket).and_then(|socket| socket.now().id()?.bind(address?)))
+    status(|| find(socket).and_then(|socket| socket.now().id()?.bind(address?)))
 }
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    let listen = |socket: Arc<Socket>| {
+    status(|| {
+        let socket = find(socket)?;
         if socket.carries_datagrams() {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -131,24 +132,23 @@ pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int 
             inner.phase = Phase::Listening;
         }
         Ok(())
-    };
-    status(find(socket).and_then(listen))
+    })
 }
 
 pub(crate) unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let accepted = find(socket).and_then(|socket| socket.accept()).and_then(|accepted| {
+    number(|| {
+        let accepted = with(socket, Socket::accept)?;
         let remote = accepted.now().addresses()?.1;
         // SAFETY: the contract of sockets: NULL, or as much room as the length says.
         unsafe { tell(remote, from, length)? };
         Ok(enter(accepted))
-    });
-    number(accepted)
+    })
 }
 
 pub(crate) unsafe extern "C" fn rconnect(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
     // SAFETY: the contract of sockets: a whole address.
     let to = unsafe { address::read(to) };
-    status(find(socket).and_then(|socket| connect(&socket, to?)))
+    status(|| with(socket, |socket| connect(socket, to?)))
 }
 
 pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
@@ -156,13 +156,13 @@ pub(crate) unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
         libc::SHUT_RD => (true, false),
         libc::SHUT_WR => (false, true),
         libc::SHUT_RDWR => (true, true),
-        _ => return status(Err(INVALID)),
+        _ => return status(|| Err(INVALID)),
     };
-    status(find(socket).and_then(|socket| shut(&socket, reads, writes)))
+    status(|| find(socket).and_then(|socket| shut(&socket, reads, writes)))
 }
 
 pub(crate) unsafe extern "C" fn rclose(socket: c_int) -> c_int {
-    status(remove(socket).map(|socket| close(&socket)))
+    status(|| remove(socket).map(|socket| close(&socket)))
 }
 
 pub(crate) unsafe extern "C" fn rgetsockname(
@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the contract of sockets: as much room as the length says.
-    status(find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.0, address, length) }))
+    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.0, address, length) }))
 }
 
 pub(crate) unsafe extern "C" fn rgetpeername(
@@ -180,5 +180,5 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: as above.
-    status(find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.1, address, length) }))
+    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.1, address, length) }))
 }

@@ -1,22 +1,22 @@
 //! Memory that the other side of a socket may write to.
 
+use std::sync::Arc;
+
 use libc::{c_int, c_void, off_t};
 
-use crate::errno::{Errno, INVALID, Result, status};
+use crate::errno::{Errno, INVALID, Result, number, status};
 
-use super::find;
 use super::socket::{Phase, Socket, Wait};
 use super::transfer::{readable, write_all};
+use super::with;
 
-/// An offset, or -1 and `errno`.
-fn offset(result: Result<off_t>) -> off_t {
-    match result {
-        Ok(offset) => offset,
-        Err(errno) => off_t::from(status(Err(errno))),
-    }
-}
-
-fn map(socket: &Socket, at: *mut c_void, length: usize, protection: c_int, wanted: off_t) -> Result<off_t> {
+fn map(
+    socket: &Arc<Socket>,
+    at: *mut c_void,
+    length: usize,
+    protection: c_int,
+    wanted: off_t,
+) -> Result<off_t> {
     if protection & !libc::PROT_WRITE != 0 || at.is_null() || length == 0 {
         return Err(INVALID);
     }
@@ -42,14 +42,16 @@ pub(crate) unsafe extern "C" fn riomap(
     _flags: c_int,
     wanted: off_t,
 ) -> off_t {
-    offset(find(socket).and_then(|socket| map(&socket, at, length, protection, wanted)))
+    number(|| with(socket, |socket| map(socket, at, length, protection, wanted)))
 }
 
 pub(crate) unsafe extern "C" fn riounmap(socket: c_int, at: *mut c_void, length: usize) -> c_int {
-    status(find(socket).and_then(|socket| {
-        let mut inner = socket.now();
-        inner.stream.as_mut().ok_or(Errno(libc::ENOTCONN))?.unmap(at.addr(), length)
-    }))
+    status(|| {
+        with(socket, |socket| {
+            let mut inner = socket.now();
+            inner.stream.as_mut().ok_or(Errno(libc::ENOTCONN))?.unmap(at.addr(), length)
+        })
+    })
 }
 
 /// Writes to what the other side has mapped at `place`.
@@ -62,14 +64,14 @@ pub(crate) unsafe extern "C" fn riowrite(
 ) -> usize {
     // SAFETY: the contract of `riowrite`: memory as long as stated.
     let from = unsafe { readable(at, length) };
-    let written = find(socket).and_then(|socket| {
-        write_all(&socket, length, flags, |stream, done| {
-            let place = place.cast_unsigned().checked_add(done as u64);
-            stream.can_write_to().then(|| stream.write_to(place.ok_or(INVALID)?, &from[done..]))
-        })
+    let written: isize = number(|| {
+        let written = with(socket, |socket| {
+            write_all(socket, length, flags, |stream, done| {
+                let place = place.cast_unsigned().checked_add(done as u64);
+                stream.can_write_to().then(|| stream.write_to(place.ok_or(INVALID)?, &from[done..]))
+            })
+        });
+        written.map(usize::cast_signed)
     });
-    match written {
-        Ok(written) => written,
-        Err(errno) => (status(Err(errno)) as isize).cast_unsigned(),
-    }
+    written.cast_unsigned()
 }

@@ -37,7 +37,7 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::lock;
+use waiting::{keep, lock};
 
 static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
 
@@ -47,6 +47,14 @@ static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mut
 /// `EBADF` if there is none.
 fn find(number: c_int) -> Result<Arc<Socket>> {
     lock(&SOCKETS).get(&number).cloned().ok_or(Errno(libc::EBADF))
+}
+
+/// Does `work` with the socket, which the program may close meanwhile.
+///
+/// # Errors
+/// `EBADF` if there is none.
+fn with<R>(number: c_int, work: impl FnOnce(&Arc<Socket>) -> Result<R>) -> Result<R> {
+    keep(find(number)?, |socket| work(socket))
 }
 
 fn enter(socket: Socket) -> c_int {

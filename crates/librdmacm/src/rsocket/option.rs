@@ -3,7 +3,7 @@
 use cm::socket::MAX_MAPPINGS;
 use libc::{c_int, c_void, socklen_t};
 
-use crate::errno::{Errno, INVALID, Result, status};
+use crate::errno::{Errno, INVALID, Result, number, status};
 
 use super::socket::{Phase, Socket};
 use super::{find, packets, stream};
@@ -115,11 +115,11 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 ) -> c_int {
     let length = length as usize;
     if value.is_null() || length > MAX_VALUE {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
     // SAFETY: the contract of sockets: a value as long as stated.
     let value = unsafe { std::slice::from_raw_parts(value.cast(), length) };
-    status(find(socket).and_then(|socket| set(&socket, level, option, value)))
+    status(|| find(socket).and_then(|socket| set(&socket, level, option, value)))
 }
 
 pub(crate) unsafe extern "C" fn rgetsockopt(
@@ -130,22 +130,25 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     length: *mut socklen_t,
 ) -> c_int {
     if value.is_null() || length.is_null() {
-        return status(Err(INVALID));
+        return status(|| Err(INVALID));
     }
-    status(find(socket).and_then(|socket| get(&socket, level, option)).map(|got| {
-        // SAFETY: the contract of sockets: as much room as the length says.
-        unsafe {
-            let room = got.len().min(*length as usize);
-            std::ptr::copy_nonoverlapping(got.as_ptr(), value.cast(), room);
-            *length = room as socklen_t;
-        }
-    }))
+    status(|| {
+        find(socket).and_then(|socket| get(&socket, level, option)).map(|got| {
+            // SAFETY: the contract of sockets: as much room as the length says.
+            unsafe {
+                let room = got.len().min(*length as usize);
+                std::ptr::copy_nonoverlapping(got.as_ptr(), value.cast(), room);
+                *length = room as socklen_t;
+            }
+        })
+    })
 }
 
 /// `F_GETFL` and `F_SETFL`, of which `O_NONBLOCK` alone counts. C passes the flags as a variable argument, in the
 /// same register.
 pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, flags: c_int) -> c_int {
-    let done = find(socket).and_then(|socket| {
+    number(|| {
+        let socket = find(socket)?;
         let mut inner = socket.now();
         match command {
             libc::F_GETFL => Ok(if inner.nonblocking { libc::O_NONBLOCK } else { 0 }),
@@ -155,6 +158,5 @@ pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, flags: c_i
             }
             _ => Err(Errno(libc::ENOTSUP)),
         }
-    });
-    crate::errno::number(done)
+    })
 }

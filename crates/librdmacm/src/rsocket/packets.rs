@@ -173,7 +173,7 @@ impl Packets {
         // What there is yet gives no sign.
         took |= self.has_more || self.datagrams.room() != room;
         // SAFETY: the channel is the socket's own, and so are its events.
-        while let Ok(event) = unsafe { event::next(channel) } {
+        while let Some(event) = unsafe { event::take(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.
             let (id, found) = unsafe {
                 let of_event = ((*event).id, (*event).event == RDMA_CM_EVENT_ADDR_RESOLVED);

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cm::socket::{AGREEMENT, agrees};
-use libc::c_int;
+use libc::{c_int, pollfd};
 use verbs_abi::cm_event::*;
 use verbs_abi::port_space::RDMA_PS_TCP;
 use verbs_abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
@@ -21,7 +21,7 @@ use crate::id::Id;
 use crate::manager::{Manager, generation};
 use crate::qp;
 use crate::verbs::{kind, zeroed};
-use waiting::{EventFd, lock};
+use waiting::{EventFd, cancellable, keep, lock, reads_of};
 
 use super::packets::{self, Fate, Packets};
 use super::stream::Stream;
@@ -61,14 +61,12 @@ pub(super) enum Phase {
     Over,
 }
 
-/// A non-blocking channel of our own, which is destroyed when this is dropped.
+/// A channel of our own, which is destroyed when this is dropped.
 struct OwnChannel(*mut rdma_event_channel);
 
 impl OwnChannel {
     fn new() -> Result<Self> {
-        let channel = Self(ChannelObject::create()?);
-        waiting::set_nonblocking(channel.number())?;
-        Ok(channel)
+        ChannelObject::create().map(Self)
     }
 
     /// The program's number for the socket whose channel this is.
@@ -137,12 +135,33 @@ pub(super) struct Inner {
     nudge: Option<EventFd>,
 }
 
-/// A thread's sleep on a socket's descriptors.
+/// A thread's sleep on a socket's descriptors, as long as this lives.
 pub(super) struct Nap {
+    socket: Arc<Socket>,
     /// How often sleepers had been told of something when it began.
     tellings: u64,
     /// How long it may be, if there can be no descriptor more for what tells it.
     pub(super) limit: Option<Duration>,
+}
+
+impl Nap {
+    /// Falls asleep on `descriptors`, to which is added what tells of other threads. `inner` is the socket's.
+    pub(super) fn on(socket: &Arc<Socket>, inner: &mut Inner, descriptors: &mut Vec<pollfd>) -> Self {
+        const GLANCE: Duration = Duration::from_millis(20);
+        inner.asleep += 1;
+        if inner.nudge.is_none() {
+            inner.nudge = EventFd::new(0).ok();
+        }
+        descriptors.extend(inner.nudge.as_ref().map(EventFd::fd).map(reads_of));
+        let limit = inner.nudge.is_none().then_some(GLANCE);
+        Self { socket: socket.clone(), tellings: inner.tellings, limit }
+    }
+}
+
+impl Drop for Nap {
+    fn drop(&mut self) {
+        lock(&self.socket.inner).woke(self.tellings);
+    }
 }
 
 /// See the module.
@@ -236,12 +255,12 @@ impl Socket {
         inner
     }
 
-    /// Waits until `ready` has a result.
+    /// Waits until `ready` has a result. Where there is no limit to that, the program may cancel the thread meanwhile.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now and the socket, or this call, does not wait; `ETIMEDOUT` after `limit`.
     pub(super) fn until<T>(
-        &self,
+        self: &Arc<Self>,
         wait: Wait,
         limit: Option<Duration>,
         mut ready: impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -275,37 +294,45 @@ impl Socket {
             if inner.is_restless() {
                 continue;
             }
-            inner = self.sleep(inner, descriptors, deadline);
+            self.sleep(inner, descriptors, deadline);
+            inner = lock(&self.inner);
         }
     }
 
     /// Sleeps on the descriptors until something may have happened.
-    fn sleep<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        mut descriptors: Vec<RawFd>,
+    fn sleep(
+        self: &Arc<Self>,
+        mut inner: MutexGuard<'_, Inner>,
+        mut descriptors: Vec<pollfd>,
         deadline: Option<Instant>,
-    ) -> MutexGuard<'a, Inner> {
-        let nap = inner.fall_asleep(&mut descriptors);
+    ) {
+        let nap = Nap::on(self, &mut inner, &mut descriptors);
         drop(inner);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        waiting::wait_readable(&descriptors, left.into_iter().chain(nap.limit).min());
-        let mut inner = lock(&self.inner);
-        inner.wake(&nap);
-        inner
+        let limit = [left, nap.limit].into_iter().flatten().min();
+        keep((nap, descriptors), |(_, descriptors)| {
+            // An early return does no harm.
+            let _ = match deadline {
+                Some(_) => waiting::poll(descriptors, limit),
+                None => cancellable(|| waiting::poll(descriptors, limit)),
+            };
+        });
     }
 
     /// Takes the next connection of a listening socket. A program that can have no more descriptors leaves it there.
-    pub(super) fn accept(&self) -> Result<Self> {
+    pub(super) fn accept(self: &Arc<Self>) -> Result<Self> {
         loop {
-            // A socket has two descriptors, its channel's and its completions'.
-            let (channel, spare) = (OwnChannel::new()?, EventFd::new(0)?);
-            let id = self.until(Wait::AsSet, None, |inner| match inner.phase {
-                Phase::Listening => inner.next_request().transpose(),
+            self.until(Wait::AsSet, None, |inner| match inner.phase {
+                Phase::Listening => inner.is_asked().then_some(Ok(())),
                 _ => Some(Err(INVALID)),
             })?;
+            // A socket has two descriptors, its channel's and its completions'.
+            let (channel, spare) = (OwnChannel::new()?, EventFd::new(0)?);
+            let id = self.now().next_request()?;
             drop(spare);
-            if let Some(accepted) = accept(Owned { id, channel }, self.domain)? {
+            if let Some(id) = id
+                && let Some(accepted) = accept(Owned { id, channel }, self.domain)?
+            {
                 return Ok(accepted);
             }
         }
@@ -378,36 +405,25 @@ impl Inner {
     }
 
     /// Arms what makes the descriptors readable that are returned.
-    pub(super) fn arm(&mut self, number: RawFd) -> Vec<RawFd> {
-        let mut descriptors = vec![number];
+    pub(super) fn arm(&mut self, number: RawFd) -> Vec<pollfd> {
+        let mut descriptors = vec![reads_of(number)];
         if self.is_inherited() {
             return descriptors;
         }
         if let Some(stream) = &mut self.stream {
             let took = stream.arm();
-            descriptors.push(stream.fd());
+            descriptors.push(reads_of(stream.fd()));
             self.tell_sleepers(took);
         }
-        descriptors.extend(self.packets.as_ref().map(Packets::fd));
+        descriptors.extend(self.packets.as_ref().map(Packets::fd).map(reads_of));
         descriptors
     }
 
-    /// A thread is about to sleep on `descriptors`, to which is added what tells it of other threads.
-    pub(super) fn fall_asleep(&mut self, descriptors: &mut Vec<RawFd>) -> Nap {
-        const GLANCE: Duration = Duration::from_millis(20);
-        self.asleep += 1;
-        if self.nudge.is_none() {
-            self.nudge = EventFd::new(0).ok();
-        }
-        descriptors.extend(self.nudge.as_ref().map(EventFd::fd));
-        Nap { tellings: self.tellings, limit: self.nudge.is_none().then_some(GLANCE) }
-    }
-
-    /// It sleeps no more. When all have woken that were told, there is nothing more to tell: who has fallen asleep since
-    /// has seen it.
-    pub(super) fn wake(&mut self, nap: &Nap) {
+    /// A thread has woken that had been told so many times. When all have woken that were told, there is nothing more to
+    /// tell: who has fallen asleep since has seen it.
+    fn woke(&mut self, tellings: u64) {
         self.asleep -= 1;
-        if nap.tellings == self.tellings {
+        if tellings == self.tellings {
             return;
         }
         self.told -= 1;
@@ -478,7 +494,7 @@ impl Inner {
         }
         let mut took = false;
         // SAFETY: the channel is our own, and so are its events.
-        while let Ok(event) = unsafe { event::next(channel) } {
+        while let Some(event) = unsafe { event::take(channel) } {
             // SAFETY: the event was just made; it is not used after it is acknowledged.
             let result = unsafe {
                 let result = self.happened(&*event);
@@ -542,15 +558,18 @@ impl Inner {
         let _ = self.id().and_then(Id::disconnect);
     }
 
+    /// Whether somebody has asked for a connection, as far as that is for the program.
+    pub(super) fn is_asked(&self) -> bool {
+        // SAFETY: the channel is our own.
+        let is_empty = |owned: &Owned| unsafe { ChannelObject::of(owned.channel.0) }.channel.is_empty();
+        self.phase == Phase::Listening && !self.owned.as_ref().is_none_or(is_empty)
+    }
+
     /// The identifier of the next who asks for a connection; `None` if nobody does.
     fn next_request(&mut self) -> Result<Option<*mut rdma_cm_id>> {
         let listening = self.owned.as_ref().map(|owned| owned.channel.0).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the channel is our own.
-        let event = match unsafe { event::next(listening) } {
-            Ok(event) => event,
-            Err(Errno(libc::EAGAIN)) => return Ok(None),
-            Err(errno) => return Err(errno),
-        };
+        let Some(event) = (unsafe { event::take(listening) }) else { return Ok(None) };
         // SAFETY: the event was just made; it is not used after it is acknowledged.
         unsafe {
             let asked = (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST;
@@ -574,6 +593,7 @@ impl Inner {
     pub(super) fn is_readable(&self) -> bool {
         self.reads_no_more
             || self.phase == Phase::Over
+            || self.is_asked()
             || self.hung_up && self.phase == Phase::Connected
             || self
                 .stream

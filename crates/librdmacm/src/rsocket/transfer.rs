@@ -1,24 +1,22 @@
 //! Bytes in and out.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
 use crate::address;
-use crate::errno::{Errno, INVALID, Result, status};
+use crate::errno::{Errno, INVALID, Result, number};
 
 use super::calls::tell;
 use super::packets::Fate;
 use super::socket::{Inner, Phase, Socket, Wait};
 use super::stream::Stream;
-use super::{find, unfinished};
+use super::{unfinished, with};
 
 /// A count, or -1 and `errno`.
-fn count(result: Result<usize>) -> ssize_t {
-    match result {
-        Ok(count) => count.cast_signed(),
-        Err(errno) => status(Err(errno)) as ssize_t,
-    }
+fn count(work: impl FnOnce() -> Result<usize>) -> ssize_t {
+    number(|| work().map(usize::cast_signed))
 }
 
 /// Whether there is anything to read or write on, as far as the connection goes.
@@ -51,12 +49,12 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
 }
 
 /// A datagram, and from where it comes; what does not fit is lost.
-fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr)> {
+fn receive_datagram(socket: &Arc<Socket>, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr)> {
     let peeks = flags & libc::MSG_PEEK != 0;
     socket.until(Wait::of(flags), None, |inner| inner.read_datagram(into, peeks).map(Ok))
 }
 
-fn send_datagram(socket: &Socket, data: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<usize> {
+fn send_datagram(socket: &Arc<Socket>, data: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<usize> {
     let fate = socket.until(Wait::of(flags), None, |inner| inner.send_datagram(data, to).transpose())?;
     if fate == Fate::Waits {
         unfinished::enter(socket);
@@ -69,7 +67,7 @@ fn of_streams(socket: &Socket) -> Result<()> {
     if socket.carries_datagrams() { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
 }
 
-pub(super) fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize> {
+pub(super) fn receive(socket: &Arc<Socket>, into: &mut [u8], flags: c_int) -> Result<usize> {
     if socket.carries_datagrams() {
         return receive_datagram(socket, into, flags).map(|(got, _)| got);
     }
@@ -104,7 +102,7 @@ fn write_some(
 }
 
 /// Sends all, or what fits if the socket does not wait.
-pub(super) fn send(socket: &Socket, from: &[u8], flags: c_int) -> Result<usize> {
+pub(super) fn send(socket: &Arc<Socket>, from: &[u8], flags: c_int) -> Result<usize> {
     if socket.carries_datagrams() {
         return send_datagram(socket, from, flags, None);
     }
@@ -115,7 +113,7 @@ pub(super) fn send(socket: &Socket, from: &[u8], flags: c_int) -> Result<usize> 
 
 /// Calls `write` with what is done so far until all is.
 pub(super) fn write_all(
-    socket: &Socket,
+    socket: &Arc<Socket>,
     length: usize,
     flags: c_int,
     mut write: impl FnMut(&mut Stream, usize) -> Option<Result<usize>>,
@@ -181,7 +179,7 @@ pub(crate) unsafe extern "C" fn rrecv(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the contract of sockets: memory as long as stated.
-    count(find(socket).and_then(|socket| receive(&socket, unsafe { writable(at, length) }, flags)))
+    count(|| with(socket, |socket| receive(socket, unsafe { writable(at, length) }, flags)))
 }
 
 pub(crate) unsafe extern "C" fn rrecvfrom(
@@ -192,24 +190,26 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     from: *mut sockaddr,
     from_length: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the contract of sockets: memory as long as stated.
-    count(find(socket).and_then(|socket| unsafe {
-        let into = writable(at, length);
-        let (got, sender) = if socket.carries_datagrams() {
-            receive_datagram(&socket, into, flags).map(|(got, sender)| (got, Some(sender)))?
-        } else {
-            (receive(&socket, into, flags)?, socket.now().addresses()?.1)
-        };
-        tell(sender, from, from_length)?;
-        Ok(got)
-    }))
+    count(|| {
+        // SAFETY: the contract of sockets: memory as long as stated.
+        with(socket, |socket| unsafe {
+            let into = writable(at, length);
+            let (got, sender) = if socket.carries_datagrams() {
+                receive_datagram(socket, into, flags).map(|(got, sender)| (got, Some(sender)))?
+            } else {
+                (receive(socket, into, flags)?, socket.now().addresses()?.1)
+            };
+            tell(sender, from, from_length)?;
+            Ok(got)
+        })
+    })
 }
 
 /// Later parts are filled with what is there without waiting.
 ///
 /// # Safety
 /// There are `number` parts, each as long as it says.
-unsafe fn scatter(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+unsafe fn scatter(socket: &Arc<Socket>, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
     of_streams(socket)?;
     let mut flags = flags;
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
@@ -224,12 +224,9 @@ unsafe fn scatter(socket: &Socket, parts: *const iovec, number: usize, flags: c_
 
 pub(crate) unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the contract of sockets.
-    let Some(message) = (unsafe { message.as_ref() }) else { return count(Err(INVALID)) };
+    let Some(message) = (unsafe { message.as_ref() }) else { return count(|| Err(INVALID)) };
     // SAFETY: as above.
-    count(
-        find(socket)
-            .and_then(|socket| unsafe { scatter(&socket, message.msg_iov, message.msg_iovlen, flags) }),
-    )
+    count(|| with(socket, |socket| unsafe { scatter(socket, message.msg_iov, message.msg_iovlen, flags) }))
 }
 
 pub(crate) unsafe extern "C" fn rread(socket: c_int, at: *mut c_void, length: usize) -> ssize_t {
@@ -238,9 +235,9 @@ pub(crate) unsafe extern "C" fn rread(socket: c_int, at: *mut c_void, length: us
 }
 
 pub(crate) unsafe extern "C" fn rreadv(socket: c_int, parts: *const iovec, number: c_int) -> ssize_t {
-    let Ok(number) = usize::try_from(number) else { return count(Err(INVALID)) };
+    let Ok(number) = usize::try_from(number) else { return count(|| Err(INVALID)) };
     // SAFETY: as above.
-    count(find(socket).and_then(|socket| unsafe { scatter(&socket, parts, number, 0) }))
+    count(|| with(socket, |socket| unsafe { scatter(socket, parts, number, 0) }))
 }
 
 pub(crate) unsafe extern "C" fn rsend(
@@ -250,7 +247,7 @@ pub(crate) unsafe extern "C" fn rsend(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: as above.
-    count(find(socket).and_then(|socket| send(&socket, unsafe { readable(at, length) }, flags)))
+    count(|| with(socket, |socket| send(socket, unsafe { readable(at, length) }, flags)))
 }
 
 /// On a stream the address is of no account.
@@ -262,20 +259,22 @@ pub(crate) unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     _: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as above; NULL, or a whole address.
-    count(find(socket).and_then(|socket| unsafe {
-        let data = readable(at, length);
-        if !socket.carries_datagrams() {
-            return send(&socket, data, flags);
-        }
-        let to = if to.is_null() { None } else { Some(address::read(to)?) };
-        send_datagram(&socket, data, flags, to)
-    }))
+    count(|| {
+        // SAFETY: as above; NULL, or a whole address.
+        with(socket, |socket| unsafe {
+            let data = readable(at, length);
+            if !socket.carries_datagrams() {
+                return send(socket, data, flags);
+            }
+            let to = if to.is_null() { None } else { Some(address::read(to)?) };
+            send_datagram(socket, data, flags, to)
+        })
+    })
 }
 
 /// # Safety
 /// There are `number` parts, each as long as it says.
-unsafe fn gather(socket: &Socket, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
+unsafe fn gather(socket: &Arc<Socket>, parts: *const iovec, number: usize, flags: c_int) -> Result<usize> {
     of_streams(socket)?;
     // SAFETY: the contract of sockets: parts as many, and as long, as stated.
     unsafe { each(parts, number, |part| send(socket, readable(part.iov_base, part.iov_len), flags)) }
@@ -283,12 +282,9 @@ unsafe fn gather(socket: &Socket, parts: *const iovec, number: usize, flags: c_i
 
 pub(crate) unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the contract of sockets.
-    let Some(message) = (unsafe { message.as_ref() }) else { return count(Err(INVALID)) };
+    let Some(message) = (unsafe { message.as_ref() }) else { return count(|| Err(INVALID)) };
     // SAFETY: as above.
-    count(
-        find(socket)
-            .and_then(|socket| unsafe { gather(&socket, message.msg_iov, message.msg_iovlen, flags) }),
-    )
+    count(|| with(socket, |socket| unsafe { gather(socket, message.msg_iov, message.msg_iovlen, flags) }))
 }
 
 pub(crate) unsafe extern "C" fn rwrite(socket: c_int, at: *const c_void, length: usize) -> ssize_t {
@@ -297,7 +293,7 @@ pub(crate) unsafe extern "C" fn rwrite(socket: c_int, at: *const c_void, length:
 }
 
 pub(crate) unsafe extern "C" fn rwritev(socket: c_int, parts: *const iovec, number: c_int) -> ssize_t {
-    let Ok(number) = usize::try_from(number) else { return count(Err(INVALID)) };
+    let Ok(number) = usize::try_from(number) else { return count(|| Err(INVALID)) };
     // SAFETY: as above.
-    count(find(socket).and_then(|socket| unsafe { gather(&socket, parts, number, 0) }))
+    count(|| with(socket, |socket| unsafe { gather(socket, parts, number, 0) }))
 }

@@ -1,0 +1,122 @@
+//! Cancellation of threads (pthreads(7)), by which a program ends one that waits.
+//!
+//! A cancelled thread ends within the system call that it makes, without a way back through frames that have something to drop: what it
+//! has locked stays locked, and where such frames refuse to be left so, the process is aborted. Providers for hardware make no such
+//! calls but where a program waits, and programs rely on it.
+//!
+//! So a thread is cancelled in [`cancellable`] alone, and only where no frame between that and the program has anything to drop: what
+//! is needed meanwhile is kept with [`keep`].
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::thread;
+use std::time::Duration;
+
+use libc::c_int;
+
+/// From bits/pthread.h of the C library.
+const PTHREAD_CANCEL_ENABLE: c_int = 0;
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Returns the state before.
+#[inline]
+fn set_state(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: the state before can be written.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
+/// This thread is not cancelled as long as this lives.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: c_int,
+    /// It is to be dropped by the thread that made it.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Uncancelled {
+    /// Puts off what comes until this is dropped, and the thread makes another such call.
+    #[inline]
+    #[must_use]
+    pub fn new() -> Self {
+        Self { before: set_state(PTHREAD_CANCEL_DISABLE), _of_this_thread: PhantomData }
+    }
+}
+
+impl Default for Uncancelled {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Uncancelled {
+    #[inline]
+    fn drop(&mut self) {
+        set_state(self.before);
+    }
+}
+
+/// Sleeps, uncancelled.
+pub fn sleep(time: Duration) {
+    let _whole = Uncancelled::new();
+    thread::sleep(time);
+}
+
+thread_local! {
+    /// Whether this thread is in [`uncancelled`], which the program called where it may be cancelled.
+    static PUT_OFF: Cell<bool> = const { Cell::new(false) };
+    static KEPT: Kept = const { Kept(RefCell::new(Vec::new())) };
+}
+
+/// Does the work of one of the program's calls, in which the thread is cancelled nowhere but in [`cancellable`].
+pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    // A guard would be something to drop.
+    let before = set_state(PTHREAD_CANCEL_DISABLE);
+    let outer = PUT_OFF.replace(before == PTHREAD_CANCEL_ENABLE);
+    let result = work();
+    PUT_OFF.set(outer);
+    set_state(before);
+    result
+}
+
+/// Makes a system call that waits, in which the thread may be cancelled if the program lets it.
+pub fn cancellable<R>(wait: impl FnOnce() -> R) -> R {
+    if !PUT_OFF.get() {
+        return wait();
+    }
+    set_state(PTHREAD_CANCEL_ENABLE);
+    let result = wait();
+    set_state(PTHREAD_CANCEL_DISABLE);
+    result
+}
+
+/// What this thread keeps, the newest last.
+struct Kept(RefCell<Vec<*mut dyn Any>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        while let Some(kept) = self.0.get_mut().pop() {
+            // SAFETY: it came from `Box::into_raw`, and `keep`, which would free it, was left for ever.
+            drop(unsafe { Box::from_raw(kept) });
+        }
+    }
+}
+
+/// Does `work` with `kept`, which is dropped afterwards; if the thread is cancelled meanwhile, when it ends.
+pub fn keep<T: 'static, R>(kept: T, work: impl FnOnce(&mut T) -> R) -> R {
+    let kept = Box::into_raw(Box::new(kept));
+    // A thread that has dropped its own is ending, and not cancelled any more.
+    let _ = KEPT.try_with(|all| all.0.borrow_mut().push(kept));
+    // SAFETY: nobody else uses it before it is freed.
+    let result = work(unsafe { &mut *kept });
+    let _ = KEPT.try_with(|all| all.0.borrow_mut().pop());
+    // SAFETY: it came from `Box::into_raw`, and is not used again.
+    drop(unsafe { Box::from_raw(kept) });
+    result
+}
