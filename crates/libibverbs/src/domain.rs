@@ -117,9 +117,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     if comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
         return errno::object(Err(Errno::UNSUPPORTED));
     }
-    // SAFETY: the contract of verbs.
-    let nested = pd.is_null() || unsafe { Pd::of(pd) }.parts.is_some();
-    if nested {
+    // SAFETY: the contract of verbs; a thread domain may be NULL.
+    let fits = unsafe {
+        !pd.is_null()
+            && Pd::of(pd).parts.is_none()
+            && (*pd).context == context
+            && td.as_ref().is_none_or(|td| td.context == context)
+    };
+    if !fits {
         return errno::object(Err(Errno::INVALID));
     }
     // SAFETY: the contract of verbs.

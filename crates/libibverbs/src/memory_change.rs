@@ -56,7 +56,9 @@ unsafe fn wanted(
 ) -> Result<Rereg, Errno> {
     let has = |flag: c_int| flags & flag != 0;
     let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
-    if flags == 0 || flags & !known != 0 || has(IBV_REREG_MR_CHANGE_PD) && pd.is_null() {
+    // SAFETY: the caller's promise.
+    let is_of_another = || pd.is_null() || unsafe { (*pd).context != (*mr).context };
+    if flags == 0 || flags & !known != 0 || has(IBV_REREG_MR_CHANGE_PD) && is_of_another() {
         return Err(Errno::INVALID);
     }
     let moves = has(IBV_REREG_MR_CHANGE_TRANSLATION);

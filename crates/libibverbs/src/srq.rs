@@ -78,11 +78,11 @@ unsafe fn create(
 
 /// Basic SRQs, and those of extended reliable connections. Tag matching is not supported.
 pub(crate) unsafe extern "C" fn create_srq_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: the contract of verbs.
-    let xrc = unsafe { wanted(&*init) };
+    let xrc = unsafe { wanted(context, &*init) };
     // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
     errno::object(xrc.and_then(|xrc| unsafe { create((*init).pd, &mut *init.cast(), xrc) }))
 }
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ///
 /// # Safety
 /// The objects that `init` names are of this library.
-unsafe fn wanted(init: &ibv_srq_init_attr_ex) -> Result<Option<Xrc>, Errno> {
+unsafe fn wanted(context: *mut ibv_context, init: &ibv_srq_init_attr_ex) -> Result<Option<Xrc>, Errno> {
     const XRC: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     let has = |bits: u32| init.comp_mask & bits == bits;
     let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
@@ -99,7 +99,8 @@ unsafe fn wanted(init: &ibv_srq_init_attr_ex) -> Result<Option<Xrc>, Errno> {
     if srq_type > IBV_SRQT_XRC || init.comp_mask & !known != 0 {
         return Err(Errno::UNSUPPORTED);
     }
-    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+    // SAFETY: the caller's promise.
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() || unsafe { (*init.pd).context } != context {
         return Err(Errno::INVALID);
     }
     if srq_type == IBV_SRQT_BASIC {
@@ -109,7 +110,12 @@ unsafe fn wanted(init: &ibv_srq_init_attr_ex) -> Result<Option<Xrc>, Errno> {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's promise.
-    Ok(Some(unsafe { Xrc { xrcd: Xrcd::of(init.xrcd).handle, cq: Cq::of(init.cq).handle } }))
+    unsafe {
+        if (*init.xrcd).context != context || (*init.cq).context != context {
+            return Err(Errno::INVALID);
+        }
+        Ok(Some(Xrc { xrcd: Xrcd::of(init.xrcd).handle, cq: Cq::of(init.cq).handle }))
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_srq(

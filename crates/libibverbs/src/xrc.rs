@@ -127,6 +127,10 @@ unsafe fn open_again(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Resu
     if !is_target || attr.comp_mask & !(needed | IBV_QP_OPEN_ATTR_CONTEXT) != 0 || attr.xrcd.is_null() {
         return Err(Errno::INVALID);
     }
+    // SAFETY: the caller's promise.
+    if unsafe { (*attr.xrcd).context } != context {
+        return Err(Errno::INVALID);
+    }
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let qp_context = if has_context { attr.qp_context } else { ptr::null_mut() };
     // SAFETY: the caller's promise.

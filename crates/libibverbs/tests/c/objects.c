@@ -1,5 +1,6 @@
 /* Objects beside the usual ones: regions that change, null regions, device memory, domains of domains, clocks. */
 #include "pair.h"
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -165,6 +166,15 @@ static void contexts_are_not_mixed(void)
 	CHECK(channel && cq && pd);
 	CHECK(!ibv_create_qp(pd, &init) && errno == EINVAL);
 	CHECK(!ibv_create_cq(other, 4, NULL, channel, 0) && errno == EINVAL);
+	struct ibv_parent_domain_init_attr parent = {.pd = pd};
+	CHECK(!ibv_alloc_parent_domain(one, &parent) && errno == EINVAL);
+	struct ibv_srq_init_attr_ex shared = {.attr = {1, 1, 0}, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ, .srq_type = IBV_SRQT_XRC, .pd = pd, .cq = cq};
+	struct ibv_xrcd_init_attr domain = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	shared.xrcd = ibv_open_xrcd(other, &domain);
+	CHECK(shared.xrcd && !ibv_create_srq_ex(other, &shared) && errno == EINVAL);
+	struct ibv_mr *mr = ibv_reg_mr(pair.pd, pair.memory, 4096, ACCESS);
+	CHECK(mr && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+	CHECK(mr->pd == pair.pd && !ibv_dereg_mr(mr) && !ibv_close_xrcd(shared.xrcd));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dealloc_pd(pd));
 	CHECK(!ibv_close_device(one) && !ibv_close_device(other));
 }
