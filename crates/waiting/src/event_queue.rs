@@ -79,7 +79,9 @@ impl<T> EventQueue<T> {
     pub fn take(&self, taken: impl Fn(&T)) -> Option<T> {
         let mut events = lock(&self.events);
         let oldest = events.pop_front()?;
-        self.show(&events);
+        if events.is_empty() {
+            self.ready.clear();
+        }
         taken(&oldest);
         Some(oldest)
     }
@@ -100,17 +102,15 @@ impl<T> EventQueue<T> {
         let mut events = lock(&self.events);
         let (withdrawn, left): (Vec<_>, Vec<_>) = events.drain(..).partition(of);
         events.extend(left);
-        self.show(&events);
+        if events.is_empty() {
+            self.ready.clear();
+        }
         withdrawn
-    }
-
-    /// Makes the descriptor readable just if there are events.
-    fn show(&self, events: &VecDeque<T>) {
-        if events.is_empty() { self.ready.clear() } else { self.ready.signal() }
     }
 }
 
-/// A thread is in [`EventQueue::next`].
+/// A thread is in [`EventQueue::next`]. When that is over, the descriptor is readable again if there is more: waiting took all that it held,
+/// perhaps without an event, as the thread was cancelled.
 struct Reading<T>(Arc<EventQueue<T>>);
 
 impl<T> Reading<T> {
@@ -123,6 +123,9 @@ impl<T> Reading<T> {
 impl<T> Drop for Reading<T> {
     fn drop(&mut self) {
         self.0.readers.fetch_sub(1, Ordering::AcqRel);
+        if !lock(&self.0.events).is_empty() {
+            self.0.ready.signal();
+        }
     }
 }
 
@@ -173,6 +176,19 @@ mod tests {
         assert!(!is_ready(&queue));
         queue.push(1);
         assert_eq!(queue.withdraw(|event| *event == 1), [1]);
+        assert!(!is_ready(&queue));
+    }
+
+    #[test]
+    fn a_reader_that_is_cancelled_leaves_the_descriptor_as_it_was() {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        queue.push(1);
+        let reading = Reading::of(&queue);
+        queue.ready.wait().unwrap();
+        assert!(!is_ready(&queue));
+        drop(reading);
+        assert!(is_ready(&queue));
+        assert_eq!(queue.take(|_| ()), Some(1));
         assert!(!is_ready(&queue));
     }
 
