@@ -109,6 +109,8 @@ pub(crate) struct Connection {
     pub state: State,
     /// The program has no more use for it: nothing is told.
     pub orphan: bool,
+    /// The peer has disconnected after its reply, before this side was ready.
+    left_early: bool,
     /// The last answer of a passive side, for a request that comes again.
     answer: Option<Body>,
     insisted: Option<Insisted>,
@@ -156,6 +158,7 @@ impl Connection {
             listener,
             state,
             orphan: false,
+            left_early: false,
             answer: None,
             insisted: None,
             absent_until: Duration::ZERO,
@@ -194,14 +197,14 @@ impl Connection {
         may
     }
 
-    /// The active side is ready.
+    /// The active side is ready. It is so too for a peer that has left meanwhile, of which it hears next.
     pub fn establish(&mut self, wishes: &mut Wishes) -> bool {
         let may = self.state == State::Replied && !self.datagram;
         if may {
             self.state = State::Established;
             wishes.say(Body::Ready);
         }
-        may
+        may || self.left_early
     }
 
     /// The passive side has seen that the active one is ready.
@@ -270,6 +273,7 @@ impl Connection {
             ) => self.end(Event::Rejected { reason, private }, now, wishes),
             (_, Body::Disconnect) => {
                 wishes.say(Body::Disconnected);
+                self.left_early |= self.state == State::Replied && !self.datagram;
                 if !matches!(self.state, State::Lingering | State::Over) {
                     self.end(Event::Disconnected, now, wishes);
                 }

@@ -154,6 +154,21 @@ fn a_connection_is_made_and_ended_from_either_side() {
 }
 
 #[test]
+fn who_accepts_and_leaves_at_once_was_there() {
+    let mut world = World::new(|_| Fate::Arrives);
+    world.listen(4);
+    let here = world.connect(7);
+    world.wait(|world| !world.told[1].is_empty());
+    let there = world.requested();
+    assert!(world.managers[1].accept(there, offer("welcome"), world.now));
+    assert!(world.managers[1].disconnect(there, world.now));
+    world.pass(Duration::from_secs(1));
+    let heard: Vec<_> = world.told[0].iter().map(|(_, event)| event).collect();
+    assert_eq!(heard, [&Event::Replied(offer("welcome")), &Event::Disconnected, &Event::Over]);
+    assert!(world.managers[0].establish(here));
+}
+
+#[test]
 fn lost_and_repeated_datagrams_change_nothing() {
     for modulus in 2..6 {
         for lost in 0..modulus {

@@ -76,3 +76,8 @@ fn only_who_has_the_address_refuses() {
 fn threads_may_be_cancelled_where_they_wait() {
     run("cancelled");
 }
+
+#[test]
+fn who_accepts_and_leaves_at_once_was_there() {
+    run("left");
+}
