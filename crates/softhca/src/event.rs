@@ -28,9 +28,9 @@ pub enum AsyncEvent {
     CqError(Cq),
     /// A QP failed at something that no completion tells.
     QpFatal(Qp),
-    /// The responder refused a malformed request.
+    /// The responder refused a malformed request that has no receive to tell of it.
     QpRequestError(Qp),
-    /// The responder refused a request for want of access.
+    /// The responder refused a request for want of access; as before.
     QpAccessError(Qp),
     /// A message arrived while the QP was in RTR.
     CommunicationEstablished(Qp),

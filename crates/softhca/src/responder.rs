@@ -357,8 +357,9 @@ impl Core {
                 out.control(Header { msn: header.msn, syndrome: Some(syndrome), imm, ..nak });
             }
             _ => {
-                if let Refusal::Receive(status, _) = refusal {
-                    self.fail_receive(handle, status);
+                match refusal {
+                    Refusal::Receive(status, _) => self.fail_receive(handle, status),
+                    Refusal::Nak(_) => self.tell_of(handle, syndrome),
                 }
                 self.refuse_for_good(handle, out, header.msn, syndrome);
             }
@@ -390,12 +391,16 @@ impl Core {
         qp.responder.fatal = Some((msn, syndrome));
         qp.responder.answers.push_back(Answer::Nak { msn, syndrome });
         out.schedule(qp, handle);
+        self.fail(handle);
+    }
+
+    /// Lets the program know why its queue pair fails, which no receive tells it.
+    fn tell_of(&mut self, handle: Qp, syndrome: Syndrome) {
         match syndrome {
             Syndrome::RemoteAccess => self.raise(AsyncEvent::QpAccessError(handle)),
             Syndrome::InvalidRequest => self.raise(AsyncEvent::QpRequestError(handle)),
             _ => {}
         }
-        self.fail(handle);
     }
 
     /// Where bytes `from..from + length` of the segment `header` belong; false if nowhere any more.
@@ -518,6 +523,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let address = self.regions.remote(qp.bearer(), header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
         let Some(address) = address.filter(|address| address.is_multiple_of(8)) else {
+            self.tell_of(handle, Syndrome::RemoteAccess);
             return self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
         };
         // SAFETY: the region was just found to hold these 8 bytes; registration for atomics demands

@@ -380,6 +380,7 @@ fn a_receive_that_is_too_short_fails_on_both_sides() {
         let received = ends.1.poll_receives(net);
         assert_eq!(statuses(&received), [WcStatus::LocalLength, WcStatus::Flushed]);
         assert_eq!(received.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(net.asyncs(1), [], "the receive tells it");
     });
 }
 
