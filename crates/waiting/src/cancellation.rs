@@ -13,14 +13,24 @@ use std::marker::PhantomData;
 use std::thread;
 use std::time::Duration;
 
-use libc::c_int;
+use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec};
 
 /// From bits/pthread.h of the C library.
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
-unsafe extern "C" {
+// A thread may be cancelled in these.
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
+    pub(crate) fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t;
+    pub(crate) fn ppoll(
+        entries: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        signals: *const sigset_t,
+    ) -> c_int;
 }
 
 /// Returns the state before.
@@ -29,6 +39,14 @@ fn set_state(state: c_int) -> c_int {
     let mut before = 0;
     // SAFETY: the state before can be written.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
+/// Returns the type before: whether the thread is cancelled in such a call, or at any time.
+fn set_type(kind: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: the type before can be written.
+    unsafe { pthread_setcanceltype(kind, &raw mut before) };
     before
 }
 
@@ -90,9 +108,11 @@ pub fn cancellable<R>(wait: impl FnOnce() -> R) -> R {
     if !PUT_OFF.get() {
         return wait();
     }
+    let kind = set_type(PTHREAD_CANCEL_DEFERRED);
     set_state(PTHREAD_CANCEL_ENABLE);
     let result = wait();
     set_state(PTHREAD_CANCEL_DISABLE);
+    set_type(kind);
     result
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::Uncancelled;
+use crate::{Uncancelled, cancellation};
 
 /// An eventfd. It reaches nothing outside the process, so that it is carried by a checkpoint.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl EventFd {
     pub fn wait(&self) -> io::Result<()> {
         let mut value = 0u64;
         // SAFETY: eight writable bytes are passed.
-        let got = unsafe { libc::read(self.fd(), (&raw mut value).cast(), 8) };
+        let got = unsafe { cancellation::read(self.fd(), (&raw mut value).cast(), 8) };
         if got == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

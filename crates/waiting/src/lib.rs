@@ -51,7 +51,7 @@ pub fn poll(descriptors: &mut [pollfd], timeout: Option<Duration>) -> io::Result
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     let count = descriptors.len() as libc::nfds_t;
     // SAFETY: `count` live entries and a live timeout, or none, are passed.
-    if unsafe { libc::ppoll(descriptors.as_mut_ptr(), count, timeout, ptr::null()) } == -1 {
+    if unsafe { cancellation::ppoll(descriptors.as_mut_ptr(), count, timeout, ptr::null()) } == -1 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
