@@ -81,3 +81,8 @@ fn threads_may_be_cancelled_where_they_wait() {
 fn who_accepts_and_leaves_at_once_was_there() {
     run("left");
 }
+
+#[test]
+fn odd_times_and_parts_are_as_for_other_sockets() {
+    run("limits");
+}

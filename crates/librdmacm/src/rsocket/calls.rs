@@ -101,6 +101,7 @@ fn close(socket: &Arc<Socket>) {
     if socket.now().is_inherited() {
         return;
     }
+    let remains = socket.now().abandon();
     if socket.carries_datagrams() || shut(socket, true, true).is_ok() {
         // What has not arrived by then is lost.
         let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
@@ -108,6 +109,8 @@ fn close(socket: &Arc<Socket>) {
         });
     }
     unfinished::leave(socket.number());
+    // From here on its number may be another's.
+    drop(remains);
 }
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -126,11 +129,8 @@ pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int 
         if socket.carries_datagrams() {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        let mut inner = socket.now();
-        if inner.phase != Phase::Listening {
-            inner.id()?.listen(backlog)?;
-            inner.phase = Phase::Listening;
-        }
+        socket.listen(backlog)?;
+        unfinished::enter(&socket);
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 //! A socket's number is the descriptor of its event channel, so that it is no other file's. The life of one for a stream:
 //!
 //! ```text
-//! fresh ─rlisten─▶ listening ─raccept─▶ (a new socket) accepting ─▶ connected
+//! fresh ─rlisten─▶ listening ─ ─ (new sockets, for raccept) accepting ─▶ connected
 //!   └──rconnect──▶ resolving ─▶ routing ─▶ connecting ────────────────▲  │
 //!                      └──────────┴───────────┴─────▶ over ◀─────────────┘
 //! ```

@@ -33,8 +33,16 @@ fn state_of(inner: &Inner, asked: i16) -> i16 {
 /// The sockets of the program's entries; none for those that are something else.
 type Sockets = Vec<Option<Arc<Socket>>>;
 
-/// Notes what is true of sockets; how many have something.
-fn look(entries: &mut [pollfd], sockets: &Sockets) -> usize {
+/// Notes what is true now; how many entries have something.
+fn look(entries: &mut [pollfd], sockets: &Sockets) -> Result<usize> {
+    if sockets.iter().any(Option::is_none) {
+        waiting::poll(entries, Some(Duration::ZERO))?;
+    }
+    Ok(look_at_sockets(entries, sockets) + look_at_others(entries, sockets))
+}
+
+/// What the kernel says of a socket's number is of no account.
+fn look_at_sockets(entries: &mut [pollfd], sockets: &Sockets) -> usize {
     let mut ready = 0;
     for (entry, socket) in entries.iter_mut().zip(sockets) {
         if let Some(socket) = socket {
@@ -45,17 +53,8 @@ fn look(entries: &mut [pollfd], sockets: &Sockets) -> usize {
     ready
 }
 
-/// Notes what `descriptors` say of entries that are no sockets; how many have something.
-fn look_at_others(entries: &mut [pollfd], sockets: &Sockets, descriptors: &[pollfd]) -> usize {
-    let mut ready = 0;
-    for (entry, socket) in entries.iter_mut().zip(sockets) {
-        if socket.is_none() {
-            let same = |seen: &&pollfd| seen.fd == entry.fd && seen.events == entry.events;
-            entry.revents = descriptors.iter().find(same).map_or(0, |seen| seen.revents);
-            ready += usize::from(entry.revents != 0);
-        }
-    }
-    ready
+fn look_at_others(entries: &[pollfd], sockets: &Sockets) -> usize {
+    entries.iter().zip(sockets).filter(|(entry, socket)| socket.is_none() && entry.revents != 0).count()
 }
 
 /// What to sleep on: for a socket its descriptors, armed; for others themselves. And the sleep on each socket.
@@ -79,31 +78,33 @@ fn is_restless(sockets: &Sockets) -> bool {
     sockets.iter().flatten().any(|socket| socket.now().is_restless())
 }
 
+/// `None`: for as long as it takes.
 fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    // As good as for ever is what no clock can tell.
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let sockets: Sockets = entries.iter().map(|entry| find(entry.fd).ok()).collect();
     keep(sockets, |sockets| {
         loop {
-            let ready = wait(entries, sockets, deadline)?;
+            let ready = look(entries, sockets)?;
             if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ready);
             }
+            sleep(entries, sockets, deadline)?;
         }
     })
 }
 
-/// Waits once, until something may have happened, and notes what has; how many have something.
-fn wait(entries: &mut [pollfd], sockets: &Sockets, deadline: Option<Instant>) -> Result<usize> {
-    let ready = look(entries, sockets);
+/// Sleeps until something may have happened.
+fn sleep(entries: &mut [pollfd], sockets: &Sockets, deadline: Option<Instant>) -> Result<()> {
     keep(fall_asleep(entries, sockets), |(descriptors, naps)| {
-        let limit = naps.iter().filter_map(|nap| nap.limit).min();
+        // What came before it was armed gives no sign.
+        if look_at_sockets(entries, sockets) > 0 || is_restless(sockets) {
+            return Ok(());
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let at_once = ready.max(look(entries, sockets)) > 0 || is_restless(sockets);
-        let left = if at_once { Some(Duration::ZERO) } else { left };
-        cancellable(|| waiting::poll(descriptors, left.into_iter().chain(limit).min()))?;
-        // What an awake thread takes is no news for it.
-        naps.clear();
-        Ok(look_at_others(entries, sockets, descriptors) + look(entries, sockets))
+        let limit = naps.iter().filter_map(|nap| nap.limit).chain(left).min();
+        cancellable(|| waiting::poll(descriptors, limit))?;
+        Ok(())
     })
 }
 
@@ -125,6 +126,11 @@ const SETS: [(i16, i16); 3] = [
     (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
+
+fn duration(of: &timeval) -> Result<Duration> {
+    let part = |part: i64| u64::try_from(part).map_err(|_| INVALID);
+    Ok(Duration::from_secs(part(of.tv_sec)?).saturating_add(Duration::from_micros(part(of.tv_usec)?)))
+}
 
 /// # Safety
 /// Each set is NULL or live.
@@ -166,11 +172,10 @@ pub(crate) unsafe extern "C" fn rselect(
     exceptions: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the contract of `select`: NULL, or a live timeout.
-    let limit = unsafe { timeout.as_ref() }.map(|timeout| {
-        Duration::from_secs(timeout.tv_sec.unsigned_abs())
-            + Duration::from_micros(timeout.tv_usec.unsigned_abs())
-    });
-    // SAFETY: the contract of `select`: NULL, or live sets.
-    number(|| unsafe { select(count, [reads, writes, exceptions], limit) })
+    number(|| {
+        // SAFETY: the contract of `select`: NULL, or a live timeout.
+        let limit = unsafe { timeout.as_ref() }.map(duration).transpose()?;
+        // SAFETY: the contract of `select`: NULL, or live sets.
+        unsafe { select(count, [reads, writes, exceptions], limit) }
+    })
 }

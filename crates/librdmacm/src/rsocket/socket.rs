@@ -1,6 +1,6 @@
 //! One socket.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -107,6 +107,21 @@ impl Drop for Owned {
     }
 }
 
+/// Connections that were accepted for a program before it asks for them, as others take them for made then.
+struct Listening {
+    accepted: VecDeque<Socket>,
+    /// How many there may be; more wait to be accepted.
+    backlog: usize,
+    /// Of their addresses.
+    domain: c_int,
+}
+
+/// What is left of a socket that was closed before it was connected, or while it listened. It goes with this.
+pub(super) struct Remains {
+    _owned: Option<Owned>,
+    _listening: Option<Listening>,
+}
+
 /// What the lock guards.
 pub(super) struct Inner {
     /// What [`generation`] was when it was made.
@@ -117,6 +132,8 @@ pub(super) struct Inner {
     /// What a socket for datagrams has instead of a stream. It uses the identifier's channel.
     packets: Option<Packets>,
     owned: Option<Owned>,
+    /// What a listening socket has besides.
+    listening: Option<Listening>,
     pub(super) nonblocking: bool,
     /// `SO_ERROR`.
     pub(super) error: c_int,
@@ -202,6 +219,7 @@ impl Socket {
             stream,
             packets: None,
             owned: Some(owned),
+            listening: None,
             nonblocking: false,
             error: 0,
             reads_no_more: false,
@@ -319,23 +337,27 @@ impl Socket {
         });
     }
 
-    /// Takes the next connection of a listening socket. A program that can have no more descriptors leaves it there.
-    pub(super) fn accept(self: &Arc<Self>) -> Result<Self> {
-        loop {
-            self.until(Wait::AsSet, None, |inner| match inner.phase {
-                Phase::Listening => inner.is_asked().then_some(Ok(())),
-                _ => Some(Err(INVALID)),
-            })?;
-            // A socket has two descriptors, its channel's and its completions'.
-            let (channel, spare) = (OwnChannel::new()?, EventFd::new(0)?);
-            let id = self.now().next_request()?;
-            drop(spare);
-            if let Some(id) = id
-                && let Some(accepted) = accept(Owned { id, channel }, self.domain)?
-            {
-                return Ok(accepted);
-            }
+    /// Listens from now on.
+    pub(super) fn listen(&self, backlog: c_int) -> Result<()> {
+        /// As a kernel's `somaxconn`, for each has memory.
+        const MOST: usize = 128;
+        let mut inner = self.now();
+        if inner.phase != Phase::Listening {
+            inner.id()?.listen(backlog)?;
+            inner.phase = Phase::Listening;
         }
+        let backlog = usize::try_from(backlog).unwrap_or(0).clamp(1, MOST);
+        let accepted = inner.listening.take().map(|listening| listening.accepted).unwrap_or_default();
+        inner.listening = Some(Listening { accepted, backlog, domain: self.domain });
+        Ok(())
+    }
+
+    /// Takes the next connection of a listening socket.
+    pub(super) fn accept(self: &Arc<Self>) -> Result<Self> {
+        self.until(Wait::AsSet, None, |inner| match inner.phase {
+            Phase::Listening => inner.next_accepted().transpose(),
+            _ => Some(Err(INVALID)),
+        })
     }
 }
 
@@ -453,7 +475,7 @@ impl Inner {
 
     /// Whether something goes on that the program need not wait for.
     pub(super) fn is_unfinished(&self) -> bool {
-        matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting)
+        matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Listening)
             || self.packets.as_ref().is_some_and(Packets::has_waiting)
     }
 
@@ -482,10 +504,10 @@ impl Inner {
         took
     }
 
-    /// What has happened to the connection, or has come as datagrams; false if nothing has.
+    /// What has happened to the connection, or has come as datagrams, or has been accepted; false if nothing has.
     fn take_events(&mut self) -> bool {
         if self.phase == Phase::Listening {
-            return false;
+            return self.accept_waiting();
         }
         let Some(channel) = self.owned.as_ref().map(|owned| owned.channel.0) else { return false };
         if self.packets.is_some() {
@@ -550,6 +572,17 @@ impl Inner {
         self.hung_up = true;
     }
 
+    /// Ends what is not connected: who waits for that hears so, and its port is free when what is left of it has gone.
+    /// `None` if it is connected, or was.
+    pub(super) fn abandon(&mut self) -> Option<Remains> {
+        if matches!(self.phase, Phase::Accepting | Phase::Connected | Phase::Over) || self.packets.is_some() {
+            return None;
+        }
+        self.give_up(Errno(libc::EBADF));
+        self.tell_sleepers(true);
+        Some(Remains { _owned: self.owned.take(), _listening: self.listening.take() })
+    }
+
     /// Ends the connection, as far as there is one, for a reason that the program hears.
     fn give_up(&mut self, errno: Errno) {
         self.phase = Phase::Over;
@@ -558,11 +591,57 @@ impl Inner {
         let _ = self.id().and_then(Id::disconnect);
     }
 
-    /// Whether somebody has asked for a connection, as far as that is for the program.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether there is somebody to be accepted.
+    fn is_asked(&self) -> bool {
         // SAFETY: the channel is our own.
         let is_empty = |owned: &Owned| unsafe { ChannelObject::of(owned.channel.0) }.channel.is_empty();
         self.phase == Phase::Listening && !self.owned.as_ref().is_none_or(is_empty)
+    }
+
+    /// Whether a program that accepts would get a connection, or hear why not.
+    fn is_acceptable(&self) -> bool {
+        self.listening.as_ref().is_some_and(|listening| !listening.accepted.is_empty()) || self.is_asked()
+    }
+
+    /// Accepts as many as may wait for the program; false if there were none.
+    fn accept_waiting(&mut self) -> bool {
+        let mut took = false;
+        // What fails now is told to the program when it asks.
+        while self.listening.as_ref().is_some_and(|listening| listening.accepted.len() < listening.backlog)
+            && self.accept_one().is_ok_and(|was_one| was_one)
+        {
+            took = true;
+        }
+        took
+    }
+
+    /// The next connection for the program; `None` if there is none.
+    fn next_accepted(&mut self) -> Result<Option<Socket>> {
+        loop {
+            let listening = self.listening.as_mut().ok_or(INVALID)?;
+            if let Some(accepted) = listening.accepted.pop_front() {
+                return Ok(Some(accepted));
+            }
+            if !self.accept_one()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Accepts the next who asks; false if nobody does. Where there can be no more descriptors he is left there.
+    fn accept_one(&mut self) -> Result<bool> {
+        if !self.is_asked() {
+            return Ok(false);
+        }
+        // A socket has two, its channel's and its completions'.
+        let (channel, spare) = (OwnChannel::new()?, EventFd::new(0)?);
+        let id = self.next_request()?;
+        drop(spare);
+        let listening = self.listening.as_mut().ok_or(INVALID)?;
+        if let Some(id) = id {
+            listening.accepted.extend(accept(Owned { id, channel }, listening.domain)?);
+        }
+        Ok(true)
     }
 
     /// The identifier of the next who asks for a connection; `None` if nobody does.
@@ -593,7 +672,7 @@ impl Inner {
     pub(super) fn is_readable(&self) -> bool {
         self.reads_no_more
             || self.phase == Phase::Over
-            || self.is_asked()
+            || self.is_acceptable()
             || self.hung_up && self.phase == Phase::Connected
             || self
                 .stream

@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-/// Later parts are filled with what is there without waiting.
+/// Parts after the first that has room are filled with what is there without waiting.
 ///
 /// # Safety
 /// There are `number` parts, each as long as it says.
@@ -216,7 +216,9 @@ unsafe fn scatter(socket: &Arc<Socket>, parts: *const iovec, number: usize, flag
     unsafe {
         each(parts, number, |part| {
             let got = receive(socket, writable(part.iov_base, part.iov_len), flags);
-            flags |= libc::MSG_DONTWAIT;
+            if part.iov_len > 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
             got
         })
     }

@@ -1,5 +1,5 @@
-//! What goes on between a program's calls: a connect of a socket that does not wait, and datagrams whose destination is
-//! looked up. The manager's thread sees to it, as it is the one that gets the answers.
+//! What goes on between a program's calls: a connect of a socket that does not wait, connections to one that listens, and
+//! datagrams whose destination is looked up. The manager's thread sees to it, as it is the one that gets the answers.
 //!
 //! Its lock is taken before a socket's. A socket in this list is held by nobody for long: what waits for the directory
 //! under a socket's lock, to bind it, comes before all that makes it unfinished.

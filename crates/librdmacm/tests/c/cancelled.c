@@ -31,10 +31,10 @@ static int bound(int type, int port)
 	return fd;
 }
 
-static void *connects(void *fd)
+static void *connects_in_vain(void *fd)
 {
-	struct sockaddr_in to = address(PORT);
-	CHECK(!rconnect(*(int *)fd, (struct sockaddr *)&to, sizeof(to)));
+	struct sockaddr_in to = address(PORT + 2);
+	CHECK(rconnect(*(int *)fd, (struct sockaddr *)&to, sizeof(to)));
 	return NULL;
 }
 
@@ -103,6 +103,15 @@ static struct rdma_cm_id *create(void)
 	return id;
 }
 
+static struct rdma_cm_id *listening_at(int port, struct rdma_event_channel *of)
+{
+	struct sockaddr_in at = address(port);
+	struct rdma_cm_id *id;
+	CHECK(!rdma_create_id(of, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(id, (struct sockaddr *)&at) && !rdma_listen(id, 1));
+	return id;
+}
+
 static void listens(void)
 {
 	struct sockaddr_in any = {.sin_family = AF_INET};
@@ -160,11 +169,11 @@ static void is_cancelled_between(void (*work)(void))
 
 static void make_a_pair(void)
 {
-	pthread_t thread;
+	struct sockaddr_in to = address(PORT);
 	near = rsocket(AF_INET, SOCK_STREAM, 0);
-	CHECK(near >= 0 && !pthread_create(&thread, NULL, connects, &near));
+	CHECK(near >= 0 && !rconnect(near, (struct sockaddr *)&to, sizeof(to)));
 	far = raccept(listening, NULL, NULL);
-	CHECK(far >= 0 && !pthread_join(thread, NULL));
+	CHECK(far >= 0);
 }
 
 static void speak(void)
@@ -178,7 +187,7 @@ static void connects_are_cancelled(void)
 	for (int i = 0; i < WAITS; i++) {
 		int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 		pthread_t thread;
-		CHECK(fd >= 0 && !pthread_create(&thread, NULL, connects, &fd));
+		CHECK(fd >= 0 && !pthread_create(&thread, NULL, connects_in_vain, &fd));
 		usleep(20000);
 		cancel(thread);
 		CHECK(!rclose(fd));
@@ -222,16 +231,19 @@ int main(void)
 	listening = bound(SOCK_STREAM, PORT);
 	datagrams = bound(SOCK_DGRAM, PORT);
 	CHECK(!rlisten(listening, 8));
+	/* Nobody is accepted there. */
+	struct rdma_event_channel *unattended = rdma_create_event_channel();
 	channel = rdma_create_event_channel();
-	CHECK(channel && !rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP));
-	struct sockaddr_in at = address(PORT + 1);
-	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at) && !rdma_listen(listener, 1));
+	CHECK(channel && unattended);
+	listener = listening_at(PORT + 1, NULL);
+	struct rdma_cm_id *deaf = listening_at(PORT + 2, unattended);
 	cancel_all();
 	int before = descriptors();
 	cancel_all();
 	CHECK(descriptors() == before);
-	CHECK(!rdma_destroy_id(listener));
+	CHECK(!rdma_destroy_id(listener) && !rdma_destroy_id(deaf));
 	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(unattended);
 	CHECK(!rclose(listening) && !rclose(datagrams));
 	return 0;
 }

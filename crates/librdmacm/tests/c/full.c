@@ -34,14 +34,12 @@ static void ask(void)
 	CHECK(!rclose(fd));
 }
 
-/* No more descriptors than there are, and `more`. */
-static void limit(int more)
+/* No more descriptors than so many. */
+static void limit(int count)
 {
 	struct rlimit limit;
-	int next = dup(0);
-	CHECK(next >= 0 && !close(next));
 	CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
-	limit.rlim_cur = next + more;
+	limit.rlim_cur = count;
 	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
 }
 
@@ -51,24 +49,26 @@ int main(void)
 	struct rlimit before;
 	struct pollfd listening = {.events = POLLIN};
 	pid_t client = fork();
-	int fd, status;
+	int fd, next, status;
 	CHECK(client >= 0);
 	if (client == 0) {
 		ask();
 		return 0;
 	}
 	listening.fd = rsocket(AF_INET, SOCK_STREAM, 0);
-	CHECK(listening.fd >= 0 && !rbind(listening.fd, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listening.fd, 1));
-	CHECK(rpoll(&listening, 1, -1) == 1 && listening.revents == POLLIN);
-
+	CHECK(listening.fd >= 0 && !rbind(listening.fd, (struct sockaddr *)&at, sizeof(at)));
 	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	next = dup(0);
+	CHECK(next >= 0 && !close(next));
 	/* A socket has two. */
+	limit(next);
+	CHECK(!rlisten(listening.fd, 1) && rpoll(&listening, 1, -1) == 1 && listening.revents == POLLIN);
 	for (int more = 0; more < 2; more++) {
-		limit(more);
+		limit(next + more);
 		CHECK(raccept(listening.fd, NULL, NULL) == -1 && errno == EMFILE);
 		CHECK(rpoll(&listening, 1, 0) == 1 && listening.revents == POLLIN);
-		CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 	}
+	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 
 	fd = raccept(listening.fd, NULL, NULL);
 	CHECK(fd >= 0 && rsend(fd, "a", 1, 0) == 1 && !rclose(fd) && !rclose(listening.fd));

@@ -1,5 +1,5 @@
 /*
- * What was begun on a socket goes on while the program does something else: its datagrams leave, and its connection is made.
+ * What was begun on a socket goes on while the program does something else: its datagrams leave, and connections are made.
  * It harms neither children nor those who close the socket meanwhile.
  */
 #include <arpa/inet.h>
@@ -73,6 +73,26 @@ static void connections(void)
 	CHECK(!rclose(listening));
 }
 
+/* As many as listen() allows. */
+static void clients_are_connected_before_they_are_accepted(void)
+{
+	int listening = bound(SOCK_STREAM, PORT), clients[TIMES];
+	struct sockaddr_in to = at_port(PORT);
+	CHECK(!rlisten(listening, TIMES));
+	for (int i = 0; i < TIMES; i++) {
+		clients[i] = rsocket(AF_INET, SOCK_STREAM, 0);
+		CHECK(!rconnect(clients[i], (struct sockaddr *)&to, sizeof(to)) && rsend(clients[i], "a", 1, 0) == 1);
+	}
+	for (int i = 0; i < TIMES; i++) {
+		int accepted = raccept(listening, NULL, NULL);
+		comes(accepted);
+		CHECK(!rclose(accepted));
+	}
+	for (int i = 0; i < TIMES; i++)
+		CHECK(!rclose(clients[i]));
+	CHECK(!rclose(listening));
+}
+
 static void datagrams(void)
 {
 	int receiver = bound(SOCK_DGRAM, PORT), sender = bound(SOCK_DGRAM, PORT + 1);
@@ -112,6 +132,7 @@ int main(void)
 {
 	datagrams();
 	connections();
+	clients_are_connected_before_they_are_accepted();
 	children();
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* A thread that sleeps in rrecv, or in rpoll, is woken when another one reads no more. */
+/* A thread that sleeps in rrecv, or in rpoll, is woken when another one reads no more, and one in raccept when it listens no more. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
@@ -38,6 +38,12 @@ static void *poll_for_it(void *socket)
 	return NULL;
 }
 
+static void *accept_nobody(void *socket)
+{
+	CHECK(raccept(*(int *)socket, NULL, NULL) == -1);
+	return NULL;
+}
+
 int main(void)
 {
 	struct sockaddr_in at = address();
@@ -63,6 +69,13 @@ int main(void)
 	CHECK(!pthread_join(reader, NULL) && !pthread_join(poller, NULL));
 	CHECK(!close(ends[1]));
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	CHECK(!rclose(fd) && !rclose(listening));
+	CHECK(!rclose(fd));
+
+	pthread_t acceptor;
+	CHECK(!pthread_create(&acceptor, NULL, accept_nobody, &listening));
+	sleep(1);
+	CHECK(!rclose(listening) && !pthread_join(acceptor, NULL));
+	listening = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(listening >= 0 && !rbind(listening, (struct sockaddr *)&at, sizeof(at)) && !rclose(listening));
 	return 0;
 }

@@ -1,0 +1,65 @@
+/* Times that no clock tells and parts without room are what they are for other sockets. */
+#include <arpa/inet.h>
+#include <limits.h>
+#include <pthread.h>
+#include <rdma/rsocket.h>
+#include <sys/select.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define PORT 7190
+
+static int near, far;
+
+static int selected(long seconds, long microseconds)
+{
+	struct timeval timeout = {.tv_sec = seconds, .tv_usec = microseconds};
+	fd_set reads;
+	FD_ZERO(&reads);
+	FD_SET(near, &reads);
+	return rselect(near + 1, &reads, NULL, NULL, &timeout);
+}
+
+static void *sends_later(void *unused)
+{
+	usleep(100000);
+	CHECK(rsend(far, "a", 1, 0) == 1);
+	return unused;
+}
+
+static void times(void)
+{
+	CHECK(selected(0, 0) == 0);
+	CHECK(selected(-1, 0) == -1 && errno == EINVAL);
+	CHECK(selected(0, -1) == -1 && errno == EINVAL);
+	CHECK(rsend(far, "a", 1, 0) == 1 && selected(LONG_MAX, 0) == 1);
+}
+
+static void parts(void)
+{
+	char got[4];
+	struct iovec into[] = {{got, 0}, {got, sizeof(got)}};
+	pthread_t sender;
+	CHECK(rrecv(near, got, 1, 0) == 1);
+	CHECK(!pthread_create(&sender, NULL, sends_later, NULL));
+	CHECK(rreadv(near, into, 2) == 1 && got[0] == 'a');
+	CHECK(!pthread_join(sender, NULL));
+}
+
+int main(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int listening = rsocket(AF_INET, SOCK_STREAM, 0);
+	alarm(20);
+	CHECK(!rbind(listening, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listening, 1));
+	near = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rconnect(near, (struct sockaddr *)&at, sizeof(at)));
+	far = raccept(listening, NULL, NULL);
+	CHECK(far >= 0);
+	times();
+	parts();
+	CHECK(!rclose(near) && !rclose(far) && !rclose(listening));
+	return 0;
+}
