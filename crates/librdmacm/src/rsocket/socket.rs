@@ -617,6 +617,9 @@ impl Inner {
 
     /// The next connection for the program; `None` if there is none.
     fn next_accepted(&mut self) -> Result<Option<Socket>> {
+        if self.is_inherited() {
+            return Err(Errno(libc::ENODEV));
+        }
         loop {
             let listening = self.listening.as_mut().ok_or(INVALID)?;
             if let Some(accepted) = listening.accepted.pop_front() {

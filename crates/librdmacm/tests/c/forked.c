@@ -63,6 +63,17 @@ static void send_in_child(int fd)
 	expect_end(child);
 }
 
+/* Whoever waits to be accepted is the parent's to accept. */
+static void accept_in_child(int listening)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK(raccept(listening, NULL, NULL) == -1 && errno == ENODEV);
+		_exit(0);
+	}
+	expect_end(child);
+}
+
 static void client(void)
 {
 	struct sockaddr_in to = address();
@@ -177,6 +188,8 @@ int main(void)
 		client();
 		exit(0);
 	}
+	CHECK(rpoll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1, -1) == 1);
+	accept_in_child(listening);
 	fd = raccept(listening, NULL, NULL);
 	CHECK(fd >= 0 && riomap(fd, memory, sizeof(memory), PROT_WRITE, 0, 0) == 0 && rsend(fd, "m", 1, 0) == 1);
 	CHECK(rrecv(fd, got, sizeof(got), MSG_WAITALL) == 2 && got[0] == 'a' && got[1] == 'b');
