@@ -111,6 +111,39 @@ fn a_datagram_arrives_with_its_sender() {
     });
 }
 
+/// A way from `a` to somebody who does not exist.
+fn handle_to_nobody(net: &mut Net, a: &End, lid: u16) -> Ah {
+    let address = AddressVector { dlid: lid, port: 1, ..AddressVector::default() };
+    net.device(a.node).create_ah(a.pd, &address).unwrap()
+}
+
+fn exchange(net: &mut Net, a: &End, b: &End) {
+    for (from, to) in [(a, b), (b, a), (a, b)] {
+        let ah = handle_to(net, from, to, false);
+        receives(net, to, 0, 1, 100);
+        from.post(net, 1, op(ah, to), &[from.sge(0, 8)]);
+        net.settle();
+        assert_success(&from.poll_sends(net), 1);
+        assert_success(&to.poll_receives(net), 1);
+    }
+}
+
+#[test]
+fn there_is_always_room_for_another_peer() {
+    each(|net, a, b| {
+        exchange(net, &a, &b);
+        // Whom it knew and has no link to is forgotten first or last.
+        net.cut();
+        for stranger in 0..4 * MAX_PEERS as u16 {
+            let ah = handle_to_nobody(net, &a, 100 + stranger);
+            a.post(net, 1, op(ah, &b), &[a.sge(0, 8)]);
+            net.settle();
+            assert_success(&a.poll_sends(net), 1);
+        }
+        exchange(net, &a, &b);
+    });
+}
+
 #[test]
 fn an_address_of_another_domain_fails_the_send() {
     each(|net, a, b| {

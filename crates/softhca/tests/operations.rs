@@ -613,6 +613,28 @@ fn a_shared_receive_queue_serves_all_and_tells_its_limit() {
 }
 
 #[test]
+fn a_process_has_any_number_of_peers_in_its_life() {
+    everywhere(|net| {
+        let plan = Plan::default();
+        let (a, b) = (open(net, 0, &plan), open(net, 1, &plan));
+        for stranger in 0..4 * MAX_PEERS as u16 {
+            to_init(net, &a, &plan);
+            to_rtr_with(net, &a, 100 + stranger, b.qpn, &plan);
+            to_rts(net, &a, &plan);
+            a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+            net.settle();
+            let reset = QpAttr { state: QpState::Reset, ..plan.attr };
+            net.device(0).modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
+        }
+        a.poll_sends(net);
+        connect(net, &a, &b, &plan);
+        a.post(net, 2, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+    });
+}
+
+#[test]
 fn an_overrun_queue_fails_its_queue_pairs() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan { cq_depth: 2, ..Plan::default() });

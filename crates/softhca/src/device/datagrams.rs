@@ -54,14 +54,14 @@ impl Device {
     pub(super) fn send_datagrams(&mut self, qp: Qp) {
         let mut busy: Option<usize> = None;
         while let Some((to, header)) = self.core.next_datagram(qp) {
-            let most = self.core.limits.max_peers;
+            let (own, most) = (self.core.process, self.core.limits.max_peers);
             let peer = match to {
                 Destination::Nobody => None,
                 Destination::Process(peer) => Some(peer),
                 Destination::Group(group) if self.send_to_group(qp, group, &header) => continue,
                 Destination::Group(_) => break,
             };
-            let at = peer.and_then(|peer| self.links.reach(peer, most));
+            let at = peer.and_then(|peer| self.links.reach(own, peer, most));
             if let Some(at) = at {
                 if busy.is_some_and(|before| before != at) {
                     self.push_datagrams(busy);
@@ -81,9 +81,8 @@ impl Device {
 
     /// Sends a copy to each process with receivers. False if some link has no room, or if they are not known yet.
     fn send_to_group(&mut self, qp: Qp, group: GroupId, header: &Header) -> bool {
-        let most = self.core.limits.max_peers;
         let Some(members) = self.core.groups.members(group, qp) else { return false };
-        let links: Vec<usize> = members.iter().filter_map(|peer| self.links.reach(*peer, most)).collect();
+        let links = self.links.reach_all(members, self.core.limits.max_peers);
         if let Some(full) = links.iter().copied().find(|at| !self.links.links[*at].datagrams.has_room()) {
             self.links.wait_for_room(full, qp);
             self.push_datagrams(Some(full));

@@ -28,11 +28,15 @@ const AFTER_LOSS: Duration = Duration::from_millis(2);
 /// A peer that cannot be reached for this long is given up.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// All links of a device.
+/// All links of a device. Those that are of no use to anybody are forgotten: a process may have very many peers in its life.
 #[derive(Default)]
 pub(super) struct Links {
     pub links: Vec<Link>,
     by_peer: HashMap<ProcessId, usize>,
+    /// Places of forgotten ones.
+    free: Vec<usize>,
+    /// How many were forgotten with their numbers, for want of room.
+    evicted: u64,
     /// Those with a stream.
     pub live: Vec<usize>,
     requests: Vec<ProcessId>,
@@ -63,9 +67,44 @@ impl Links {
     /// The link to `peer`, made if need be.
     fn to(&mut self, peer: ProcessId) -> usize {
         *self.by_peer.entry(peer).or_insert_with(|| {
-            self.links.push(Link::new(peer));
+            let link = Link::new(peer, self.evicted);
+            if let Some(at) = self.free.pop() {
+                self.links[at] = link;
+                return at;
+            }
+            self.links.push(link);
             self.links.len() - 1
         })
+    }
+
+    /// True if there may be a link to `peer` among at most `limit`.
+    fn has_room(&self, peer: ProcessId, limit: u32) -> bool {
+        self.by_peer.contains_key(&peer) || self.by_peer.len() < limit as usize
+    }
+
+    /// Forgets an idle link although datagrams were counted on it: to its peer the next one is that of another process.
+    fn evict(&mut self, own: ProcessId) -> bool {
+        let idle = |&&at: &&usize| self.links[at].peer != own && self.links[at].is_idle();
+        let Some(&at) = self.by_peer.values().find(idle) else { return false };
+        self.evicted += 1;
+        self.forget(at);
+        true
+    }
+
+    /// Forgets link `at` if nobody has any use for it, nor counts on what it knows.
+    fn tidy(&mut self, own: ProcessId, at: usize) {
+        let link = &self.links[at];
+        if link.is_idle() && !link.datagrams.is_numbered() && link.peer != own {
+            self.forget(at);
+        }
+    }
+
+    fn forget(&mut self, at: usize) {
+        let peer = self.links[at].peer;
+        if self.by_peer.remove(&peer).is_some() {
+            self.links[at] = Link::new(peer, 0);
+            self.free.push(at);
+        }
     }
 
     fn find(&mut self, peer: ProcessId) -> Option<&mut Link> {
@@ -75,16 +114,20 @@ impl Links {
     /// `qp` is connected to `peer` from now on. Past `limit` peers it never gets a link.
     ///
     /// Returns the link's index.
-    pub fn attach(&mut self, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
-        let at = self.reach(peer, limit)?;
+    pub fn attach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
+        let at = self.reach(own, peer, limit)?;
         self.links[at].qps.push(qp);
         Some(at)
     }
 
     /// The link to `peer`, for datagrams; `None` past `limit` peers.
-    pub fn reach(&mut self, peer: ProcessId, limit: u32) -> Option<usize> {
-        let has_room = self.links.len() < limit as usize || self.by_peer.contains_key(&peer);
-        has_room.then(|| self.to(peer))
+    pub fn reach(&mut self, own: ProcessId, peer: ProcessId, limit: u32) -> Option<usize> {
+        (self.has_room(peer, limit) || self.evict(own)).then(|| self.to(peer))
+    }
+
+    /// The same for several, all of which are needed together: none is forgotten for another.
+    pub fn reach_all(&mut self, peers: &[ProcessId], limit: u32) -> Vec<usize> {
+        peers.iter().filter_map(|peer| self.has_room(*peer, limit).then(|| self.to(*peer))).collect()
     }
 
     /// `qp` has a datagram for which link `at` has no room.
@@ -93,9 +136,10 @@ impl Links {
         self.version += u64::from(self.links[at].datagrams.wait_for_room(qp));
     }
 
-    pub fn detach(&mut self, peer: ProcessId, qp: Qp) {
-        if let Some(link) = self.find(peer) {
-            link.qps.retain(|attached| *attached != qp);
+    pub fn detach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp) {
+        if let Some(&at) = self.by_peer.get(&peer) {
+            self.links[at].qps.retain(|attached| *attached != qp);
+            self.tidy(own, at);
         }
     }
 
@@ -182,7 +226,8 @@ impl Device {
 
     fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
         let Core { process, fabric, .. } = self.core;
-        let own = Hello { process, fabric, epoch: self.epoch, life: self.life };
+        let life = self.life.wrapping_add(self.links.links[at].renewal);
+        let own = Hello { process, fabric, epoch: self.epoch, life };
         self.links.links[at].open(&self.core, stream, &own);
         self.links.live.push(at);
         self.links.version += 1;
@@ -228,6 +273,9 @@ impl Device {
         link.pause = Pause::Noted(pause);
         let peer = link.peer;
         self.core.events.push(Event::LinkLost { peer, reason });
+        if reason != LinkLoss::Replaced {
+            self.links.tidy(self.core.process, at);
+        }
     }
 
     /// Receives and sends what is possible on one link. Returns whether there was anything.
@@ -339,12 +387,10 @@ impl Device {
     /// A link is there. An older one to the same peer is dropped. `peer_epoch` is what the peer's node
     /// says; a peer that says less itself is refused.
     pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>) {
-        let known = self.links.by_peer.contains_key(&peer);
-        let full = self.links.links.len() >= self.core.limits.max_peers as usize;
-        if self.suspended || (full && !known) {
+        if self.suspended {
             return;
         }
-        let at = self.links.to(peer);
+        let Some(at) = self.links.reach(self.core.process, peer, self.core.limits.max_peers) else { return };
         if self.links.links[at].stream.is_some() {
             self.lose(at, LinkLoss::Replaced);
         }
@@ -358,7 +404,7 @@ impl Device {
 
     /// There is no link for now.
     pub fn link_refused(&mut self, peer: ProcessId, reason: LinkRefusal, now: Duration) {
-        let at = self.links.to(peer);
+        let Some(&at) = self.links.by_peer.get(&peer) else { return };
         let link = &mut self.links.links[at];
         if link.stream.is_some() {
             return;
@@ -376,6 +422,7 @@ impl Device {
             self.links.links[at].datagrams.drop_outgoing(&mut self.core);
         }
         self.settle();
+        self.links.tidy(self.core.process, at);
     }
 
     /// The peer is gone: each waiting queue pair uses up a retry.
@@ -569,6 +616,9 @@ impl Device {
             link.state = State::Down;
             link.pause = Pause::Over;
             link.unreachable_since = None;
+        }
+        for at in 0..self.links.links.len() {
+            self.links.tidy(self.core.process, at);
         }
         self.links.requests.clear();
         self.sharing.pause();

@@ -156,7 +156,7 @@ impl Device {
     fn connect(&mut self, handle: Qp, peer: Option<ProcessId>) {
         if let Some(peer) = peer {
             self.registered.connect(peer);
-            let link = self.links.attach(peer, handle, self.core.limits.max_peers);
+            let link = self.links.attach(self.core.process, peer, handle, self.core.limits.max_peers);
             if let Some(qp) = self.core.qps.get_mut(handle.0) {
                 qp.link = link;
             }
@@ -171,7 +171,7 @@ impl Device {
         let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) else { return };
         self.links.copy_out(handle, u64::MAX);
         self.end_responder(handle, peer);
-        self.links.detach(peer, handle);
+        self.links.detach(self.core.process, peer, handle);
         self.registered.disconnect(peer);
     }
 

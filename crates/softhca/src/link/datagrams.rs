@@ -121,6 +121,16 @@ impl Datagrams {
         !self.outgoing.is_empty()
     }
 
+    /// True if nothing is kept for the peer, and nobody waits for it.
+    pub fn is_idle(&self) -> bool {
+        self.outgoing.is_empty() && self.arrived.is_empty() && self.waiting.is_empty()
+    }
+
+    /// True if both sides count from here on.
+    pub fn is_numbered(&self) -> bool {
+        self.first != 0 || self.taken != 0
+    }
+
     /// True if something can leave over this stream.
     #[inline]
     pub fn has_next(&self) -> bool {

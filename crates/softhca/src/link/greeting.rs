@@ -11,6 +11,7 @@ impl Link {
     /// Begins to talk over `stream`.
     pub fn open(&mut self, core: &Core, stream: Box<dyn Stream>, own: &Hello) {
         self.stream = Some(stream.into());
+        self.rx.begin();
         self.state = State::Greeting { heard: false };
         self.unreachable_since = None;
         let hello = own.encode();

@@ -107,6 +107,8 @@ pub(crate) struct Link {
     pub epoch: Epoch,
     /// Which process by that name it is.
     life: Option<u64>,
+    /// Distinguishes it for the peer from an earlier one, of whose numbers we know nothing any more.
+    pub renewal: u64,
     pub state: State,
     pub stream: Option<Carrier>,
     /// Queue pairs that are connected to the peer.
@@ -143,11 +145,12 @@ pub(crate) struct LinkSharing {
 }
 
 impl Link {
-    pub fn new(peer: ProcessId) -> Self {
+    pub fn new(peer: ProcessId, renewal: u64) -> Self {
         Self {
             peer,
             epoch: Epoch::default(),
             life: None,
+            renewal,
             state: State::Down,
             stream: None,
             qps: Vec::new(),
@@ -162,6 +165,11 @@ impl Link {
             overstayed: false,
             datagrams: Datagrams::default(),
         }
+    }
+
+    /// True if it is of no use to anybody now.
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
     }
 
     /// True if surely nothing has arrived.

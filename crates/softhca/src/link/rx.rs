@@ -69,20 +69,21 @@ impl Incoming {
 }
 
 /// Bytes that have arrived.
+#[derive(Default)]
 pub(crate) struct Rx {
+    /// Empty while there is no stream.
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
     pub incoming: Option<Incoming>,
 }
 
-impl Default for Rx {
-    fn default() -> Self {
-        Self { buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, incoming: None }
-    }
-}
-
 impl Rx {
+    /// There is a stream to be read.
+    pub fn begin(&mut self) {
+        self.buffer = vec![0; BUFFER].into_boxed_slice();
+    }
+
     /// Bytes that have arrived and are not consumed.
     #[inline]
     pub fn buffered(&self) -> &[u8] {
@@ -219,10 +220,9 @@ impl Rx {
         self.buffer.len() - self.end
     }
 
+    /// There is none any more.
     pub fn reset(&mut self) {
-        self.start = 0;
-        self.end = 0;
-        self.incoming = None;
+        *self = Self::default();
     }
 }
 

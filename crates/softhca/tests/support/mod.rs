@@ -109,6 +109,9 @@ impl Memory {
     }
 }
 
+/// How many peers a device has at a time.
+pub const MAX_PEERS: u32 = 16;
+
 /// A device and its user.
 pub struct Node {
     pub id: ProcessId,
@@ -312,7 +315,7 @@ impl Node {
             life: LIVES.fetch_add(1, Ordering::Relaxed),
             epoch: Epoch(0),
             handles: policy.source(seed + at as u64),
-            limits: Limits::default(),
+            limits: Limits { max_peers: MAX_PEERS, ..Limits::default() },
         };
         let device = Device::new(config);
         Self { id, device, epoch: Epoch(0), suspended: false, gone: false, events: Vec::new() }
@@ -425,10 +428,15 @@ pub fn to_init(net: &mut Net, end: &End, plan: &Plan) {
 }
 
 pub fn to_rtr(net: &mut Net, end: &End, peer: &End, plan: &Plan) {
+    let lid = net.nodes[peer.node].id.vid.lid();
+    to_rtr_with(net, end, lid, peer.qpn, plan);
+}
+
+/// The peer need not exist.
+pub fn to_rtr_with(net: &mut Net, end: &End, dlid: u16, remote_qpn: u32, plan: &Plan) {
     use QpAttrMask as M;
-    let dlid = net.nodes[peer.node].id.vid.lid();
     let address = AddressVector { dlid, port: 1, ..AddressVector::default() };
-    let attr = QpAttr { state: QpState::Rtr, remote_qpn: peer.qpn, address, ..plan.attr };
+    let attr = QpAttr { state: QpState::Rtr, remote_qpn, address, ..plan.attr };
     let reliable = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | plan.if_reliable(reliable);
     net.device(end.node).modify_qp(end.qp, &attr, mask).unwrap();
