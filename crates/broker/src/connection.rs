@@ -35,8 +35,8 @@ const QUEUE: usize = 1024;
 /// tries again. Who is known has a seat, of which there are 256, so that this limits an instance's connections in all.
 const MAX_STRANGERS: usize = 256;
 
-/// Before the next connection is looked at when there are too many, or one could not be accepted: who connects in a
-/// loop does not make the node do the same.
+/// Before the next connection is looked at when there are too many, or one could not be accepted; and how often one is
+/// when so many have come as there are seats: who connects in a loop does not make the node do the same.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Accepts connections of `instance`'s processes for as long as it is polled. With it end those that have not yet
@@ -45,8 +45,12 @@ pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: 
     let mut strangers = JoinSet::new();
     let mut complained = false;
     let complaints = Arc::new(Mutex::new(pace::complaints()));
+    let mut pace = Pace::new(MAX_STRANGERS as u32, PAUSE, Instant::now());
     loop {
         while strangers.try_join_next().is_some() {}
+        while !pace.take(Instant::now()) {
+            sleep(PAUSE).await;
+        }
         match next(&listener).await {
             Ok(socket) if strangers.len() < MAX_STRANGERS => {
                 strangers.spawn(serve(shared.clone(), instance, socket, complaints.clone()));

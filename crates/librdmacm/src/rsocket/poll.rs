@@ -24,7 +24,7 @@ fn state_of(inner: &Inner, asked: i16) -> i16 {
     if inner.has_hung_up() && !inner.has_data() {
         found |= libc::POLLHUP;
     }
-    if inner.phase == Phase::Over {
+    if inner.phase == Phase::Over || inner.is_inherited() {
         found |= libc::POLLERR | libc::POLLHUP;
     }
     found
@@ -64,7 +64,10 @@ fn fall_asleep(entries: &[pollfd], sockets: &Sockets) -> (Vec<pollfd>, Vec<Nap>)
         match socket {
             Some(socket) => {
                 let mut inner = socket.now();
-                descriptors.extend(inner.arm(socket.number()));
+                // Of who waits to be accepted nobody wants to hear then, and no other thread takes him.
+                if inner.phase != Phase::Listening || entry.events & libc::POLLIN != 0 {
+                    descriptors.extend(inner.arm(socket.number()));
+                }
                 naps.push(Nap::on(socket, &mut inner, &mut descriptors));
             }
             None => descriptors.push(pollfd { revents: 0, ..*entry }),

@@ -276,7 +276,8 @@ impl Socket {
     /// Waits until `ready` has a result. Where there is no limit to that, the program may cancel the thread meanwhile.
     ///
     /// # Errors
-    /// `EAGAIN` if there is none now and the socket, or this call, does not wait; `ETIMEDOUT` after `limit`.
+    /// `EAGAIN` if there is none now and the socket, or this call, does not wait; `ETIMEDOUT` after `limit`; `ECONNRESET`
+    /// if it is the parent's.
     pub(super) fn until<T>(
         self: &Arc<Self>,
         wait: Wait,
@@ -287,6 +288,9 @@ impl Socket {
         let mut inner = lock(&self.inner);
         let mut spins = SPINS;
         loop {
+            if inner.is_inherited() {
+                return Err(Errno(libc::ECONNRESET));
+            }
             inner.advance();
             if let Some(result) = ready(&mut inner) {
                 return result;
@@ -343,10 +347,11 @@ impl Socket {
         const MOST: usize = 128;
         let mut inner = self.now();
         if inner.phase != Phase::Listening {
-            inner.id()?.listen(backlog)?;
+            // Who is one too many waits there, and need not ask again.
+            inner.id()?.listen(0)?;
             inner.phase = Phase::Listening;
         }
-        let backlog = usize::try_from(backlog).unwrap_or(0).clamp(1, MOST);
+        let backlog = usize::try_from(backlog).unwrap_or(MOST).clamp(1, MOST);
         let accepted = inner.listening.take().map(|listening| listening.accepted).unwrap_or_default();
         inner.listening = Some(Listening { accepted, backlog, domain: self.domain });
         Ok(())
@@ -617,12 +622,10 @@ impl Inner {
 
     /// The next connection for the program; `None` if there is none.
     fn next_accepted(&mut self) -> Result<Option<Socket>> {
-        if self.is_inherited() {
-            return Err(Errno(libc::ENODEV));
-        }
         loop {
             let listening = self.listening.as_mut().ok_or(INVALID)?;
             if let Some(accepted) = listening.accepted.pop_front() {
+                self.accept_waiting();
                 return Ok(Some(accepted));
             }
             if !self.accept_one()? {

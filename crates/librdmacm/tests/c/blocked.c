@@ -1,4 +1,4 @@
-/* Threads that can do nothing, many in rrecv and one in rsend on the same socket, take no processor's time. */
+/* Threads that can do nothing take no processor's time: many in rrecv and one in rsend on the same socket; in rpoll, beside clients that nobody accepts. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
@@ -55,6 +55,47 @@ static double seconds(clockid_t clock)
 	return time.tv_sec + time.tv_nsec / 1e9;
 }
 
+static double share_of_a_second_in(void (*wait)(void))
+{
+	double begun = seconds(CLOCK_MONOTONIC), used = seconds(CLOCK_PROCESS_CPUTIME_ID);
+	wait();
+	return (seconds(CLOCK_PROCESS_CPUTIME_ID) - used) / (seconds(CLOCK_MONOTONIC) - begun);
+}
+
+static void sleep_a_second(void)
+{
+	sleep(1);
+}
+
+static int crowded;
+
+static void poll_for_nothing(void)
+{
+	struct pollfd entry = {.fd = crowded};
+	CHECK(rpoll(&entry, 1, 1000) == 0);
+}
+
+static void clients_that_nobody_accepts(void)
+{
+	struct sockaddr_in at = address();
+	int clients[3];
+	crowded = rsocket(AF_INET, SOCK_STREAM, 0);
+	at.sin_port = htons(PORT + 1);
+	CHECK(!rbind(crowded, (struct sockaddr *)&at, sizeof(at)) && !rlisten(crowded, 1));
+	for (int i = 0; i < 3; i++) {
+		clients[i] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		CHECK(clients[i] >= 0 && rconnect(clients[i], (struct sockaddr *)&at, sizeof(at)) == -1);
+	}
+	/* Until all have asked. */
+	usleep(200000);
+	CHECK(share_of_a_second_in(poll_for_nothing) < 0.25);
+	for (int i = 0; i < 3; i++) {
+		int fd = raccept(crowded, NULL, NULL);
+		CHECK(fd >= 0 && !rclose(fd) && !rclose(clients[i]));
+	}
+	CHECK(!rclose(crowded));
+}
+
 int main(void)
 {
 	struct sockaddr_in at = address();
@@ -77,15 +118,13 @@ int main(void)
 	CHECK(!pthread_create(&writer, NULL, write_all, &fd));
 	/* Until all that has room is written. */
 	sleep(1);
-	double begun = seconds(CLOCK_MONOTONIC), used = seconds(CLOCK_PROCESS_CPUTIME_ID);
-	sleep(1);
-	double share = (seconds(CLOCK_PROCESS_CPUTIME_ID) - used) / (seconds(CLOCK_MONOTONIC) - begun);
-	CHECK(share < 0.25);
+	CHECK(share_of_a_second_in(sleep_a_second) < 0.25);
 	CHECK(write(ends[1], "x", 1) == 1);
 	CHECK(!pthread_join(writer, NULL));
 	for (int at = 0; at < READERS; at++)
 		CHECK(!pthread_join(readers[at], NULL));
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	CHECK(!rclose(fd) && !rclose(listening));
+	clients_that_nobody_accepts();
 	return 0;
 }

@@ -68,7 +68,8 @@ static void accept_in_child(int listening)
 {
 	pid_t child = fork();
 	if (child == 0) {
-		CHECK(raccept(listening, NULL, NULL) == -1 && errno == ENODEV);
+		CHECK(raccept(listening, NULL, NULL) == -1 && errno == ECONNRESET);
+		CHECK(rpoll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1, -1) == 1);
 		_exit(0);
 	}
 	expect_end(child);

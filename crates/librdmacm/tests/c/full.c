@@ -49,20 +49,26 @@ int main(void)
 	struct rlimit before;
 	struct pollfd listening = {.events = POLLIN};
 	pid_t client = fork();
-	int fd, next, status;
+	int first, fd, next, status;
 	CHECK(client >= 0);
 	if (client == 0) {
+		ask();
 		ask();
 		return 0;
 	}
 	listening.fd = rsocket(AF_INET, SOCK_STREAM, 0);
-	CHECK(listening.fd >= 0 && !rbind(listening.fd, (struct sockaddr *)&at, sizeof(at)));
+	CHECK(listening.fd >= 0 && !rbind(listening.fd, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listening.fd, 1));
+	/* The way to the other process takes descriptors too. */
+	first = raccept(listening.fd, NULL, NULL);
+	CHECK(first >= 0);
+
 	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
 	next = dup(0);
 	CHECK(next >= 0 && !close(next));
 	/* A socket has two. */
 	limit(next);
-	CHECK(!rlisten(listening.fd, 1) && rpoll(&listening, 1, -1) == 1 && listening.revents == POLLIN);
+	CHECK(rsend(first, "a", 1, 0) == 1);
+	CHECK(rpoll(&listening, 1, -1) == 1 && listening.revents == POLLIN);
 	for (int more = 0; more < 2; more++) {
 		limit(next + more);
 		CHECK(raccept(listening.fd, NULL, NULL) == -1 && errno == EMFILE);
@@ -71,7 +77,7 @@ int main(void)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 
 	fd = raccept(listening.fd, NULL, NULL);
-	CHECK(fd >= 0 && rsend(fd, "a", 1, 0) == 1 && !rclose(fd) && !rclose(listening.fd));
+	CHECK(fd >= 0 && rsend(fd, "a", 1, 0) == 1 && !rclose(fd) && !rclose(first) && !rclose(listening.fd));
 	CHECK(waitpid(client, &status, 0) == client && status == 0);
 	return 0;
 }
