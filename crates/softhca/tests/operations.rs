@@ -635,6 +635,33 @@ fn a_process_has_any_number_of_peers_in_its_life() {
 }
 
 #[test]
+fn peers_that_come_again_are_told_from_forgotten_ones() {
+    for medium in Medium::ALL {
+        let mut net = Net::new(3, Policy::Stable, medium, 11);
+        let plan = Plan::default();
+        let ends: Vec<_> = (0..3).map(|node| open(&mut net, node, &plan)).collect();
+        let other = open(&mut net, 0, &plan);
+        let reset = QpAttr { state: QpState::Reset, ..plan.attr };
+        for (end, peer) in [(&ends[0], &ends[1]), (&other, &ends[2])] {
+            to_init(&mut net, end, &plan);
+            to_rtr(&mut net, end, peer, &plan);
+        }
+        for end in [&ends[0], &other] {
+            net.device(0).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+        }
+        connect(&mut net, &ends[0], &ends[1], &plan);
+        for number in 0..3 {
+            let op = SendOp::Write { va: ends[1].va(0), rkey: ends[1].key };
+            ends[0].post(&mut net, number, op, &[ends[0].sge(0, 8)]);
+            net.settle();
+            assert_eq!(statuses(&ends[0].poll_sends(&mut net)), [WcStatus::Success]);
+            net.suspend(0);
+            net.resume(0);
+        }
+    }
+}
+
+#[test]
 fn an_overrun_queue_fails_its_queue_pairs() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan { cq_depth: 2, ..Plan::default() });

@@ -99,9 +99,11 @@ impl Links {
         }
     }
 
+    /// Of a place that is free already the peer may have another link by now.
     fn forget(&mut self, at: usize) {
         let peer = self.links[at].peer;
-        if self.by_peer.remove(&peer).is_some() {
+        if self.by_peer.get(&peer) == Some(&at) {
+            self.by_peer.remove(&peer);
             self.links[at] = Link::new(peer, 0);
             self.free.push(at);
         }
@@ -127,7 +129,13 @@ impl Links {
 
     /// The same for several, all of which are needed together: none is forgotten for another.
     pub fn reach_all(&mut self, peers: &[ProcessId], limit: u32) -> Vec<usize> {
-        peers.iter().filter_map(|peer| self.has_room(*peer, limit).then(|| self.to(*peer))).collect()
+        let mut links = Vec::with_capacity(peers.len());
+        for peer in peers {
+            if self.has_room(*peer, limit) {
+                links.push(self.to(*peer));
+            }
+        }
+        links
     }
 
     /// `qp` has a datagram for which link `at` has no room.

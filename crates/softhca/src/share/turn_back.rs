@@ -158,7 +158,9 @@ mod tests {
         // SAFETY: the range was turned. In the end it is not the memory any more, and is left alone.
         let make_private = || unsafe { make_private(&pages.range(), memory.as_fd(), 0, done_with) };
         pages.count_while(make_private);
-        assert_eq!(allocated(&memory), 0);
+        // A page fault of the writer's, which was on its way meanwhile, may find its page given back, makes another, and then sees that it
+        // has its copy. That page goes with the memory.
+        assert!(allocated(&memory) <= PAGE, "{} bytes are left", allocated(&memory));
         pages.assert_zeros_when_given_back();
         make_private();
     }
