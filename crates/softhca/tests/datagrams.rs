@@ -2,6 +2,7 @@
 
 mod support;
 
+use fabric::attach::LinkRefusal;
 use softhca::attr::GlobalRoute;
 use softhca::limits::MTU;
 use softhca::*;
@@ -125,6 +126,67 @@ fn exchange(net: &mut Net, a: &End, b: &End) {
         net.settle();
         assert_success(&from.poll_sends(net), 1);
         assert_success(&to.poll_receives(net), 1);
+    }
+}
+
+/// Sends what nobody takes.
+fn send_in_vain(net: &mut Net, a: &End, b: &End) {
+    let ah = handle_to(net, a, b, false);
+    a.post(net, 1, op(ah, b), &[a.sge(0, 8)]);
+    net.settle();
+    assert_success(&a.poll_sends(net), 1);
+}
+
+#[test]
+fn who_comes_later_gets_what_is_sent_from_then_on() {
+    each(|net, a, b| {
+        net.nodes[1].gone = true;
+        send_in_vain(net, &a, &b);
+        net.nodes[1].gone = false;
+        exchange(net, &a, &b);
+    });
+}
+
+#[test]
+fn after_an_outage_datagrams_go_on() {
+    each(|net, a, b| {
+        exchange(net, &a, &b);
+        net.suspend(1);
+        net.refuse_with = LinkRefusal::Unreachable;
+        send_in_vain(net, &a, &b);
+        let given_up = net.now.as_secs() + 61;
+        net.run(|net| net.now.as_secs() > given_up, 100_000);
+        assert!(!net.device(0).has_datagrams());
+        net.refuse_with = LinkRefusal::Moving;
+        net.resume(1);
+        exchange(net, &a, &b);
+    });
+}
+
+#[test]
+fn what_an_evicted_peer_sends_again_is_not_taken_twice() {
+    const SENT: usize = 21;
+    for seed in 1..60 {
+        let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, seed);
+        let (a, b) = two(net);
+        exchange(net, &a, &b);
+        let ah = handle_to(net, &a, &b, false);
+        receives(net, &b, 0, 3 * SENT as u64, 100);
+        for _ in 0..SENT {
+            a.post(net, 1, op(ah, &b), &[a.sge(0, 8)]);
+        }
+        for _ in 0..seed % 6 {
+            net.step();
+        }
+        net.suspend(0);
+        for stranger in 0..4 * MAX_PEERS as u16 {
+            let to = handle_to_nobody(net, &b, 100 + stranger);
+            b.post(net, 1, op(to, &a), &[b.sge(0, 8)]);
+            net.settle();
+        }
+        net.resume(0);
+        net.settle();
+        assert!(b.poll_receives(net).len() <= SENT, "seed {seed}");
     }
 }
 

@@ -82,6 +82,31 @@ fn every_receiver_gets_a_copy() {
 }
 
 #[test]
+fn members_have_room_among_very_many_peers() {
+    let net = &mut Net::new(3, Policy::Stable, Medium::Shm, 5);
+    let ends = [ready(net, 0), ready(net, 1), ready(net, 2)];
+    for stranger in 0..2 * MAX_PEERS as u16 {
+        let address = AddressVector { dlid: 100 + stranger, port: 1, ..AddressVector::default() };
+        let ah = net.device(0).create_ah(ends[0].pd, &address).unwrap();
+        let op = SendOp::Datagram { ah, qpn: ends[1].qpn, qkey: QKEY, imm: None };
+        ends[0].post(net, 1, op, &[ends[0].sge(0, 8)]);
+    }
+    for end in &ends[1..] {
+        net.device(end.node).attach_group(end.qp, GROUP).unwrap();
+        end.receive(net, 9, &[end.sge(100, 100)]);
+    }
+    net.settle();
+    let ah = group_handle(net, &ends[0]);
+    send(net, &ends[0], ah, b"to all");
+    let all = members(net, &[1, 2]);
+    net.device(0).learn_members(GROUP, all);
+    net.settle();
+    for end in &ends[1..] {
+        assert_eq!(statuses(&end.poll_receives(net)), [WcStatus::Success]);
+    }
+}
+
+#[test]
 fn a_member_without_a_receive_holds_up_nobody() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Shm, 5);
     let (a, b, idle) = (ready(net, 0), ready(net, 1), ready(net, 1));

@@ -82,7 +82,7 @@ impl Device {
     /// Sends a copy to each process with receivers. False if some link has no room, or if they are not known yet.
     fn send_to_group(&mut self, qp: Qp, group: GroupId, header: &Header) -> bool {
         let Some(members) = self.core.groups.members(group, qp) else { return false };
-        let links = self.links.reach_all(members, self.core.limits.max_peers);
+        let links = self.links.reach_all(self.core.process, members, self.core.limits.max_peers);
         if let Some(full) = links.iter().copied().find(|at| !self.links.links[*at].datagrams.has_room()) {
             self.links.wait_for_room(full, qp);
             self.push_datagrams(Some(full));

@@ -82,9 +82,10 @@ impl Links {
         self.by_peer.contains_key(&peer) || self.by_peer.len() < limit as usize
     }
 
-    /// Forgets an idle link although datagrams were counted on it: to its peer the next one is that of another process.
-    fn evict(&mut self, own: ProcessId) -> bool {
-        let idle = |&&at: &&usize| self.links[at].peer != own && self.links[at].is_idle();
+    /// Forgets an idle link, none of `kept`, although datagrams were counted on it: to its peer the next one is that of another process.
+    fn evict(&mut self, own: ProcessId, kept: &[usize]) -> bool {
+        let idle =
+            |&&at: &&usize| self.links[at].peer != own && self.links[at].is_idle() && !kept.contains(&at);
         let Some(&at) = self.by_peer.values().find(idle) else { return false };
         self.evicted += 1;
         self.forget(at);
@@ -94,7 +95,7 @@ impl Links {
     /// Forgets link `at` if nobody has any use for it, nor counts on what it knows.
     fn tidy(&mut self, own: ProcessId, at: usize) {
         let link = &self.links[at];
-        if link.is_idle() && !link.datagrams.is_numbered() && link.peer != own {
+        if link.is_idle() && !link.is_known() && link.peer != own {
             self.forget(at);
         }
     }
@@ -124,14 +125,14 @@ impl Links {
 
     /// The link to `peer`, for datagrams; `None` past `limit` peers.
     pub fn reach(&mut self, own: ProcessId, peer: ProcessId, limit: u32) -> Option<usize> {
-        (self.has_room(peer, limit) || self.evict(own)).then(|| self.to(peer))
+        (self.has_room(peer, limit) || self.evict(own, &[])).then(|| self.to(peer))
     }
 
     /// The same for several, all of which are needed together: none is forgotten for another.
-    pub fn reach_all(&mut self, peers: &[ProcessId], limit: u32) -> Vec<usize> {
+    pub fn reach_all(&mut self, own: ProcessId, peers: &[ProcessId], limit: u32) -> Vec<usize> {
         let mut links = Vec::with_capacity(peers.len());
         for peer in peers {
-            if self.has_room(*peer, limit) {
+            if self.has_room(*peer, limit) || self.evict(own, &links) {
                 links.push(self.to(*peer));
             }
         }

@@ -50,6 +50,8 @@ pub(crate) struct Datagrams {
     first: u64,
     /// How many of these have left over this stream.
     left: usize,
+    /// How many have left over any: the peer may have had them.
+    tried: usize,
     /// Their bytes.
     bytes: usize,
     /// The peer has said over this stream which it expects.
@@ -144,6 +146,7 @@ impl Datagrams {
         tx.frame(&Header { msn, va: self.taken, ..datagram.header });
         tx.copy(&datagram.bytes);
         self.left += 1;
+        self.tried = self.tried.max(self.left);
     }
 
     /// What says to the peer which datagram is expected.
@@ -153,6 +156,10 @@ impl Datagrams {
 
     /// The peer has taken all before `msn`.
     pub fn on_acknowledgement(&mut self, core: &mut Core, msn: u64) -> Result<(), Malformed> {
+        if !self.is_greeted {
+            // What was dropped meanwhile the peer has never had: what is left follows what it has.
+            self.first = self.first.min(msn);
+        }
         // What a lost stream carried may have arrived.
         let sent = if self.is_greeted { self.left } else { self.outgoing.len() };
         let taken = msn.checked_sub(self.first).filter(|taken| *taken <= sent as u64);
@@ -162,10 +169,14 @@ impl Datagrams {
         for _ in 0..taken {
             self.forget_first();
         }
+        self.note_room(core);
+        Ok(())
+    }
+
+    fn note_room(&mut self, core: &mut Core) {
         if self.outgoing.len() <= MOST / 2 && self.bytes <= MOST_BYTES / 2 {
             self.has_all_room(core);
         }
-        Ok(())
     }
 
     fn has_all_room(&mut self, core: &mut Core) {
@@ -177,6 +188,7 @@ impl Datagrams {
     fn forget_first(&mut self) {
         let Some(Datagram { mut bytes, .. }) = self.outgoing.pop_front() else { return };
         self.first += 1;
+        self.tried = self.tried.saturating_sub(1);
         self.bytes -= bytes.len();
         if self.spare.len() < MOST_SPARE {
             bytes.clear();
@@ -266,8 +278,13 @@ impl Datagrams {
         self.has_all_room(core);
     }
 
-    /// The peer is another process by the same name: numbers begin anew.
-    pub fn restart(&mut self) {
+    /// The peer is another process by the same name, or has forgotten us: numbers begin anew. What was on its way it has had, or
+    /// nobody will.
+    pub fn restart(&mut self, core: &mut Core) {
+        for _ in 0..self.tried {
+            self.forget_first();
+        }
+        self.note_room(core);
         self.first = 0;
         self.taken = 0;
     }

@@ -45,7 +45,7 @@ impl Link {
         self.tx.copy(&payload);
     }
 
-    pub(super) fn on_hello(&mut self, core: &Core, payload: &[u8]) -> Result<(), LinkLoss> {
+    pub(super) fn on_hello(&mut self, core: &mut Core, payload: &[u8]) -> Result<(), LinkLoss> {
         let hello = Hello::decode(payload)?;
         if self.state != (State::Greeting { heard: false }) {
             return Err(LinkLoss::Violation("hello twice"));
@@ -58,7 +58,7 @@ impl Link {
         }
         self.epoch = hello.epoch;
         if self.life.replace(hello.life).is_some_and(|before| before != hello.life) {
-            self.datagrams.restart();
+            self.datagrams.restart(core);
         }
         self.out.lookup.clear();
         self.state = State::Greeting { heard: true };

@@ -167,6 +167,11 @@ impl Link {
         }
     }
 
+    /// True if it and its peer count on what the other knows.
+    pub fn is_known(&self) -> bool {
+        self.life.is_some() && self.datagrams.is_numbered()
+    }
+
     /// True if it is of no use to anybody now.
     pub fn is_idle(&self) -> bool {
         self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
