@@ -273,6 +273,8 @@ pub(crate) fn withdraw(core: &Arc<Core>) {
     for queued in channel.withdraw(is_of(core)) {
         if let (Happening::Requested(child, _), Some(manager)) = (queued.happening, Manager::current()) {
             manager.abandon(&child);
+            // He may have left meanwhile.
+            withdraw(&child);
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Locks are taken in this order: the manager, an identifier's state, a channel's queue.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::Duration;
 
@@ -428,8 +429,7 @@ fn watch_the_process() {
         // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
         unsafe {
             libc::atexit(say_goodbye);
-            let (before, after) = (unfinished::before_fork, unfinished::after_fork);
-            libc::pthread_atfork(Some(before), Some(after), Some(forget_the_parents));
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(forget_the_parents));
         }
     });
 }
@@ -444,7 +444,23 @@ extern "C" fn say_goodbye() {
     inner.perform(manager, now);
 }
 
+thread_local! {
+    /// What a thread that forks holds meanwhile: so the manager's thread is at rest, and the child inherits no lock from it.
+    static HELD: RefCell<Option<MutexGuard<'static, Inner>>> = const { RefCell::new(None) };
+}
+
+unsafe extern "C" fn before_fork() {
+    unfinished::before_fork();
+    HELD.set(Manager::current().map(|manager| lock(&manager.inner)));
+}
+
+unsafe extern "C" fn after_fork() {
+    drop(HELD.take());
+    unfinished::after_fork();
+}
+
 unsafe extern "C" fn forget_the_parents() {
+    drop(HELD.take());
     GENERATION.fetch_add(1, Ordering::Relaxed);
     unfinished::forked();
     CURRENT.store(ptr::null_mut(), Ordering::Release);

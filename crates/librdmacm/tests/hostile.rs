@@ -21,3 +21,8 @@ fn a_flood_of_datagrams_does_not_stop_answers() {
 fn at_the_limit_of_descriptors_who_wants_a_connection_waits() {
     run("full");
 }
+
+#[test]
+fn clients_that_leave_leave_nothing() {
+    run("leavers");
+}

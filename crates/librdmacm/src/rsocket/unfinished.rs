@@ -40,11 +40,11 @@ thread_local! {
     static HELD: RefCell<Option<MutexGuard<'static, BTreeSet<c_int>>>> = const { RefCell::new(None) };
 }
 
-pub(crate) unsafe extern "C" fn before_fork() {
+pub(crate) fn before_fork() {
     HELD.set(Some(lock(&UNFINISHED)));
 }
 
-pub(crate) unsafe extern "C" fn after_fork() {
+pub(crate) fn after_fork() {
     drop(HELD.take());
 }
 
