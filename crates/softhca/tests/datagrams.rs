@@ -164,6 +164,23 @@ fn after_an_outage_datagrams_go_on() {
 }
 
 #[test]
+fn a_receive_for_a_peer_that_has_just_ended_harms_nobody() {
+    for steps in 0..20 {
+        let net = &mut Net::new(3, Policy::Stable, Medium::Pipe, 5);
+        let ends: Vec<_> = (0..3).map(|node| ready(net, node)).collect();
+        for from in &ends[1..] {
+            let ah = handle_to(net, from, &ends[0], false);
+            from.post(net, 1, op(ah, &ends[0]), &[from.sge(0, 8)]);
+        }
+        for _ in 0..steps {
+            net.step();
+        }
+        net.pipes.values().for_each(|pipe| pipe.end(1));
+        receives(net, &ends[0], 0, 4, 100);
+    }
+}
+
+#[test]
 fn what_an_evicted_peer_sends_again_is_not_taken_twice() {
     const SENT: usize = 21;
     for seed in 1..60 {

@@ -140,9 +140,9 @@ fn what_no_device_says_ends_the_link() {
         Header::new(Opcode::Ready),
         Header { length: 13, ..Header::new(Opcode::Translate) },
         Header { msn: 1, ..Header::new(Opcode::Datagram) },
-        Header { va: 1, ..Header::new(Opcode::Datagram) },
+        Header { va: 1 << 62, ..Header::new(Opcode::Datagram) },
         Header { length: MTU + 1, total: MTU + 1, ..Header::new(Opcode::Datagram) },
-        Header { msn: 1, ..Header::new(Opcode::DatagramAck) },
+        Header { msn: 1 << 62, ..Header::new(Opcode::DatagramAck) },
         Header { msn: u64::MAX, ..Header::new(Opcode::Send) },
     ];
     for header in violations {

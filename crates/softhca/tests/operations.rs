@@ -635,6 +635,39 @@ fn a_process_has_any_number_of_peers_in_its_life() {
 }
 
 #[test]
+fn what_waits_to_leave_does_not_leave_for_the_next_peer() {
+    const MANY: u64 = 16;
+    for seed in 0..8 {
+        let mut net = Net::new(3, Policy::Stable, Medium::Pipe, seed);
+        let plan = Plan::default();
+        let (a, b) = pair(&mut net, 0, 1, &plan);
+        let c = open(&mut net, 2, &plan);
+        let write = |to: &End| SendOp::Write { va: to.va(0), rkey: to.key };
+        a.post(&mut net, 1, write(&b), &[a.sge(0, 8)]);
+        net.settle();
+        // More than the way holds.
+        for number in 0..MANY {
+            b.receive(&mut net, number, &[b.sge(0, 60_000)]);
+            a.post(&mut net, number, SendOp::Send, &[a.sge(0, 60_000)]);
+        }
+        net.device(0).progress(Duration::from_secs(1));
+        let reset = QpAttr { state: QpState::Reset, ..plan.attr };
+        net.device(0).modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
+        a.poll_sends(&mut net);
+        connect(&mut net, &a, &c, &plan);
+        for number in 3..6 {
+            a.post(&mut net, number, write(&c), &[a.sge(0, 8)]);
+            net.settle();
+            let done = a.poll_sends(&mut net);
+            assert_eq!(
+                done.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+                [(number, WcStatus::Success)]
+            );
+        }
+    }
+}
+
+#[test]
 fn peers_that_come_again_are_told_from_forgotten_ones() {
     for medium in Medium::ALL {
         let mut net = Net::new(3, Policy::Stable, medium, 11);

@@ -126,8 +126,11 @@ impl Device {
 
     #[cold]
     fn deliver_all(&mut self) {
-        for turn in 0..self.links.live.len() {
-            self.deliver_from(self.links.live[turn]);
+        let mut turn = 0;
+        // One may be lost.
+        while let Some(&at) = self.links.live.get(turn) {
+            turn += 1;
+            self.deliver_from(at);
         }
         self.settle();
     }

@@ -82,20 +82,22 @@ impl Links {
         self.by_peer.contains_key(&peer) || self.by_peer.len() < limit as usize
     }
 
-    /// Forgets an idle link, none of `kept`, although datagrams were counted on it: to its peer the next one is that of another process.
+    /// Forgets an idle link, none of `kept`, also if datagrams were counted on it: to its peer the next one is that of another process
+    /// then.
     fn evict(&mut self, own: ProcessId, kept: &[usize]) -> bool {
         let idle =
             |&&at: &&usize| self.links[at].peer != own && self.links[at].is_idle() && !kept.contains(&at);
         let Some(&at) = self.by_peer.values().find(idle) else { return false };
-        self.evicted += 1;
+        self.evicted += u64::from(self.links[at].is_known());
         self.forget(at);
         true
     }
 
-    /// Forgets link `at` if nobody has any use for it, nor counts on what it knows.
+    /// Forgets link `at` if nobody has any use for it, nor counts on what it knows, and if the next one would look the same to its peer.
     fn tidy(&mut self, own: ProcessId, at: usize) {
         let link = &self.links[at];
-        if link.is_idle() && !link.is_known() && link.peer != own {
+        let looks_the_same = link.renewal == self.evicted;
+        if link.is_idle() && link.pause.is_over() && !link.is_known() && looks_the_same && link.peer != own {
             self.forget(at);
         }
     }
@@ -148,6 +150,7 @@ impl Links {
     pub fn detach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp) {
         if let Some(&at) = self.by_peer.get(&peer) {
             self.links[at].qps.retain(|attached| *attached != qp);
+            self.links[at].out.unschedule(qp);
             self.tidy(own, at);
         }
     }
@@ -282,9 +285,6 @@ impl Device {
         link.pause = Pause::Noted(pause);
         let peer = link.peer;
         self.core.events.push(Event::LinkLost { peer, reason });
-        if reason != LinkLoss::Replaced {
-            self.links.tidy(self.core.process, at);
-        }
     }
 
     /// Receives and sends what is possible on one link. Returns whether there was anything.
@@ -431,7 +431,6 @@ impl Device {
             self.links.links[at].datagrams.drop_outgoing(&mut self.core);
         }
         self.settle();
-        self.links.tidy(self.core.process, at);
     }
 
     /// The peer is gone: each waiting queue pair uses up a retry.
@@ -517,10 +516,14 @@ impl Device {
                 }
                 continue;
             }
+            let rests = !link.pause.is_over();
             if let Some(deadline) = link.pause.tick(now) {
                 note(deadline);
-            } else {
-                self.need_link_or_give_up(at, now);
+                continue;
+            }
+            self.need_link_or_give_up(at, now);
+            if rests {
+                self.links.tidy(self.core.process, at);
             }
         }
         next

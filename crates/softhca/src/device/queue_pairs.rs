@@ -172,6 +172,9 @@ impl Device {
         self.links.copy_out(handle, u64::MAX);
         self.end_responder(handle, peer);
         self.links.detach(self.core.process, peer, handle);
+        if let Some(qp) = self.core.qps.get_mut(handle.0) {
+            qp.scheduled = false;
+        }
         self.registered.disconnect(peer);
     }
 

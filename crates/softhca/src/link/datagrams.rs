@@ -157,8 +157,7 @@ impl Datagrams {
     /// The peer has taken all before `msn`.
     pub fn on_acknowledgement(&mut self, core: &mut Core, msn: u64) -> Result<(), Malformed> {
         if !self.is_greeted {
-            // What was dropped meanwhile the peer has never had: what is left follows what it has.
-            self.first = self.first.min(msn);
+            self.count_from(msn)?;
         }
         // What a lost stream carried may have arrived.
         let sent = if self.is_greeted { self.left } else { self.outgoing.len() };
@@ -171,6 +170,30 @@ impl Datagrams {
         }
         self.note_room(core);
         Ok(())
+    }
+
+    /// The peer says for the first time over this stream which datagram it expects.
+    ///
+    /// What was dropped meanwhile it has never had: what is left follows what it has. If it has had more than there was, one of both was restored
+    /// from a checkpoint: what is not known to be new then may have been had.
+    fn count_from(&mut self, msn: u64) -> Result<(), Malformed> {
+        /// More than anybody sends.
+        const ABSURD: u64 = 1 << 62;
+        if msn >= ABSURD {
+            return Err(Malformed("more datagrams than anybody has sent"));
+        }
+        if msn > self.first + self.outgoing.len() as u64 {
+            self.drop_tried();
+            self.first = msn;
+        }
+        self.first = self.first.min(msn);
+        Ok(())
+    }
+
+    fn drop_tried(&mut self) {
+        for _ in 0..self.tried {
+            self.forget_first();
+        }
     }
 
     fn note_room(&mut self, core: &mut Core) {
@@ -281,9 +304,7 @@ impl Datagrams {
     /// The peer is another process by the same name, or has forgotten us: numbers begin anew. What was on its way it has had, or
     /// nobody will.
     pub fn restart(&mut self, core: &mut Core) {
-        for _ in 0..self.tried {
-            self.forget_first();
-        }
+        self.drop_tried();
         self.note_room(core);
         self.first = 0;
         self.taken = 0;

@@ -172,9 +172,9 @@ impl Link {
         self.life.is_some() && self.datagrams.is_numbered()
     }
 
-    /// True if it is of no use to anybody now.
+    /// True if it is of no use to anybody now. What a hostile peer has done is not forgotten.
     pub fn is_idle(&self) -> bool {
-        self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
+        self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle() && !self.overstayed
     }
 
     /// True if surely nothing has arrived.

@@ -71,6 +71,11 @@ impl Outbox {
         }
     }
 
+    /// `handle` is connected to the peer no more.
+    pub fn unschedule(&mut self, handle: Qp) {
+        self.ready.retain(|ready| *ready != handle);
+    }
+
     pub fn next_ready(&mut self) -> Option<Qp> {
         self.ready.pop_front()
     }

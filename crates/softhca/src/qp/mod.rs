@@ -185,8 +185,7 @@ impl QueuePair {
 
     /// Back to RESET: nothing is queued, nobody is connected.
     pub fn reset(&mut self, incarnation: u64) {
-        let scheduled = self.scheduled;
-        *self = Self { scheduled, ..Self::new(self.init, self.qpn, incarnation) };
+        *self = Self::new(self.init, self.qpn, incarnation);
     }
 
     /// The pause before a request that found no ready peer is sent again: 4.096 µs · 2^timeout.
