@@ -102,7 +102,7 @@ impl<T> EventQueue<T> {
         let mut events = lock(&self.events);
         let (withdrawn, left): (Vec<_>, Vec<_>) = events.drain(..).partition(of);
         events.extend(left);
-        if events.is_empty() {
+        if events.is_empty() && !withdrawn.is_empty() {
             self.ready.clear();
         }
         withdrawn
@@ -123,7 +123,8 @@ impl<T> Reading<T> {
 impl<T> Drop for Reading<T> {
     fn drop(&mut self) {
         self.0.readers.fetch_sub(1, Ordering::AcqRel);
-        if !lock(&self.0.events).is_empty() {
+        let events = lock(&self.0.events);
+        if !events.is_empty() {
             self.0.ready.signal();
         }
     }

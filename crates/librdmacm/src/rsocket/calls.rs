@@ -57,6 +57,9 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
     }
     let waits = {
         let mut inner = socket.now();
+        if inner.is_inherited() {
+            return Err(Errno(libc::ECONNRESET));
+        }
         match inner.phase {
             Phase::Fresh => inner.connect(to)?,
             Phase::Connected => return Err(Errno(libc::EISCONN)),
@@ -79,6 +82,9 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
 /// Ends what is sent; with `reads`, also what is read.
 fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
     let mut inner = socket.now();
+    if inner.is_inherited() {
+        return Err(Errno(libc::ECONNRESET));
+    }
     if !matches!(inner.phase, Phase::Connected | Phase::Accepting | Phase::Over) {
         return Err(Errno(libc::ENOTCONN));
     }

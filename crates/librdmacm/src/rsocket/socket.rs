@@ -157,20 +157,22 @@ pub(super) struct Nap {
     socket: Arc<Socket>,
     /// How often sleepers had been told of something when it began.
     tellings: u64,
-    /// How long it may be, if there can be no descriptor more for what tells it.
+    /// How long it may be, if there is no descriptor for what tells it.
     pub(super) limit: Option<Duration>,
 }
 
 impl Nap {
     /// Falls asleep on `descriptors`, to which is added what tells of other threads. `inner` is the socket's.
     pub(super) fn on(socket: &Arc<Socket>, inner: &mut Inner, descriptors: &mut Vec<pollfd>) -> Self {
-        const GLANCE: Duration = Duration::from_millis(20);
+        const GLANCE: Duration = Duration::from_millis(1);
         inner.asleep += 1;
         if inner.nudge.is_none() {
             inner.nudge = EventFd::new(0).ok();
         }
-        descriptors.extend(inner.nudge.as_ref().map(EventFd::fd).map(reads_of));
-        let limit = inner.nudge.is_none().then_some(GLANCE);
+        // Readable for others who have not woken yet, perhaps for long, as they were cancelled.
+        let nudge = inner.nudge.as_ref().filter(|_| inner.told == 0);
+        descriptors.extend(nudge.map(EventFd::fd).map(reads_of));
+        let limit = nudge.is_none().then_some(GLANCE);
         Self { socket: socket.clone(), tellings: inner.tellings, limit }
     }
 }
@@ -346,6 +348,9 @@ impl Socket {
         /// As a kernel's `somaxconn`, for each has memory.
         const MOST: usize = 128;
         let mut inner = self.now();
+        if inner.is_inherited() {
+            return Err(Errno(libc::ECONNRESET));
+        }
         if inner.phase != Phase::Listening {
             // Who is one too many waits there, and need not ask again.
             inner.id()?.listen(0)?;
@@ -626,6 +631,9 @@ impl Inner {
             let listening = self.listening.as_mut().ok_or(INVALID)?;
             if let Some(accepted) = listening.accepted.pop_front() {
                 self.accept_waiting();
+                // Others may sleep on what was just taken from the channel.
+                let more = self.listening.as_ref().is_some_and(|listening| !listening.accepted.is_empty());
+                self.tell_sleepers(more);
                 return Ok(Some(accepted));
             }
             if !self.accept_one()? {
@@ -634,7 +642,8 @@ impl Inner {
         }
     }
 
-    /// Accepts the next who asks; false if nobody does. Where there can be no more descriptors he is left there.
+    /// Accepts the next who asks; false if nobody does. Where there can be no more descriptors he is left there; one for whom there is no
+    /// memory is refused.
     fn accept_one(&mut self) -> Result<bool> {
         if !self.is_asked() {
             return Ok(false);
@@ -644,8 +653,10 @@ impl Inner {
         let id = self.next_request()?;
         drop(spare);
         let listening = self.listening.as_mut().ok_or(INVALID)?;
-        if let Some(id) = id {
-            listening.accepted.extend(accept(Owned { id, channel }, listening.domain)?);
+        if let Some(id) = id
+            && let Ok(Some(accepted)) = accept(Owned { id, channel }, listening.domain)
+        {
+            listening.accepted.push_back(accepted);
         }
         Ok(true)
     }
