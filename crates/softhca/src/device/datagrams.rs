@@ -127,10 +127,10 @@ impl Device {
     #[cold]
     fn deliver_all(&mut self) {
         let mut turn = 0;
-        // One may be lost.
         while let Some(&at) = self.links.live.get(turn) {
-            turn += 1;
             self.deliver_from(at);
+            // If it was lost, another one is in its place.
+            turn += usize::from(self.links.live.get(turn) == Some(&at));
         }
         self.settle();
     }

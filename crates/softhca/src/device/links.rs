@@ -429,6 +429,7 @@ impl Device {
         if reason == LinkRefusal::Gone {
             self.count_retries(at);
             self.links.links[at].datagrams.drop_outgoing(&mut self.core);
+            self.links.links[at].overstayed = false;
         }
         self.settle();
     }

@@ -174,15 +174,15 @@ impl Datagrams {
 
     /// The peer says for the first time over this stream which datagram it expects.
     ///
-    /// What was dropped meanwhile it has never had: what is left follows what it has. If it has had more than there was, one of both was restored
-    /// from a checkpoint: what is not known to be new then may have been had.
+    /// What was dropped meanwhile it has never had: what is left follows what it has. If it has had more than ever left, one of both was restored
+    /// from a checkpoint: of what has left it may have had all.
     fn count_from(&mut self, msn: u64) -> Result<(), Malformed> {
         /// More than anybody sends.
         const ABSURD: u64 = 1 << 62;
         if msn >= ABSURD {
             return Err(Malformed("more datagrams than anybody has sent"));
         }
-        if msn > self.first + self.outgoing.len() as u64 {
+        if msn > self.first + self.tried as u64 {
             self.drop_tried();
             self.first = msn;
         }

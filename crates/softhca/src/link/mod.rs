@@ -167,14 +167,14 @@ impl Link {
         }
     }
 
-    /// True if it and its peer count on what the other knows.
+    /// True if something is known of the peer that counts: which datagrams it has had, or that it is hostile.
     pub fn is_known(&self) -> bool {
-        self.life.is_some() && self.datagrams.is_numbered()
+        self.life.is_some() && self.datagrams.is_numbered() || self.overstayed
     }
 
-    /// True if it is of no use to anybody now. What a hostile peer has done is not forgotten.
+    /// True if it is of no use to anybody now.
     pub fn is_idle(&self) -> bool {
-        self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle() && !self.overstayed
+        self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
     }
 
     /// True if surely nothing has arrived.
