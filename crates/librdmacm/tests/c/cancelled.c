@@ -1,6 +1,5 @@
 /* Threads that the program cancels: that happens where they wait, and nowhere else. What they used can be used again. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "descriptors.h"
 
 #define PORT 7187
 #define WAITS 10
@@ -192,17 +192,6 @@ static void connects_are_cancelled(void)
 		cancel(thread);
 		CHECK(!rclose(fd));
 	}
-}
-
-static int descriptors(void)
-{
-	int count = 0;
-	DIR *folder = opendir("/proc/self/fd");
-	CHECK(folder);
-	while (readdir(folder))
-		count++;
-	CHECK(!closedir(folder));
-	return count;
 }
 
 static void cancel_all(void)

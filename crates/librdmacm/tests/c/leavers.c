@@ -1,25 +1,14 @@
 /* Clients that leave while they wait to be accepted leave nothing in the listener, which goes as a whole when it is closed. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <rdma/rsocket.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "descriptors.h"
 
 #define PORT 7191
 #define CLIENTS 6
 #define ROUNDS 5
-
-static int descriptors(void)
-{
-	int count = 0;
-	DIR *folder = opendir("/proc/self/fd");
-	CHECK(folder);
-	while (readdir(folder))
-		count++;
-	CHECK(!closedir(folder));
-	return count;
-}
 
 static void listen_to_leavers(void)
 {
