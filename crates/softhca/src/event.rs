@@ -30,7 +30,7 @@ pub enum AsyncEvent {
     QpFatal(Qp),
     /// The responder refused a malformed request that has no receive to tell of it.
     QpRequestError(Qp),
-    /// The responder refused a request for want of access; as before.
+    /// The responder refused a request for want of access that has no receive to tell of it.
     QpAccessError(Qp),
     /// A message arrived while the QP was in RTR.
     CommunicationEstablished(Qp),
