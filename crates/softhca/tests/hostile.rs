@@ -128,6 +128,16 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
+/// As one does whose peer was restored from a checkpoint.
+#[test]
+fn who_has_had_more_than_was_sent_says_so_once() {
+    let mut victim = Victim::new();
+    let expects = |msn| Header { msn, ..Header::new(Opcode::DatagramAck) };
+    assert_eq!(victim.says(expects(5)), None);
+    assert_eq!(victim.says(expects(5)), None);
+    assert!(matches!(victim.says(expects(6)), Some(LinkLoss::Violation(_))));
+}
+
 #[test]
 fn what_no_device_says_ends_the_link() {
     let msn = 0x00ff_fff0;
