@@ -358,8 +358,8 @@ impl Core {
             }
             _ => {
                 match refusal {
-                    Refusal::Receive(status, _) => self.fail_receive(handle, status),
-                    Refusal::Nak(_) => self.tell_of(handle, syndrome),
+                    Refusal::Receive(status, _) if self.fail_receive(handle, status) => {}
+                    _ => self.tell_of(handle, syndrome),
                 }
                 self.refuse_for_good(handle, out, header.msn, syndrome);
             }
@@ -377,13 +377,15 @@ impl Core {
         }
     }
 
-    /// The receive of the begun message completes with an error.
-    fn fail_receive(&mut self, handle: Qp, status: WcStatus) {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        let Some(wr_id) = qp.responder.give_receive() else { return };
+    /// The receive of the begun message completes with an error. False if there is none: an XRC target's shared queue may have been
+    /// destroyed meanwhile.
+    fn fail_receive(&mut self, handle: Qp, status: WcStatus) -> bool {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return false };
+        let Some(wr_id) = qp.responder.give_receive() else { return false };
         let completion = received(qp, wr_id, status);
         let cq = qp.recv_cq();
         self.complete(cq, completion);
+        true
     }
 
     fn refuse_for_good(&mut self, handle: Qp, out: &mut Outbox, msn: u64, syndrome: Syndrome) {
@@ -490,7 +492,9 @@ impl Core {
         if ended.is_some() {
             return self.complete_receive(handle, header, key);
         }
-        self.fail_receive(handle, WcStatus::RemoteInvalidRequest);
+        if !self.fail_receive(handle, WcStatus::RemoteInvalidRequest) {
+            self.tell_of(handle, Syndrome::RemoteAccess);
+        }
         self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
     }
 
