@@ -635,6 +635,34 @@ fn a_process_has_any_number_of_peers_in_its_life() {
 }
 
 #[test]
+fn who_was_one_peer_too_many_gets_a_link_with_the_first_that_comes() {
+    let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 3);
+    let plan = Plan::default();
+    let others: Vec<_> = (0..MAX_PEERS as u16).map(|_| open(&mut net, 0, &plan)).collect();
+    let (a, b) = (open(&mut net, 0, &plan), open(&mut net, 1, &plan));
+    for (stranger, end) in (100..).zip(&others) {
+        to_init(&mut net, end, &plan);
+        to_rtr_with(&mut net, end, stranger, b.qpn, &plan);
+    }
+    connect(&mut net, &a, &b, &plan);
+    net.device(0).destroy_qp(others[0].qp).unwrap();
+    for number in 0..3 {
+        b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
+        net.settle();
+        assert_eq!(statuses(&b.poll_sends(&mut net)), [WcStatus::Success], "{number}");
+        // What was owed over the old link is owed over the next.
+        b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
+        net.step();
+        net.cut();
+        net.settle();
+        assert_eq!(statuses(&b.poll_sends(&mut net)), [WcStatus::Success], "{number}, cut");
+    }
+    a.post(&mut net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(&mut net)), [WcStatus::Success]);
+}
+
+#[test]
 fn what_waits_to_leave_does_not_leave_for_the_next_peer() {
     const MANY: u64 = 16;
     for seed in 0..8 {

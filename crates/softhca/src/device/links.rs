@@ -37,6 +37,8 @@ pub(super) struct Links {
     free: Vec<usize>,
     /// How many were forgotten with their numbers, for want of room.
     evicted: u64,
+    /// Connected queue pairs for whose peers there was no room.
+    linkless: Vec<(ProcessId, Qp)>,
     /// Those with a stream.
     pub live: Vec<usize>,
     requests: Vec<ProcessId>,
@@ -82,13 +84,18 @@ impl Links {
         self.by_peer.contains_key(&peer) || self.by_peer.len() < limit as usize
     }
 
-    /// Forgets an idle link, none of `kept`, also if datagrams were counted on it: to its peer the next one is that of another process
-    /// then.
-    fn evict(&mut self, own: ProcessId, kept: &[usize]) -> bool {
-        let idle =
-            |&&at: &&usize| self.links[at].peer != own && self.links[at].is_idle() && !kept.contains(&at);
-        let Some(&at) = self.by_peer.values().find(idle) else { return false };
-        self.evicted += u64::from(self.links[at].is_known());
+    /// Forgets an idle link that is to none of `kept`, also if something is known of its peer: to that the next one is the link of
+    /// another process then. Misdeeds are forgotten last.
+    fn evict(&mut self, own: ProcessId, kept: &[ProcessId]) -> bool {
+        let idle = || {
+            let links = self.by_peer.values().map(|&at| (at, &self.links[at]));
+            links.filter(|(_, link)| link.is_idle() && link.peer != own && !kept.contains(&link.peer))
+        };
+        let unknown = || idle().find(|(_, link)| !link.is_known());
+        let harmless = || idle().find(|(_, link)| !link.has_misbehaved());
+        let found = unknown().or_else(harmless).or_else(|| idle().next());
+        let Some((at, is_known)) = found.map(|(at, link)| (at, link.is_known())) else { return false };
+        self.evicted += u64::from(is_known);
         self.forget(at);
         true
     }
@@ -116,13 +123,27 @@ impl Links {
         self.links.get_mut(*self.by_peer.get(&peer)?)
     }
 
-    /// `qp` is connected to `peer` from now on. Past `limit` peers it never gets a link.
+    /// `qp` is connected to `peer` from now on. Past `limit` peers it has no link before one is made for somebody else.
     ///
     /// Returns the link's index.
     pub fn attach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
-        let at = self.reach(own, peer, limit)?;
-        self.links[at].qps.push(qp);
-        Some(at)
+        let link = self.reach(own, peer, limit);
+        match link {
+            Some(at) => self.links[at].qps.push(qp),
+            None => self.linkless.push((peer, qp)),
+        }
+        link
+    }
+
+    /// There is a link `at` for queue pairs that had none.
+    fn adopt(&mut self, core: &mut Core, at: usize) {
+        let link = &mut self.links[at];
+        for (_, handle) in self.linkless.extract_if(.., |(peer, _)| *peer == link.peer) {
+            link.qps.push(handle);
+            if let Some(qp) = core.qps.get_mut(handle.0) {
+                qp.link = Some(at);
+            }
+        }
     }
 
     /// The link to `peer`, for datagrams; `None` past `limit` peers.
@@ -134,7 +155,7 @@ impl Links {
     pub fn reach_all(&mut self, own: ProcessId, peers: &[ProcessId], limit: u32) -> Vec<usize> {
         let mut links = Vec::with_capacity(peers.len());
         for peer in peers {
-            if self.has_room(*peer, limit) || self.evict(own, &links) {
+            if self.has_room(*peer, limit) || self.evict(own, peers) {
                 links.push(self.to(*peer));
             }
         }
@@ -148,6 +169,7 @@ impl Links {
     }
 
     pub fn detach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp) {
+        self.linkless.retain(|(_, attached)| *attached != qp);
         if let Some(&at) = self.by_peer.get(&peer) {
             self.links[at].qps.retain(|attached| *attached != qp);
             self.links[at].out.unschedule(qp);
@@ -237,6 +259,7 @@ impl Device {
     }
 
     fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
+        self.links.adopt(&mut self.core, at);
         let Core { process, fabric, .. } = self.core;
         let life = self.life.wrapping_add(self.links.links[at].renewal);
         let own = Hello { process, fabric, epoch: self.epoch, life };
@@ -428,8 +451,9 @@ impl Device {
         }
         if reason == LinkRefusal::Gone {
             self.count_retries(at);
-            self.links.links[at].datagrams.drop_outgoing(&mut self.core);
-            self.links.links[at].overstayed = false;
+            let link = &mut self.links.links[at];
+            link.datagrams.drop_outgoing(&mut self.core);
+            link.forgive();
         }
         self.settle();
     }

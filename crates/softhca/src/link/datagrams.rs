@@ -6,7 +6,9 @@
 //!
 //! * there is no queue pair that takes them, or the process is gone;
 //! * its queue pair had no receive posted for as long as [`PATIENCE`];
-//! * its process took less than half of what was on its way in [`LONGEST_WAIT`], though the link was there.
+//! * its process took less than half of what was on its way in [`LONGEST_WAIT`], though the link was there;
+//! * its process has forgotten us for want of room, or one of both was restored from a checkpoint: then what is on its way may have
+//!   arrived before, and does not leave again.
 //!
 //! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way. Then queue pairs with more wait until half of them are taken: what they
 //! send to others waits behind, and so they do not wait for ever.
@@ -301,8 +303,7 @@ impl Datagrams {
         self.has_all_room(core);
     }
 
-    /// The peer is another process by the same name, or has forgotten us: numbers begin anew. What was on its way it has had, or
-    /// nobody will.
+    /// The peer is another process by the same name, or has forgotten us: numbers begin anew. What was on its way it may have had.
     pub fn restart(&mut self, core: &mut Core) {
         self.drop_tried();
         self.note_room(core);

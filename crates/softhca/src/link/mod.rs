@@ -126,6 +126,8 @@ pub(crate) struct Link {
     pub sharing: LinkSharing,
     /// The peer has stayed inside our gate, and gets no more windows.
     pub overstayed: bool,
+    /// How often it got windows again.
+    forgiven: u8,
     pub datagrams: Datagrams,
 }
 
@@ -163,13 +165,30 @@ impl Link {
             acks: Vec::new(),
             sharing: LinkSharing::default(),
             overstayed: false,
+            forgiven: 0,
             datagrams: Datagrams::default(),
         }
     }
 
-    /// True if something is known of the peer that counts: which datagrams it has had, or that it is hostile.
+    /// True if something is known of the peer that counts: which datagrams it has had, or its misdeeds.
     pub fn is_known(&self) -> bool {
-        self.life.is_some() && self.datagrams.is_numbered() || self.overstayed
+        self.life.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()
+    }
+
+    /// True if it has ever stayed inside a gate that was closed.
+    pub fn has_misbehaved(&self) -> bool {
+        self.overstayed || self.forgiven != 0
+    }
+
+    /// The peer has left its node. Whoever comes in its place may be another process, which was not ended inside a gate; or it
+    /// is the same, which only has to leave for a moment, and so this does not go on for ever.
+    pub fn forgive(&mut self) {
+        /// More than a program is ended there by chance.
+        const OFTEN: u8 = 4;
+        if self.overstayed && self.forgiven < OFTEN {
+            self.overstayed = false;
+            self.forgiven += 1;
+        }
     }
 
     /// True if it is of no use to anybody now.
