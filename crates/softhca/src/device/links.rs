@@ -123,26 +123,20 @@ impl Links {
         self.links.get_mut(*self.by_peer.get(&peer)?)
     }
 
-    /// `qp` is connected to `peer` from now on. Past `limit` peers it has no link before one is made for somebody else.
-    ///
-    /// Returns the link's index.
-    pub fn attach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp, limit: u32) -> Option<usize> {
-        let link = self.reach(own, peer, limit);
-        match link {
-            Some(at) => self.links[at].qps.push(qp),
+    /// `qp` is connected to `peer` from now on. Past the limit of peers it has no link before one is made for somebody else.
+    pub fn attach(&mut self, core: &mut Core, peer: ProcessId, qp: Qp) {
+        match self.reach(core.process, peer, core.limits.max_peers) {
+            Some(at) => self.links[at].attach(core, at, qp),
             None => self.linkless.push((peer, qp)),
         }
-        link
     }
 
     /// There is a link `at` for queue pairs that had none.
     fn adopt(&mut self, core: &mut Core, at: usize) {
         let link = &mut self.links[at];
-        for (_, handle) in self.linkless.extract_if(.., |(peer, _)| *peer == link.peer) {
-            link.qps.push(handle);
-            if let Some(qp) = core.qps.get_mut(handle.0) {
-                qp.link = Some(at);
-            }
+        let peer = link.peer;
+        for (_, qp) in self.linkless.extract_if(.., |(wanted, _)| *wanted == peer) {
+            link.attach(core, at, qp);
         }
     }
 
@@ -168,12 +162,11 @@ impl Links {
         self.version += u64::from(self.links[at].datagrams.wait_for_room(qp));
     }
 
-    pub fn detach(&mut self, own: ProcessId, peer: ProcessId, qp: Qp) {
+    pub fn detach(&mut self, core: &mut Core, peer: ProcessId, qp: Qp) {
         self.linkless.retain(|(_, attached)| *attached != qp);
         if let Some(&at) = self.by_peer.get(&peer) {
-            self.links[at].qps.retain(|attached| *attached != qp);
-            self.links[at].out.unschedule(qp);
-            self.tidy(own, at);
+            self.links[at].detach(core, qp);
+            self.tidy(core.process, at);
         }
     }
 

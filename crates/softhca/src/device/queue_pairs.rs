@@ -156,10 +156,7 @@ impl Device {
     fn connect(&mut self, handle: Qp, peer: Option<ProcessId>) {
         if let Some(peer) = peer {
             self.registered.connect(peer);
-            let link = self.links.attach(self.core.process, peer, handle, self.core.limits.max_peers);
-            if let Some(qp) = self.core.qps.get_mut(handle.0) {
-                qp.link = link;
-            }
+            self.links.attach(&mut self.core, peer, handle);
         }
     }
 
@@ -171,7 +168,7 @@ impl Device {
         let Some(peer) = self.core.qps.get(handle.0).and_then(|qp| qp.peer) else { return };
         self.links.copy_out(handle, u64::MAX);
         self.end_responder(handle, peer);
-        self.links.detach(self.core.process, peer, handle);
+        self.links.detach(&mut self.core, peer, handle);
         if let Some(qp) = self.core.qps.get_mut(handle.0) {
             qp.scheduled = false;
         }

@@ -170,6 +170,27 @@ impl Link {
         }
     }
 
+    /// `handle` is connected to the peer from now on. This is link `at`.
+    pub fn attach(&mut self, core: &mut Core, at: usize, handle: Qp) {
+        if let Some(qp) = core.qps.get_mut(handle.0) {
+            (qp.link, qp.place) = (Some(at), self.qps.len());
+        }
+        self.qps.push(handle);
+    }
+
+    /// `handle` is so no more.
+    pub fn detach(&mut self, core: &mut Core, handle: Qp) {
+        self.out.unschedule(handle);
+        let place = core.qps.get(handle.0).map_or(usize::MAX, |qp| qp.place);
+        if self.qps.get(place) != Some(&handle) {
+            return;
+        }
+        self.qps.swap_remove(place);
+        if let Some(moved) = self.qps.get(place).and_then(|moved| core.qps.get_mut(moved.0)) {
+            moved.place = place;
+        }
+    }
+
     /// True if something is known of the peer that counts: which datagrams it has had, or its misdeeds.
     pub fn is_known(&self) -> bool {
         self.life.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()

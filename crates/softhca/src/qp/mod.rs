@@ -49,6 +49,8 @@ pub(crate) struct QueuePair {
     pub peer: Option<ProcessId>,
     /// The link to that process, by index.
     pub link: Option<usize>,
+    /// Its place among the queue pairs of that link.
+    pub place: usize,
     /// What it may touch of its neighbour's memory.
     pub windows: Windows,
     pub sends: SendQueue,
@@ -75,6 +77,7 @@ impl QueuePair {
             incarnation,
             peer: None,
             link: None,
+            place: 0,
             windows: Windows::default(),
             sends: SendQueue::new(caps.max_send_wr),
             receives: ReceiveQueue::new(caps.max_recv_wr, caps.max_recv_sge),
