@@ -58,12 +58,18 @@ struct Listener {
     port: u16,
     /// The most requests that wait for the program to decide.
     backlog: usize,
+    /// Those on which it has not decided, also if they have ended by themselves: the program holds each until it lets it go.
+    undecided: HashSet<ConnectionId>,
 }
 
 impl Listener {
     fn takes(&self, service: &Service) -> bool {
         let address = self.address.is_none_or(|address| address == service.address);
         address && self.space == service.space && self.port == service.port
+    }
+
+    fn is_full(&self) -> bool {
+        self.undecided.len() >= self.backlog
     }
 }
 
@@ -113,7 +119,7 @@ impl Manager {
     /// program has not decided on, `backlog` may wait.
     pub fn listen(&mut self, space: u16, address: Option<IpAddr>, port: u16, backlog: usize) -> ListenerId {
         let id = ListenerId(self.number());
-        self.listeners.insert(id, Listener { space, address, port, backlog });
+        self.listeners.insert(id, Listener { space, address, port, backlog, undecided: HashSet::new() });
         id
     }
 
@@ -147,12 +153,23 @@ impl Manager {
 
     /// Accepts a request; `false` if it is none that waits.
     pub fn accept(&mut self, id: ConnectionId, offer: Offer, now: Duration) -> bool {
-        self.with(id, |connection, wishes| connection.accept(offer, now, wishes))
+        let done = self.with(id, |connection, wishes| connection.accept(offer, now, wishes));
+        self.decided(id, done)
     }
 
     /// Rejects a request, or a reply; `false` if there is none that waits.
     pub fn reject(&mut self, id: ConnectionId, private: Vec<u8>, now: Duration) -> bool {
-        self.with(id, |connection, wishes| connection.reject(private, now, wishes))
+        let done = self.with(id, |connection, wishes| connection.reject(private, now, wishes));
+        self.decided(id, done)
+    }
+
+    /// The program has decided on a request, if it was `done`.
+    fn decided(&mut self, id: ConnectionId, done: bool) -> bool {
+        let listener = self.connections.get(&id).and_then(|connection| connection.listener);
+        if done && let Some(listener) = listener.and_then(|listener| self.listeners.get_mut(&listener)) {
+            listener.undecided.remove(&id);
+        }
+        done
     }
 
     /// Says after a reply that this side is ready; `false` if there was none.
@@ -175,6 +192,7 @@ impl Manager {
 
     /// The program has no more use for the connection: it is ended in the background, and nothing more is told of it.
     pub fn abandon(&mut self, id: ConnectionId, now: Duration) {
+        self.decided(id, true);
         self.with(id, |connection, wishes| {
             connection.abandon(now, wishes);
             true
@@ -245,13 +263,10 @@ impl Manager {
 
     fn requested(&mut self, from: Peer, remote: u32, service: Service, source: SocketAddr, offer: Offer) {
         let taking = self.listeners.iter().find(|(_, listener)| listener.takes(&service));
-        let Some((listener, backlog)) = taking.map(|(id, listener)| (*id, listener.backlog)) else {
+        let Some((listener, is_full)) = taking.map(|(id, listener)| (*id, listener.is_full())) else {
             return self.refuse(from, remote, 0, Reason::INVALID_SERVICE);
         };
-        let waits = |connection: &&Connection| {
-            connection.listener == Some(listener) && connection.state == State::Requested
-        };
-        if remote == 0 || self.connections.values().filter(waits).count() >= backlog {
+        if remote == 0 || is_full {
             // It asks again.
             return;
         }
@@ -259,6 +274,9 @@ impl Manager {
             return self.refuse(from, remote, 0, Reason::NO_RESOURCES);
         }
         let id = ConnectionId(self.number());
+        if let Some(listener) = self.listeners.get_mut(&listener) {
+            listener.undecided.insert(id);
+        }
         let datagram = offer.kind == Offer::DATAGRAM;
         self.connections.insert(id, Connection::passive(from, remote, datagram, listener));
         self.asked.insert((from, remote), id);

@@ -246,6 +246,29 @@ fn a_full_backlog_makes_others_wait() {
 }
 
 #[test]
+fn who_asks_and_leaves_counts_until_the_program_lets_him_go() {
+    let mut world = World::new(|_| Fate::Arrives);
+    world.listen(2);
+    for _ in 0..5 {
+        let here = world.connect(7);
+        world.settle();
+        world.managers[0].abandon(here, world.now);
+        world.settle();
+    }
+    let asked = |world: &World| {
+        let asked = world.told[1].iter().filter(|(_, event)| matches!(event, Event::Requested(_)));
+        asked.map(|(id, _)| *id).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&world).len(), 2);
+    let gone = asked(&world)[0];
+    assert!(!world.managers[1].accept(gone, offer("too late"), world.now));
+    world.managers[1].abandon(gone, world.now);
+    world.connect(7);
+    world.settle();
+    assert_eq!(asked(&world).len(), 3);
+}
+
+#[test]
 fn the_end_of_a_process_ends_its_connections() {
     let mut world = World::new(|_| Fate::Arrives);
     world.connected();
