@@ -5,26 +5,24 @@
 //! The lock is held across `fork`, so that the child sees no half-done state; the child then closes
 //! its copies of the links and of the connection to the node, so that they end with the parent.
 
-use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void};
 use verbs_abi::constants::IBV_FORK_UNNEEDED;
+use waiting::HeldInFork;
 
 use crate::biased::Guard;
 use crate::process::{Process, State};
 
-/// What `before` leaves for the other two, in the thread that forks.
+/// What `before` leaves for the other two.
 struct Held {
     process: &'static Process,
     state: Guard<'static, State>,
 }
 
-thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
+static HELD: HeldInFork<Held> = HeldInFork::new();
 
 /// Watches for `fork` from now on.
 pub(crate) fn watch() {
@@ -39,7 +37,8 @@ unsafe extern "C" fn before() {
     if let Some(process) = Process::current() {
         let mut held = Held { process, state: process.lock_for_fork() };
         held.state.device.before_fork();
-        HELD.with_borrow_mut(|slot| *slot = Some(held));
+        // SAFETY: a child has another process only when no thread of its parent's is left in it.
+        unsafe { HELD.put(held) };
     }
 }
 

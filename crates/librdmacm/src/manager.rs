@@ -2,7 +2,6 @@
 //!
 //! Locks are taken in this order: the manager, an identifier's state, a channel's queue.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -22,7 +21,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, SignalsBlocked, lock};
+use waiting::{EventFd, HeldInFork, SignalsBlocked, lock};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -282,7 +281,11 @@ impl Inner {
             }
             Event::Rejected { reason, private } => Happening::Rejected(reason, private),
             Event::Unreachable => Happening::Unreachable(-libc::ETIMEDOUT),
-            Event::Disconnected => Happening::Disconnected,
+            Event::Disconnected => {
+                // Perhaps before the program has taken note that it was ever there.
+                lock(&core.state).connected = true;
+                Happening::Disconnected
+            }
             Event::Over if !lock(&core.state).connected => return,
             Event::Over => Happening::TimewaitExit,
         };
@@ -338,7 +341,7 @@ impl Inner {
                 core.push(Happening::AddressResolved);
             }
             (Purpose::Connect(offer), None) if offer.kind == Offer::DATAGRAM => {
-                core.push(Happening::Unreachable(-libc::EINVAL));
+                core.push(Happening::Rejected(Reason::INVALID_SERVICE, Vec::new()));
             }
             (Purpose::Connect(_), None) => {
                 let service = Service::of_address(service.address);
@@ -444,24 +447,29 @@ extern "C" fn say_goodbye() {
     inner.perform(manager, now);
 }
 
-thread_local! {
-    /// What a thread that forks holds meanwhile: so the manager's thread is at rest, and the child inherits no lock from it.
-    static HELD: RefCell<Option<MutexGuard<'static, Inner>>> = const { RefCell::new(None) };
-}
+/// So the manager's thread is at rest while a thread forks, and the child inherits no lock from it.
+static HELD: HeldInFork<(unfinished::Held, Option<MutexGuard<'static, Inner>>)> = HeldInFork::new();
 
 unsafe extern "C" fn before_fork() {
-    unfinished::before_fork();
-    HELD.set(Manager::current().map(|manager| lock(&manager.inner)));
+    let unfinished = unfinished::hold();
+    let inner = Manager::current().map(|manager| lock(&manager.inner));
+    // SAFETY: the first of the two is always the same lock.
+    unsafe { HELD.put((unfinished, inner)) };
 }
 
 unsafe extern "C" fn after_fork() {
-    drop(HELD.take());
-    unfinished::after_fork();
+    if let Some((unfinished, inner)) = HELD.take() {
+        drop(inner);
+        drop(unfinished);
+    }
 }
 
 unsafe extern "C" fn forget_the_parents() {
-    drop(HELD.take());
+    let held = HELD.take();
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    unfinished::forked();
     CURRENT.store(ptr::null_mut(), Ordering::Release);
+    if let Some((unfinished, inner)) = held {
+        drop(inner);
+        unfinished::forked(unfinished);
+    }
 }

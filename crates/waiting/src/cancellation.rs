@@ -89,6 +89,8 @@ pub fn sleep(time: Duration) {
 thread_local! {
     /// Whether this thread is in [`uncancelled`], which the program called where it may be cancelled.
     static PUT_OFF: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is in [`cancellable`].
+    static WAITS: Cell<bool> = const { Cell::new(false) };
     static KEPT: Kept = const { Kept(RefCell::new(Vec::new())) };
 }
 
@@ -105,9 +107,13 @@ pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
 
 /// Makes a system call that waits, in which the thread may be cancelled if the program lets it.
 pub fn cancellable<R>(wait: impl FnOnce() -> R) -> R {
-    if !PUT_OFF.get() {
-        return wait();
-    }
+    let outer = WAITS.replace(true);
+    let result = if PUT_OFF.get() { enabled(wait) } else { wait() };
+    WAITS.set(outer);
+    result
+}
+
+fn enabled<R>(wait: impl FnOnce() -> R) -> R {
     let kind = set_type(PTHREAD_CANCEL_DEFERRED);
     set_state(PTHREAD_CANCEL_ENABLE);
     let result = wait();
@@ -121,6 +127,10 @@ struct Kept(RefCell<Vec<*mut dyn Any>>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        // A handler of a signal may end the process anywhere, also where locks are held that are needed to drop what is kept.
+        if !WAITS.get() {
+            return;
+        }
         while let Some(kept) = self.0.get_mut().pop() {
             // SAFETY: it came from `Box::into_raw`, and `keep`, which would free it, was left for ever.
             drop(unsafe { Box::from_raw(kept) });
@@ -131,11 +141,13 @@ impl Drop for Kept {
 /// Does `work` with `kept`, which is dropped afterwards; if the thread is cancelled meanwhile, when it ends.
 pub fn keep<T: 'static, R>(kept: T, work: impl FnOnce(&mut T) -> R) -> R {
     let kept = Box::into_raw(Box::new(kept));
-    // A thread that has dropped its own is ending, and not cancelled any more.
+    // A thread that has dropped its own is ending, and not cancelled any more; or it ends the process, and what is kept does not matter.
     let _ = KEPT.try_with(|all| all.0.borrow_mut().push(kept));
     // SAFETY: nobody else uses it before it is freed.
     let result = work(unsafe { &mut *kept });
     let _ = KEPT.try_with(|all| all.0.borrow_mut().pop());
+    // It may be the last owner of descriptors, and closing one is a place to be cancelled.
+    let _whole = Uncancelled::new();
     // SAFETY: it came from `Box::into_raw`, and is not used again.
     drop(unsafe { Box::from_raw(kept) });
     result

@@ -12,14 +12,14 @@ use crate::{EventFd, cancellable, keep, lock, sleep};
 /// Events for a program that may block on, poll or select the descriptor.
 ///
 /// The descriptor is no semaphore that counts them: a checkpoint carries what an eventfd holds, but not that it is one. So
-/// whoever takes from the queue leaves the descriptor as the queue is then.
+/// whoever has taken from the queue leaves the descriptor as the queue is then.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     ready: EventFd,
     events: Mutex<VecDeque<T>>,
     /// Threads that are in [`Self::next`].
     readers: AtomicU32,
-    /// The thread that took the last event; 0 before the first.
+    /// The thread that took the last event in [`Self::next`]; 0 before the first.
     last_reader: AtomicI32,
 }
 

@@ -5,14 +5,17 @@
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
+//! * [`HeldInFork`]: a lock that is held across `fork`.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
-//! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits.
+//! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits: in [`cancellable`], with what
+//!   is needed then in [`keep`].
 
 mod acks;
 mod cancellation;
 mod event_fd;
 mod event_queue;
 pub mod futex;
+mod held_in_fork;
 mod signals;
 
 use std::io;
@@ -25,6 +28,7 @@ pub use acks::Acks;
 pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
+pub use held_in_fork::HeldInFork;
 use libc::pollfd;
 pub use signals::SignalsBlocked;
 

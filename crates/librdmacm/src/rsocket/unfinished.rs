@@ -4,7 +4,6 @@
 //! Its lock is taken before a socket's. A socket in this list is held by nobody for long: what waits for the directory
 //! under a socket's lock, to bind it, comes before all that makes it unfinished.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
@@ -35,22 +34,14 @@ pub(crate) fn go_on() {
     lock(&UNFINISHED).retain(goes_on);
 }
 
-thread_local! {
-    /// What a thread that forks holds meanwhile, so that the child inherits no socket that is in use by the manager's thread.
-    static HELD: RefCell<Option<MutexGuard<'static, BTreeSet<c_int>>>> = const { RefCell::new(None) };
+/// Keeps the manager's thread away from all sockets, so that a forked child inherits none that is in use.
+pub(crate) fn hold() -> Held {
+    lock(&UNFINISHED)
 }
 
-pub(crate) fn before_fork() {
-    HELD.set(Some(lock(&UNFINISHED)));
-}
-
-pub(crate) fn after_fork() {
-    drop(HELD.take());
-}
+pub(crate) type Held = MutexGuard<'static, BTreeSet<c_int>>;
 
 /// What is unfinished is the parent's.
-pub(crate) fn forked() {
-    if let Some(mut inherited) = HELD.take() {
-        inherited.clear();
-    }
+pub(crate) fn forked(mut inherited: Held) {
+    inherited.clear();
 }
