@@ -274,10 +274,10 @@ impl Dialogue {
         (kind as u32) << KIND_AT | (owed as u32 & CREDITS)
     }
 
-    /// Where the peer has mapped `offset`: an address of its own, how many bytes from there, and their key.
+    /// Where the peer has mapped `offset`, at last: an address of its own, how many bytes from there, and their key.
     #[must_use]
     pub fn place(&self, offset: u64) -> Option<(u64, u64, u32)> {
-        self.mappings.iter().find_map(|mapping| {
+        self.mappings.iter().rev().find_map(|mapping| {
             let (address, left) = mapping.from(offset)?;
             Some((address, left, mapping.key))
         })

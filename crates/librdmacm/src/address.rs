@@ -88,8 +88,9 @@ pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
 pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
     let socket = KernelSocket::new(&destination)?;
     // Nothing is sent; the port only has to be one.
-    let port = destination.port().max(1);
-    match socket.connect(SocketAddr::new(destination.ip(), port)) {
+    let mut to = destination;
+    to.set_port(destination.port().max(1));
+    match socket.connect(to) {
         Err(_) if destination.ip().is_multicast() => {
             let fits = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4() == destination.is_ipv4();
             own()?.into_iter().find(fits).ok_or(Errno(libc::ENETUNREACH))

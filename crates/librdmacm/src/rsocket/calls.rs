@@ -38,17 +38,14 @@ pub(super) unsafe fn tell(
 }
 
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
-    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
-        return Err(Errno(libc::EAFNOSUPPORT));
+    let has_family = matches!(domain, libc::AF_INET | libc::AF_INET6);
+    // Types with flags are none of them: librspreload.so makes a socket of the kernel's then, for a program that may call what
+    // rsockets have no function for, such as accept4.
+    match (kind, protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) if has_family => Socket::new(domain).map(enter),
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if has_family => Socket::for_datagrams(domain).map(enter),
+        _ => Err(Errno(libc::ENOTSUP)),
     }
-    let socket = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
-        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new(domain)?,
-        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::for_datagrams(domain)?,
-        (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
-        _ => return Err(Errno(libc::EOPNOTSUPP)),
-    };
-    socket.now().nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-    Ok(enter(socket))
 }
 
 fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
@@ -89,12 +86,11 @@ fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
         return Err(Errno(libc::ENOTCONN));
     }
     inner.reads_no_more |= reads;
-    let first = writes && !inner.writes_no_more;
     inner.writes_no_more |= writes;
     // What they wait for does not come any more.
     inner.tell_sleepers(true);
     drop(inner);
-    if !first {
+    if !writes {
         return Ok(());
     }
     socket.until(Wait::Always, Some(LINGER), |inner| {
@@ -126,7 +122,7 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_
 pub(crate) unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
     // SAFETY: the contract of sockets: a whole address.
     let address = unsafe { address::read(to) };
-    status(|| find(socket).and_then(|socket| socket.now().id()?.bind(address?)))
+    status(|| find(socket).and_then(|socket| socket.now().own_id()?.bind(address?)))
 }
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {

@@ -37,7 +37,7 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::{keep, lock};
+use waiting::{SignalsBlocked, keep, lock};
 
 static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
 
@@ -77,6 +77,7 @@ pub(crate) fn end_all() {
         end_each();
         drop(done);
     };
+    let _unseen = SignalsBlocked::new();
     if thread::Builder::new().spawn(end).is_ok() {
         // Nothing is ever said: it has ended all, or time is up.
         let _ = waits.recv_timeout(PATIENCE);

@@ -86,7 +86,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the identifier, and its events have been acknowledged.
+        // SAFETY: nobody else has the identifier, and its events have been acknowledged or are withdrawn.
         unsafe { bind::destroy(self.0) };
     }
 }
@@ -161,12 +161,20 @@ impl Packets {
         self.destinations.values().any(|to| !to.waiting.is_empty())
     }
 
+    /// Whether more datagrams to some destination have to wait until it is found.
+    pub(super) fn has_full_queue(&self) -> bool {
+        self.destinations.values().any(|to| to.waiting.len() >= MAX_WAITING)
+    }
+
     /// Takes what has come, from `only` if the socket is connected, and answers of the directory. False if nothing has changed.
     pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) -> bool {
         let (arrived, mut took, room) = (&mut self.arrived, false, self.datagrams.room());
         self.has_more = self.datagrams.receive(AT_A_TIME, |_, message| {
             took = true;
-            let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| only == *from));
+            // A header holds no scope.
+            let is_from =
+                |from: SocketAddr, only: SocketAddr| (from.ip(), from.port()) == (only.ip(), only.port());
+            let wanted = parse(message).filter(|(from, _)| only.is_none_or(|only| is_from(*from, only)));
             let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
             arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
         });
@@ -264,14 +272,17 @@ fn destination(
         {
             known.remove(&oldest);
         }
-        let (question, source) = Question::ask(channel, to)?;
+        // A call that waits does not wait for that.
+        let busy = |errno| if errno == Errno(libc::EAGAIN) { Errno(libc::ENOBUFS) } else { errno };
+        let (question, source) = Question::ask(channel, to).map_err(busy)?;
         let (question, since) = (Some(question), Instant::now());
         known.insert(to, Destination { source, peer: None, question, since, waiting: Vec::new() });
     }
     let destination = known.get_mut(&to).ok_or(Errno(libc::ENOMEM))?;
     if destination.question.is_none() && destination.since.elapsed() > FRESH {
         destination.since = Instant::now();
-        destination.question = Some(Question::ask(channel, to)?.0);
+        // Where that cannot be asked now, it is still who it was.
+        destination.question = Question::ask(channel, to).ok().map(|(question, _)| question);
     }
     Ok(destination)
 }

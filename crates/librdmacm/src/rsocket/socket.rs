@@ -264,8 +264,8 @@ impl Socket {
         if !matches!(inner.phase, Phase::Connected | Phase::Accepting) || inner.has_hung_up() {
             return true;
         }
-        inner.writes_no_more = inner.writes_no_more || inner.end();
-        inner.writes_no_more && inner.is_flushed()
+        inner.writes_no_more = true;
+        inner.end() && inner.is_flushed()
     }
 
     /// Its state, as of now.
@@ -348,12 +348,9 @@ impl Socket {
         /// As a kernel's `somaxconn`, for each has memory.
         const MOST: usize = 128;
         let mut inner = self.now();
-        if inner.is_inherited() {
-            return Err(Errno(libc::ECONNRESET));
-        }
         if inner.phase != Phase::Listening {
             // Who is one too many waits there, and need not ask again.
-            inner.id()?.listen(0)?;
+            inner.own_id()?.listen(0)?;
             inner.phase = Phase::Listening;
         }
         let backlog = usize::try_from(backlog).unwrap_or(MOST).clamp(1, MOST);
@@ -380,6 +377,14 @@ impl Inner {
         self.owned.as_mut().map(Owned::id).ok_or(Errno(libc::EBADF))
     }
 
+    /// The same, to change what it is to others.
+    ///
+    /// # Errors
+    /// As there; `ECONNRESET` if it is the parent's.
+    pub(super) fn own_id(&mut self) -> Result<&mut Id> {
+        if self.is_inherited() { Err(Errno(libc::ECONNRESET)) } else { self.id() }
+    }
+
     /// Where it is bound, and whom it speaks with.
     pub(super) fn addresses(&mut self) -> Result<(Option<SocketAddr>, Option<SocketAddr>)> {
         let state = lock(&self.id()?.core.state);
@@ -402,6 +407,9 @@ impl Inner {
 
     /// Sends a datagram to `to`, or to whom the socket is connected; `None` if there is no room now.
     pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<Fate>> {
+        if self.phase == Phase::Over {
+            return Err(Errno(self.error));
+        }
         let connected = self.addresses()?.1;
         let to = to.map(address::canonical).or(connected).ok_or(Errno(libc::EDESTADDRREQ))?;
         let local = self.bind_for(to)?;
@@ -411,12 +419,23 @@ impl Inner {
     }
 
     /// Takes the next datagram; `None` if there is none.
-    pub(super) fn read_datagram(&mut self, into: &mut [u8], peeks: bool) -> Option<(usize, SocketAddr)> {
-        self.packets.as_mut()?.read(into, peeks)
+    ///
+    /// # Errors
+    /// `EBADF` if the socket is closed.
+    pub(super) fn read_datagram(
+        &mut self,
+        into: &mut [u8],
+        peeks: bool,
+    ) -> Option<Result<(usize, SocketAddr)>> {
+        if self.phase == Phase::Over {
+            return Some(Err(Errno(self.error)));
+        }
+        self.packets.as_mut()?.read(into, peeks).map(Ok)
     }
 
     /// Where the socket is bound; if nowhere yet, to a port of any address.
     fn bind_for(&mut self, to: SocketAddr) -> Result<SocketAddr> {
+        self.own_id()?;
         if self.addresses()?.0.is_none() {
             let any: IpAddr =
                 if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -583,13 +602,16 @@ impl Inner {
     }
 
     /// Ends what is not connected: who waits for that hears so, and its port is free when what is left of it has gone.
-    /// `None` if it is connected, or was.
+    /// `None` if it is connected, or was, or has datagrams that are to leave yet.
     pub(super) fn abandon(&mut self) -> Option<Remains> {
-        if matches!(self.phase, Phase::Accepting | Phase::Connected | Phase::Over) || self.packets.is_some() {
+        if matches!(self.phase, Phase::Accepting | Phase::Connected | Phase::Over) {
             return None;
         }
         self.give_up(Errno(libc::EBADF));
         self.tell_sleepers(true);
+        if self.packets.is_some() {
+            return None;
+        }
         Some(Remains { _owned: self.owned.take(), _listening: self.listening.take() })
     }
 
@@ -704,7 +726,7 @@ impl Inner {
             || self.hung_up
             || self.phase == Phase::Connected
                 && self.stream.as_ref().is_some_and(|stream| stream.has_room() || stream.broken)
-            || self.packets.as_ref().is_some_and(Packets::has_room)
+            || self.packets.as_ref().is_some_and(|packets| packets.has_room() && !packets.has_full_queue())
     }
 
     /// Whether there is data to be read yet.

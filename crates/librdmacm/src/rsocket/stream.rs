@@ -53,9 +53,21 @@ pub(crate) struct Stream {
     words: usize,
     /// What the peer has said.
     dialogue: Dialogue,
+    /// The peer knows that no more comes.
+    end_said: bool,
     /// Nothing gets through any more.
     pub(crate) broken: bool,
-    regions: Vec<(*mut abi::ibv_mr, usize, usize)>,
+    /// What the peer may write to, the newest last.
+    regions: Vec<Region>,
+}
+
+/// Memory of the program that the peer may write to.
+struct Region {
+    mr: *mut abi::ibv_mr,
+    at: usize,
+    length: usize,
+    /// Where the peer finds it.
+    offset: u64,
 }
 
 // SAFETY: its pointers are used under the socket's lock; the functions of verbs may be called from any thread.
@@ -78,6 +90,7 @@ impl Stream {
             free: (0..SLOTS).collect(),
             words: 0,
             dialogue: Dialogue::default(),
+            end_said: false,
             broken: false,
             regions: Vec::new(),
         };
@@ -186,13 +199,13 @@ impl Stream {
         Some(slot)
     }
 
-    /// Says that no more comes; `false` if that has to wait.
+    /// Says once that no more comes; `false` if that has to wait.
     pub(crate) fn end(&mut self) -> bool {
-        let may = self.words < WORDS;
-        if may {
+        if !self.end_said && self.words < WORDS {
+            self.end_said = true;
             self.say(Kind::End, SLOTS, 0);
         }
-        may
+        self.end_said
     }
 
     /// Posts a SEND with a word, and with what is in `slot` if that is one; `false` if the stream is broken by it.
@@ -331,7 +344,7 @@ impl Stream {
                 return Err(errno);
             }
         };
-        self.regions.push((mr, at.addr(), length));
+        self.regions.push(Region { mr, at: at.addr(), length, offset });
         // SAFETY: the region is live.
         let key = unsafe { (*mr).rkey };
         let length = if writable { length as u64 } else { 0 };
@@ -344,10 +357,22 @@ impl Stream {
         self.say(Kind::Mapping, slot, MAPPING).then_some(()).ok_or(Errno(libc::ECONNRESET))
     }
 
-    /// The peer must not write there any more.
-    pub(crate) fn unmap(&mut self, at: usize, length: usize) -> Result<()> {
-        let found = self.regions.iter().position(|(_, address, size)| (*address, *size) == (at, length));
-        let (mr, ..) = self.regions.swap_remove(found.ok_or(Errno(libc::EINVAL))?);
+    /// The peer may not write there any more, and forgets it if it `hears` of it.
+    ///
+    /// # Errors
+    /// `EINVAL` if nothing is mapped there; `EAGAIN` if that cannot be said yet.
+    pub(crate) fn unmap(&mut self, at: usize, length: usize, hears: bool) -> Result<()> {
+        let found = self.regions.iter().position(|region| (region.at, region.length) == (at, length));
+        let found = found.ok_or(Errno(libc::EINVAL))?;
+        let offset = self.regions[found].offset;
+        // What was mapped there since stays.
+        let is_last = self.regions[found + 1..].iter().all(|region| region.offset != offset);
+        if is_last && hears {
+            let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
+            // If that fails the stream is broken.
+            let _ = self.announce(slot, Mapping { offset, length: 0, address: 0, key: 0 });
+        }
+        let Region { mr, .. } = self.regions.remove(found);
         // SAFETY: the region is live, and not used again.
         done(unsafe { (self.verbs.ibv_dereg_mr)(mr) })
     }
@@ -360,7 +385,9 @@ impl Stream {
         let mut written = 0;
         while written < from.len() && !self.free.is_empty() && !self.broken {
             let at = offset.checked_add(written as u64).ok_or(Errno(libc::EINVAL))?;
-            let (address, left, key) = self.dialogue.place(at).ok_or(Errno(libc::EINVAL))?;
+            let Some((address, left, key)) = self.dialogue.place(at) else {
+                return if written > 0 { Ok(written) } else { Err(Errno(libc::EINVAL)) };
+            };
             let left = usize::try_from(left).unwrap_or(usize::MAX);
             let part = &from[written..(written + SLOT.min(left)).min(from.len())];
             let Some(slot) = self.fill(part) else { break };
@@ -388,8 +415,8 @@ impl Drop for Stream {
             if !self.channel.is_null() {
                 (self.verbs.ibv_destroy_comp_channel)(self.channel);
             }
-            let own = (!self.mr.is_null()).then_some((self.mr, 0, 0));
-            for (mr, ..) in self.regions.drain(..).chain(own) {
+            let own = (!self.mr.is_null()).then_some(self.mr);
+            for mr in self.regions.drain(..).map(|region| region.mr).chain(own) {
                 (self.verbs.ibv_dereg_mr)(mr);
             }
             (self.verbs.ibv_dealloc_pd)(self.pd);

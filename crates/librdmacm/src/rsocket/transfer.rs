@@ -51,7 +51,7 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
 /// A datagram, and from where it comes; what does not fit is lost.
 fn receive_datagram(socket: &Arc<Socket>, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr)> {
     let peeks = flags & libc::MSG_PEEK != 0;
-    socket.until(Wait::of(flags), None, |inner| inner.read_datagram(into, peeks).map(Ok))
+    socket.until(Wait::of(flags), None, |inner| inner.read_datagram(into, peeks))
 }
 
 fn send_datagram(socket: &Arc<Socket>, data: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<usize> {

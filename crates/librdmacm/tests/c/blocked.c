@@ -1,5 +1,6 @@
 /* Threads that can do nothing take no processor's time: many in rrecv and one in rsend on the same socket; in rpoll, beside clients that nobody accepts. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
 #include <stdint.h>
@@ -83,8 +84,9 @@ static void clients_that_nobody_accepts(void)
 	at.sin_port = htons(PORT + 1);
 	CHECK(!rbind(crowded, (struct sockaddr *)&at, sizeof(at)) && !rlisten(crowded, 1));
 	for (int i = 0; i < 3; i++) {
-		clients[i] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-		CHECK(clients[i] >= 0 && rconnect(clients[i], (struct sockaddr *)&at, sizeof(at)) == -1);
+		clients[i] = rsocket(AF_INET, SOCK_STREAM, 0);
+		CHECK(clients[i] >= 0 && !rfcntl(clients[i], F_SETFL, O_NONBLOCK));
+		CHECK(rconnect(clients[i], (struct sockaddr *)&at, sizeof(at)) == -1);
 	}
 	/* Until all have asked. */
 	usleep(200000);

@@ -1,5 +1,6 @@
 /* Clients that leave while they wait to be accepted leave nothing in the listener, which goes as a whole when it is closed. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <rdma/rsocket.h>
 #include <unistd.h>
 
@@ -16,8 +17,9 @@ static void listen_to_leavers(void)
 	int listening = rsocket(AF_INET, SOCK_STREAM, 0), clients[CLIENTS];
 	CHECK(listening >= 0 && !rbind(listening, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listening, 1));
 	for (int i = 0; i < CLIENTS; i++) {
-		clients[i] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-		CHECK(clients[i] >= 0 && rconnect(clients[i], (struct sockaddr *)&at, sizeof(at)) == -1);
+		clients[i] = rsocket(AF_INET, SOCK_STREAM, 0);
+		CHECK(clients[i] >= 0 && !rfcntl(clients[i], F_SETFL, O_NONBLOCK));
+		CHECK(rconnect(clients[i], (struct sockaddr *)&at, sizeof(at)) == -1);
 	}
 	/* Until all have asked. */
 	usleep(200000);

@@ -46,7 +46,8 @@ static void comes(int fd)
 static int connecting(void)
 {
 	struct sockaddr_in to = at_port(PORT);
-	int fd = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rfcntl(fd, F_SETFL, O_NONBLOCK));
 	CHECK(rconnect(fd, (struct sockaddr *)&to, sizeof(to)) == -1 && errno == EINPROGRESS);
 	return fd;
 }

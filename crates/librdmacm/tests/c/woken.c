@@ -1,4 +1,7 @@
-/* A thread that sleeps in rrecv, or in rpoll, is woken when another one reads no more, and one in raccept when it listens no more. */
+/*
+ * A thread that sleeps in rrecv, or in rpoll, is woken when another one reads no more, and one in raccept when it listens no more.
+ * So are those that wait for datagrams of a socket that is closed.
+ */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
@@ -44,6 +47,26 @@ static void *accept_nobody(void *socket)
 	return NULL;
 }
 
+static void *receive_nothing(void *socket)
+{
+	char byte;
+	CHECK(rrecv(*(int *)socket, &byte, 1, 0) == -1 && errno == EBADF);
+	return NULL;
+}
+
+static void datagrams(void)
+{
+	struct sockaddr_in at = address();
+	int fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+	pthread_t reader, poller;
+	CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)&at, sizeof(at)));
+	CHECK(!pthread_create(&reader, NULL, receive_nothing, &fd) && !pthread_create(&poller, NULL, poll_for_it, &fd));
+	sleep(1);
+	CHECK(!rclose(fd) && !pthread_join(reader, NULL) && !pthread_join(poller, NULL));
+	fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)&at, sizeof(at)) && !rclose(fd));
+}
+
 int main(void)
 {
 	struct sockaddr_in at = address();
@@ -77,5 +100,6 @@ int main(void)
 	CHECK(!rclose(listening) && !pthread_join(acceptor, NULL));
 	listening = rsocket(AF_INET, SOCK_STREAM, 0);
 	CHECK(listening >= 0 && !rbind(listening, (struct sockaddr *)&at, sizeof(at)) && !rclose(listening));
+	datagrams();
 	return 0;
 }
