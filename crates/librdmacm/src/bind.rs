@@ -184,7 +184,9 @@ impl Id {
         match code {
             0 => Ok(()),
             _ if event == verbs_abi::cm_event::RDMA_CM_EVENT_REJECTED => Err(Errno(libc::ECONNREFUSED)),
-            code => Err(Errno(code.abs())),
+            // Why a service for datagrams has refused.
+            1.. => Err(Errno(libc::ECONNREFUSED)),
+            code => Err(Errno(-code)),
         }
     }
 

@@ -4,9 +4,9 @@ use cm::Offer;
 use cm::wire::MAX_PRIVATE;
 use libc::{c_int, c_void};
 use verbs_abi::constants::event::IBV_EVENT_COMM_EST;
-use verbs_abi::{RDMA_MAX_RESOURCES, RDMA_UDP_QKEY, ibv_ece, rdma_cm_event, rdma_cm_id, rdma_conn_param};
+use verbs_abi::{RDMA_MAX_RESOURCES, RDMA_UDP_QKEY, ibv_ece, rdma_cm_id, rdma_conn_param};
 
-use crate::bind::migrate;
+use crate::bind::{destroy, migrate};
 use crate::errno::{Errno, INVALID, Result, status};
 use crate::event::{self, private_size};
 use crate::id::{Id, Stage};
@@ -80,15 +80,16 @@ impl Id {
             state.initiator_depth =
                 asked(param.map(|param| param.initiator_depth), device.max_initiator_depth)?;
             state.retry_count = param.map_or(RETRIES, |param| param.retry_count);
-            state.remote.filter(|_| state.connection.is_none()).ok_or(INVALID)?
+            state.remote.ok_or(INVALID)?
         };
         let size = if self.is_datagram() { private_size::DATAGRAM_REQUEST } else { private_size::REQUEST };
         // SAFETY: the caller's promise.
         let offer = Box::new(unsafe { self.offer(param, size)? });
         let service =
             cm::Service { space: self.c.ps as u16, address: remote.ip().to_canonical(), port: remote.port() };
-        manager.look_up(&self.core, service, Purpose::Connect(offer), None)?;
-        lock(&self.core.state).stage = Stage::Connecting;
+        lock(&self.core.state).go_on(&[Stage::Routed], Stage::Connecting)?;
+        let asked = manager.look_up(&self.core, service, Purpose::Connect(offer), None);
+        asked.inspect_err(|_| lock(&self.core.state).stage = Stage::Routed)?;
         self.complete()
     }
 
@@ -167,29 +168,38 @@ impl Id {
         self.acknowledge_own();
         // SAFETY: the channel is the identifier's own.
         let event = unsafe { event::next(self.c.channel)? };
-        match self.prepare(event) {
-            Ok(id) => Ok(id),
+        // SAFETY: the event was just made, and so the identifier in it.
+        let (got, asked) = unsafe { ((*event).event, (*event).id) };
+        if got != verbs_abi::cm_event::RDMA_CM_EVENT_CONNECT_REQUEST {
+            self.c.event = event;
+            return Err(INVALID);
+        }
+        // SAFETY: as above.
+        let id = unsafe { Id::of(asked) };
+        match self.prepare(id) {
+            Ok(()) => {
+                id.c.event = event;
+                Ok(asked)
+            }
             Err(errno) => {
-                self.c.event = event;
+                // Nobody else knows of him who asks, and he would wait for ever.
+                // SAFETY: neither is used again.
+                unsafe {
+                    event::acknowledge(event);
+                    destroy(asked);
+                }
                 Err(errno)
             }
         }
     }
 
-    fn prepare(&mut self, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id> {
-        // SAFETY: the event was just made, and so the identifier in it.
-        let (got, event_id) = unsafe { ((*event).event, (*event).id) };
-        if got != verbs_abi::cm_event::RDMA_CM_EVENT_CONNECT_REQUEST {
-            return Err(INVALID);
-        }
-        // SAFETY: as above.
-        let id = unsafe { Id::of(event_id) };
+    /// Makes the identifier of a request synchronous, with a queue pair.
+    fn prepare(&self, id: &mut Self) -> Result<()> {
         migrate(id, std::ptr::null_mut())?;
-        if let Some(mut prepared) = self.prepared {
-            qp::create_classic(id, prepared.pd, &mut prepared.attributes)?;
+        match self.prepared {
+            Some(mut prepared) => qp::create_classic(id, prepared.pd, &mut prepared.attributes),
+            None => Ok(()),
         }
-        id.c.event = event;
-        Ok(event_id)
     }
 }
 

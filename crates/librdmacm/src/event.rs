@@ -30,6 +30,11 @@ pub(crate) mod private_size {
     pub(crate) const DATAGRAM_REPLY: usize = 136;
 }
 
+/// Why a service for datagrams does not say where it is (InfiniBand specification, 16.7.3): there is none, or its program does not
+/// want to.
+const SIDR_UNSUPPORTED: c_int = 1;
+const SIDR_REJECT: c_int = 2;
+
 /// What a program holds until it acknowledges it.
 #[repr(C)]
 struct Event {
@@ -83,15 +88,13 @@ impl Event {
     }
 
     fn with_group(mut self, group: ibv_gid, context: usize) -> Self {
-        let mut param = rdma_ud_param {
+        self.c.param.ud = rdma_ud_param {
             private_data: ptr::without_provenance(context),
             private_data_len: 0,
             ah_attr: multicast::route_to(group),
             qp_num: 0xff_ffff,
             qkey: RDMA_UDP_QKEY,
         };
-        param.ah_attr.is_global = 1;
-        self.c.param.ud = param;
         self
     }
 }
@@ -171,6 +174,7 @@ fn replied(core: Arc<Core>, offer: Offer) -> Option<Event> {
             Ok(()) => (RDMA_CM_EVENT_ESTABLISHED, 0),
             Err(errno) => {
                 id.reject(Vec::new());
+                qp::flush(id);
                 (RDMA_CM_EVENT_CONNECT_ERROR, -errno.0)
             }
         }
@@ -178,8 +182,23 @@ fn replied(core: Arc<Core>, offer: Offer) -> Option<Event> {
     Some(Event::new(core, shown, event, code).with_connection(offer, private_size::REPLY))
 }
 
+/// The other side does not want the connection.
 fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Event {
     let shown = core.shown();
+    // SAFETY: events of a destroyed identifier are withdrawn.
+    let id = unsafe { Id::of(shown) };
+    if id.is_datagram() {
+        let lid = lock(&core.state).peer.map_or(0, |peer| peer.lid);
+        let code = if reason == Reason::CONSUMER { SIDR_REJECT } else { SIDR_UNSUPPORTED };
+        let event = Event::new(core, shown, RDMA_CM_EVENT_UNREACHABLE, code);
+        return event.with_datagrams(
+            lid,
+            Offer { private, ..Offer::default() },
+            private_size::DATAGRAM_REPLY,
+        );
+    }
+    // What the program has posted comes back to it.
+    qp::flush(id);
     let event = Event::new(core, shown, RDMA_CM_EVENT_REJECTED, c_int::from(reason.0));
     event.with_connection(Offer { private, ..Offer::default() }, private_size::REJECT)
 }

@@ -158,7 +158,7 @@ fn destroy_cqs(id: &mut Id) {
     if shared || !id.c.qp.is_null() {
         return;
     }
-    let Ok(manager) = Manager::get() else { return };
+    let Some(manager) = Manager::current() else { return };
     let verbs = manager.device.verbs;
     let c = &mut id.c;
     for (cq, channel) in [(&mut c.send_cq, &mut c.send_cq_channel), (&mut c.recv_cq, &mut c.recv_cq_channel)]
@@ -254,7 +254,8 @@ pub(crate) fn create_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_qp_ini
 
 /// Ends the identifier's queue pair, and what was made for it.
 pub(crate) fn destroy(id: &mut Id) {
-    let Ok(manager) = Manager::get() else { return };
+    // A forked child that has none of its own has nothing to end.
+    let Some(manager) = Manager::current() else { return };
     if !id.c.qp.is_null() {
         // SAFETY: the queue pair is live, and not used again.
         unsafe { (manager.device.verbs.ibv_destroy_qp)(id.c.qp) };
@@ -385,7 +386,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
 
 /// Ends the identifier's shared receives, and what was made for them.
 pub(crate) fn destroy_srq(id: &mut Id) {
-    let Ok(manager) = Manager::get() else { return };
+    let Some(manager) = Manager::current() else { return };
     if !id.c.srq.is_null() {
         // SAFETY: the queue is live, and not used again.
         unsafe { (manager.device.verbs.ibv_destroy_srq)(id.c.srq) };

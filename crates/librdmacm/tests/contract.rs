@@ -86,3 +86,18 @@ fn who_accepts_and_leaves_at_once_was_there() {
 fn odd_times_and_parts_are_as_for_other_sockets() {
     run("limits");
 }
+
+#[test]
+fn a_process_may_end_where_it_waits() {
+    run("exits");
+}
+
+#[test]
+fn what_is_mapped_no_more_is_forgotten() {
+    run("mapped");
+}
+
+#[test]
+fn who_is_refused_hears_so_and_gets_back_what_it_posted() {
+    run("refused");
+}

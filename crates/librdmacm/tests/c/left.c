@@ -46,6 +46,7 @@ int main(void)
 	usleep(500000);
 	heard(channel, RDMA_CM_EVENT_ESTABLISHED);
 	heard(channel, RDMA_CM_EVENT_DISCONNECTED);
+	heard(channel, RDMA_CM_EVENT_TIMEWAIT_EXIT);
 	rdma_destroy_qp(client);
 	rdma_destroy_qp(server);
 	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server) && !rdma_destroy_id(listener));
