@@ -1,5 +1,6 @@
 //! The overlay between the hosts of a lab: what goes through it does not notice what becomes of links and daemons.
 
+mod faults;
 mod nat;
 
 use std::time::{Duration, Instant};
