@@ -58,7 +58,7 @@ struct Listener {
     port: u16,
     /// The most requests that wait for the program to decide.
     backlog: usize,
-    /// Those on which it has not decided, also if they have ended by themselves: the program holds each until it lets it go.
+    /// Those on which it has not decided, also if they have ended by themselves: the program has yet to look at each.
     undecided: HashSet<ConnectionId>,
 }
 
@@ -153,23 +153,22 @@ impl Manager {
 
     /// Accepts a request; `false` if it is none that waits.
     pub fn accept(&mut self, id: ConnectionId, offer: Offer, now: Duration) -> bool {
-        let done = self.with(id, |connection, wishes| connection.accept(offer, now, wishes));
-        self.decided(id, done)
+        self.decided(id);
+        self.with(id, |connection, wishes| connection.accept(offer, now, wishes))
     }
 
     /// Rejects a request, or a reply; `false` if there is none that waits.
     pub fn reject(&mut self, id: ConnectionId, private: Vec<u8>, now: Duration) -> bool {
-        let done = self.with(id, |connection, wishes| connection.reject(private, now, wishes));
-        self.decided(id, done)
+        self.decided(id);
+        self.with(id, |connection, wishes| connection.reject(private, now, wishes))
     }
 
-    /// The program has decided on a request, if it was `done`.
-    fn decided(&mut self, id: ConnectionId, done: bool) -> bool {
+    /// The program has decided on a request, perhaps too late.
+    fn decided(&mut self, id: ConnectionId) {
         let listener = self.connections.get(&id).and_then(|connection| connection.listener);
-        if done && let Some(listener) = listener.and_then(|listener| self.listeners.get_mut(&listener)) {
+        if let Some(listener) = listener.and_then(|listener| self.listeners.get_mut(&listener)) {
             listener.undecided.remove(&id);
         }
-        done
     }
 
     /// Says after a reply that this side is ready; `false` if there was none.
@@ -192,7 +191,7 @@ impl Manager {
 
     /// The program has no more use for the connection: it is ended in the background, and nothing more is told of it.
     pub fn abandon(&mut self, id: ConnectionId, now: Duration) {
-        self.decided(id, true);
+        self.decided(id);
         self.with(id, |connection, wishes| {
             connection.abandon(now, wishes);
             true

@@ -246,7 +246,7 @@ fn a_full_backlog_makes_others_wait() {
 }
 
 #[test]
-fn who_asks_and_leaves_counts_until_the_program_lets_him_go() {
+fn who_asks_and_leaves_counts_until_the_program_has_looked() {
     let mut world = World::new(|_| Fate::Arrives);
     world.listen(2);
     for _ in 0..5 {
@@ -260,12 +260,15 @@ fn who_asks_and_leaves_counts_until_the_program_lets_him_go() {
         asked.map(|(id, _)| *id).collect::<Vec<_>>()
     };
     assert_eq!(asked(&world).len(), 2);
-    let gone = asked(&world)[0];
-    assert!(!world.managers[1].accept(gone, offer("too late"), world.now));
-    world.managers[1].abandon(gone, world.now);
+    let gone = asked(&world);
+    assert!(!world.managers[1].accept(gone[0], offer("too late"), world.now));
     world.connect(7);
     world.settle();
     assert_eq!(asked(&world).len(), 3);
+    world.managers[1].abandon(gone[1], world.now);
+    world.connect(7);
+    world.settle();
+    assert_eq!(asked(&world).len(), 4);
 }
 
 #[test]

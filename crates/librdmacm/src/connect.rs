@@ -1,5 +1,7 @@
 //! Connections are asked for, accepted, rejected and ended.
 
+use std::net::SocketAddr;
+
 use cm::Offer;
 use cm::wire::MAX_PRIVATE;
 use libc::{c_int, c_void};
@@ -66,9 +68,25 @@ impl Id {
     /// # Safety
     /// The private data of `param` is readable.
     pub(crate) unsafe fn connect(&mut self, param: Option<&rdma_conn_param>) -> Result<()> {
+        let remote = {
+            let mut state = lock(&self.core.state);
+            state.go_on(&[Stage::Routed], Stage::Connecting)?;
+            state.remote
+        };
+        // SAFETY: the caller's promise.
+        let asked = remote.ok_or(INVALID).and_then(|remote| unsafe { self.ask(remote, param) });
+        asked.inspect_err(|_| lock(&self.core.state).stage = Stage::Routed)?;
+        self.complete()
+    }
+
+    /// Asks for the connection.
+    ///
+    /// # Safety
+    /// The private data of `param` is readable.
+    unsafe fn ask(&self, remote: SocketAddr, param: Option<&rdma_conn_param>) -> Result<()> {
         let manager = Manager::get()?;
         let device = &manager.device;
-        let remote = {
+        {
             let mut state = lock(&self.core.state);
             let asked = |given: Option<u8>, most: u8| match given.unwrap_or(RDMA_MAX_RESOURCES) {
                 RDMA_MAX_RESOURCES => Ok(most),
@@ -80,17 +98,13 @@ impl Id {
             state.initiator_depth =
                 asked(param.map(|param| param.initiator_depth), device.max_initiator_depth)?;
             state.retry_count = param.map_or(RETRIES, |param| param.retry_count);
-            state.remote.ok_or(INVALID)?
-        };
+        }
         let size = if self.is_datagram() { private_size::DATAGRAM_REQUEST } else { private_size::REQUEST };
         // SAFETY: the caller's promise.
         let offer = Box::new(unsafe { self.offer(param, size)? });
         let service =
             cm::Service { space: self.c.ps as u16, address: remote.ip().to_canonical(), port: remote.port() };
-        lock(&self.core.state).go_on(&[Stage::Routed], Stage::Connecting)?;
-        let asked = manager.look_up(&self.core, service, Purpose::Connect(offer), None);
-        asked.inspect_err(|_| lock(&self.core.state).stage = Stage::Routed)?;
-        self.complete()
+        manager.look_up(&self.core, service, Purpose::Connect(offer), None)
     }
 
     /// # Safety

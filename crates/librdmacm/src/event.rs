@@ -111,10 +111,10 @@ fn present(Queued { core, happening }: Queued) -> Option<Event> {
         }
         Happening::AddressFailed(code) => plain(core, RDMA_CM_EVENT_ADDR_ERROR, code),
         Happening::RouteResolved => plain(core, RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
-        Happening::Requested(child, incoming) => Some(requested(core, child, *incoming)),
+        Happening::Requested(child, incoming) => Some(requested(core, &child, *incoming)),
         Happening::Replied(offer) => replied(core, *offer),
         Happening::Established => plain(core, RDMA_CM_EVENT_ESTABLISHED, 0),
-        Happening::Rejected(reason, private) => Some(rejected(core, reason, private)),
+        Happening::Rejected(reason, private) => rejected(core, reason, private),
         Happening::Unreachable(code) => plain(core, RDMA_CM_EVENT_UNREACHABLE, code),
         Happening::Disconnected => plain(core, RDMA_CM_EVENT_DISCONNECTED, 0),
         Happening::TimewaitExit => plain(core, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
@@ -130,13 +130,10 @@ fn present(Queued { core, happening }: Queued) -> Option<Event> {
     }
 }
 
-/// A new identifier for a connection that somebody wants.
-fn requested(listening: Arc<Core>, child: Arc<Core>, incoming: Incoming) -> Event {
-    let listener = listening.shown();
-    // SAFETY: events of a destroyed identifier are withdrawn.
-    let of = unsafe { Id::of(listener) };
-    let id = Id::show(child, of.c.channel, of.c.context, (of.c.ps, of.c.qp_type), false);
-    // SAFETY: the identifier was just made.
+/// Somebody wants a connection.
+fn requested(listening: Arc<Core>, child: &Core, incoming: Incoming) -> Event {
+    let (listener, id) = (listening.shown(), child.shown());
+    // SAFETY: it was made when the event was taken.
     let shown = unsafe { Id::of(id) };
     shown.show_addresses();
     shown.show_route();
@@ -182,25 +179,28 @@ fn replied(core: Arc<Core>, offer: Offer) -> Option<Event> {
     Some(Event::new(core, shown, event, code).with_connection(offer, private_size::REPLY))
 }
 
-/// The other side does not want the connection.
-fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Event {
+/// The other side does not want the connection. Of a service for datagrams only who has asked hears so.
+fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Option<Event> {
     let shown = core.shown();
     // SAFETY: events of a destroyed identifier are withdrawn.
     let id = unsafe { Id::of(shown) };
     if id.is_datagram() {
-        let lid = lock(&core.state).peer.map_or(0, |peer| peer.lid);
+        let (lid, was_asked) = {
+            let state = lock(&core.state);
+            (state.peer.map_or(0, |peer| peer.lid), state.offer.is_some())
+        };
+        if was_asked {
+            return None;
+        }
         let code = if reason == Reason::CONSUMER { SIDR_REJECT } else { SIDR_UNSUPPORTED };
         let event = Event::new(core, shown, RDMA_CM_EVENT_UNREACHABLE, code);
-        return event.with_datagrams(
-            lid,
-            Offer { private, ..Offer::default() },
-            private_size::DATAGRAM_REPLY,
-        );
+        let offer = Offer { private, ..Offer::default() };
+        return Some(event.with_datagrams(lid, offer, private_size::DATAGRAM_REPLY));
     }
     // What the program has posted comes back to it.
     qp::flush(id);
     let event = Event::new(core, shown, RDMA_CM_EVENT_REJECTED, c_int::from(reason.0));
-    event.with_connection(Offer { private, ..Offer::default() }, private_size::REJECT)
+    Some(event.with_connection(Offer { private, ..Offer::default() }, private_size::REJECT))
 }
 
 /// The next event of the program's channel.
@@ -232,8 +232,15 @@ pub(crate) unsafe fn take(channel: *mut rdma_event_channel) -> Option<*mut rdma_
     None
 }
 
-fn is_taken(queued: &Queued) {
-    queued.core.acks.taken();
+/// A new identifier is made before another thread may take what comes after the request for it.
+fn is_taken(Queued { core, happening }: &Queued) {
+    core.acks.taken();
+    if let Happening::Requested(child, _) = happening {
+        // SAFETY: events of a destroyed identifier are withdrawn.
+        let listener = unsafe { Id::of(core.shown()) };
+        let c = &listener.c;
+        Id::show(child.clone(), c.channel, c.context, (c.ps, c.qp_type), false);
+    }
 }
 
 /// What [`present`] makes of it, which is to be acknowledged.

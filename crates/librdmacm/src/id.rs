@@ -119,11 +119,21 @@ impl Core {
         self.shown.load(Ordering::Acquire)
     }
 
-    /// Moves what is queued to another channel, where what comes goes as well.
+    /// Moves what is queued to another channel, where what comes goes as well. What came of connections that are asked for
+    /// follows the requests for them.
     pub(crate) fn migrate(self: &Arc<Self>, to: &Arc<Channel>) {
         let mut state = lock(&self.state);
-        let queued = state.channel.withdraw(is_of(self));
-        queued.into_iter().for_each(|queued| to.push(queued));
+        for queued in state.channel.withdraw(is_of(self)) {
+            let asked = if let Happening::Requested(child, _) = &queued.happening {
+                Some(child.clone())
+            } else {
+                None
+            };
+            to.push(queued);
+            if let Some(child) = asked {
+                child.migrate(to);
+            }
+        }
         state.channel = to.clone();
     }
 }

@@ -340,9 +340,6 @@ impl Inner {
                 core.resolved(true);
                 core.push(Happening::AddressResolved);
             }
-            (Purpose::Connect(offer), None) if offer.kind == Offer::DATAGRAM => {
-                core.push(Happening::Rejected(Reason::INVALID_SERVICE, Vec::new()));
-            }
             (Purpose::Connect(_), None) => {
                 let service = Service::of_address(service.address);
                 let lookup = Lookup { core, service, purpose: Purpose::Absence, deadline, absent_until };

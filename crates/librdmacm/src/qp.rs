@@ -114,7 +114,8 @@ pub(crate) fn make_ready(id: &Id) -> Result<()> {
 
 /// Ends what is queued in the identifier's queue pair.
 pub(crate) fn flush(id: &Id) {
-    if !id.c.qp.is_null() && !id.is_datagram() {
+    // A forked child that has no manager of its own has inherited it.
+    if !id.c.qp.is_null() && !id.is_datagram() && Manager::current().is_some() {
         // One that the program has reset has nothing queued.
         let _ = modify(id, state::ERR);
     }

@@ -401,6 +401,7 @@ impl Core {
         match syndrome {
             Syndrome::RemoteAccess => self.raise(AsyncEvent::QpAccessError(handle)),
             Syndrome::InvalidRequest => self.raise(AsyncEvent::QpRequestError(handle)),
+            Syndrome::RemoteOperation => self.raise(AsyncEvent::QpFatal(handle)),
             _ => {}
         }
     }

@@ -191,17 +191,24 @@ fn an_empty_queue_is_waited_for_and_a_wrong_one_is_an_error() {
 
 #[test]
 fn a_target_whose_queue_is_destroyed_amid_a_message_tells_that_it_fails() {
-    let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 5);
-    let (a, b) = connected(&mut net);
-    let write = SendOp::WriteImm { va: b.memory.address(), rkey: b.key, imm: 7 };
-    a.memory.store(0, &pattern(4, 1 << 20));
-    b.receive(&mut net, 0, 1, &[]);
-    post(&mut net, &a, 1, write, &[a.sge(0, 1 << 20)], b.queues[0].number);
-    net.run(|_| b.memory.load(0, 8) == pattern(4, 8), 1000);
-    net.device(1).destroy_srq(b.queues[0].srq).unwrap();
-    net.settle();
-    assert_eq!(statuses(&a.poll_sends(&mut net)), [WcStatus::RemoteAccess]);
-    assert!(net.asyncs(1).contains(&AsyncEvent::QpAccessError(b.qp)), "{:?}", net.asyncs(1));
+    for sends in [false, true] {
+        let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 5);
+        let (a, b) = connected(&mut net);
+        let write = SendOp::WriteImm { va: b.memory.address(), rkey: b.key, imm: 7 };
+        let (op, status, event) = if sends {
+            (SendOp::Send, WcStatus::RemoteOperation, AsyncEvent::QpFatal(b.qp))
+        } else {
+            (write, WcStatus::RemoteAccess, AsyncEvent::QpAccessError(b.qp))
+        };
+        a.memory.store(0, &pattern(4, 1 << 20));
+        b.receive(&mut net, 0, 1, &[b.sge(0, 1 << 20)]);
+        post(&mut net, &a, 1, op, &[a.sge(0, 1 << 20)], b.queues[0].number);
+        net.run(|_| b.memory.load(0, 8) == pattern(4, 8), 1000);
+        net.device(1).destroy_srq(b.queues[0].srq).unwrap();
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(&mut net)), [status]);
+        assert!(net.asyncs(1).contains(&event), "{:?}", net.asyncs(1));
+    }
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub(super) unsafe fn tell(
 
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let has_family = matches!(domain, libc::AF_INET | libc::AF_INET6);
-    // Types with flags are none of them: librspreload.so makes a socket of the kernel's then, for a program that may call what
-    // rsockets have no function for, such as accept4.
+    // Types with flags are none of them, as up to rdma-core 62: its librspreload.so makes a socket of the kernel's then, for a
+    // program that may call what it has no function for, such as accept4.
     match (kind, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) if has_family => Socket::new(domain).map(enter),
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if has_family => Socket::for_datagrams(domain).map(enter),

@@ -45,19 +45,13 @@ pub(crate) unsafe extern "C" fn riomap(
     number(|| with(socket, |socket| map(socket, at, length, protection, wanted)))
 }
 
-fn unmap(socket: &Arc<Socket>, at: *mut c_void, length: usize) -> Result<()> {
-    socket.until(Wait::Always, None, |inner| {
-        let hears = inner.phase == Phase::Connected && !inner.has_hung_up();
-        let stream = inner.stream.as_mut().ok_or(Errno(libc::ENOTCONN));
-        match stream.and_then(|stream| stream.unmap(at.addr(), length, hears)) {
-            Err(Errno(libc::EAGAIN)) => None,
-            unmapped => Some(unmapped),
-        }
-    })
-}
-
 pub(crate) unsafe extern "C" fn riounmap(socket: c_int, at: *mut c_void, length: usize) -> c_int {
-    status(|| with(socket, |socket| unmap(socket, at, length)))
+    status(|| {
+        with(socket, |socket| {
+            let mut inner = socket.now();
+            inner.stream.as_mut().ok_or(Errno(libc::ENOTCONN))?.unmap(at.addr(), length)
+        })
+    })
 }
 
 /// Writes to what the other side has mapped at `place`.

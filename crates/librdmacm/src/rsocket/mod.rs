@@ -9,7 +9,7 @@
 //! ```
 //!
 //! * [`socket`]: one socket, its phases and its waiting. [`stream`]: the queue pair of a connected one, and the bytes.
-//!   [`packets`]: those of one for datagrams, which is always fresh.
+//!   [`packets`]: those of one for datagrams, which is fresh until it is over.
 //! * [`unfinished`]: what goes on while the program does something else.
 //! * [`calls`], [`transfer`], [`poll`], [`option`], [`iomap`]: the functions.
 

@@ -348,9 +348,10 @@ impl Socket {
         /// As a kernel's `somaxconn`, for each has memory.
         const MOST: usize = 128;
         let mut inner = self.now();
+        inner.own_id()?;
         if inner.phase != Phase::Listening {
             // Who is one too many waits there, and need not ask again.
-            inner.own_id()?.listen(0)?;
+            inner.id()?.listen(0)?;
             inner.phase = Phase::Listening;
         }
         let backlog = usize::try_from(backlog).unwrap_or(MOST).clamp(1, MOST);
@@ -408,7 +409,7 @@ impl Inner {
     /// Sends a datagram to `to`, or to whom the socket is connected; `None` if there is no room now.
     pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<Fate>> {
         if self.phase == Phase::Over {
-            return Err(Errno(self.error));
+            return Err(Errno(libc::EBADF));
         }
         let connected = self.addresses()?.1;
         let to = to.map(address::canonical).or(connected).ok_or(Errno(libc::EDESTADDRREQ))?;
@@ -428,7 +429,7 @@ impl Inner {
         peeks: bool,
     ) -> Option<Result<(usize, SocketAddr)>> {
         if self.phase == Phase::Over {
-            return Some(Err(Errno(self.error)));
+            return Some(Err(Errno(libc::EBADF)));
         }
         self.packets.as_mut()?.read(into, peeks).map(Ok)
     }

@@ -57,8 +57,10 @@ pub(crate) struct Stream {
     end_said: bool,
     /// Nothing gets through any more.
     pub(crate) broken: bool,
-    /// What the peer may write to, the newest last.
+    /// What the peer may write to.
     regions: Vec<Region>,
+    /// Where it may not any more, and has not been told so.
+    unmapped: Vec<u64>,
 }
 
 /// Memory of the program that the peer may write to.
@@ -93,6 +95,7 @@ impl Stream {
             end_said: false,
             broken: false,
             regions: Vec::new(),
+            unmapped: Vec::new(),
         };
         match stream.create(device, id) {
             Ok(()) => Ok(stream),
@@ -312,7 +315,10 @@ impl Stream {
         let slot = (completion.wr_id & !SEND) as usize;
         self.broken |= completion.status != 0;
         match (completion.wr_id & SEND != 0, slot < SLOTS) {
-            (true, true) => self.free.push(slot),
+            (true, true) => {
+                self.free.push(slot);
+                self.tell_unmapped();
+            }
             (true, false) => self.words = self.words.saturating_sub(1),
             (false, _) if completion.status == 0 => self.received(slot, completion),
             (false, _) => {}
@@ -345,6 +351,7 @@ impl Stream {
             }
         };
         self.regions.push(Region { mr, at: at.addr(), length, offset });
+        self.unmapped.retain(|unmapped| *unmapped != offset);
         // SAFETY: the region is live.
         let key = unsafe { (*mr).rkey };
         let length = if writable { length as u64 } else { 0 };
@@ -357,24 +364,31 @@ impl Stream {
         self.say(Kind::Mapping, slot, MAPPING).then_some(()).ok_or(Errno(libc::ECONNRESET))
     }
 
-    /// The peer may not write there any more, and forgets it if it `hears` of it.
+    /// The peer may not write there any more, and is told so when there is room for that.
     ///
     /// # Errors
-    /// `EINVAL` if nothing is mapped there; `EAGAIN` if that cannot be said yet.
-    pub(crate) fn unmap(&mut self, at: usize, length: usize, hears: bool) -> Result<()> {
+    /// `EINVAL` if nothing is mapped there.
+    pub(crate) fn unmap(&mut self, at: usize, length: usize) -> Result<()> {
         let found = self.regions.iter().position(|region| (region.at, region.length) == (at, length));
-        let found = found.ok_or(Errno(libc::EINVAL))?;
-        let offset = self.regions[found].offset;
-        // What was mapped there since stays.
-        let is_last = self.regions[found + 1..].iter().all(|region| region.offset != offset);
-        if is_last && hears {
-            let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
+        let Region { mr, offset, .. } = self.regions.remove(found.ok_or(Errno(libc::EINVAL))?);
+        // What is mapped there besides stays.
+        if self.regions.iter().all(|region| region.offset != offset) {
+            self.unmapped.push(offset);
+            self.tell_unmapped();
+        }
+        // SAFETY: the region is live, and not used again.
+        done(unsafe { (self.verbs.ibv_dereg_mr)(mr) })
+    }
+
+    fn tell_unmapped(&mut self) {
+        while !self.broken
+            && !self.free.is_empty()
+            && let Some(offset) = self.unmapped.pop()
+            && let Some(slot) = self.free.pop()
+        {
             // If that fails the stream is broken.
             let _ = self.announce(slot, Mapping { offset, length: 0, address: 0, key: 0 });
         }
-        let Region { mr, .. } = self.regions.remove(found);
-        // SAFETY: the region is live, and not used again.
-        done(unsafe { (self.verbs.ibv_dereg_mr)(mr) })
     }
 
     /// Writes to what the peer has mapped at `offset`, as much as there is room for.

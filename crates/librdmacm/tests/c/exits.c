@@ -28,6 +28,7 @@ static void forks(void)
 static void waits_until_it_ends(int ready)
 {
 	struct pollfd entry = {.fd = rsocket(AF_INET, SOCK_STREAM, 0), .events = POLLIN};
+	alarm(30);
 	CHECK(entry.fd >= 0 && !atexit(forks));
 	/* What is kept for a thread that has forked once is gone when the last functions run. */
 	forks();

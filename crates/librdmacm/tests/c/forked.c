@@ -71,6 +71,7 @@ static void accept_in_child(int listening)
 		struct sockaddr_in at = at_port(PORT + 2);
 		CHECK(raccept(listening, NULL, NULL) == -1 && errno == ECONNRESET);
 		CHECK(rbind(listening, (struct sockaddr *)&at, sizeof(at)) == -1 && errno == ECONNRESET);
+		CHECK(rlisten(listening, 1) == -1 && errno == ECONNRESET);
 		CHECK(rpoll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1, -1) == 1);
 		_exit(0);
 	}

@@ -94,6 +94,28 @@ static void datagrams(struct rdma_event_channel *servers, struct rdma_event_chan
 	ends(id);
 }
 
+/* What came of a request goes where the request goes. */
+static void requests_that_go_to_another_channel(struct rdma_event_channel *servers, struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *listener = listens(servers, RDMA_PS_TCP), *id = resolves(channel, RDMA_PS_TCP), *asked;
+	struct rdma_event_channel *other = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	CHECK(other && !rdma_connect(id, &(struct rdma_conn_param){.retry_count = 7}));
+	/* Until it has come, and then gone. */
+	usleep(200000);
+	ends(id);
+	usleep(200000);
+	CHECK(!rdma_migrate_id(listener, other));
+	event = heard(other, RDMA_CM_EVENT_CONNECT_REQUEST);
+	asked = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+	event = heard(other, RDMA_CM_EVENT_REJECTED);
+	CHECK(event->id == asked && !rdma_ack_cm_event(event));
+	ends(asked);
+	ends(listener);
+	rdma_destroy_event_channel(other);
+}
+
 static void *takes(void *listener)
 {
 	struct rdma_cm_id *id;
@@ -127,6 +149,7 @@ int main(void)
 	CHECK(servers && channel);
 	connections(servers, channel);
 	datagrams(servers, channel);
+	requests_that_go_to_another_channel(servers, channel);
 	requests_that_cannot_be_taken(channel);
 	rdma_destroy_event_channel(servers);
 	rdma_destroy_event_channel(channel);

@@ -123,10 +123,14 @@ impl Links {
         self.links.get_mut(*self.by_peer.get(&peer)?)
     }
 
-    /// `qp` is connected to `peer` from now on. Past the limit of peers it has no link before one is made for somebody else.
+    /// `qp` is connected to `peer` from now on. Past the limit of peers it has no link before another queue pair, or the peer, gets
+    /// one.
     pub fn attach(&mut self, core: &mut Core, peer: ProcessId, qp: Qp) {
         match self.reach(core.process, peer, core.limits.max_peers) {
-            Some(at) => self.links[at].attach(core, at, qp),
+            Some(at) => {
+                self.links[at].attach(core, at, qp);
+                self.adopt(core, at);
+            }
             None => self.linkless.push((peer, qp)),
         }
     }
