@@ -57,7 +57,7 @@ pub(crate) struct Stream {
     end_said: bool,
     /// Nothing gets through any more.
     pub(crate) broken: bool,
-    /// What the peer may write to.
+    /// What the peer may write to, the newest last.
     regions: Vec<Region>,
     /// Where it may not any more, and has not been told so.
     unmapped: Vec<u64>,
@@ -370,9 +370,10 @@ impl Stream {
     /// `EINVAL` if nothing is mapped there.
     pub(crate) fn unmap(&mut self, at: usize, length: usize) -> Result<()> {
         let found = self.regions.iter().position(|region| (region.at, region.length) == (at, length));
-        let Region { mr, offset, .. } = self.regions.remove(found.ok_or(Errno(libc::EINVAL))?);
-        // What is mapped there besides stays.
-        if self.regions.iter().all(|region| region.offset != offset) {
+        let found = found.ok_or(Errno(libc::EINVAL))?;
+        let Region { mr, offset, .. } = self.regions.remove(found);
+        // What was mapped there since stays.
+        if self.regions[found..].iter().all(|region| region.offset != offset) {
             self.unmapped.push(offset);
             self.tell_unmapped();
         }

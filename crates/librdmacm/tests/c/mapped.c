@@ -73,7 +73,13 @@ int main(void)
 	passes();
 	CHECK(riowrite(far, sent, 100, 50, 0) == 100);
 	arrives();
-	CHECK(has(first, sizeof(first), 1) && !riounmap(near, first, sizeof(first)));
+	CHECK(has(first, sizeof(first), 1));
+	/* And with it goes what it has taken the place of. */
+	maps(second, sizeof(second), 50);
+	CHECK(!riounmap(near, second, sizeof(second)));
+	passes();
+	CHECK(riowrite(far, sent, 10, 50, 0) == (size_t)-1 && errno == EINVAL);
+	CHECK(!riounmap(near, first, sizeof(first)));
 
 	for (int i = 0; i < TIMES; i++) {
 		maps(first, sizeof(first), 1000 + i);
