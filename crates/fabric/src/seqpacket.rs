@@ -18,8 +18,10 @@ struct Ancillary([u8; 64]);
 pub struct Packet {
     /// The message's bytes. Empty when the other side has closed.
     pub bytes: Vec<u8>,
-    /// At most [`MAX_DESCRIPTORS`], all close-on-exec.
+    /// At most [`MAX_DESCRIPTORS`], all close-on-exec. Fewer than were sent if this process may not have more.
     pub descriptors: Vec<OwnedFd>,
+    /// All descriptors are there that were sent.
+    pub is_whole: bool,
 }
 
 /// A non-blocking, close-on-exec listener on the abstract `name`, in the calling thread's network
@@ -119,12 +121,21 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], beside: &[BorrowedFd<'_>]) -> 
     }
 }
 
-/// Receives one packet.
+/// Receives one packet with all that is beside it.
 ///
 /// # Errors
-/// `InvalidData` for a packet that is cut short by the limits; otherwise those of `recvmsg`
-/// (`WouldBlock` on a non-blocking socket without a packet).
+/// `InvalidData` for a packet that is cut short by the limits, also by that of this process' descriptors; otherwise those of
+/// `recvmsg` (`WouldBlock` on a non-blocking socket without a packet).
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Packet> {
+    let packet = receive_what_fits(socket)?;
+    if packet.is_whole { Ok(packet) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Receives one packet, perhaps without descriptors that this process may not have.
+///
+/// # Errors
+/// `InvalidData` for a packet that is too long; otherwise those of `recvmsg`.
+pub fn receive_what_fits(socket: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut bytes = vec![0; MAX_MESSAGE];
     let mut ancillary = Ancillary([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -143,11 +154,11 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Packet> {
         }
     };
     let descriptors = descriptors_beside(&header);
-    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
     bytes.truncate(received);
-    Ok(Packet { bytes, descriptors })
+    Ok(Packet { bytes, descriptors, is_whole: header.msg_flags & libc::MSG_CTRUNC == 0 })
 }
 
 /// The process at the other end, as it was when it connected: its PID in our PID namespace, UID, GID.

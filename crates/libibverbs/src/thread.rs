@@ -382,7 +382,8 @@ impl Runtime {
     /// Takes one message from the node.
     fn receive(&mut self) {
         let Node::Attached(socket) = &self.node else { return };
-        let packet = match seqpacket::receive(socket.as_fd()) {
+        // A process that may have no more descriptors gets no link then, and keeps those that it has.
+        let packet = match seqpacket::receive_what_fits(socket.as_fd()) {
             Ok(packet) if !packet.bytes.is_empty() => packet,
             Ok(_) | Err(_) => {
                 self.hang_up(Node::Lost);
@@ -434,7 +435,8 @@ impl Runtime {
             Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream),
             Err(error) => {
                 debug::say(|| format!("a link to {peer} failed: {error}"));
-                let reason = fabric::attach::LinkRefusal::Unreachable;
+                // It is this process that lacks something, for as long as it likes.
+                let reason = fabric::attach::LinkRefusal::Moving;
                 self.process.lock_first().device.link_refused(peer, reason, now());
             }
         }

@@ -101,3 +101,8 @@ fn what_is_mapped_no_more_is_forgotten() {
 fn who_is_refused_hears_so_and_gets_back_what_it_posted() {
     run("refused");
 }
+
+#[test]
+fn who_has_no_descriptor_left_keeps_its_connections() {
+    run("starved");
+}

@@ -299,9 +299,11 @@ impl Device {
         let _whole = Uncancelled::new();
         self.tell_news();
         self.close_gate(at);
+        let was_up = self.links.links[at].state == State::Up;
         self.links.close(&mut self.core, at);
         let link = &mut self.links.links[at];
-        let pause = if reason == LinkLoss::Goodbye { AFTER_REFUSAL } else { AFTER_LOSS };
+        // A peer that never said anything may have had no descriptor for the link.
+        let pause = if was_up && reason != LinkLoss::Goodbye { AFTER_LOSS } else { AFTER_REFUSAL };
         link.pause = Pause::Noted(pause);
         let peer = link.peer;
         self.core.events.push(Event::LinkLost { peer, reason });
