@@ -25,7 +25,7 @@ use overlay::Mac;
 use overlay::matrix::Traffic;
 use overlay::message::PROBE;
 use overlay::path_bursts::{Lengths, PROBES};
-use overlay::path_mtu::BASE;
+use overlay::path_mtu::{BASE, PathMtu};
 use overlay::segment::split::Plan;
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
@@ -581,7 +581,7 @@ fn ask_kernel(shared: &Shared, peer: &Peer, now: Duration) -> bool {
 fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let way = Way::to(peer, &forwarder.shared.socket);
     if way.carrier() != Carrier::Udp {
-        return;
+        return peer.search(PathMtu::interrupt);
     }
     while let Some(length) = peer.next_probe(now) {
         match forwarder.outgoing.probe(way, 0, length, now) {

@@ -150,6 +150,11 @@ impl PathMtu {
         }
     }
 
+    /// No probe leaves for the time being. What was lost until now shows nothing later.
+    pub fn interrupt(&mut self) {
+        self.probe = None;
+    }
+
     /// The peer has answered a probe of `length` bytes.
     pub fn arrived(&mut self, length: usize, now: Duration) {
         if length < self.arrives || length > self.device {
@@ -398,6 +403,23 @@ mod tests {
         assert!(world.finds(), "{:?}", world.mtu);
         world.mtu.refused(100);
         assert_eq!(world.mtu.arrives(), BASE);
+    }
+
+    #[test]
+    fn what_was_lost_before_an_interruption_shows_nothing_after_it() {
+        for at in 0..20 {
+            let mut world = World::new(1472, 1472);
+            world.run(MINUTE / 2);
+            assert_eq!(world.mtu.arrives(), 1472);
+            world.path = 0;
+            world.run(CONFIRM + AGAIN * at / 2);
+            world.mtu.interrupt();
+            for _ in 0..EVIDENCE {
+                world.mtu.arrived(BASE, world.now);
+            }
+            world.mtu.next_probe(world.now + PATIENCE, || 1472);
+            assert_eq!(world.mtu.arrives(), 1472, "{at}: {:?}", world.mtu);
+        }
     }
 
     /// What a dip of a device's MTU has made of a world in which all of 1472 bytes arrived.
