@@ -299,11 +299,12 @@ impl Device {
         let _whole = Uncancelled::new();
         self.tell_news();
         self.close_gate(at);
-        let was_up = self.links.links[at].state == State::Up;
+        // A peer that ended it before it said anything may have had no descriptor for it.
+        let is_silent = self.links.links[at].state == State::Greeting { heard: false };
+        let is_refused = reason == LinkLoss::Goodbye || is_silent && matches!(reason, LinkLoss::Broken(_));
         self.links.close(&mut self.core, at);
         let link = &mut self.links.links[at];
-        // A peer that never said anything may have had no descriptor for the link.
-        let pause = if was_up && reason != LinkLoss::Goodbye { AFTER_LOSS } else { AFTER_REFUSAL };
+        let pause = if is_refused { AFTER_REFUSAL } else { AFTER_LOSS };
         link.pause = Pause::Noted(pause);
         let peer = link.peer;
         self.core.events.push(Event::LinkLost { peer, reason });
