@@ -204,7 +204,7 @@ pub enum Occurrence {
 }
 
 /// What was measured of a move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveFigures {
     /// From the request to the last phase's end, in microseconds.
     pub total_us: u64,

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{
     Client, DrainReport, DrainRequest, EnginePart, Errand, Event, Failure as Obstacle, MAX_PARALLEL,
-    MoveReport, NetworkPart, Occurrence, Outcome, PlannedMove, Request,
+    MoveFigures, MoveReport, NetworkPart, Occurrence, Outcome, PlannedMove, Request,
 };
 use clap::{Args, value_parser};
 use serde::Serialize;
@@ -139,7 +139,8 @@ impl Drain {
         output::json(&serde_json::json!({ "host": self.host, "moved": moved(moves), "moves": moves }))
     }
 
-    /// Adds what went forward when the coordinator was lost, and of which it did not tell any more: this is in the event log.
+    /// Adds what went forward when the coordinator was lost, and of which it did not tell any more: this is in the event log, measured
+    /// if it was noted before.
     fn add_untold(&self, target: &Target, began: SystemTime, moves: &mut Vec<MoveReport>) -> Result<()> {
         let since = began.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -161,22 +162,27 @@ impl Drain {
 
     /// The move, if it left the host, and is none of `moves`.
     fn untold(&self, what: Occurrence, moves: &[MoveReport]) -> Option<MoveReport> {
-        let Occurrence::Moved { instance, from, to, epoch, figures: None, .. } = what else { return None };
+        let Occurrence::Moved { instance, from, to, epoch, figures, .. } = what else { return None };
         // An instance leaves once: none comes to a host that is drained.
         let is_told = moves.iter().any(|of| of.name == instance && of.outcome == Outcome::Moved);
-        (from == self.host && !is_told).then(|| MoveReport {
-            errand: Errand::Move,
-            name: instance,
-            from,
-            to,
-            epoch,
-            outcome: Outcome::Moved,
-            restarted: true,
-            total_us: 0,
-            blackout_us: 0,
-            phases: Vec::new(),
-            network: NetworkPart::default(),
-            engine: EnginePart::default(),
+        (from == self.host && !is_told).then(|| {
+            let restarted = figures.is_none();
+            let MoveFigures { total_us, blackout_us, image_bytes, precopied_bytes, .. } =
+                figures.unwrap_or_default();
+            MoveReport {
+                errand: Errand::Move,
+                name: instance,
+                from,
+                to,
+                epoch,
+                outcome: Outcome::Moved,
+                restarted,
+                total_us,
+                blackout_us,
+                phases: Vec::new(),
+                network: NetworkPart::default(),
+                engine: EnginePart { image_bytes, precopied_bytes, ..EnginePart::default() },
+            }
         })
     }
 
@@ -334,5 +340,31 @@ impl fmt::Display for Interrupted {
             Self::Ended { host } => write!(f, "the drain is ended: {host} takes instances again\n{LEAVE}"),
             Self::NotEnded(why) => Failure::from(why.clone()).fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn a_move_that_was_noted_and_not_told_any_more_is_told_once() {
+        let drain = Drain { host: "h1".into(), to: Vec::new(), parallel: 1, dry_run: false, json: false };
+        let figures = MoveFigures { total_us: 9, blackout_us: 5, ..MoveFigures::default() };
+        let moved = |from: &str, figures| Occurrence::Moved {
+            instance: "a".into(),
+            from: from.into(),
+            to: "h2".into(),
+            id: 1,
+            epoch: Epoch(1),
+            figures,
+        };
+        let measured = drain.untold(moved("h1", Some(figures)), &[]).unwrap();
+        assert_eq!((measured.restarted, measured.total_us, measured.blackout_us), (false, 9, 5));
+        assert!(drain.untold(moved("h1", None), &[]).unwrap().restarted);
+        assert!(drain.untold(moved("h1", Some(figures)), &[measured]).is_none(), "it was told");
+        assert!(drain.untold(moved("h3", Some(figures)), &[]).is_none(), "it was elsewhere");
     }
 }
