@@ -326,10 +326,14 @@ impl Beset {
     }
 
     fn say(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+        self.progress();
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
         let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the bytes are live and only read.
         assert_eq!(unsafe { self.stream.write(&[vector]) }.unwrap(), bytes.len());
-        self.progress();
     }
 
     /// Lets the device run, and hears what it says. True if the link is still there.
@@ -357,6 +361,16 @@ impl Beset {
             rest = &rest[HEADER + header.length as usize..];
         }
         count
+    }
+
+    /// Passes `memory` as sending `number`, and opens a window to it.
+    fn export(&mut self, number: u64, memory: &OwnedFd) {
+        fabric::seqpacket::send(self.descriptors[3].as_fd(), &number.to_le_bytes(), &[memory.as_fd()])
+            .unwrap();
+        let export = softhca::wire::Export { memory: number, offset: 0, length: 4096, rights: 7, count: 0 };
+        let (dst_qpn, src_qpn) = (self.end.qpn, self.peer.qpn);
+        let header = Header { dst_qpn, src_qpn, imm: 1, length: 32, ..Header::new(Opcode::Export) };
+        self.say(&frame(&header, &export.encode()));
     }
 
     fn ask_for_window(&mut self) {
@@ -401,6 +415,29 @@ fn who_has_stayed_inside_a_gate_gets_no_more_windows() {
     (beset.end, beset.peer) = (end, peer);
     beset.ask_for_window();
     assert_eq!(beset.count(Opcode::Export), 1);
+}
+
+#[test]
+fn a_neighbour_that_asks_for_windows_and_does_not_listen_does_not_fill_memory() {
+    let mut beset = Beset::new(&pages(EVERYTHING));
+    beset.ask_for_window();
+    if beset.count(Opcode::Export) == 0 {
+        return eprintln!("skipped: no privilege for userfaultfd");
+    }
+    let request = Header { rkey: beset.end.key, imm: 1, ..Header::new(Opcode::MapRequest) };
+    let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
+    let requests = frame(&Header { dst_qpn, src_qpn, ..request }, &[]).repeat(1000);
+    for _ in 0..50 {
+        beset.write(&requests);
+        beset.net.nodes[0].device.progress(beset.net.now);
+    }
+    for _ in 0..50 {
+        beset.progress();
+    }
+    let answered = beset.count(Opcode::Export);
+    assert!((1000..20_000).contains(&answered), "{answered}");
+    beset.ask_for_window();
+    assert_eq!(beset.count(Opcode::Export), answered + 1, "one that listens is answered");
 }
 
 #[test]
@@ -451,16 +488,20 @@ fn a_neighbours_memory_has_a_limit() {
     // More addresses than a program has in all, most of it.
     let memory = sealed_memory(1 << 46);
     let before = mapped();
-    for memory_id in 1..=2u64 {
-        fabric::seqpacket::send(beset.descriptors[3].as_fd(), &memory_id.to_le_bytes(), &[memory.as_fd()])
-            .unwrap();
-        let export =
-            softhca::wire::Export { memory: memory_id, offset: 0, length: 4096, rights: 7, count: 0 };
-        let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
-        let header = Header { dst_qpn, src_qpn, imm: 1, length: 32, ..Header::new(Opcode::Export) };
-        beset.say(&frame(&header, &export.encode()));
+    for number in 1..=2 {
+        beset.export(number, &memory);
     }
-    assert!(mapped() - before < 1 << 41, "its memory was not mapped");
+    assert!(mapped().saturating_sub(before) < 1 << 41, "its memory was not mapped");
+    assert!(beset.progress());
+}
+
+#[test]
+fn a_neighbour_without_a_connection_has_nothing_mapped() {
+    let mut beset = Beset::new(&Plan::default());
+    beset.net.device(0).destroy_qp(beset.end.qp).unwrap();
+    let before = mapped();
+    beset.export(1, &sealed_memory(1 << 39));
+    assert!(mapped().saturating_sub(before) < 1 << 38);
     assert!(beset.progress());
 }
 

@@ -67,7 +67,7 @@ impl Device {
         for turn in 0..self.links.live.len() {
             let at = self.links.live[turn];
             for _ in 0..self.links.links[at].sharing.asked.len() {
-                let Some(request) = self.links.links[at].sharing.asked.pop_front() else { break };
+                let Some(request) = self.links.links[at].next_map_request() else { break };
                 if !self.answer_map_request(at, &request) {
                     self.links.links[at].sharing.asked.push_back(request);
                     waiting = true;
@@ -80,10 +80,11 @@ impl Device {
         waiting
     }
 
-    /// True if some neighbour waits for a window.
+    /// True if the neighbour waits for a window, and listens.
     #[inline]
     pub(super) fn is_asked_for_memory(&self, at: usize) -> bool {
-        !self.links.links[at].sharing.asked.is_empty()
+        let link = &self.links.links[at];
+        !link.sharing.asked.is_empty() && !link.blocked
     }
 
     /// Opens the window that `request` asks for, if it may be. False if it has to wait.

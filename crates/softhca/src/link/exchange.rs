@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::attr::Access;
 use crate::core::Core;
 use crate::handle::Qp;
-use crate::link::{Link, State};
+use crate::link::{Link, MAX_STAGED, State};
 use crate::requester::addressed;
 use crate::share::window::{Mapped, Window};
 use crate::stream::Neighbour;
@@ -42,6 +42,14 @@ impl Link {
         }
     }
 
+    /// The next request for a window that can be answered: a peer that asks for many and does not read the answers waits.
+    pub fn next_map_request(&mut self) -> Option<Header> {
+        if self.blocked || self.tx.left() >= MAX_STAGED {
+            return None;
+        }
+        self.sharing.asked.pop_front()
+    }
+
     /// Answers `request` of queue pair `handle` with `export`, whose first byte requests call `va`.
     pub fn export(&mut self, core: &Core, handle: Qp, request: &Header, va: u64, export: &Export) {
         let Some(qp) = core.qps.get(handle.0) else { return };
@@ -53,6 +61,10 @@ impl Link {
     }
 
     pub(super) fn on_export(&mut self, core: &mut Core, header: &Header, export: &Export) {
+        // A stranger does not make us map anything.
+        if self.qps.is_empty() {
+            return;
+        }
         let Some(memory) = self.taken(export.memory, export.count) else { return };
         let Some(address) = memory.address(export.offset, export.length) else { return };
         let Some(gate) = self.neighbour().map(Neighbour::peer_gate) else { return };

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{mem, ptr};
 
 use libc::{c_int, c_long, c_void};
@@ -107,6 +108,50 @@ pub(super) fn wake(memory: BorrowedFd<'_>, place: u64) {
     }
 }
 
+/// Memories of all neighbours that a process maps: half of the mappings that the kernel allows it by default.
+const MAX_MEMORIES: u64 = 32 * 1024;
+
+/// Their bytes: a quarter of the addresses that there are.
+const MAX_BYTES: u64 = 1 << 45;
+
+/// How much of these is used.
+#[derive(Debug)]
+struct Usage {
+    memories: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// By this process.
+static USAGE: Usage = Usage::new();
+
+/// One memory's part of it.
+#[derive(Debug)]
+struct Quota {
+    of: &'static Usage,
+    bytes: u64,
+}
+
+impl Usage {
+    const fn new() -> Self {
+        Self { memories: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// A part for a memory of so many bytes, if they are left.
+    fn take(&'static self, bytes: u64) -> Option<Quota> {
+        let taken = Quota { of: self, bytes };
+        let memories = self.memories.fetch_add(1, Ordering::Relaxed) + 1;
+        let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        (memories <= MAX_MEMORIES && all <= MAX_BYTES).then_some(taken)
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        self.of.memories.fetch_sub(1, Ordering::Relaxed);
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A neighbour's memory, mapped.
 #[derive(Debug)]
 pub(crate) struct Mapped {
@@ -114,6 +159,7 @@ pub(crate) struct Mapped {
     length: u64,
     /// Its owner lets us write.
     pub writable: bool,
+    _quota: Quota,
 }
 
 // SAFETY: the address of a mapping is good in every thread.
@@ -126,7 +172,7 @@ impl Mapped {
     /// hole where the next touch would want a huge page that nobody has.
     ///
     /// # Errors
-    /// `InvalidData` if it is not; otherwise those of `mmap`.
+    /// `InvalidData` if it is not, `OutOfMemory` if too much is mapped already; otherwise those of `mmap`.
     pub fn new(memory: &OwnedFd, most: u64) -> io::Result<Self> {
         // SAFETY: a statfs of zeros is valid, and the call fills it.
         let mut kind: libc::statfs = unsafe { mem::zeroed() };
@@ -146,6 +192,7 @@ impl Mapped {
                 "a neighbour's memory is not plain, not sealed, or too long",
             ));
         }
+        let quota = USAGE.take(length).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: no memory is passed.
         let flags = check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GETFL) })?;
         let writable = flags & libc::O_ACCMODE as usize == libc::O_RDWR as usize;
@@ -155,7 +202,7 @@ impl Mapped {
             let source = Source::File(memory.as_fd(), 0);
             mapping::map(ptr::null_mut(), length as usize, rights, libc::MAP_SHARED, source)?
         };
-        Ok(Self { at, length, writable })
+        Ok(Self { at, length, writable, _quota: quota })
     }
 
     /// Its bytes.
@@ -193,6 +240,18 @@ mod tests {
         seal(memory.as_fd(), true).unwrap();
         let refused = Mapped::new(&memory, u64::MAX).map(drop).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn neighbours_together_get_a_part_of_our_addresses_only() {
+        static USAGE: Usage = Usage::new();
+        let all_of = |bytes| (0..).map_while(|_| USAGE.take(bytes)).collect::<Vec<_>>();
+        for (bytes, count) in [(MAX_BYTES / 8, 8), (PAGE, MAX_MEMORIES)] {
+            let mut quotas = all_of(bytes);
+            assert_eq!(quotas.len() as u64, count);
+            quotas.pop();
+            assert_eq!(all_of(bytes).len(), 1, "what one has given back another may have");
+        }
     }
 
     #[test]
