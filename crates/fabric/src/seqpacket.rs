@@ -5,7 +5,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::attach::{MAX_DESCRIPTORS, MAX_MESSAGE};
 
@@ -62,11 +62,27 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of `connect`; `ConnectionRefused` when nobody listens.
 pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = new_socket(0)?;
+    let socket = unconnected()?;
+    connect_by(socket.as_fd(), name)?;
+    Ok(socket)
+}
+
+/// A blocking, close-on-exec socket for [`connect_by`].
+///
+/// # Errors
+/// Those of `socket`.
+pub fn unconnected() -> io::Result<OwnedFd> {
+    new_socket(0)
+}
+
+/// Connects `socket` to the abstract `name`, in the network namespace in which it was made.
+///
+/// # Errors
+/// Those of `connect`, after which it can be tried again; `ConnectionRefused` when nobody listens.
+pub fn connect_by(socket: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     let (address, length) = abstract_address(name)?;
     // SAFETY: `address` is a live sockaddr_un of which `length` bytes are initialised.
-    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-    Ok(socket)
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
 }
 
 /// Two blocking, close-on-exec ends of a connection.

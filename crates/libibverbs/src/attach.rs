@@ -17,6 +17,7 @@ use softhca::{Config, Device, Limits};
 use verbs::{HandleSource, Policy};
 
 use crate::process::Process;
+use crate::reserve::Reserve;
 use crate::thread::{self as runtime, Runtime};
 use crate::{debug, fork};
 use waiting::EventFd;
@@ -127,11 +128,20 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
         limits: Limits::default(),
     });
     device.allow_sharing(true);
-    let process = Process::new(welcome.process, welcome.fabric, device, wake).make_current();
+    let process = Process::new(welcome.process, welcome.fabric, device, wake);
     process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
+    process.reserve.fill();
     fork::watch();
-    runtime::start(Runtime::new(process, socket)).map_err(Refusal::Local)?;
-    Ok(process)
+    let process = Box::into_raw(Box::new(process));
+    // SAFETY: it is freed below alone, where no thread knows of it.
+    let shared = unsafe { &*process };
+    if let Err(error) = runtime::start(Runtime::new(shared, socket)) {
+        // SAFETY: the pointer came from `Box`, and what knew of it has gone with the thread that was not started.
+        drop(unsafe { Box::from_raw(process) });
+        return Err(Refusal::Local(error));
+    }
+    shared.make_current();
+    Ok(shared)
 }
 
 /// A program that starts while its instance moves finds nobody listening for a moment, and for longer while its node is away.
@@ -140,7 +150,7 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
     let most = if is_in_an_instance { ATTEMPTS_IN_AN_INSTANCE } else { FIRST_ATTEMPTS };
     let mut attempts = 0;
     loop {
-        match connection(None) {
+        match connection(&Reserve::default(), None) {
             Err(refusal) if refusal.may_pass() && attempts < most => {
                 attempts += 1;
                 if attempts == 2 * FIRST_ATTEMPTS {
@@ -155,10 +165,23 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
 }
 
 /// A connection to the node on which it has welcomed this process.
-pub(crate) fn connection(resume: Option<ProcessId>) -> Result<(OwnedFd, Welcome), Refusal> {
-    let socket = seqpacket::connect(SOCKET_NAME).map_err(Refusal::of_connection)?;
-    let welcome = greet(&socket, resume)?;
-    Ok((socket, welcome))
+pub(crate) fn connection(
+    reserve: &Reserve,
+    resume: Option<ProcessId>,
+) -> Result<(OwnedFd, Welcome), Refusal> {
+    let socket = reserve.take().map_err(Refusal::of_connection)?;
+    if let Err(error) = seqpacket::connect_by(socket.as_fd(), SOCKET_NAME) {
+        reserve.put(socket);
+        return Err(Refusal::of_connection(error));
+    }
+    match greet(&socket, resume) {
+        Ok(welcome) => Ok((socket, welcome)),
+        Err(refusal) => {
+            drop(socket);
+            reserve.fill();
+            Err(refusal)
+        }
+    }
 }
 
 /// Says who we are, and waits for the answer.

@@ -49,6 +49,7 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     let Some(held) = HELD.take() else { return };
     held.process.leave_to_parent();
+    drop(held.process.reserve.kept());
     let node = held.process.node.load(Ordering::Relaxed);
     for fd in outside(&held.state).into_iter().chain((node != -1).then_some(node)) {
         // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.

@@ -64,6 +64,7 @@ mod process;
 mod qp;
 mod query;
 mod rates;
+mod reserve;
 mod srq;
 mod stubs;
 mod text;

@@ -15,6 +15,7 @@ use crate::context::{Context, Raised};
 use crate::cq::Cq;
 use crate::crowding::{Crowding, NAP};
 use crate::directory::Directory;
+use crate::reserve::Reserve;
 use crate::{debug, xrc};
 use waiting::{EventFd, Uncancelled, sleep};
 
@@ -113,6 +114,8 @@ pub(crate) struct Process {
     pub(crate) directory: Directory,
     /// The thread's connection to the node, or -1; for `fork`.
     pub(crate) node: AtomicI32,
+    /// For the next connection to a node.
+    pub(crate) reserve: Reserve,
 }
 
 /// The process' device once it is attached. Never freed: objects and the thread refer to it.
@@ -144,6 +147,7 @@ impl Process {
             wake,
             directory: Directory::default(),
             node: AtomicI32::new(-1),
+            reserve: Reserve::default(),
         }
     }
 
@@ -153,12 +157,10 @@ impl Process {
         unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
     }
 
-    pub(crate) fn make_current(self) -> &'static Self {
-        let process: &'static Self = Box::leak(Box::new(self));
-        CURRENT.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
+    pub(crate) fn make_current(&'static self) {
+        CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
         // SAFETY: the function may run at any exit: it does not wait for the lock.
         unsafe { libc::atexit(send_the_last) };
-        process
     }
 
     /// In a forked child: the device stays with the parent, and the child may attach anew.

@@ -442,10 +442,11 @@ impl Runtime {
         }
     }
 
-    /// Ends the connection to the node, which is returned to be dropped.
-    fn hang_up(&mut self, from_now_on: Node) -> Node {
+    /// Ends the connection to the node.
+    fn hang_up(&mut self, from_now_on: Node) {
         self.process.node.store(-1, Ordering::Relaxed);
-        std::mem::replace(&mut self.node, from_now_on)
+        self.node = from_now_on;
+        self.process.reserve.fill();
     }
 
     /// The peer wants a link, and it is ours to ask for it.
@@ -472,14 +473,15 @@ impl Runtime {
             memory_regions: suspended.counts.memory_regions,
             active_peers: suspended.active_peers,
         };
-        if let Node::Attached(socket) = self.hang_up(Node::Suspended) {
+        if let Node::Attached(socket) = &self.node {
             // A node that is gone learns from the closed socket what it would learn from the message.
-            let _ = say(&socket, &message);
+            let _ = say(socket, &message);
         }
+        self.hang_up(Node::Suspended);
     }
 
     fn reconnect(&mut self) {
-        match attach::connection(Some(self.process.identity)) {
+        match attach::connection(&self.process.reserve, Some(self.process.identity)) {
             Ok((socket, welcome)) if welcome.process == self.process.identity => {
                 self.resume(socket, &welcome)
             }
@@ -508,6 +510,7 @@ impl Runtime {
         wanted.extend(std::mem::take(&mut self.asked));
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
+        self.process.reserve.fill();
         self.process.directory.say_again();
         self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node

@@ -4,8 +4,9 @@
 
 mod library;
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use broker::local::LocalFabric;
 
@@ -13,7 +14,7 @@ use broker::local::LocalFabric;
 fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let flags = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-g", "-o"];
+    let flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wno-unused-function", "-g", "-rdynamic", "-o"];
     let built = Command::new("cc").args(flags).arg(&program).arg(&source).arg("-libverbs").status();
     assert!(built.expect("a C compiler").success(), "is libibverbs-dev installed?");
     program
@@ -105,6 +106,27 @@ fn threads_may_be_cancelled_without_harm() {
 #[test]
 fn a_forked_child_does_its_parent_no_harm() {
     run("forks", &[]);
+}
+
+#[test]
+fn a_program_that_can_have_no_thread_has_no_device_either() {
+    run("threadless", &[]);
+}
+
+#[test]
+fn a_program_that_takes_all_descriptors_comes_back_from_moves() {
+    let fabric = LocalFabric::new(2).expect("brokers");
+    let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
+    let mut command = command("hungry", &[]);
+    instance.enter(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    for host in [1, 0, 1] {
+        program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        fabric.suspend(&instance).unwrap();
+        assert_eq!(fabric.resume(&instance, host).unwrap().missing, []);
+        program.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+    assert!(program.wait().unwrap().success());
 }
 
 #[test]

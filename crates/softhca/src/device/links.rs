@@ -240,18 +240,24 @@ impl Device {
     }
 
     pub(super) fn need_link(&mut self, at: usize) {
-        let peer = self.links.links[at].peer;
-        if peer == self.core.process && self.links.links[at].state == State::Down {
-            self.open_loopback(at);
-        } else {
+        let link = &self.links.links[at];
+        if link.peer != self.core.process {
             self.links.ask_if_needed(&self.core, at);
+        } else if link.state == State::Down && link.pause.is_over() {
+            self.open_loopback(at);
         }
     }
 
     /// Queue pairs of one process reach each other through memory of their own.
     fn open_loopback(&mut self, at: usize) {
-        if let Ok(stream) = stream::loopback() {
-            self.start_link(at, stream);
+        match stream::loopback() {
+            Ok(stream) => self.start_link(at, stream),
+            // The process lacks something, for as long as it likes.
+            Err(_) => {
+                self.links.links[at].pause = Pause::Noted(AFTER_REFUSAL);
+                // Who sleeps learns of the pause.
+                self.links.version += 1;
+            }
         }
     }
 
@@ -547,6 +553,10 @@ impl Device {
                 continue;
             }
             self.need_link_or_give_up(at, now);
+            // There may be no memory or descriptor for it yet.
+            if let Some(deadline) = self.links.links[at].pause.tick(now) {
+                note(deadline);
+            }
             if rests {
                 self.links.tidy(self.core.process, at);
             }
