@@ -40,7 +40,7 @@ pub(crate) struct Responder {
     pub receive: Receive,
     pub holds_receive: bool,
     /// A NAK is under way; what was sent before the peer got it is dropped.
-    dropping: bool,
+    dropping: Option<Dropping>,
     answers: VecDeque<Answer>,
     /// What the latest atomics found.
     atomics: VecDeque<(u64, u64)>,
@@ -60,6 +60,15 @@ pub(crate) struct Selected {
     pub srq: Srq,
     pub pd: Pd,
     pub cq: Cq,
+}
+
+/// Why messages are dropped until the expected one comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropping {
+    /// It was refused, and comes again.
+    Refused,
+    /// The peer has said this one in its place, and was told so.
+    Astray(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +95,7 @@ impl Responder {
     /// Forgets what only this link knew.
     pub fn interrupt(&mut self) {
         self.begun = None;
-        self.dropping = false;
+        self.dropping = None;
         self.ack_due = false;
         self.answers.clear();
     }
@@ -94,7 +103,7 @@ impl Responder {
     /// True if the next message is `msn`, and nothing else has begun.
     #[inline]
     pub fn awaits(&self, msn: u64) -> bool {
-        msn == self.expected && self.begun.is_none() && !self.dropping && !self.holds_receive
+        msn == self.expected && self.begun.is_none() && self.dropping.is_none() && !self.holds_receive
     }
 
     /// Gives up the receive that it holds. Returns its `wr_id`.
@@ -174,9 +183,10 @@ impl Core {
             responder.expected = header.msn;
         }
         if header.msn != responder.expected {
-            let lost_track = header.msn > responder.expected && !responder.dropping && header.offset == 0;
-            if lost_track {
-                responder.dropping = true;
+            // Once for all that follow, and again whenever the peer has gone back to it.
+            let is_heard = responder.dropping.is_none_or(|why| why == Dropping::Astray(header.msn));
+            if !is_unreliable && is_heard && header.offset == 0 {
+                responder.dropping = Some(Dropping::Astray(header.msn));
                 out.refuse_unknown(header, Syndrome::NotReady);
             }
             return Ok(Verdict::Discard);
@@ -206,7 +216,7 @@ impl Core {
         }
         self.note_established(handle);
         let Some(qp) = self.qps.get_mut(handle.0) else { return Verdict::Discard };
-        qp.responder.dropping = false;
+        qp.responder.dropping = None;
         let Header { msn, opcode, total, .. } = *header;
         qp.responder.begun = Some(Begun { msn, opcode, total, arrived: 0 });
         Verdict::Place(handle)
@@ -349,7 +359,7 @@ impl Core {
         if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
             return self.drop_message(handle, out, header, &refusal);
         }
-        qp.responder.dropping = true;
+        qp.responder.dropping = Some(Dropping::Refused);
         match syndrome {
             Syndrome::ReceiverNotReady | Syndrome::StaleHandle | Syndrome::NotReady => {
                 let imm = u32::from(qp.attr.min_rnr_timer);
@@ -652,7 +662,7 @@ impl Core {
         if !qp.executes() {
             return out.refuse_unknown(header, Syndrome::NotReady);
         }
-        qp.responder.dropping = false;
+        qp.responder.dropping = None;
         qp.responder.begun = None;
         let answer = addressed(qp, &out.lookup, Opcode::ResyncAck);
         out.control(Header { msn: qp.responder.expected, ..answer });
@@ -670,7 +680,11 @@ impl Core {
 /// Whether a later segment belongs to the message that has begun.
 fn continue_message(responder: &Responder, header: &Header) -> Result<bool, Malformed> {
     let Some(begun) = responder.begun else {
-        return if responder.dropping { Ok(false) } else { Err(Malformed("a message without its start")) };
+        return if responder.dropping.is_some() {
+            Ok(false)
+        } else {
+            Err(Malformed("a message without its start"))
+        };
     };
     let fits = begun.arrived == header.offset && begun.total == header.total && begun.opcode == header.opcode;
     if fits { Ok(true) } else { Err(Malformed("segments out of order")) }

@@ -427,6 +427,29 @@ fn receiver_not_ready_retries_run_out() {
     });
 }
 
+/// As programs do that exchange the numbers wrongly.
+#[test]
+fn a_peer_that_expects_another_number_exceeds_retries() {
+    for expected in [0x00ff_fff4, 0x00ff_ffe0, 0] {
+        everywhere(|net| {
+            let mut plan = Plan::default();
+            plan.attr.retry_count = 2;
+            let mut other = Plan::default();
+            other.attr.rq_psn = expected;
+            let ends = (open(net, 0, &plan), open(net, 1, &plan));
+            for (own, peer, plan) in [(&ends.0, &ends.1, &plan), (&ends.1, &ends.0, &other)] {
+                to_init(net, own, plan);
+                to_rtr(net, own, peer, plan);
+                to_rts(net, own, plan);
+            }
+            let started = net.now;
+            refused(net, &ends, SendOp::Send, &[ends.0.sge(0, 1)], WcStatus::RetryExceeded, QpState::Rts);
+            let waited = net.now - started;
+            assert!((130..150).contains(&waited.as_millis()), "two pauses of 67 ms, not {waited:?}");
+        });
+    }
+}
+
 #[test]
 fn a_peer_that_is_not_ready_or_gone_exceeds_retries() {
     everywhere(|net| {
