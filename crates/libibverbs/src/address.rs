@@ -22,7 +22,7 @@ starts_with!(Ah, ibv_ah);
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { create(pd, &*attr) })
+    errno::object(|| unsafe { create(pd, &*attr) })
 }
 
 /// # Safety
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { sender(&*wc, grh, port).and_then(|attr| create(pd, &attr)) })
+    errno::object(|| unsafe { sender(&*wc, grh, port).and_then(|attr| create(pd, &attr)) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(

@@ -116,6 +116,7 @@ pub(crate) struct Welcome {
 
 /// Attaches this process, and starts its thread.
 pub(crate) fn attach() -> Result<&'static Process, Refusal> {
+    headroom::check().map_err(Refusal::Local)?;
     let (socket, welcome) = first_connection()?;
     let wake = EventFd::new(libc::EFD_NONBLOCK).map_err(Refusal::Local)?;
     let life = getrandom::u64().map_err(|error| Refusal::Local(error.into()))?;

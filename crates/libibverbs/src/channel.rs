@@ -25,10 +25,12 @@ pub(crate) struct Channel {
 starts_with!(Channel, ibv_comp_channel);
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    errno::object(EventQueue::new().map_err(|_| Errno(libc::EMFILE)).map(|events| {
-        let base = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
-        object::give(Channel { base, events: Arc::new(events), users: AtomicU32::new(0) })
-    }))
+    errno::object(|| {
+        EventQueue::new().map_err(|_| Errno(libc::EMFILE)).map(|events| {
+            let base = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
+            object::give(Channel { base, events: Arc::new(events), users: AtomicU32::new(0) })
+        })
+    })
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {

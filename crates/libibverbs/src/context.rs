@@ -115,7 +115,7 @@ fn set_ops(ops: &mut ibv_context_ops) {
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let _whole = Uncancelled::new();
     let process = devices::attached().filter(|_| !device.is_null());
-    errno::object(process.ok_or(Errno(libc::ENODEV)).and_then(|process| Context::open(process, device)))
+    errno::object(|| process.ok_or(Errno(libc::ENODEV)).and_then(|process| Context::open(process, device)))
 }
 
 /// Closes the device; what the program left behind is released, as the kernel would.

@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    errno::object(match u32::try_from(cqe) {
+    errno::object(|| match u32::try_from(cqe) {
         Ok(depth) if depth > 0 && comp_vector == 0 => {
             // SAFETY: the contract of verbs.
             unsafe { create(context, depth, cq_context, channel, None, |_| ()) }

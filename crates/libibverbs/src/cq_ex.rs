@@ -33,11 +33,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     // SAFETY: the contract of verbs.
     let attr = unsafe { &*attr };
     let clock: Option<fn() -> u64> = if attr.wc_flags & STAMPS != 0 { Some(now) } else { None };
-    errno::object(check(attr).and_then(|()| {
-        // SAFETY: the contract of verbs.
-        let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, clock, extend) };
-        cq.map(|cq| cq.cast())
-    }))
+    errno::object(|| {
+        check(attr).and_then(|()| {
+            // SAFETY: the contract of verbs.
+            let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, clock, extend) };
+            cq.map(|cq| cq.cast())
+        })
+    })
 }
 
 fn check(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {

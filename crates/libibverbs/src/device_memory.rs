@@ -79,13 +79,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     // SAFETY: the contract of verbs.
     let (attr, process) = unsafe { (*attr, Context::of(context).process) };
     if attr.comp_mask != 0 || attr.log_align_req > MOST_ALIGNED {
-        return errno::object(Err(Errno::UNSUPPORTED));
+        return errno::object(|| Err(Errno::UNSUPPORTED));
     }
     if attr.length == 0 {
-        return errno::object(Err(Errno::INVALID));
+        return errno::object(|| Err(Errno::INVALID));
     }
     if let Err(full) = take(&process.device_memory, attr.length) {
-        return errno::object(Err(full));
+        return errno::object(|| Err(full));
     }
     let aligned = 1 << attr.log_align_req;
     let words: DeviceMemory = (0..(attr.length + aligned).div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
@@ -127,15 +127,17 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         true => Ok(access),
         false => Err(Errno::INVALID),
     });
-    errno::object(place.and_then(|place| {
-        let access = access?;
-        // SAFETY: the region keeps the memory.
-        unsafe {
-            memory::give(pd, std::ptr::null_mut(), length, Some(Arc::clone(&dm.words)), |state, pd| {
-                state.device.reg_mr(pd, place as u64, length as u64, 0, access)
-            })
-        }
-    }))
+    errno::object(|| {
+        place.and_then(|place| {
+            let access = access?;
+            // SAFETY: the region keeps the memory.
+            unsafe {
+                memory::give(pd, std::ptr::null_mut(), length, Some(Arc::clone(&dm.words)), |state, pd| {
+                    state.device.reg_mr(pd, place as u64, length as u64, 0, access)
+                })
+            }
+        })
+    })
 }
 
 unsafe extern "C" fn copy_in(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {

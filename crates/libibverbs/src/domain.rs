@@ -58,14 +58,16 @@ struct Td {
 starts_with!(Td, ibv_td);
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the contract of verbs.
-    errno::object(unsafe { object::context(context) }.and_then(|opened| {
-        opened.process.with(|state| {
-            let handle = state.device.alloc_pd()?;
-            state.objects.pds.insert(handle, Held(context));
-            Ok(give(context, handle, None))
+    errno::object(|| {
+        // SAFETY: the contract of verbs.
+        unsafe { object::context(context) }.and_then(|opened| {
+            opened.process.with(|state| {
+                let handle = state.device.alloc_pd()?;
+                state.objects.pds.insert(handle, Held(context));
+                Ok(give(context, handle, None))
+            })
         })
-    }))
+    })
 }
 
 fn give(context: *mut ibv_context, handle: softhca::Pd, parts: Option<Parts>) -> *mut ibv_pd {
@@ -115,7 +117,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: the contract of verbs.
     let ibv_parent_domain_init_attr { pd, td, comp_mask, .. } = unsafe { *attr };
     if comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
-        return errno::object(Err(Errno::UNSUPPORTED));
+        return errno::object(|| Err(Errno::UNSUPPORTED));
     }
     // SAFETY: the contract of verbs; a thread domain may be NULL.
     let fits = unsafe {
@@ -125,7 +127,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             && td.as_ref().is_none_or(|td| td.context == context)
     };
     if !fits {
-        return errno::object(Err(Errno::INVALID));
+        return errno::object(|| Err(Errno::INVALID));
     }
     // SAFETY: the contract of verbs.
     unsafe {

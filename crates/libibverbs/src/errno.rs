@@ -17,9 +17,10 @@ pub(crate) fn code(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// The object, or NULL and `errno`.
-pub(crate) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
-    result.unwrap_or_else(|errno| {
+/// The object that `make` makes if there is memory for one, or NULL and `errno`.
+pub(crate) fn object<T>(make: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    let memory = headroom::check().map_err(|_| Errno(libc::ENOMEM));
+    memory.and_then(|()| make()).unwrap_or_else(|errno| {
         set(errno.0);
         ptr::null_mut()
     })

@@ -24,12 +24,15 @@
 //! # Rules
 //! * No panic crosses into C: functions are `extern "C"`, in which Rust ends the process instead of unwinding;
 //!   the thread is started through one as well. A panic is a bug here, and half-done state in a
-//!   device must not go on.
+//!   device must not go on. Where there is no memory nothing new is made, and what is there goes on ([`headroom`]).
 //! * No call into the program, and no wait, happens under the lock.
 //! * Pointers that a program passes are as `verbs.h` and its manual pages ask: live objects of this
 //!   library, arrays as long as stated. The comments on `unsafe` call this *the contract of verbs*.
 
 #![cfg_attr(test, allow(dead_code, unused_imports, reason = "tests link without the exports"))]
+
+#[global_allocator]
+static ALLOCATOR: headroom::Allocator = headroom::Allocator;
 
 #[macro_use]
 mod object;

@@ -52,14 +52,16 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     let access = self::access(access).and_then(|access| check_mapped(addr, length, access).map(|()| access));
     let iova = if access.is_ok_and(|access| access.contains(Access::ZERO_BASED)) { 0 } else { iova };
-    errno::object(access.and_then(|access| {
-        // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
-        unsafe {
-            give(pd, addr, length, None, |state, pd| {
-                state.device.reg_mr(pd, addr as u64, length as u64, iova, access)
-            })
-        }
-    }))
+    errno::object(|| {
+        access.and_then(|access| {
+            // SAFETY: the memory is there, and the contract of verbs is that it stays until `ibv_dereg_mr`.
+            unsafe {
+                give(pd, addr, length, None, |state, pd| {
+                    state.device.reg_mr(pd, addr as u64, length as u64, iova, access)
+                })
+            }
+        })
+    })
 }
 
 /// Gives the program a region that `make` makes in `pd`, `within` device memory if it is.
@@ -144,5 +146,5 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _fd: c_int,
     _access: c_int,
 ) -> *mut ibv_mr {
-    errno::object(Err(Errno::UNSUPPORTED))
+    errno::object(|| Err(Errno::UNSUPPORTED))
 }

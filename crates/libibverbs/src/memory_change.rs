@@ -88,7 +88,7 @@ unsafe fn wanted(
 /// A region that reads as zeroes, and into which bytes vanish.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe {
+    errno::object(|| unsafe {
         memory::give(pd, std::ptr::null_mut(), usize::MAX, None, |state, pd| state.device.alloc_null_mr(pd))
     })
 }

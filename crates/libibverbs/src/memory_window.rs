@@ -28,20 +28,22 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     let kind = match mw_type {
         IBV_MW_TYPE_1 => WindowKind::One,
         IBV_MW_TYPE_2 => WindowKind::Two,
-        _ => return errno::object(Err(Errno::INVALID)),
+        _ => return errno::object(|| Err(Errno::INVALID)),
     };
     // SAFETY: the contract of verbs.
     let (context, pd_handle) = unsafe { ((*pd).context, Pd::of(pd).handle) };
     // SAFETY: a context outlives its objects.
     let process = unsafe { Context::of(context) }.process;
-    errno::object(process.with(|state| {
-        let (handle, rkey) = state.device.alloc_mw(pd_handle, kind)?;
-        state.objects.mws.insert(handle, Held(context));
-        // SAFETY: the contract of verbs.
-        unsafe { Pd::of(pd) }.enter();
-        let base = ibv_mw { context, pd, rkey, handle: handle.0, r#type: mw_type };
-        Ok(object::give(Mw { base, handle }))
-    }))
+    errno::object(|| {
+        process.with(|state| {
+            let (handle, rkey) = state.device.alloc_mw(pd_handle, kind)?;
+            state.objects.mws.insert(handle, Held(context));
+            // SAFETY: the contract of verbs.
+            unsafe { Pd::of(pd) }.enter();
+            let base = ibv_mw { context, pd, rkey, handle: handle.0, r#type: mw_type };
+            Ok(object::give(Mw { base, handle }))
+        })
+    })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {

@@ -51,10 +51,10 @@ starts_with!(Qp, ibv_qp);
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     if pd.is_null() {
-        return errno::object(Err(Errno::INVALID));
+        return errno::object(|| Err(Errno::INVALID));
     }
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { create((*pd).context, Place::Pd(pd), &mut *init, false) })
+    errno::object(|| unsafe { create((*pd).context, Place::Pd(pd), &mut *init, false) })
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -63,10 +63,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     // SAFETY: the contract of verbs.
     let wanted = unsafe { wants_extended(&*init).and_then(|extended| Ok((extended, Place::of(&*init)?))) };
-    errno::object(wanted.and_then(|(extended, place)| {
-        // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
-        unsafe { create(context, place, &mut *init.cast(), extended) }
-    }))
+    errno::object(|| {
+        wanted.and_then(|(extended, place)| {
+            // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
+            unsafe { create(context, place, &mut *init.cast(), extended) }
+        })
+    })
 }
 
 /// In what a QP is made.

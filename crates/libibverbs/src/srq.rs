@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { create(pd, &mut *init, None) })
+    errno::object(|| unsafe { create(pd, &mut *init, None) })
 }
 
 /// # Safety
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     // SAFETY: the contract of verbs.
     let xrc = unsafe { wanted(context, &*init) };
     // SAFETY: the contract of verbs; the extended attributes start with the plain ones.
-    errno::object(xrc.and_then(|xrc| unsafe { create((*init).pd, &mut *init.cast(), xrc) }))
+    errno::object(|| xrc.and_then(|xrc| unsafe { create((*init).pd, &mut *init.cast(), xrc) }))
 }
 
 /// What makes an SRQ one of extended reliable connections, or nothing.

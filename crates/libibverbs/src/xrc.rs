@@ -46,16 +46,18 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     // SAFETY: the contract of verbs.
     let (process, attr) = unsafe { (Context::of(context).process, *attr) };
     if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
-        return errno::object(Err(Errno::INVALID));
+        return errno::object(|| Err(Errno::INVALID));
     }
     let file = if attr.fd == -1 { Ok(None) } else { file_of(attr.fd).map(Some) };
-    errno::object(file.and_then(|file| {
-        process.with(|state| {
-            let handle = open(state, file, attr.oflags)?;
-            state.objects.xrcds.insert(handle, Held(context));
-            Ok(object::give(Xrcd { base: ibv_xrcd { context }, handle, file }))
+    errno::object(|| {
+        file.and_then(|file| {
+            process.with(|state| {
+                let handle = open(state, file, attr.oflags)?;
+                state.objects.xrcds.insert(handle, Held(context));
+                Ok(object::give(Xrcd { base: ibv_xrcd { context }, handle, file }))
+            })
         })
-    }))
+    })
 }
 
 fn file_of(fd: c_int) -> Result<File, Errno> {
@@ -116,7 +118,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     // SAFETY: the contract of verbs.
-    errno::object(unsafe { open_again(context, &*attr) })
+    errno::object(|| unsafe { open_again(context, &*attr) })
 }
 
 /// # Safety

@@ -14,7 +14,7 @@ use broker::local::LocalFabric;
 fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wno-unused-function", "-g", "-rdynamic", "-o"];
+    let flags = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-g", "-rdynamic", "-o"];
     let built = Command::new("cc").args(flags).arg(&program).arg(&source).arg("-libverbs").status();
     assert!(built.expect("a C compiler").success(), "is libibverbs-dev installed?");
     program
@@ -111,6 +111,11 @@ fn a_forked_child_does_its_parent_no_harm() {
 #[test]
 fn a_program_that_can_have_no_thread_has_no_device_either() {
     run("threadless", &[]);
+}
+
+#[test]
+fn a_program_without_memory_gets_no_new_objects_and_keeps_the_others() {
+    run("memoryless", &[]);
 }
 
 #[test]

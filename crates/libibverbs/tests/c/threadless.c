@@ -1,4 +1,5 @@
 /* A program that can have no thread finds no device, and one later; nothing is left of the attempts. */
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
