@@ -1,9 +1,17 @@
 //! Which pages are what: `/proc/self/maps`.
 
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+
+use libc::{c_int, c_void};
+use waiting::SignalsBlocked;
+
+use super::syscall::check;
 
 /// A mapping of pages that may be turned.
 pub(super) type Piece = Range<u64>;
@@ -42,7 +50,70 @@ impl FileId {
 
 /// What is mapped. Names of files may be anything.
 fn read_maps() -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read("/proc/self/maps")?).into_owned())
+    let maps = match fs::read(OsStr::from_bytes(MAPS.to_bytes())) {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => read_by_a_child(),
+        maps => maps,
+    };
+    Ok(String::from_utf8_lossy(&maps?).into_owned())
+}
+
+/// For `open`.
+const MAPS: &CStr = c"/proc/self/maps";
+
+/// What fits into `text`, and its length.
+struct Copied<'a> {
+    text: &'a mut [u8],
+    length: io::Result<usize>,
+}
+
+/// The same by a child that has the program's memory, and descriptors of its own, where the program may have no more: what is
+/// mapped has to be known most before a fork, or when memory is given back.
+fn read_by_a_child() -> io::Result<Vec<u8>> {
+    const STACK: usize = 64 << 10;
+    let _unseen = SignalsBlocked::new();
+    let mut stack = vec![0u8; STACK];
+    let mut text = vec![0; 1 << 20];
+    loop {
+        let mut copied = Copied { text: &mut text, length: Ok(0) };
+        // SAFETY: the child runs on a stack of its own, aligned for anything at its end, while this thread waits until it has ended.
+        let child = unsafe {
+            let top = stack.as_mut_ptr().add(STACK).map_addr(|end| end & !63);
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+            libc::clone(copy_maps, top.cast(), flags, (&raw mut copied).cast())
+        };
+        if child == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: no memory is passed. The child has ended, of which nobody is told.
+        unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WCLONE) };
+        let length = copied.length?;
+        if length < text.len() {
+            text.truncate(length);
+            return Ok(text);
+        }
+        text.resize(2 * length, 0);
+    }
+}
+
+/// Makes system calls alone, and none in which a thread is cancelled: all but descriptors is a thread's of the program, which waits.
+extern "C" fn copy_maps(copied: *mut c_void) -> c_int {
+    // SAFETY: `read_by_a_child` passes it, and waits.
+    let copied = unsafe { &mut *copied.cast::<Copied<'_>>() };
+    // SAFETY: no memory is passed but a C string and what is left of the text. The descriptors are the child's copies.
+    copied.length = unsafe {
+        libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MAPS.as_ptr(), libc::O_RDONLY);
+        let mut length = 0;
+        loop {
+            let rest = &mut copied.text[length..];
+            match check(libc::syscall(libc::SYS_read, file, rest.as_mut_ptr(), rest.len())) {
+                Ok(0) => break Ok(length),
+                Ok(count) => length += count,
+                Err(error) => break Err(error),
+            }
+        }
+    };
+    0
 }
 
 /// True if `range` shows `memory` from `offset` on.
@@ -144,6 +215,14 @@ mod tests {
 0000d000-0000e000 ---p 00000000 00:00 0 
 0000e000-0000f000 rw-p 00000000 00:00 0 
 ";
+
+    #[test]
+    fn it_can_be_read_with_no_descriptor_of_the_programs() {
+        let file = fs::File::open("/proc/self/status").unwrap();
+        let maps = String::from_utf8(read_by_a_child().unwrap()).unwrap();
+        assert!(maps.contains("[stack]") && maps.lines().all(|line| parse(line).is_some()));
+        assert!(file.metadata().is_ok(), "the program's descriptors are not touched");
+    }
 
     #[test]
     fn only_whole_ranges_of_plain_memory_are_taken() {

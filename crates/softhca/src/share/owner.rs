@@ -49,7 +49,7 @@ impl Shared {
     /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
     /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
     fn turn_back(&self, length: u64) {
-        // If nobody says where it is, it is where it was, unless something else is there.
+        // Without `/proc` it is where it was, unless something is there that nobody shares.
         let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
         let shown_once = maps::is_shown_once(&mappings);
         for (mapped, offset) in mappings {
