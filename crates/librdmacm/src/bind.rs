@@ -212,10 +212,10 @@ pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) {
         id.acknowledge_own();
         (id.core.clone(), id.c.channel, id.synchronous)
     };
-    if let Some(manager) = Manager::current() {
-        manager.abandon(&core);
+    match Manager::current() {
+        Some(manager) => manager.abandon(&core),
+        None => drop(core.withdraw()),
     }
-    event::withdraw(&core);
     core.acks.wait();
     // SAFETY: the caller's promise; a synchronous identifier's channel is its own.
     unsafe {

@@ -1,5 +1,6 @@
 //! Event channels: queues of what happened to connections, with a descriptor that is readable while there is any.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,13 @@ use waiting::EventQueue;
 pub(crate) struct Queued {
     pub(crate) core: Arc<Core>,
     pub(crate) happening: Happening,
+}
+
+impl Queued {
+    /// Who asks, if it is a request.
+    pub(crate) fn asking(&self) -> Option<&Arc<Core>> {
+        if let Happening::Requested(child, _) = &self.happening { Some(child) } else { None }
+    }
 }
 
 /// What happened to the identifiers of one channel.
@@ -54,7 +62,15 @@ impl ChannelObject {
     }
 }
 
-/// Whether something happened to `core`.
-pub(crate) fn is_of(core: &Arc<Core>) -> impl Fn(&Queued) -> bool + '_ {
-    |queued| Arc::ptr_eq(&queued.core, core)
+/// Takes out what happened to `core`, and what came of those who ask it. Of these the program knows nothing before it has
+/// seen their requests, which come first: without them, nothing more of theirs is left for another thread to take.
+pub(crate) fn withdraw(channel: &Channel, core: &Arc<Core>) -> Vec<Queued> {
+    let mut gone = HashSet::from([Arc::as_ptr(core)]);
+    channel.withdraw(|queued| {
+        let goes = gone.contains(&Arc::as_ptr(&queued.core));
+        if goes {
+            gone.extend(queued.asking().map(Arc::as_ptr));
+        }
+        goes
+    })
 }

@@ -10,12 +10,11 @@ use verbs_abi::{
     RDMA_UDP_QKEY, ibv_gid, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 
-use crate::channel::{Channel, ChannelObject, Queued, is_of};
+use crate::channel::{Channel, ChannelObject, Queued};
 use crate::datagrams::route_to;
 use crate::errno::{INVALID, Result, object, status};
 use crate::happening::Happening;
 use crate::id::{Core, Id};
-use crate::manager::Manager;
 use crate::multicast;
 use crate::qp;
 use crate::verbs::zeroed;
@@ -290,17 +289,5 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     if !channel.is_null() {
         // SAFETY: the contract of the connection manager: a live channel, which is not used again.
         uncancelled(|| unsafe { ChannelObject::destroy(channel) });
-    }
-}
-
-/// Drops what the program has not seen of `core`.
-pub(crate) fn withdraw(core: &Arc<Core>) {
-    let channel = lock(&core.state).channel.clone();
-    for queued in channel.withdraw(is_of(core)) {
-        if let (Happening::Requested(child, _), Some(manager)) = (queued.happening, Manager::current()) {
-            manager.abandon(&child);
-            // He may have left meanwhile.
-            withdraw(&child);
-        }
     }
 }

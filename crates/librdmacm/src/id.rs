@@ -10,7 +10,7 @@ use libc::c_void;
 use verbs_abi::port_space::{RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP};
 use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
 
-use crate::channel::{Channel, ChannelObject, Queued, is_of};
+use crate::channel::{Channel, ChannelObject, Queued, withdraw};
 use crate::directory::Holder;
 use crate::errno::{INVALID, Result};
 use crate::happening::Happening;
@@ -123,18 +123,18 @@ impl Core {
     /// follows the requests for them.
     pub(crate) fn migrate(self: &Arc<Self>, to: &Arc<Channel>) {
         let mut state = lock(&self.state);
-        for queued in state.channel.withdraw(is_of(self)) {
-            let asked = if let Happening::Requested(child, _) = &queued.happening {
-                Some(child.clone())
-            } else {
-                None
-            };
-            to.push(queued);
-            if let Some(child) = asked {
-                child.migrate(to);
-            }
+        let queued = withdraw(&state.channel, self);
+        for child in queued.iter().filter_map(Queued::asking) {
+            lock(&child.state).channel = to.clone();
         }
         state.channel = to.clone();
+        queued.into_iter().for_each(|queued| to.push(queued));
+    }
+
+    /// Takes out what the program has not seen, also of those who ask.
+    pub(crate) fn withdraw(self: &Arc<Self>) -> Vec<Queued> {
+        let channel = lock(&self.state).channel.clone();
+        withdraw(&channel, self)
     }
 }
 

@@ -190,7 +190,7 @@ impl Manager {
         });
     }
 
-    /// The program has no more use for `core`.
+    /// The program has no more use for `core`, nor for those who ask it and whom it has not seen.
     pub(crate) fn abandon(&self, core: &Arc<Core>) {
         let (claimed, published) = self.with(|inner, now| {
             let numbers = inner.lookups.iter().filter(|(_, lookup)| Arc::ptr_eq(&lookup.core, core));
@@ -199,15 +199,18 @@ impl Manager {
                 self.directory.forget(number);
             }
             inner.again.retain(|(_, lookup)| !Arc::ptr_eq(&lookup.core, core));
-            let mut state = lock(&core.state);
-            if let Some(listener) = state.listener.take() {
+            if let Some(listener) = lock(&core.state).listener.take() {
                 inner.cm.stop_listening(listener);
                 inner.listeners.remove(&listener);
             }
-            if let Some(connection) = state.connection.take() {
-                inner.cm.abandon(connection, now);
-                inner.connections.remove(&connection);
+            inner.leave(core, now);
+            // Nothing more happens to those who ask until they are left as well.
+            for queued in core.withdraw() {
+                if let Some(child) = queued.asking() {
+                    inner.leave(child, now);
+                }
             }
+            let mut state = lock(&core.state);
             (std::mem::take(&mut state.claimed), state.published)
         });
         self.directory.release(core.holder(), &claimed, &self.value(published));
@@ -312,6 +315,14 @@ impl Inner {
         }
         self.connections.insert(connection, core.clone());
         listening.push(Happening::Requested(core, Box::new(incoming)));
+    }
+
+    /// Gives up the connection of `core`, of which nothing more is told.
+    fn leave(&mut self, core: &Core, now: Duration) {
+        if let Some(connection) = lock(&core.state).connection.take() {
+            self.cm.abandon(connection, now);
+            self.connections.remove(&connection);
+        }
     }
 
     fn answered(&mut self, answer: Answer, now: Duration) {

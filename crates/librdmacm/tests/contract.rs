@@ -106,3 +106,8 @@ fn who_is_refused_hears_so_and_gets_back_what_it_posted() {
 fn who_has_no_descriptor_left_keeps_its_connections() {
     run("starved");
 }
+
+#[test]
+fn threads_may_take_events_while_the_listener_goes() {
+    run("moved");
+}

@@ -97,8 +97,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes out the events that are `of` an object which is about to go.
-    pub fn withdraw(&self, of: impl Fn(&T) -> bool) -> Vec<T> {
+    /// Takes out the events that are `of` an object which is about to go; it sees the oldest first.
+    pub fn withdraw(&self, of: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut events = lock(&self.events);
         let (withdrawn, left): (Vec<_>, Vec<_>) = events.drain(..).partition(of);
         events.extend(left);
