@@ -301,7 +301,11 @@ pub(crate) fn migrate(id: &mut Id, channel: *mut rdma_event_channel) -> Result<(
         id.acknowledge_own();
     }
     // SAFETY: the program's or a fresh channel.
-    id.core.migrate(&unsafe { ChannelObject::of(channel) }.channel);
+    let to = &unsafe { ChannelObject::of(channel) }.channel;
+    match Manager::current() {
+        Some(manager) => manager.migrate(&id.core, to),
+        None => id.core.migrate(to),
+    }
     (id.c.channel, id.synchronous) = (channel, synchronous);
     if before.1 {
         // SAFETY: the channel was the identifier's own, and nobody uses it any more.

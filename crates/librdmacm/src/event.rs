@@ -209,8 +209,8 @@ fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Option<Event> 
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     loop {
         // SAFETY: the caller's promise.
-        let channel = &unsafe { ChannelObject::of(channel) }.channel;
-        if let Some(event) = show(Channel::next(channel, is_taken)?) {
+        let queue = &unsafe { ChannelObject::of(channel) }.channel;
+        if let Some(event) = show(Channel::next(queue, |queued| is_taken(queued, channel))?) {
             return Ok(event);
         }
     }
@@ -222,8 +222,8 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
 /// As for [`next`].
 pub(crate) unsafe fn take(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
     // SAFETY: the caller's promise.
-    let channel = &unsafe { ChannelObject::of(channel) }.channel;
-    while let Some(queued) = channel.take(is_taken) {
+    let queue = &unsafe { ChannelObject::of(channel) }.channel;
+    while let Some(queued) = queue.take(|queued| is_taken(queued, channel)) {
         if let Some(event) = show(queued) {
             return Some(event);
         }
@@ -231,14 +231,15 @@ pub(crate) unsafe fn take(channel: *mut rdma_event_channel) -> Option<*mut rdma_
     None
 }
 
-/// A new identifier is made before another thread may take what comes after the request for it.
-fn is_taken(Queued { core, happening }: &Queued) {
+/// A new identifier is made before another thread may take what comes after the request for it, from the same channel: it
+/// stays there, even if the listener is on its way to another.
+fn is_taken(Queued { core, happening }: &Queued, channel: *mut rdma_event_channel) {
     core.acks.taken();
     if let Happening::Requested(child, _) = happening {
         // SAFETY: events of a destroyed identifier are withdrawn.
         let listener = unsafe { Id::of(core.shown()) };
         let c = &listener.c;
-        Id::show(child.clone(), c.channel, c.context, (c.ps, c.qp_type), false);
+        Id::show(child.clone(), channel, c.context, (c.ps, c.qp_type), false);
     }
 }
 

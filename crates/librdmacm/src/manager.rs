@@ -13,6 +13,7 @@ use std::time::Duration;
 use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
 
 use crate::address;
+use crate::channel::Channel;
 use crate::clock::{Clock, LOOK};
 use crate::device::Device;
 use crate::directory::{Answer, Directory, Entry};
@@ -214,6 +215,11 @@ impl Manager {
             (std::mem::take(&mut state.claimed), state.published)
         });
         self.directory.release(core.holder(), &claimed, &self.value(published));
+    }
+
+    /// Gives `core` another channel. Nobody asks it meanwhile, and nothing happens to those who have asked.
+    pub(crate) fn migrate(&self, core: &Arc<Core>, to: &Arc<Channel>) {
+        self.with(|_, _| core.migrate(to));
     }
 
     /// What this process publishes under a service's key: who takes requests, or a queue pair that takes all.

@@ -19,7 +19,7 @@ static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = PORT, .s
 /* The listener's channels, and who takes from them. */
 static struct rdma_event_channel *channels[2], *clients;
 static pthread_t readers[2];
-static atomic_int over, asked, left;
+static atomic_int over, still, asked, left;
 
 static void comes(enum rdma_cm_event_type expected)
 {
@@ -70,7 +70,7 @@ static void take(struct rdma_event_channel *channel)
 	}
 	id = event->id;
 	type = event->event;
-	CHECK(id && !rdma_ack_cm_event(event));
+	CHECK(id && id->channel == channel && !rdma_ack_cm_event(event));
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		id->context = channel;
 		asked++;
@@ -133,6 +133,27 @@ static void listener_goes_to_another_channel(void)
 	CHECK(asked == CLIENTS && left == CLIENTS && !rdma_destroy_id(listener));
 }
 
+static void *goes_to_and_fro(void *listener)
+{
+	for (int to = 1; !still; to = !to)
+		CHECK(!rdma_migrate_id(listener, channels[to]));
+	return NULL;
+}
+
+static void listener_is_on_its_way(void)
+{
+	struct rdma_cm_id *listener = listens();
+	pthread_t mover;
+	still = 0;
+	begin();
+	CHECK(!pthread_create(&mover, NULL, goes_to_and_fro, listener));
+	all_ask_and_leave();
+	still = 1;
+	CHECK(!pthread_join(mover, NULL));
+	end();
+	CHECK(asked == CLIENTS && left == CLIENTS && !rdma_destroy_id(listener));
+}
+
 int main(void)
 {
 	address.sin_port = htons(PORT);
@@ -147,6 +168,7 @@ int main(void)
 	for (int round = 0; round < ROUNDS; round++) {
 		listener_goes();
 		listener_goes_to_another_channel();
+		listener_is_on_its_way();
 	}
 	return 0;
 }
