@@ -1,4 +1,4 @@
-//! The one device of a process: opened when it is first needed, and never closed.
+//! The one device of a process: opened when it is first needed, and never closed, unless what else it takes is not to be had then.
 
 use std::ptr;
 use std::sync::Mutex;
@@ -41,27 +41,37 @@ impl Device {
     /// `ENODEV` if there is none.
     pub(crate) fn open() -> Result<Self> {
         let verbs = verbs()?;
-        let context = open_first(verbs)?;
+        let mut device = Self {
+            verbs,
+            context: open_first(verbs)?,
+            pd: ptr::null_mut(),
+            xrcd: Mutex::new(ptr::null_mut()),
+            lid: 0,
+            // SAFETY: all-zero bytes are a value of the structure.
+            gid: unsafe { zeroed() },
+            max_responder_resources: 0,
+            max_initiator_depth: 0,
+        };
+        device.learn()?;
+        Ok(device)
+    }
+
+    fn learn(&mut self) -> Result<()> {
+        let verbs = self.verbs;
         // SAFETY: the context is open.
-        let pd = made(unsafe { (verbs.ibv_alloc_pd)(context) })?;
-        // SAFETY: all-zero bytes are values of these structures.
-        let (mut attr, mut gid): (abi::ibv_device_attr, abi::ibv_gid) = unsafe { (zeroed(), zeroed()) };
+        self.pd = made(unsafe { (verbs.ibv_alloc_pd)(self.context) })?;
+        // SAFETY: all-zero bytes are a value of the structure.
+        let mut attr: abi::ibv_device_attr = unsafe { zeroed() };
         // SAFETY: the context is open, and the structures can be written.
         unsafe {
-            done((verbs.ibv_query_device)(context, &raw mut attr))?;
-            done((verbs.ibv_query_gid)(context, PORT, 0, &raw mut gid))?;
+            done((verbs.ibv_query_device)(self.context, &raw mut attr))?;
+            done((verbs.ibv_query_gid)(self.context, PORT, 0, &raw mut self.gid))?;
         }
         let count = |most: c_int| u8::try_from(most).unwrap_or(u8::MAX);
-        Ok(Self {
-            verbs,
-            context,
-            pd,
-            xrcd: Mutex::new(ptr::null_mut()),
-            lid: lid(context)?,
-            gid,
-            max_responder_resources: count(attr.max_qp_rd_atom),
-            max_initiator_depth: count(attr.max_qp_init_rd_atom),
-        })
+        self.max_responder_resources = count(attr.max_qp_rd_atom);
+        self.max_initiator_depth = count(attr.max_qp_init_rd_atom);
+        self.lid = lid(self.context)?;
+        Ok(())
     }
 
     /// The domain of extended reliable connections for programs that bring none of their own.
@@ -89,6 +99,18 @@ impl Device {
         let mut gid = self.gid;
         gid.raw[14..].copy_from_slice(&lid.to_be_bytes());
         gid
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the objects any more. There is no XRC domain yet: only a manager that stays makes it.
+        unsafe {
+            if !self.pd.is_null() {
+                (self.verbs.ibv_dealloc_pd)(self.pd);
+            }
+            (self.verbs.ibv_close_device)(self.context);
+        }
     }
 }
 

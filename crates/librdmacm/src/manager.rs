@@ -3,6 +3,7 @@
 //! Locks are taken in this order: the manager, an identifier's state, a channel's queue.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -66,13 +67,14 @@ pub(crate) struct Inner {
 
 /// See the module.
 pub(crate) struct Manager {
+    /// Dropped before the device that it uses.
+    inner: Mutex<Inner>,
     pub(crate) device: Device,
-    pub(crate) directory: &'static Directory,
+    pub(crate) directory: Directory,
     /// Where others reach this manager.
     pub(crate) qpn: u32,
     wake: Arc<EventFd>,
     sign: RawFd,
-    inner: Mutex<Inner>,
 }
 
 /// How many forks lie between this process and the first that used this library.
@@ -109,14 +111,15 @@ impl Manager {
         unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
     }
 
+    /// What it takes is given back if it cannot have all: the program may try again. So what fails comes before what stays.
     fn make() -> Result<&'static Self> {
         let device = Device::open()?;
+        let addresses = address::own()?;
         let wake = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
-        let directory: &'static Directory = Box::leak(Box::new(Directory::new(device.verbs, wake.clone())));
-        directory.attend()?;
+        let directory = Directory::new(device.verbs, wake.clone());
         let messenger = Messenger::new(&device)?;
         let (qpn, sign) = (messenger.qpn(), messenger.fd());
-        let inner = Inner {
+        let inner = Mutex::new(Inner {
             // A forked child does not take what it has inherited for its own.
             cm: cm::Manager::new(Limits::default()).numbering_from(random()),
             messenger,
@@ -127,23 +130,25 @@ impl Manager {
             again: Vec::new(),
             watches: HashMap::new(),
             wakes_at: None,
-        };
-        let manager: &'static Self =
-            Box::leak(Box::new(Self { device, directory, qpn, wake, sign, inner: Mutex::new(inner) }));
-        manager.show_addresses()?;
-        start(manager)?;
+        });
+        let manager = Arc::new(Self { inner, device, directory, qpn, wake, sign });
+        start(manager.clone())?;
+        // SAFETY: it is never freed.
+        let manager: &'static Self = unsafe { &*Arc::into_raw(manager) };
+        // The process is attached, as its device is open.
+        manager.directory.attend()?;
+        manager.show(&addresses);
         CURRENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
         watch_the_process();
         Ok(manager)
     }
 
     /// Lets others know that this instance's addresses are somebody's.
-    fn show_addresses(&self) -> Result<()> {
-        for address in address::own()? {
+    fn show(&self, addresses: &[IpAddr]) {
+        for address in addresses {
             let key = Service::of_address(address.to_canonical()).key(self.device.lid);
             self.directory.share(&key, &self.value(None));
         }
-        Ok(())
     }
 
     /// Does `work` under the lock, and then what came of it.
@@ -239,7 +244,7 @@ impl Manager {
             inner.answered(answer, now);
         }
         inner.cm.expire(now);
-        inner.expire_lookups(self.directory, now);
+        inner.expire_lookups(&self.directory, now);
         inner.look_again(self, now);
         inner.perform(self, now);
         inner.wakes_at = if more { Some(now) } else { inner.deadline() };
@@ -422,14 +427,14 @@ fn peer_of(entry: &Entry) -> Option<Peer> {
 }
 
 /// Starts the thread with all signals blocked: they are the program's.
-fn start(manager: &'static Manager) -> Result<()> {
+fn start(manager: Arc<Manager>) -> Result<()> {
     let _unseen = SignalsBlocked::new();
-    let started = thread::Builder::new().name("transhume-cm".to_owned()).spawn(move || run(manager));
+    let started = thread::Builder::new().name("transhume-cm".to_owned()).spawn(move || run(&manager));
     started.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
 }
 
 /// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.
-extern "C" fn run(manager: &'static Manager) {
+extern "C" fn run(manager: &Manager) {
     loop {
         let timeout = manager.turn();
         unfinished::go_on();

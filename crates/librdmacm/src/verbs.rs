@@ -49,6 +49,7 @@ functions! {
     ibv_get_device_list(*mut c_int) -> *mut *mut abi::ibv_device;
     ibv_free_device_list(*mut *mut abi::ibv_device);
     ibv_open_device(*mut abi::ibv_device) -> *mut abi::ibv_context;
+    ibv_close_device(*mut abi::ibv_context) -> c_int;
     ibv_query_device(*mut abi::ibv_context, *mut abi::ibv_device_attr) -> c_int;
     ibv_query_gid(*mut abi::ibv_context, u8, c_int, *mut abi::ibv_gid) -> c_int;
     ibv_alloc_pd(*mut abi::ibv_context) -> *mut abi::ibv_pd;

@@ -111,3 +111,8 @@ fn who_has_no_descriptor_left_keeps_its_connections() {
 fn threads_may_take_events_while_the_listener_goes() {
     run("moved");
 }
+
+#[test]
+fn who_could_not_begin_has_lost_nothing() {
+    run("retried");
+}
