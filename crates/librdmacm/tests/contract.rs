@@ -116,3 +116,8 @@ fn threads_may_take_events_while_the_listener_goes() {
 fn who_could_not_begin_has_lost_nothing() {
     run("retried");
 }
+
+#[test]
+fn who_is_short_of_memory_refuses_connections() {
+    run("short");
+}

@@ -4,6 +4,7 @@
 //! for words without data, which take none. What the peer says is judged by [`Dialogue`]. The protection domain is the
 //! connection's own, so that no other peer's keys are good here.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::os::fd::RawFd;
 use std::ptr;
 
@@ -79,6 +80,7 @@ impl Stream {
     /// A stream over a new queue pair of `id`, with its receives posted.
     pub(crate) fn new(device: &Device, id: &mut Id) -> Result<Self> {
         let verbs = device.verbs;
+        let memory = zeroes(2 * SLOTS * SLOT)?;
         // SAFETY: the device is open.
         let pd = made(unsafe { (verbs.ibv_alloc_pd)(device.context) })?;
         let mut stream = Self {
@@ -88,7 +90,7 @@ impl Stream {
             cq: ptr::null_mut(),
             qp: ptr::null_mut(),
             mr: ptr::null_mut(),
-            memory: vec![0; 2 * SLOTS * SLOT].into_boxed_slice(),
+            memory,
             free: (0..SLOTS).collect(),
             words: 0,
             dialogue: Dialogue::default(),
@@ -437,4 +439,20 @@ impl Drop for Stream {
             (self.verbs.ibv_dealloc_pd)(self.pd);
         }
     }
+}
+
+/// So many zeroes, which take no page before they are written to. One connection more is no reason to end a process that is
+/// short of memory.
+///
+/// # Errors
+/// `ENOMEM`.
+fn zeroes(count: usize) -> Result<Box<[u8]>> {
+    let layout = Layout::array::<u8>(count).map_err(|_| Errno(libc::ENOMEM))?;
+    // SAFETY: nobody asks for none.
+    let memory = unsafe { alloc_zeroed(layout) };
+    if memory.is_null() {
+        return Err(Errno(libc::ENOMEM));
+    }
+    // SAFETY: the memory is ours alone, and such bytes as the box frees.
+    Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(memory, count)) })
 }
