@@ -24,7 +24,7 @@ use waiting::lock;
 /// The most requests that are on their way, watches aside: the node need not queue more for us.
 const MAX_UNDER_WAY: usize = 256;
 
-/// The most requests that wait for an answer.
+/// The most requests that wait for an answer; of watches, which wait for as long as somebody lives, as many more.
 const MAX_UNANSWERED: usize = 1 << 14;
 
 /// Begins the keys of multicast groups.
@@ -70,6 +70,8 @@ struct Inner {
     listener: Option<Listener>,
     /// By number.
     unanswered: BTreeMap<u64, Request>,
+    /// Numbers of those that are watches.
+    watches: BTreeSet<u64>,
     /// Numbers of those that are still to be sent.
     waiting: VecDeque<u64>,
     /// Numbers of those that were sent and are answered soon.
@@ -84,6 +86,10 @@ struct Inner {
 
 fn key_of(group: &GroupId) -> Vec<u8> {
     [GROUP, group].concat()
+}
+
+fn is_watch(request: &Request) -> bool {
+    matches!(request, Request::Watch { .. })
 }
 
 impl Directory {
@@ -128,7 +134,7 @@ impl Directory {
 
     fn forget(&self, number: u64) {
         let mut inner = lock(&self.0);
-        inner.unanswered.remove(&number);
+        inner.take(number);
         inner.under_way.remove(&number);
     }
 
@@ -139,7 +145,7 @@ impl Directory {
         while inner.under_way.len() < MAX_UNDER_WAY {
             let Some(number) = inner.waiting.pop_front() else { break };
             let Some(request) = inner.unanswered.get(&number).cloned() else { continue };
-            if !matches!(request, Request::Watch { .. }) {
+            if !is_watch(&request) {
                 inner.under_way.insert(number);
             }
             outgoing.push((number, request));
@@ -167,7 +173,7 @@ impl Directory {
     fn settle(&self, number: u64, answer: &Answer) -> Option<Listener> {
         let mut inner = lock(&self.0);
         inner.under_way.remove(&number);
-        let request = inner.unanswered.remove(&number)?;
+        let request = inner.take(number)?;
         match (request, answer) {
             // So many were asked at once that the node does not keep up: it is asked again.
             (request, Answer::Busy) => {
@@ -202,22 +208,45 @@ impl Directory {
 
 impl Inner {
     fn queue(&mut self, number: u64, request: Request) -> c_int {
-        if self.unanswered.len() >= MAX_UNANSWERED {
+        // There are no more of these than of values that were published, and one that was not said would be published again.
+        let takes_back = match &request {
+            Request::Withdraw { key, value } => self.take_back(key, value),
+            _ => false,
+        };
+        if !takes_back && self.is_full_for(&request) {
             return libc::EAGAIN;
-        }
-        if let Request::Withdraw { key, value } = &request {
-            self.published.remove(&(key.clone(), value.clone()));
-            // Its answer would make it published again.
-            let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
-            self.unanswered.retain(|_, other| !same(other));
         }
         self.put(number, request);
         0
     }
 
+    fn is_full_for(&self, request: &Request) -> bool {
+        let watches = self.watches.len();
+        let count = if is_watch(request) { watches } else { self.unanswered.len() - watches };
+        count >= MAX_UNANSWERED
+    }
+
+    /// Makes a value neither published nor about to be; whether it was. Its answer would make it published again.
+    fn take_back(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let was_published = self.published.remove(&(key.to_vec(), value.to_vec())).is_some();
+        let before = self.unanswered.len();
+        let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
+        self.unanswered.retain(|_, other| !same(other));
+        was_published || self.unanswered.len() < before
+    }
+
     fn put(&mut self, number: u64, request: Request) {
+        if is_watch(&request) {
+            self.watches.insert(number);
+        }
         self.unanswered.insert(number, request);
         self.waiting.push_back(number);
+    }
+
+    /// The request, which is not unanswered any more.
+    fn take(&mut self, number: u64) -> Option<Request> {
+        self.watches.remove(&number);
+        self.unanswered.remove(&number)
     }
 
     /// Queues a request of the library itself. Returns its number; `None` if too much is asked already.
@@ -382,6 +411,37 @@ mod tests {
         assert_eq!(take_all(), 1000);
         directory.say_again();
         assert_eq!(take_all(), 1000);
+    }
+
+    fn fill(directory: &Directory, request: &Request) -> u64 {
+        (100..).find(|number| directory.ask(*number, request.clone()) == libc::EAGAIN).unwrap()
+    }
+
+    #[test]
+    fn who_may_ask_no_more_can_take_back_what_it_has_published() {
+        let withdraw = |value: &str| Request::Withdraw { key: b"k".to_vec(), value: value.into() };
+        let directory = Directory::default();
+        directory.ask(1, publish("a"));
+        directory.take_outgoing();
+        directory.answered(1, &Answer::Done);
+        directory.ask(2, publish("b"));
+        fill(&directory, &Request::Look { key: b"k".to_vec() });
+        assert_eq!(directory.ask(3, withdraw("a")), 0);
+        assert_eq!(directory.ask(4, withdraw("b")), 0, "what is not answered yet is taken back as well");
+        assert_eq!(directory.ask(5, withdraw("c")), libc::EAGAIN, "what never was takes no room");
+        directory.say_again();
+        let is_published = |request: &Request| matches!(request, Request::Publish { .. });
+        assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));
+    }
+
+    #[test]
+    fn who_watches_many_can_ask() {
+        let directory = Directory::default();
+        let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
+        let refused = fill(&directory, &Request::Watch { process });
+        assert_eq!(directory.ask(1, publish("a")), 0);
+        directory.forget(refused - 1);
+        assert_eq!(directory.ask(refused, Request::Watch { process }), 0);
     }
 
     #[test]

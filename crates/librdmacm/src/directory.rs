@@ -146,7 +146,8 @@ impl Directory {
         let results = asked.into_iter().map(|asked| {
             let (number, slot) = asked?;
             let result = slot.wait_until(deadline);
-            self.forget(number);
+            // What is still asked is taken back with what is published.
+            lock(&self.waiters).remove(&number);
             result
         });
         results.collect::<Vec<_>>().into_iter().collect()
@@ -192,7 +193,7 @@ impl Directory {
                 value.len(),
             )
         };
-        // What cannot be withdrawn ends with the process.
+        // It is refused for what is not published alone.
         let _ = self.asked(number, code);
     }
 
