@@ -9,6 +9,7 @@ use verbs_abi as abi;
 
 use crate::device::{Device, PORT};
 use crate::errno::{Errno, Result, done, made};
+use crate::pages::Pages;
 use crate::verbs::{Verbs, kind, mask, state, zeroed};
 
 /// What lies before a received datagram.
@@ -49,7 +50,7 @@ pub(crate) struct Datagrams {
     qp: *mut abi::ibv_qp,
     mr: *mut abi::ibv_mr,
     /// Places for receives, then for sends.
-    memory: Box<[u8]>,
+    memory: Pages,
     routes: HashMap<u16, *mut abi::ibv_ah>,
     free: Vec<usize>,
 }
@@ -71,7 +72,7 @@ impl Datagrams {
             cq: ptr::null_mut(),
             qp: ptr::null_mut(),
             mr: ptr::null_mut(),
-            memory: vec![0; shape.send_at(shape.depth)].into_boxed_slice(),
+            memory: Pages::new(shape.send_at(shape.depth))?,
             routes: HashMap::new(),
             free: (0..shape.depth).collect(),
         };

@@ -44,12 +44,20 @@ pub(crate) fn number<N: From<i8>>(work: impl FnOnce() -> Result<N>) -> N {
     })
 }
 
-/// The object, or NULL and `errno`.
+/// The object, if there is memory for one, or NULL and `errno`.
 pub(crate) fn object<T>(work: impl FnOnce() -> Result<*mut T>) -> *mut T {
-    uncancelled(work).unwrap_or_else(|errno| {
+    uncancelled(|| memory().and_then(|()| work())).unwrap_or_else(|errno| {
         set(errno);
         ptr::null_mut()
     })
+}
+
+/// Whether there is memory for another object.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn memory() -> Result<()> {
+    Ok(headroom::check()?)
 }
 
 /// What a function of verbs returned that makes an object.

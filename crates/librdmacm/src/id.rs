@@ -12,7 +12,7 @@ use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, 
 
 use crate::channel::{Channel, ChannelObject, Queued, withdraw};
 use crate::directory::Holder;
-use crate::errno::{INVALID, Result};
+use crate::errno::{self, INVALID, Result};
 use crate::happening::Happening;
 use crate::verbs::{kind, zeroed};
 use waiting::{Acks, lock};
@@ -178,6 +178,7 @@ impl Id {
         space: u32,
         qp_type: u32,
     ) -> Result<*mut rdma_cm_id> {
+        errno::memory()?;
         let synchronous = channel.is_null();
         let channel = if synchronous { ChannelObject::create()? } else { channel };
         // SAFETY: the program's or a fresh channel.

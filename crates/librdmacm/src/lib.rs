@@ -30,6 +30,9 @@
 
 #![cfg_attr(test, allow(dead_code, unused_imports, reason = "tests link without the exports"))]
 
+#[global_allocator]
+static ALLOCATOR: headroom::Allocator = headroom::Allocator;
+
 mod address;
 mod addrinfo;
 mod bind;
@@ -49,6 +52,7 @@ mod manager;
 mod messenger;
 mod multicast;
 mod option;
+mod pages;
 mod qp;
 mod route;
 mod rsocket;

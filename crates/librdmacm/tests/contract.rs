@@ -121,3 +121,8 @@ fn who_could_not_begin_has_lost_nothing() {
 fn who_is_short_of_memory_refuses_connections() {
     run("short");
 }
+
+#[test]
+fn a_crowd_takes_the_memory_that_it_needs_and_is_refused_what_there_is_not() {
+    run("crowd");
+}

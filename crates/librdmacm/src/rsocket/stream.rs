@@ -4,7 +4,6 @@
 //! for words without data, which take none. What the peer says is judged by [`Dialogue`]. The protection domain is the
 //! connection's own, so that no other peer's keys are good here.
 
-use std::alloc::{Layout, alloc_zeroed};
 use std::os::fd::RawFd;
 use std::ptr;
 
@@ -15,8 +14,9 @@ use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
 use verbs_abi::constants::{send_flags, wr_opcode};
 
 use crate::device::Device;
-use crate::errno::{Errno, Result, done, made};
+use crate::errno::{self, Errno, Result, done, made};
 use crate::id::Id;
+use crate::pages::Pages;
 use crate::qp;
 use crate::verbs::{Verbs, kind, zeroed};
 
@@ -48,7 +48,7 @@ pub(crate) struct Stream {
     qp: *mut abi::ibv_qp,
     mr: *mut abi::ibv_mr,
     /// Slots for receives, then slots for sends.
-    memory: Box<[u8]>,
+    memory: Pages,
     free: Vec<usize>,
     /// Work requests without a slot under way.
     words: usize,
@@ -80,7 +80,8 @@ impl Stream {
     /// A stream over a new queue pair of `id`, with its receives posted.
     pub(crate) fn new(device: &Device, id: &mut Id) -> Result<Self> {
         let verbs = device.verbs;
-        let memory = zeroes(2 * SLOTS * SLOT)?;
+        errno::memory()?;
+        let memory = Pages::new(2 * SLOTS * SLOT)?;
         // SAFETY: the device is open.
         let pd = made(unsafe { (verbs.ibv_alloc_pd)(device.context) })?;
         let mut stream = Self {
@@ -439,20 +440,4 @@ impl Drop for Stream {
             (self.verbs.ibv_dealloc_pd)(self.pd);
         }
     }
-}
-
-/// So many zeroes, which take no page before they are written to. One connection more is no reason to end a process that is
-/// short of memory.
-///
-/// # Errors
-/// `ENOMEM`.
-fn zeroes(count: usize) -> Result<Box<[u8]>> {
-    let layout = Layout::array::<u8>(count).map_err(|_| Errno(libc::ENOMEM))?;
-    // SAFETY: nobody asks for none.
-    let memory = unsafe { alloc_zeroed(layout) };
-    if memory.is_null() {
-        return Err(Errno(libc::ENOMEM));
-    }
-    // SAFETY: the memory is ours alone, and such bytes as the box frees.
-    Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(memory, count)) })
 }

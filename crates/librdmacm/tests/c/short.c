@@ -3,24 +3,28 @@
 #include <rdma/rsocket.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 
 #define PORT 7195
-/* What is much. */
+/* What a connection's slots take, and the library keeps. */
 #define MUCH (1 << 20)
 
 static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = PORT, .sin_addr.s_addr = INADDR_LOOPBACK};
 static atomic_bool is_short;
 
-extern void *__libc_calloc(size_t count, size_t size);
-
 /* In the place of the C library's. */
-void *calloc(size_t count, size_t size)
+void *mmap(void *at, size_t length, int rights, int flags, int fd, off_t offset)
 {
-	return is_short && count * size >= MUCH ? NULL : __libc_calloc(count, size);
+	if (is_short && flags & MAP_ANONYMOUS && length >= MUCH) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
+	return (void *)syscall(SYS_mmap, at, length, rights, flags, fd, offset);
 }
 
 static int connects(int expected)
