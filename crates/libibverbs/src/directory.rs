@@ -216,6 +216,11 @@ impl Inner {
         if !takes_back && self.is_full_for(&request) {
             return libc::EAGAIN;
         }
+        if let Request::Publish { key, value, .. } = &request {
+            // One that is said again would come after this.
+            let opposite = Request::Withdraw { key: key.clone(), value: value.clone() };
+            self.unanswered.retain(|_, other| *other != opposite);
+        }
         self.put(number, request);
         0
     }
@@ -432,6 +437,23 @@ mod tests {
         directory.say_again();
         let is_published = |request: &Request| matches!(request, Request::Publish { .. });
         assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));
+    }
+
+    #[test]
+    fn what_is_published_anew_is_not_taken_back_by_what_was_said_before() {
+        let withdraw = Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() };
+        let directory = Directory::default();
+        directory.ask(1, publish("a"));
+        directory.ask(2, withdraw.clone());
+        directory.ask(3, publish("a"));
+        directory.say_again();
+        assert_eq!(directory.take_outgoing(), [(3, publish("a"))]);
+        directory.answered(3, &Answer::Done);
+        directory.ask(4, withdraw.clone());
+        assert_eq!(directory.take_outgoing(), [(4, withdraw)]);
+        directory.ask(5, publish("a"));
+        directory.answered(4, &Answer::Busy);
+        assert_eq!(directory.take_outgoing(), [(5, publish("a"))]);
     }
 
     #[test]

@@ -65,7 +65,6 @@ enum Waiter {
     Call(Arc<Slot>),
     /// The manager's thread.
     Thread,
-    Nobody,
 }
 
 /// An identifier, by the address of its core. Those that a forked child has inherited are still there, and so none of its
@@ -155,18 +154,17 @@ impl Directory {
 
     fn publish(&self, key: &[u8], value: &[u8]) -> Result<(u64, Arc<Slot>)> {
         let slot = Arc::new(Slot::default());
-        let number = self.say(Waiter::Call(slot.clone()), key, value, true)?;
+        let number = self.say(self.enter(Waiter::Call(slot.clone())), key, value, true)?;
         Ok((number, slot))
     }
 
     /// Publishes a value that others may publish as well; nobody waits for that.
     pub(crate) fn share(&self, key: &[u8], value: &[u8]) {
         // Where there is no room for one more there are enough.
-        let _ = self.say(Waiter::Nobody, key, value, false);
+        let _ = self.say(self.number(), key, value, false);
     }
 
-    fn say(&self, waiter: Waiter, key: &[u8], value: &[u8], exclusive: bool) -> Result<u64> {
-        let number = self.enter(waiter);
+    fn say(&self, number: u64, key: &[u8], value: &[u8], exclusive: bool) -> Result<u64> {
         // SAFETY: both parts are as long as stated.
         let code = unsafe {
             (self.verbs.transhume_directory_publish)(
@@ -182,19 +180,17 @@ impl Directory {
     }
 
     fn withdraw(&self, key: &[u8], value: &[u8]) {
-        let number = self.enter(Waiter::Nobody);
+        // It is refused for what is not published alone, and nobody waits for the answer.
         // SAFETY: both parts are as long as stated.
-        let code = unsafe {
+        let _ = unsafe {
             (self.verbs.transhume_directory_withdraw)(
-                number,
+                self.number(),
                 key.as_ptr(),
                 key.len(),
                 value.as_ptr(),
                 value.len(),
             )
         };
-        // It is refused for what is not published alone.
-        let _ = self.asked(number, code);
     }
 
     /// Looks a key up; the manager's thread gets the answer to this number.
@@ -233,9 +229,14 @@ impl Directory {
     }
 
     fn enter(&self, waiter: Waiter) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.number();
         lock(&self.waiters).insert(number, waiter);
         number
+    }
+
+    /// For a request whose answer nobody waits for, unless it is entered.
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     fn asked(&self, number: u64, code: c_int) -> Result<u64> {
@@ -252,7 +253,7 @@ impl Directory {
                 lock(&self.answers).push(Answer { number, result });
                 self.wake.signal();
             }
-            Some(Waiter::Nobody) | None => {}
+            None => {}
         }
     }
 }
