@@ -34,6 +34,8 @@ use crate::work::{WcOpcode, WcStatus};
 pub(crate) struct Responder {
     /// The message to execute next.
     pub expected: u64,
+    /// The one to execute first.
+    first: u64,
     /// The message of which some segments have arrived.
     begun: Option<Begun>,
     /// The receive that the begun message consumes, if it holds one. It outlives a lost link.
@@ -89,7 +91,12 @@ enum Answer {
 impl Responder {
     /// Expects message `msn` first.
     pub fn start(&mut self, msn: u64) {
-        *self = Self { expected: msn, ..Self::default() };
+        *self = Self { expected: msn, first: msn, ..Self::default() };
+    }
+
+    /// Nothing was executed yet.
+    fn is_fresh(&self) -> bool {
+        self.expected == self.first
     }
 
     /// Forgets what only this link knew.
@@ -183,9 +190,11 @@ impl Core {
             responder.expected = header.msn;
         }
         if header.msn != responder.expected {
+            // What was executed already comes again now and then, unless there is none.
+            let is_astray = header.msn > responder.expected || responder.is_fresh();
             // Once for all that follow, and again whenever the peer has gone back to it.
             let is_heard = responder.dropping.is_none_or(|why| why == Dropping::Astray(header.msn));
-            if !is_unreliable && is_heard && header.offset == 0 {
+            if !is_unreliable && is_astray && is_heard && header.offset == 0 {
                 responder.dropping = Some(Dropping::Astray(header.msn));
                 out.refuse_unknown(header, Syndrome::NotReady);
             }
@@ -680,7 +689,8 @@ impl Core {
 /// Whether a later segment belongs to the message that has begun.
 fn continue_message(responder: &Responder, header: &Header) -> Result<bool, Malformed> {
     let Some(begun) = responder.begun else {
-        return if responder.dropping.is_some() {
+        // The queue pair may have become ready amid its first message.
+        return if responder.dropping.is_some() || responder.is_fresh() {
             Ok(false)
         } else {
             Err(Malformed("a message without its start"))

@@ -408,7 +408,10 @@ fn what_no_device_says() {
             |s| filled(Header { msn: 0, length: MTU + 1, total: MTU + 1, ..s.own(Opcode::Datagram) }),
             |s| filled(Header { length: MAX_SEGMENT + 1, total: MAX_SEGMENT + 1, ..s.own(Opcode::Send) }),
             |s| filled(Header { offset: u32::MAX, length: 8, total: 4, ..s.own(Opcode::Send) }),
-            |s| filled(Header { offset: 8, length: 8, total: 16, ..s.own(Opcode::Send) }),
+            |s| {
+                let rest = Header { msn: FIRST + 1, offset: 8, length: 8, total: 16, ..s.own(Opcode::Send) };
+                [filled(s.touch(Opcode::Send, 0, 0, 8)), filled(rest)].concat()
+            },
             |s| {
                 let first = Header { length: 8, total: 64, ..s.own(Opcode::Send) };
                 let skips = Header { offset: 32, ..first };

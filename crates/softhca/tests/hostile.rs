@@ -5,6 +5,7 @@ mod support;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use fabric::Epoch;
 use softhca::limits::MTU;
@@ -143,7 +144,6 @@ fn what_no_device_says_ends_the_link() {
     let msn = 0x00ff_fff0;
     let violations = [
         Header { msn: msn + 1, ..Header::new(Opcode::Ack) },
-        Header { msn, length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) },
         Header { msn: msn - 1, length: 0, total: 8, flags: 2, ..Header::new(Opcode::FetchAdd) },
         Header { msn: msn + 9, flags: 2, ..Header::new(Opcode::Read) },
         Header { length: 24, ..Header::new(Opcode::Hello) },
@@ -163,6 +163,42 @@ fn what_no_device_says_ends_the_link() {
         let lost = Victim::new().hear(bytes);
         assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
     }
+}
+
+#[test]
+fn a_message_without_its_start_is_dropped_before_the_first_and_ends_the_link_later() {
+    let (first, mut victim) = (0x00ff_fff0, Victim::new());
+    let rest = Header { length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) };
+    assert_eq!(victim.says(Header { msn: first, ..rest }), None, "the queue pair has just become ready");
+    assert_eq!(victim.says(Header { msn: first, ..Header::new(Opcode::Write) }), None);
+    let lost = victim.says(Header { msn: first + 1, ..rest });
+    assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
+}
+
+/// What the peer had refused when it was not ready may be read when it has executed it, the second time.
+#[test]
+fn a_query_whose_answer_was_not_waited_for_is_asked_again() {
+    let (first, mut victim) = (0x00ff_fff0, Victim::new());
+    let Victim { net, end, peer } = &mut victim;
+    let target = SendOp::Read { va: peer.va(0), rkey: peer.key };
+    for (wr_id, op) in [(1, SendOp::Send), (2, target), (3, SendOp::Send)] {
+        end.post(net, wr_id, op, &[end.sge(0, 8)]);
+    }
+    let answer = Header { msn: first + 1, length: 8, total: 8, ..Header::new(Opcode::ReadResponse) };
+    let refusal = |msn| Header { msn, syndrome: Some(Syndrome::NotReady), ..Header::new(Opcode::Nak) };
+    let ack = Header { msn: first + 3, ..Header::new(Opcode::Ack) };
+    let wait = |victim: &mut Victim| {
+        victim.net.now += Duration::from_secs(1);
+        assert_eq!(victim.hear(&[]), None);
+    };
+    assert_eq!(victim.says(refusal(first)), None);
+    wait(&mut victim);
+    for said in [refusal(first + 1), answer, ack] {
+        assert_eq!(victim.says(said), None);
+    }
+    wait(&mut victim);
+    assert_eq!(victim.says(answer), None);
+    assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 3]);
 }
 
 #[test]
