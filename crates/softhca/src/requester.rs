@@ -611,10 +611,14 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
         // Never that of a connection.
         SendOp::Datagram { .. } => (Opcode::Datagram, 0, 0, 0),
     };
-    let again = request.is_query() && qp.requester.next < qp.requester.accepted;
-    let solicited = if request.solicited { flag::SOLICITED } else { 0 };
+    let requester = &qp.requester;
+    let flags = [
+        (request.solicited, flag::SOLICITED),
+        (request.is_query() && requester.next < requester.accepted, flag::ASKED_AGAIN),
+        (requester.next < requester.sent, flag::SAID_AGAIN),
+    ];
     Header {
-        flags: solicited | if again { flag::ASKED_AGAIN } else { 0 },
+        flags: flags.iter().filter(|(is_so, _)| *is_so).fold(0, |all, (_, flag)| all | flag),
         va,
         rkey: lookup.real(HandleKind::MemoryKey, rkey),
         imm,

@@ -71,6 +71,8 @@ enum Dropping {
     Refused,
     /// The peer has said this one in its place, and was told so.
     Astray(u64),
+    /// The peer counts from another number than it should: it is told so whatever it says.
+    Estranged,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,10 +101,36 @@ impl Responder {
         self.expected == self.first
     }
 
+    /// Whether the peer is to be told that the message which begins with `header` is not the one to execute.
+    fn leads_astray(&mut self, header: &Header, is_unreliable: bool) -> bool {
+        // What has been executed may come again.
+        let is_new = header.flags & flag::SAID_AGAIN == 0 || self.is_fresh();
+        let is_behind = header.msn < self.expected && is_new;
+        let is_ahead = header.msn > self.expected;
+        if is_unreliable {
+            // Those in between were dropped on their way, or the peer has begun anew.
+            self.expected = if is_behind || is_ahead { header.msn } else { self.expected };
+            return false;
+        }
+        if is_behind {
+            self.dropping = Some(Dropping::Estranged);
+        }
+        // Once for all that follow, and again whenever the peer has gone back to it.
+        match self.dropping {
+            Some(Dropping::Estranged) => true,
+            Some(Dropping::Astray(msn)) => header.msn == msn,
+            None if is_ahead => {
+                self.dropping = Some(Dropping::Astray(header.msn));
+                true
+            }
+            Some(Dropping::Refused) | None => false,
+        }
+    }
+
     /// Forgets what only this link knew.
     pub fn interrupt(&mut self) {
         self.begun = None;
-        self.dropping = None;
+        self.dropping = self.dropping.filter(|why| *why == Dropping::Estranged);
         self.ack_due = false;
         self.answers.clear();
     }
@@ -185,19 +213,10 @@ impl Core {
         }
         let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
-        if is_unreliable && header.offset == 0 && header.msn > responder.expected {
-            // Those in between were dropped on their way.
-            responder.expected = header.msn;
+        if header.offset == 0 && responder.leads_astray(header, is_unreliable) {
+            out.refuse_unknown(header, Syndrome::NotReady);
         }
-        if header.msn != responder.expected {
-            // What was executed already comes again now and then, unless there is none.
-            let is_astray = header.msn > responder.expected || responder.is_fresh();
-            // Once for all that follow, and again whenever the peer has gone back to it.
-            let is_heard = responder.dropping.is_none_or(|why| why == Dropping::Astray(header.msn));
-            if !is_unreliable && is_astray && is_heard && header.offset == 0 {
-                responder.dropping = Some(Dropping::Astray(header.msn));
-                out.refuse_unknown(header, Syndrome::NotReady);
-            }
+        if header.msn != responder.expected || responder.dropping == Some(Dropping::Estranged) {
             return Ok(Verdict::Discard);
         }
         if header.offset == 0 {
@@ -579,7 +598,8 @@ impl Core {
             return Ok(());
         }
         if header.opcode != Opcode::Read {
-            return self.answer_atomic_again(handle, out, header);
+            self.answer_atomic_again(handle, out, header);
+            return Ok(());
         }
         match self.admit_access(handle, out, header, Access::REMOTE_READ) {
             Ok(()) => self.answer_read(handle, out, header),
@@ -588,18 +608,16 @@ impl Core {
         Ok(())
     }
 
-    fn answer_atomic_again(
-        &mut self,
-        handle: Qp,
-        out: &mut Outbox,
-        header: &Header,
-    ) -> Result<(), Malformed> {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
-        let kept = qp.responder.atomics.iter().find(|(msn, _)| *msn == header.msn);
-        let Some(&(msn, found)) = kept else { return Err(Malformed("asked again for a forgotten atomic")) };
-        qp.responder.answers.push_back(Answer::Atomic { msn, found });
-        out.schedule(qp, handle);
-        Ok(())
+    fn answer_atomic_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        match qp.responder.atomics.iter().find(|(msn, _)| *msn == header.msn) {
+            Some(&(msn, found)) => {
+                qp.responder.answers.push_back(Answer::Atomic { msn, found });
+                out.schedule(qp, handle);
+            }
+            // It never was one: the peer counts from another number.
+            None => self.refuse(handle, out, header, Syndrome::InvalidRequest.into()),
+        }
     }
 
     /// Stages the next frame of answers of `handle`. False if it owes none.
@@ -668,7 +686,10 @@ impl Core {
             let nak = addressed(qp, &out.lookup, Opcode::Nak);
             return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
         }
-        if !qp.executes() {
+        if qp.init.kind.is_reliable() && qp.responder.is_fresh() && header.msn != qp.responder.expected {
+            qp.responder.dropping = Some(Dropping::Estranged);
+        }
+        if !qp.executes() || qp.responder.dropping == Some(Dropping::Estranged) {
             return out.refuse_unknown(header, Syndrome::NotReady);
         }
         qp.responder.dropping = None;

@@ -51,7 +51,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -199,8 +199,10 @@ pub mod flag {
     pub const GROUP: u8 = 16;
     /// This SEND is to be acknowledged without waiting for company.
     pub const ASKS_FOR_ACK: u8 = 32;
+    /// This request has left before, and may have been executed.
+    pub const SAID_AGAIN: u8 = 64;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
+    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK | SAID_AGAIN;
 }
 
 /// A frame's header.

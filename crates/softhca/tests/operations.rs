@@ -430,24 +430,58 @@ fn receiver_not_ready_retries_run_out() {
 /// As programs do that exchange the numbers wrongly.
 #[test]
 fn a_peer_that_expects_another_number_exceeds_retries() {
-    for expected in [0x00ff_fff4, 0x00ff_ffe0, 0] {
+    for expected in [0x00ff_fff1, 0x00ff_fff4, 0x00ff_ffe0, 0] {
         everywhere(|net| {
-            let mut plan = Plan::default();
-            plan.attr.retry_count = 2;
-            let mut other = Plan::default();
-            other.attr.rq_psn = expected;
-            let ends = (open(net, 0, &plan), open(net, 1, &plan));
-            for (own, peer, plan) in [(&ends.0, &ends.1, &plan), (&ends.1, &ends.0, &other)] {
-                to_init(net, own, plan);
-                to_rtr(net, own, peer, plan);
-                to_rts(net, own, plan);
-            }
+            let ends = misnumbered(net, expected);
+            let (va, rkey) = (ends.1.va(0), ends.1.key);
+            let read = SendOp::Read { va, rkey };
             let started = net.now;
-            refused(net, &ends, SendOp::Send, &[ends.0.sge(0, 1)], WcStatus::RetryExceeded, QpState::Rts);
+            refused(net, &ends, read, &[ends.0.sge(0, 8)], WcStatus::RetryExceeded, QpState::Rts);
             let waited = net.now - started;
             assert!((130..150).contains(&waited.as_millis()), "two pauses of 67 ms, not {waited:?}");
+            for op in [SendOp::Send, SendOp::FetchAdd { va, rkey, add: 1 }] {
+                let ends = misnumbered(net, expected);
+                refused(net, &ends, op, &[ends.0.sge(0, 8)], WcStatus::RetryExceeded, QpState::Rts);
+            }
+            assert_eq!(ends.1.memory.load(0, 8), [0; 8]);
         });
     }
+}
+
+/// Two connected ends, of which the second expects another number first.
+fn misnumbered(net: &mut Net, expected: u32) -> (End, End) {
+    let mut plan = Plan::default();
+    plan.attr.retry_count = 2;
+    let mut other = plan;
+    other.attr.rq_psn = expected;
+    let ends = (open(net, 0, &plan), open(net, 1, &plan));
+    for (own, peer, plan) in [(&ends.0, &ends.1, &plan), (&ends.1, &ends.0, &other)] {
+        to_init(net, own, plan);
+        to_rtr(net, own, peer, plan);
+        to_rts(net, own, plan);
+    }
+    ends
+}
+
+#[test]
+fn a_peer_that_expects_another_number_stops_no_other_queue_pair_in_a_move() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        let (c, d) = misnumbered(net, 0x00ff_fff3);
+        for wr_id in 0..4 {
+            c.post(net, wr_id, SendOp::FetchAdd { va: d.va(0), rkey: d.key, add: 1 }, &[c.sge(0, 8)]);
+        }
+        a.memory.store(0, b"goes on!");
+        a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+        net.suspend(1);
+        net.resume(1);
+        a.post(net, 2, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(8, 8)]);
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+        assert_eq!(a.memory.load(8, 8), b"goes on!");
+        assert_eq!(statuses(&c.poll_sends(net))[0], WcStatus::RetryExceeded);
+        assert_eq!(d.memory.load(0, 8), [0; 8]);
+    });
 }
 
 #[test]

@@ -51,6 +51,25 @@ fn sends_and_writes_arrive_and_nothing_else_is_done() {
     });
 }
 
+/// A connection without acknowledgements goes on from whatever number comes.
+#[test]
+fn who_begins_anew_with_a_lower_number_is_heard() {
+    each(|net, a, b| {
+        for (wr_id, sq_psn) in [(1, 0x00ff_fff0), (2, 100), (3, 50), (4, 7000)] {
+            let again = Plan { attr: QpAttr { sq_psn, ..plan().attr }, ..plan() };
+            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+            net.device(0).modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
+            to_init(net, &a, &again);
+            to_rtr(net, &a, &b, &again);
+            to_rts(net, &a, &again);
+            b.receive(net, wr_id, &[b.sge(1000, 100)]);
+            send(net, &a, wr_id, b"a message");
+            assert_received(net, &b, wr_id, b"a message");
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
+        }
+    });
+}
+
 #[test]
 fn what_the_peer_cannot_take_is_dropped_and_the_rest_arrives() {
     each(|net, a, b| {
