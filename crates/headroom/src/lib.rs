@@ -17,7 +17,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::c_void;
 
@@ -27,6 +27,12 @@ const BYTES: usize = 8 << 20;
 /// What is kept, or null.
 static KEPT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
+/// Threads that are giving it up just now.
+static GIVING_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// How often a thread gives way to another that is giving it up: a forked child may have inherited one that never will.
+const PATIENCE: u32 = 100_000;
+
 /// Sees to it that some memory is kept: what takes memory for long begins with this.
 ///
 /// # Errors
@@ -35,18 +41,35 @@ pub fn check() -> io::Result<()> {
     if !KEPT.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }
-    let (rights, kind) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // Addresses without rights: a program that locks all of its memory (`mlockall`) has no page of them in it.
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping where the kernel likes.
-    let fresh = unsafe { libc::mmap(ptr::null_mut(), BYTES, rights, kind, -1, 0) };
-    if fresh == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    let fresh = unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_NONE, kind, -1, 0) };
+    if fresh != libc::MAP_FAILED {
+        unmap(KEPT.swap(fresh, Ordering::AcqRel));
+        return Ok(());
     }
-    give_up(KEPT.swap(fresh, Ordering::Relaxed));
-    Ok(())
+    let error = io::Error::last_os_error();
+    // It may lock no more than it has: that is not to be short of memory.
+    if error.raw_os_error() == Some(libc::EAGAIN) { Ok(()) } else { Err(error) }
 }
 
-fn give_up(kept: *mut c_void) {
+/// Does `work` while what is kept is there for the C library, which ends a process that gets no memory for a thread it starts.
+pub fn lend<T>(work: impl FnOnce() -> T) -> T {
+    give_up();
+    let result = work();
+    // The next that needs some to be kept says so.
+    let _ = check();
+    result
+}
+
+fn give_up() {
+    GIVING_UP.fetch_add(1, Ordering::AcqRel);
+    unmap(KEPT.swap(ptr::null_mut(), Ordering::AcqRel));
+    GIVING_UP.fetch_sub(1, Ordering::AcqRel);
+}
+
+fn unmap(kept: *mut c_void) {
     if !kept.is_null() {
         // SAFETY: whoever takes the mapping out of `KEPT` owns it, and nobody has ever touched it.
         unsafe { libc::munmap(kept, BYTES) };
@@ -63,8 +86,15 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if !memory.is_null() {
         return memory;
     }
-    give_up(KEPT.swap(ptr::null_mut(), Ordering::Relaxed));
-    // Also if another thread has just taken it: there is more than it needs.
+    give_up();
+    // Another thread may have taken it, and there is more than that needs.
+    for _ in 0..PATIENCE {
+        if GIVING_UP.load(Ordering::Acquire) == 0 {
+            break;
+        }
+        // SAFETY: no memory is passed.
+        unsafe { libc::sched_yield() };
+    }
     allocate()
 }
 
@@ -94,6 +124,8 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -109,5 +141,22 @@ mod tests {
         assert_eq!((memory.is_null(), attempts.get()), (false, 2));
         check().unwrap();
         assert!(!KEPT.load(Ordering::Relaxed).is_null());
+        lend(|| assert!(KEPT.load(Ordering::Relaxed).is_null()));
+        assert!(!KEPT.load(Ordering::Relaxed).is_null());
+
+        // Another thread has taken it, and not given it up yet.
+        GIVING_UP.fetch_add(1, Ordering::AcqRel);
+        let other = thread::spawn(|| {
+            thread::sleep(Duration::from_millis(5));
+            GIVING_UP.fetch_sub(1, Ordering::AcqRel);
+        });
+        let attempts = Cell::new(0);
+        let memory = with_what_is_kept(|| {
+            attempts.set(attempts.get() + 1);
+            let is_short = attempts.get() == 1 || GIVING_UP.load(Ordering::Acquire) != 0;
+            if is_short { ptr::null_mut() } else { ptr::dangling_mut() }
+        });
+        assert!(!memory.is_null());
+        other.join().unwrap();
     }
 }

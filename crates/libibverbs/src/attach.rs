@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use std::{env, fmt, thread};
+use std::{env, fmt, ptr, thread};
 
 use fabric::attach::{
     CONTAINER_FOLDER, INSTANCE_VARIABLE, Role, SOCKET_NAME, ToNode, ToProcess, VERSION, decode, encode,
@@ -16,10 +16,9 @@ use fabric::{Epoch, FabricId, ProcessId, seqpacket};
 use softhca::{Config, Device, Limits};
 use verbs::{HandleSource, Policy};
 
+use crate::debug;
 use crate::process::Process;
-use crate::reserve::Reserve;
 use crate::thread::{self as runtime, Runtime};
-use crate::{debug, fork};
 use waiting::EventFd;
 
 /// How long to wait between attempts while nobody listens: the instance is about to be frozen, or
@@ -132,7 +131,6 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     let process = Process::new(welcome.process, welcome.fabric, device, wake);
     process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
     process.reserve.fill();
-    fork::watch();
     let process = Box::into_raw(Box::new(process));
     // SAFETY: it is freed below alone, where no thread knows of it.
     let shared = unsafe { &*process };
@@ -151,7 +149,9 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
     let most = if is_in_an_instance { ATTEMPTS_IN_AN_INSTANCE } else { FIRST_ATTEMPTS };
     let mut attempts = 0;
     loop {
-        match connection(&Reserve::default(), None) {
+        let fresh = seqpacket::unconnected().map_err(Refusal::of_connection);
+        let welcome = fresh.and_then(|socket| connection(&socket, None).map(|welcome| (socket, welcome)));
+        match welcome {
             Err(refusal) if refusal.may_pass() && attempts < most => {
                 attempts += 1;
                 if attempts == 2 * FIRST_ATTEMPTS {
@@ -165,24 +165,10 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
     }
 }
 
-/// A connection to the node on which it has welcomed this process.
-pub(crate) fn connection(
-    reserve: &Reserve,
-    resume: Option<ProcessId>,
-) -> Result<(OwnedFd, Welcome), Refusal> {
-    let socket = reserve.take().map_err(Refusal::of_connection)?;
-    if let Err(error) = seqpacket::connect_by(socket.as_fd(), SOCKET_NAME) {
-        reserve.put(socket);
-        return Err(Refusal::of_connection(error));
-    }
-    match greet(&socket, resume) {
-        Ok(welcome) => Ok((socket, welcome)),
-        Err(refusal) => {
-            drop(socket);
-            reserve.fill();
-            Err(refusal)
-        }
-    }
+/// Connects `socket` to the node, which welcomes this process.
+pub(crate) fn connection(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal> {
+    seqpacket::connect_by(socket.as_fd(), SOCKET_NAME).map_err(Refusal::of_connection)?;
+    greet(socket, resume)
 }
 
 /// Says who we are, and waits for the answer.
@@ -210,10 +196,25 @@ pub(crate) fn readable_within(socket: &OwnedFd, milliseconds: libc::c_int) -> bo
     loop {
         // SAFETY: one live pollfd is passed.
         match unsafe { libc::poll(&raw mut entry, 1, milliseconds) } {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => match io::Error::last_os_error().kind() {
+                ErrorKind::Interrupted => {}
+                _ => return readable_without_poll(socket, milliseconds),
+            },
             ready => return ready == 1,
         }
     }
+}
+
+/// The same in a program that may have no descriptors any more (`RLIMIT_NOFILE` of 0), which may not poll either.
+fn readable_without_poll(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
+    let is_readable = || {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: no room is passed.
+        let got = unsafe { libc::recv(socket.as_raw_fd(), ptr::null_mut(), 0, flags) };
+        got != -1 || io::Error::last_os_error().kind() != ErrorKind::WouldBlock
+    };
+    let mut looks = (0..milliseconds).map(|_| thread::sleep(Duration::from_millis(1)));
+    is_readable() || looks.any(|()| is_readable())
 }
 
 /// Tests ask for a device that hands out hostile handles.
@@ -236,6 +237,21 @@ mod tests {
         let refusal = |errno| Refusal::of_connection(io::Error::from_raw_os_error(errno)).to_string();
         assert!(refusal(libc::EMFILE).contains("ulimit") && !refusal(libc::EMFILE).contains("transhume run"));
         assert!(refusal(libc::ECONNREFUSED).contains("transhume run"));
+    }
+
+    #[test]
+    fn who_may_not_poll_hears_the_node() {
+        let (ours, node) = seqpacket::pair().unwrap();
+        assert!(!readable_without_poll(&ours, 5));
+        let speaks = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            seqpacket::send(node.as_fd(), b"word", &[]).unwrap();
+            node
+        });
+        assert!(readable_without_poll(&ours, ANSWER_MS));
+        assert_eq!(seqpacket::receive(ours.as_fd()).unwrap().bytes, b"word");
+        drop(speaks.join().unwrap());
+        assert!(readable_without_poll(&ours, 0), "so is its end");
     }
 
     #[test]

@@ -78,26 +78,32 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     // SAFETY: the contract of verbs.
     let (attr, process) = unsafe { (*attr, Context::of(context).process) };
+    errno::object(|| allocate(context, attr, process))
+}
+
+fn allocate(
+    context: *mut ibv_context,
+    attr: ibv_alloc_dm_attr,
+    process: &'static Process,
+) -> Result<*mut ibv_dm, Errno> {
     if attr.comp_mask != 0 || attr.log_align_req > MOST_ALIGNED {
-        return errno::object(|| Err(Errno::UNSUPPORTED));
+        return Err(Errno::UNSUPPORTED);
     }
     if attr.length == 0 {
-        return errno::object(|| Err(Errno::INVALID));
+        return Err(Errno::INVALID);
     }
-    if let Err(full) = take(&process.device_memory, attr.length) {
-        return errno::object(|| Err(full));
-    }
+    take(&process.device_memory, attr.length)?;
     let aligned = 1 << attr.log_align_req;
     let words: DeviceMemory = (0..(attr.length + aligned).div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
     let start = words.as_ptr().cast::<u8>().align_offset(aligned);
     let (memcpy_to_dm, memcpy_from_dm) = (Some(copy_in as _), Some(copy_out as _));
-    object::give(Dm {
+    Ok(object::give(Dm {
         base: ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 },
         words,
         start,
         length: attr.length,
         process,
-    })
+    }))
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {

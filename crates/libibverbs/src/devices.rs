@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use fabric::device_file::NAME;
 use libc::c_int;
@@ -10,7 +10,7 @@ use verbs_abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
 use verbs_abi::ibv_device;
 
 use crate::process::Process;
-use crate::{attach, debug, object};
+use crate::{attach, debug, errno, fork, object};
 use waiting::{Uncancelled, lock};
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
@@ -48,8 +48,8 @@ fn set_text(field: &mut [c_char], text: &str) {
 
 /// The attached process; attaches it if it is not.
 pub(crate) fn attached() -> Option<&'static Process> {
-    static ATTACHING: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = lock(&ATTACHING);
+    fork::watch();
+    let _one_at_a_time = lock(fork::attaching());
     if let Some(process) = Process::current() {
         return Some(process);
     }
@@ -59,6 +59,10 @@ pub(crate) fn attached() -> Option<&'static Process> {
 /// A NULL-terminated list of devices, to be freed with [`ibv_free_device_list`].
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let _whole = Uncancelled::new();
+    if headroom::check().is_err() {
+        errno::set(libc::ENOMEM);
+        return ptr::null_mut();
+    }
     let found = attached().map_or(ptr::null_mut(), |_| device());
     // SAFETY: no memory is passed.
     let list: *mut *mut ibv_device = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();

@@ -1,6 +1,5 @@
 //! Protection domains, thread domains, and parent domains, which are a protection domain under another name.
 
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
@@ -130,13 +129,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         return errno::object(|| Err(Errno::INVALID));
     }
     // SAFETY: the contract of verbs.
-    unsafe {
+    errno::object(|| unsafe {
         Pd::of(pd).enter();
         if !td.is_null() {
             Td::of(td).users.fetch_add(1, Ordering::Relaxed);
         }
-        give(context, Pd::of(pd).handle, Some(Parts { pd, td }))
-    }
+        Ok(give(context, Pd::of(pd).handle, Some(Parts { pd, td })))
+    })
 }
 
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -144,11 +143,11 @@ pub(crate) unsafe extern "C" fn alloc_td(
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     // SAFETY: the contract of verbs.
-    if unsafe { (*attr).comp_mask } != 0 {
-        errno::set(libc::EOPNOTSUPP);
-        return ptr::null_mut();
-    }
-    object::give(Td { base: ibv_td { context }, users: AtomicU32::new(0) })
+    let comp_mask = unsafe { (*attr).comp_mask };
+    errno::object(|| match comp_mask {
+        0 => Ok(object::give(Td { base: ibv_td { context }, users: AtomicU32::new(0) })),
+        _ => Err(Errno::UNSUPPORTED),
+    })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {

@@ -6,12 +6,13 @@
 //! its copies of the links and of the connection to the node, so that they end with the parent.
 
 use std::os::fd::RawFd;
-use std::sync::Once;
-use std::sync::atomic::Ordering;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, Once};
 
 use libc::{c_int, c_void};
 use verbs_abi::constants::IBV_FORK_UNNEEDED;
-use waiting::HeldInFork;
+use waiting::{HeldInFork, Uncancelled};
 
 use crate::biased::Guard;
 use crate::process::{Process, State};
@@ -33,7 +34,17 @@ pub(crate) fn watch() {
     });
 }
 
+/// Held by who attaches the process. A child of a fork has another one: who has that of the parent may not be in it.
+static ATTACHING: AtomicPtr<Mutex<()>> = AtomicPtr::new(ptr::null_mut());
+
+pub(crate) fn attaching() -> &'static Mutex<()> {
+    static FIRST: Mutex<()> = Mutex::new(());
+    // SAFETY: it is null, or was leaked.
+    unsafe { ATTACHING.load(Ordering::Acquire).as_ref() }.unwrap_or(&FIRST)
+}
+
 unsafe extern "C" fn before() {
+    let _whole = Uncancelled::new();
     if let Some(process) = Process::current() {
         let mut held = Held { process, state: process.lock_for_fork() };
         held.state.device.before_fork();
@@ -43,11 +54,15 @@ unsafe extern "C" fn before() {
 }
 
 unsafe extern "C" fn in_parent() {
+    let _whole = Uncancelled::new();
     drop(HELD.take());
 }
 
 unsafe extern "C" fn in_child() {
-    let Some(held) = HELD.take() else { return };
+    let _whole = Uncancelled::new();
+    ATTACHING.store(Box::leak(Box::default()), Ordering::Release);
+    // It may have been attached since it was looked.
+    let Some(held) = HELD.take() else { return Process::forget_current() };
     held.process.leave_to_parent();
     drop(held.process.reserve.kept());
     let node = held.process.node.load(Ordering::Relaxed);

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
@@ -87,12 +88,19 @@ pub(crate) struct Runtime {
 /// If there can be no more threads.
 pub(crate) fn start(runtime: Runtime) -> io::Result<()> {
     let _unseen = SignalsBlocked::new();
-    let started = thread::Builder::new().name("transhume-rdma".to_owned()).spawn(move || {
-        let runtime = Box::into_raw(Box::new(runtime));
-        // SAFETY: the pointer is fresh from `Box`.
-        unsafe { run(runtime) }
-    });
-    started.map(drop)
+    let (starts, started) = mpsc::sync_channel(1);
+    headroom::lend(|| {
+        thread::Builder::new().name("transhume-rdma".to_owned()).spawn(move || {
+            // From here on nothing of the C library's takes memory. Nobody minds if nobody waits.
+            let _ = starts.send(());
+            let runtime = Box::into_raw(Box::new(runtime));
+            // SAFETY: the pointer is fresh from `Box`.
+            unsafe { run(runtime) }
+        })?;
+        // Nobody drops the other end before it has said so.
+        let _ = started.recv();
+        Ok(())
+    })
 }
 
 /// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.
@@ -318,6 +326,14 @@ impl Runtime {
         // SAFETY: `count` live entries and a live timeout, or none, are passed. A descriptor that the
         // program's thread closed meanwhile makes at worst a spurious wake-up.
         let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, ptr::null()) };
+        if ready == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+            // The program may have fewer descriptors than it has (RLIMIT_NOFILE): all is looked at now and then.
+            thread::sleep(TICK);
+            self.process.wake.clear();
+            let has_word = |socket| attach::readable_within(socket, 0);
+            let node = matches!(&self.node, Node::Attached(socket) if has_word(socket));
+            return Woken { node, link: true, call: true };
+        }
         if ready <= 0 {
             return Woken::default();
         }
@@ -444,8 +460,11 @@ impl Runtime {
 
     /// Ends the connection to the node.
     fn hang_up(&mut self, from_now_on: Node) {
-        self.process.node.store(-1, Ordering::Relaxed);
-        self.node = from_now_on;
+        {
+            let _unforked = self.process.lock_first();
+            self.process.node.store(-1, Ordering::Relaxed);
+            self.node = from_now_on;
+        }
         self.process.reserve.fill();
     }
 
@@ -481,15 +500,52 @@ impl Runtime {
     }
 
     fn reconnect(&mut self) {
-        match attach::connection(&self.process.reserve, Some(self.process.identity)) {
-            Ok((socket, welcome)) if welcome.process == self.process.identity => {
-                self.resume(socket, &welcome)
+        let socket = match self.take_reserve() {
+            Ok(socket) => socket,
+            Err(error) => return debug::say(|| format!("no socket for the node: {error}")),
+        };
+        match attach::connection(&socket, Some(self.process.identity)) {
+            Ok(welcome) if welcome.process == self.process.identity => self.resume(socket, &welcome),
+            Ok(_) => {
+                debug::say(|| "the node takes this process for another one".to_owned());
+                self.give_up(socket);
             }
-            Ok(_) => debug::say(|| "the node takes this process for another one".to_owned()),
-            Err(Refusal::NoNode(_) | Refusal::Later) => {}
-            Err(refusal @ Refusal::Node(_)) => debug::complain_once(|| refusal.to_string()),
-            Err(refusal) => debug::say(|| refusal.to_string()),
+            // It is not connected, and can be the next time.
+            Err(Refusal::NoNode(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                self.keep(socket)
+            }
+            Err(refusal) => {
+                match &refusal {
+                    Refusal::NoNode(_) | Refusal::Later => {}
+                    Refusal::Node(_) => debug::complain_once(|| refusal.to_string()),
+                    _ => debug::say(|| refusal.to_string()),
+                }
+                self.give_up(socket);
+            }
         }
+    }
+
+    /// The socket for the next connection. A child of a fork knows it, and does not keep it.
+    fn take_reserve(&self) -> io::Result<OwnedFd> {
+        let _unforked = self.process.lock_first();
+        let socket = self.process.reserve.take()?;
+        self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
+        Ok(socket)
+    }
+
+    fn keep(&self, socket: OwnedFd) {
+        let _unforked = self.process.lock_first();
+        self.process.node.store(-1, Ordering::Relaxed);
+        self.process.reserve.put(socket);
+    }
+
+    fn give_up(&self, socket: OwnedFd) {
+        {
+            let _unforked = self.process.lock_first();
+            self.process.node.store(-1, Ordering::Relaxed);
+            drop(socket);
+        }
+        self.process.reserve.fill();
     }
 
     fn resume(&mut self, socket: OwnedFd, welcome: &Welcome) {

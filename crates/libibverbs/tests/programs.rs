@@ -118,20 +118,35 @@ fn a_program_without_memory_gets_no_new_objects_and_keeps_the_others() {
     run("memoryless", &[]);
 }
 
-#[test]
-fn a_program_that_takes_all_descriptors_comes_back_from_moves() {
+/// Runs it, and moves it each time it says so, to one after the other of these hosts.
+fn run_and_move(name: &str, hosts: &[usize]) {
     let fabric = LocalFabric::new(2).expect("brokers");
     let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
-    let mut command = command("hungry", &[]);
+    let mut command = command(name, &[]);
     instance.enter(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut program = command.spawn().unwrap();
-    for host in [1, 0, 1] {
+    for &host in hosts {
         program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         fabric.suspend(&instance).unwrap();
         assert_eq!(fabric.resume(&instance, host).unwrap().missing, []);
         program.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
     assert!(program.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_that_takes_all_descriptors_comes_back_from_moves() {
+    run_and_move("hungry", &[1, 0, 1]);
+}
+
+#[test]
+fn a_program_that_forbids_itself_descriptors_is_idle_and_moves() {
+    run_and_move("capped", &[1]);
+}
+
+#[test]
+fn a_child_may_attach_that_was_forked_while_its_parent_did() {
+    run("attaching", &[]);
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn read_by_a_child() -> io::Result<Vec<u8>> {
     let mut stack = vec![0u8; STACK];
     let mut text = vec![0; 1 << 20];
     loop {
-        let mut copied = Copied { text: &mut text, length: Ok(0) };
+        let mut copied = Copied { text: &mut text, length: Err(io::ErrorKind::Interrupted.into()) };
         // SAFETY: the child runs on a stack of its own, aligned for anything at its end, while this thread waits until it has ended.
         let child = unsafe {
             let top = stack.as_mut_ptr().add(STACK).map_addr(|end| end & !63);
