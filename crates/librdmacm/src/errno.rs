@@ -19,6 +19,7 @@ impl From<io::Error> for Errno {
 }
 
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const NO_DEVICE: Errno = Errno(libc::ENODEV);
 
 /// The calling thread's `errno`.
 pub(crate) fn last() -> Errno {

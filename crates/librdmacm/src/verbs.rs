@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 use libc::c_int;
 use verbs_abi as abi;
 
-use crate::errno::{Errno, Result};
+use crate::errno::{Errno, NO_DEVICE, Result};
+use crate::pages::Pages;
+use waiting::EventFd;
 
 /// A value that the directory of the fabric has found, as this project's libibverbs passes it.
 #[repr(C)]
@@ -29,14 +31,10 @@ macro_rules! functions {
         }
 
         impl Verbs {
-            fn load() -> Option<Self> {
-                // SAFETY: the name is a string; the library's constructors are those of any program's.
-                let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
-                if library.is_null() {
-                    return None;
-                }
+            fn load() -> Result<Self> {
+                let library = library()?;
                 // SAFETY: the types are those of `verbs.h` for these names and their default versions.
-                Some(unsafe { Self { $($name: std::mem::transmute::<
+                Ok(unsafe { Self { $($name: std::mem::transmute::<
                     *mut c_void,
                     unsafe extern "C" fn($($argument),*) $(-> $result)?,
                 >(symbol(library, stringify!($name))?),)* } })
@@ -84,21 +82,40 @@ functions! {
     transhume_directory_forget(u64);
 }
 
-/// The default version of a function; `None` if the library lacks it, because it is another project's.
-fn symbol(library: *mut c_void, name: &str) -> Option<*mut c_void> {
-    let name = CString::new(name).ok()?;
-    // SAFETY: `library` is open, and it is never closed; the name is a string.
-    let found = unsafe { libc::dlsym(library, name.as_ptr().cast::<c_char>()) };
-    (!found.is_null()).then_some(found)
+/// The library itself.
+fn library() -> Result<*mut c_void> {
+    // SAFETY: the name is a string; the library's constructors are those of any program's.
+    let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() { Err(why_not_loaded()) } else { Ok(library) }
 }
 
-/// The functions.
+/// The loader does not tell what it was short of from what is not there: whether there is any is seen here.
+fn why_not_loaded() -> Errno {
+    /// More than the library takes with what it needs.
+    const MEMORY: usize = 16 << 20;
+    let no_descriptor = || EventFd::new(0).err().map(Errno::from);
+    Pages::new(MEMORY).err().or_else(no_descriptor).unwrap_or(NO_DEVICE)
+}
+
+/// The default version of a function; `ENODEV` if the library lacks it, because it is another project's.
+fn symbol(library: *mut c_void, name: &str) -> Result<*mut c_void> {
+    let name = CString::new(name).map_err(|_| NO_DEVICE)?;
+    // SAFETY: `library` is open, and it is never closed; the name is a string.
+    let found = unsafe { libc::dlsym(library, name.as_ptr().cast::<c_char>()) };
+    if found.is_null() { Err(NO_DEVICE) } else { Ok(found) }
+}
+
+/// The functions. Only a success is kept: what the program was short of it may have later.
 ///
 /// # Errors
-/// `ENODEV` if this project's libibverbs is not there.
+/// `ENODEV` if this project's libibverbs is not there; `ENOMEM`, `EMFILE` and the like if it could not be loaded.
 pub(crate) fn verbs() -> Result<&'static Verbs> {
-    static VERBS: OnceLock<Option<Verbs>> = OnceLock::new();
-    VERBS.get_or_init(Verbs::load).as_ref().ok_or(Errno(libc::ENODEV))
+    static VERBS: OnceLock<Verbs> = OnceLock::new();
+    match VERBS.get() {
+        Some(verbs) => Ok(verbs),
+        // Two threads may load it at once, which is once for the C library.
+        None => Verbs::load().map(|loaded| VERBS.get_or_init(|| loaded)),
+    }
 }
 
 /// A C structure of zeroes and null pointers.

@@ -118,6 +118,11 @@ fn who_could_not_begin_has_lost_nothing() {
 }
 
 #[test]
+fn who_could_not_load_the_other_library_hears_why_and_loads_it_later() {
+    run("loaded");
+}
+
+#[test]
 fn who_is_short_of_memory_refuses_connections() {
     run("short");
 }

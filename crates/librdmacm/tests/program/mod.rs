@@ -17,7 +17,8 @@ pub fn run(name: &str) {
         .args(["-std=gnu11", "-Wall", "-g", "-o"])
         .arg(&program)
         .arg(&source)
-        .args(["-lrdmacm", "-libverbs"]);
+        // Of these what it uses, as some distributions' compilers do by themselves.
+        .args(["-Wl,--as-needed", "-lrdmacm", "-libverbs"]);
     assert!(build.status().expect("a C compiler").success(), "is librdmacm-dev installed?");
 
     let fabric = LocalFabric::new(1).expect("brokers");
