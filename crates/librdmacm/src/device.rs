@@ -7,7 +7,7 @@ use libc::c_int;
 use verbs_abi as abi;
 use verbs_abi::constants::xrcd_init_attr::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 
-use crate::errno::{Errno, Result, done, made};
+use crate::errno::{self, Errno, NO_DEVICE, Result, done, made};
 use crate::verbs::{Verbs, verbs, zeroed};
 use waiting::lock;
 
@@ -38,7 +38,7 @@ impl Device {
     /// Opens the device.
     ///
     /// # Errors
-    /// `ENODEV` if there is none.
+    /// `ENODEV` if there is none; what it takes that the program is short of.
     pub(crate) fn open() -> Result<Self> {
         let verbs = verbs()?;
         let mut device = Self {
@@ -115,15 +115,21 @@ impl Drop for Device {
 }
 
 fn open_first(verbs: &Verbs) -> Result<*mut abi::ibv_context> {
+    // A list without devices is no failure, and does not say why there are none.
+    errno::clear();
     // SAFETY: NULL asks for no count; the list is freed below.
     let list = made(unsafe { (verbs.ibv_get_device_list)(ptr::null_mut()) })?;
     // SAFETY: the list ends with a null pointer.
     let first = unsafe { *list };
-    // SAFETY: the device is of the list, which is not yet freed.
-    let context = if first.is_null() { ptr::null_mut() } else { unsafe { (verbs.ibv_open_device)(first) } };
+    let context = if first.is_null() {
+        Err(errno::shortage().unwrap_or(NO_DEVICE))
+    } else {
+        // SAFETY: the device is of the list, which is not yet freed.
+        made(unsafe { (verbs.ibv_open_device)(first) })
+    };
     // SAFETY: the list is not used again.
     unsafe { (verbs.ibv_free_device_list)(list) };
-    if context.is_null() { Err(Errno(libc::ENODEV)) } else { Ok(context) }
+    context
 }
 
 /// The table of functions that lies before a context.

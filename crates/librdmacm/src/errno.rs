@@ -32,6 +32,18 @@ fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
+/// Before a call of which only [`shortage`] is asked.
+pub(crate) fn clear() {
+    set(Errno(0));
+}
+
+/// What the program was short of in a call that failed without a word, and may have later. What else it has left in `errno`
+/// is of no account: files that are looked for where they are not leave something there too.
+pub(crate) fn shortage() -> Option<Errno> {
+    let left = last();
+    matches!(left.0, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN).then_some(left)
+}
+
 /// 0, or -1 and `errno`.
 pub(crate) fn status(work: impl FnOnce() -> Result<()>) -> c_int {
     number(|| work().map(|()| 0))
