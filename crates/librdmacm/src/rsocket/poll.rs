@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, fd_set, pollfd, timeval};
 
-use crate::errno::{INVALID, Result, number};
+use crate::errno::{Errno, INVALID, Result, number};
 
 use super::find;
 use super::socket::{Inner, Nap, Phase, Socket};
@@ -138,6 +138,9 @@ fn duration(of: &timeval) -> Result<Duration> {
 /// # Safety
 /// Each set is NULL or live.
 unsafe fn select(count: c_int, sets: [*mut fd_set; 3], limit: Option<Duration>) -> Result<c_int> {
+    if count < 0 {
+        return Err(INVALID);
+    }
     // Not on the heap, as the thread may be cancelled.
     let mut entries = [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE];
     let mut asked = 0;
@@ -156,6 +159,9 @@ unsafe fn select(count: c_int, sets: [*mut fd_set; 3], limit: Option<Duration>) 
     }
     let entries = &mut entries[..asked];
     poll(entries, limit)?;
+    if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Err(Errno(libc::EBADF));
+    }
     let mut ready = 0;
     for entry in entries {
         for (set, (asks, takes)) in sets.iter().zip(SETS).filter(|(set, _)| !set.is_null()) {

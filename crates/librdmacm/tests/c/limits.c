@@ -1,6 +1,7 @@
-/* Times that no clock tells and parts without room are what they are for other sockets. */
+/* Times that no clock tells, parts without room and closed descriptors are what they are for other sockets. */
 #include <arpa/inet.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
 #include <sys/select.h>
@@ -48,6 +49,23 @@ static void parts(void)
 	CHECK(!pthread_join(sender, NULL));
 }
 
+static void closed_descriptors(void)
+{
+	struct timeval none = {0};
+	struct pollfd entries[2] = {{.fd = near, .events = POLLIN}};
+	fd_set reads;
+	int closed = dup(0);
+	CHECK(closed >= 0 && !close(closed));
+	entries[1] = (struct pollfd){.fd = closed, .events = POLLIN};
+	CHECK(rpoll(entries, 2, -1) == 1 && entries[0].revents == 0 && entries[1].revents == POLLNVAL);
+	FD_ZERO(&reads);
+	FD_SET(near, &reads);
+	FD_SET(closed, &reads);
+	CHECK(rselect(closed + 1, &reads, NULL, NULL, NULL) == -1 && errno == EBADF);
+	CHECK(FD_ISSET(near, &reads) && FD_ISSET(closed, &reads));
+	CHECK(rselect(-1, &reads, NULL, NULL, &none) == -1 && errno == EINVAL);
+}
+
 int main(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -60,6 +78,7 @@ int main(void)
 	CHECK(far >= 0);
 	times();
 	parts();
+	closed_descriptors();
 	CHECK(!rclose(near) && !rclose(far) && !rclose(listening));
 	return 0;
 }
