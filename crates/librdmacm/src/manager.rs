@@ -23,7 +23,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, HeldInFork, SignalsBlocked, lock};
+use waiting::{EventFd, HeldInFork, SignalsBlocked, lock, poll_or_nap};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -439,7 +439,7 @@ extern "C" fn run(manager: &Manager) {
         let timeout = manager.turn();
         unfinished::go_on();
         // An early return does no harm.
-        let _ = waiting::poll(&mut [manager.sign, manager.wake.fd()].map(waiting::reads_of), timeout);
+        let _ = poll_or_nap(&mut [manager.sign, manager.wake.fd()].map(waiting::reads_of), timeout);
         manager.wake.clear();
     }
 }

@@ -108,6 +108,11 @@ fn who_has_no_descriptor_left_keeps_its_connections() {
 }
 
 #[test]
+fn who_may_poll_nothing_waits_all_the_same() {
+    run("sandboxed");
+}
+
+#[test]
 fn threads_may_take_events_while_the_listener_goes() {
     run("moved");
 }

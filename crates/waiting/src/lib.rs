@@ -61,6 +61,22 @@ pub fn poll(descriptors: &mut [pollfd], timeout: Option<Duration>) -> io::Result
     Ok(())
 }
 
+/// As [`poll`], for who looks at everything afterwards and waits again. The kernel does not poll more descriptors than the program may
+/// open, which is none in some sandboxes: then what happens is seen by looking often, without using up a processor.
+///
+/// # Errors
+/// `EINTR`.
+pub fn poll_or_nap(descriptors: &mut [pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    const NAP: Duration = Duration::from_millis(1);
+    match poll(descriptors, timeout) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+            sleep(timeout.map_or(NAP, |timeout| timeout.min(NAP)));
+            Ok(())
+        }
+        polled => polled,
+    }
+}
+
 /// Makes a descriptor non-blocking.
 ///
 /// # Errors

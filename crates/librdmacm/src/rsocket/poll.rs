@@ -9,7 +9,7 @@ use crate::errno::{Errno, INVALID, Result, number};
 
 use super::find;
 use super::socket::{Inner, Nap, Phase, Socket};
-use waiting::{cancellable, keep};
+use waiting::{cancellable, keep, poll_or_nap};
 
 /// What is true of a socket now, of what is asked for.
 fn state_of(inner: &Inner, asked: i16) -> i16 {
@@ -106,7 +106,7 @@ fn sleep(entries: &mut [pollfd], sockets: &Sockets, deadline: Option<Instant>) -
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let limit = naps.iter().filter_map(|nap| nap.limit).chain(left).min();
-        cancellable(|| waiting::poll(descriptors, limit))?;
+        cancellable(|| poll_or_nap(descriptors, limit))?;
         Ok(())
     })
 }

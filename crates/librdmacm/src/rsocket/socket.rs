@@ -21,7 +21,7 @@ use crate::id::Id;
 use crate::manager::{Manager, generation};
 use crate::qp;
 use crate::verbs::{kind, zeroed};
-use waiting::{EventFd, cancellable, keep, lock, reads_of};
+use waiting::{EventFd, cancellable, keep, lock, poll_or_nap, reads_of};
 
 use super::packets::{self, Fate, Packets};
 use super::stream::Stream;
@@ -337,8 +337,8 @@ impl Socket {
         keep((nap, descriptors), |(_, descriptors)| {
             // An early return does no harm.
             let _ = match deadline {
-                Some(_) => waiting::poll(descriptors, limit),
-                None => cancellable(|| waiting::poll(descriptors, limit)),
+                Some(_) => poll_or_nap(descriptors, limit),
+                None => cancellable(|| poll_or_nap(descriptors, limit)),
             };
         });
     }
