@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, HeldInFork, SignalsBlocked, lock, poll_or_nap};
+use waiting::{EventFd, HeldInFork, OneAtATime, SignalsBlocked, lock, poll_or_nap};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -88,17 +88,19 @@ pub(crate) fn generation() -> u32 {
 /// Never freed: its thread refers to it. A forked child makes its own.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
+/// It takes up to a minute where the node is away, and needs what libibverbs holds while a thread forks: so `fork` does not wait for it.
+static MAKING: OneAtATime = OneAtATime::new();
+
 impl Manager {
     /// The manager of this process, which is made when it is first needed.
     ///
     /// # Errors
     /// `ENODEV` if there is no device.
     pub(crate) fn get() -> Result<&'static Self> {
-        static MAKING: Mutex<()> = Mutex::new(());
         if let Some(manager) = Self::current() {
             return Ok(manager);
         }
-        let _one_at_a_time = lock(&MAKING);
+        let _one_at_a_time = MAKING.enter();
         match Self::current() {
             Some(manager) => Ok(manager),
             None => Self::make(),
@@ -138,8 +140,8 @@ impl Manager {
         // The process is attached, as its device is open.
         manager.directory.attend()?;
         manager.show(&addresses);
-        CURRENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
         watch_the_process();
+        CURRENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
         Ok(manager)
     }
 
@@ -444,16 +446,38 @@ extern "C" fn run(manager: &Manager) {
     }
 }
 
-/// Peers are told when the process ends; a forked child starts anew.
+/// From when the library is loaded: another thread may fork while the first manager is made.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static WATCH_FOR_FORKS: extern "C" fn() = watch_for_forks;
+
+/// A forked child starts anew.
+extern "C" fn watch_for_forks() {
+    // SAFETY: the function is never unloaded: the library is linked with `nodelete`.
+    unsafe { libc::pthread_atfork(None, None, Some(start_anew)) };
+}
+
+unsafe extern "C" fn start_anew() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    CURRENT.store(ptr::null_mut(), Ordering::Release);
+    // SAFETY: the child is new, and who makes a manager does not fork.
+    unsafe { MAKING.renew() };
+}
+
+/// Peers are told when the process ends, and `fork` finds the manager at rest. libibverbs watches already, so that its lock is
+/// taken after the manager's, as it is otherwise. It is for the thread that makes the manager.
 fn watch_the_process() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
-        unsafe {
-            libc::atexit(say_goodbye);
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(forget_the_parents));
-        }
-    });
+    // No `Once`: another thread may fork while this one is in it, and the child would wait for that for ever.
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
+    unsafe {
+        libc::atexit(say_goodbye);
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(forget_the_parents));
+    }
+    WATCHED.store(true, Ordering::Relaxed);
 }
 
 /// May run at any exit, and so does not wait for the lock.
@@ -484,10 +508,7 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn forget_the_parents() {
-    let held = HELD.take();
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    CURRENT.store(ptr::null_mut(), Ordering::Release);
-    if let Some((unfinished, inner)) = held {
+    if let Some((unfinished, inner)) = HELD.take() {
         drop(inner);
         unfinished::forked(unfinished);
     }

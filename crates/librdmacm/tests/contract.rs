@@ -18,6 +18,11 @@ fn a_forked_child_hears_that_its_sockets_are_gone() {
 }
 
 #[test]
+fn a_child_that_is_forked_while_another_thread_begins_begins_anew() {
+    run("begun");
+}
+
+#[test]
 fn extended_connections_need_no_domain_of_the_programs_own() {
     run("shared");
 }

@@ -6,6 +6,7 @@
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
 //! * [`HeldInFork`]: a lock that is held across `fork`.
+//! * [`OneAtATime`]: one that `fork` does not wait for.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
 //! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits: in [`cancellable`], with what
 //!   is needed then in [`keep`].
@@ -16,6 +17,7 @@ mod event_fd;
 mod event_queue;
 pub mod futex;
 mod held_in_fork;
+mod one_at_a_time;
 mod signals;
 
 use std::io;
@@ -30,6 +32,7 @@ pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
 use libc::pollfd;
+pub use one_at_a_time::OneAtATime;
 pub use signals::SignalsBlocked;
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.

@@ -1,0 +1,52 @@
+//! What one thread of a process does at a time.
+
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock;
+
+/// A lock for what takes long, so that `fork` does not wait for it: a child, in which nobody goes on with what a thread of its
+/// parent's was at, gets a new one.
+#[derive(Debug, Default)]
+pub struct OneAtATime(UnsafeCell<Mutex<()>>);
+
+// SAFETY: all threads share a mutex, but for `renew`, for which there are no others.
+unsafe impl Sync for OneAtATime {}
+
+impl OneAtATime {
+    /// Nobody has it.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(UnsafeCell::new(Mutex::new(())))
+    }
+
+    /// Waits for its turn.
+    pub fn enter(&self) -> MutexGuard<'_, ()> {
+        // SAFETY: it is written by `renew` alone, for which there are no other threads.
+        lock(unsafe { &*self.0.get() })
+    }
+
+    /// Whoever had it is not there any more.
+    ///
+    /// # Safety
+    /// Only a child that was just forked calls this, by a thread that did not have it.
+    pub unsafe fn renew(&self) {
+        // SAFETY: the caller's promise: this is the only thread, and it has no guard.
+        unsafe { self.0.get().write(Mutex::new(())) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_one_is_nobodys() {
+        static TURN: OneAtATime = OneAtATime::new();
+        // As of a thread that is not there any more.
+        std::mem::forget(TURN.enter());
+        // SAFETY: nobody else uses it.
+        unsafe { TURN.renew() };
+        drop(TURN.enter());
+    }
+}
