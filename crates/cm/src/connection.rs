@@ -288,14 +288,16 @@ impl Connection {
     pub fn bereave(&mut self, now: Duration, wishes: &mut Wishes) {
         match self.state {
             State::Replied | State::Accepted if self.datagram => self.state = State::Over,
-            State::Requesting | State::Replied => self.end(Event::Unreachable, now, wishes),
-            State::Requested | State::Accepted => {
-                let reason = Reason::TIMEOUT;
-                self.end(Event::Rejected { reason, private: Vec::new() }, now, wishes);
-            }
+            // As the kernel does for a process that dies: whoever asks again at once may find another one there.
+            State::Requesting | State::Replied => self.reject_as(Reason::INVALID_SERVICE, now, wishes),
+            State::Requested | State::Accepted => self.reject_as(Reason::TIMEOUT, now, wishes),
             State::Established | State::Disconnecting => self.end(Event::Disconnected, now, wishes),
             State::Lingering | State::Over => {}
         }
+    }
+
+    fn reject_as(&mut self, reason: Reason, now: Duration, wishes: &mut Wishes) {
+        self.end(Event::Rejected { reason, private: Vec::new() }, now, wishes);
     }
 
     fn end(&mut self, event: Event, now: Duration, wishes: &mut Wishes) {

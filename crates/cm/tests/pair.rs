@@ -280,7 +280,23 @@ fn the_end_of_a_process_ends_its_connections() {
     world.connect(7);
     world.managers[0].peer_ended(SERVER.lid, SERVER.index(), world.now);
     world.carry(0);
-    assert!(world.told(0, &Event::Disconnected) && world.told(0, &Event::Unreachable), "{:?}", world.told[0]);
+    let nobody = Event::Rejected { reason: Reason::INVALID_SERVICE, private: Vec::new() };
+    assert!(world.told(0, &Event::Disconnected) && world.told(0, &nobody), "{:?}", world.told[0]);
+}
+
+#[test]
+fn who_ends_before_the_other_is_ready_has_refused() {
+    let mut world = World::new(|_| Fate::Arrives);
+    world.listen(1);
+    let here = world.connect(7);
+    world.settle();
+    let there = world.requested();
+    assert!(world.managers[1].accept(there, offer("yes"), world.now));
+    world.settle();
+    world.managers[0].peer_ended(SERVER.lid, SERVER.index(), world.now);
+    world.carry(0);
+    let nobody = Event::Rejected { reason: Reason::INVALID_SERVICE, private: Vec::new() };
+    assert_eq!(world.told[0], [(here, Event::Replied(offer("yes"))), (here, nobody)]);
 }
 
 #[test]

@@ -1,8 +1,11 @@
-/* Who is asked in vain refuses, if somebody has the address; else nobody can be reached there. */
+/* Who is asked in vain refuses, if somebody has the address, or dies meanwhile; else nobody can be reached there. */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -46,9 +49,38 @@ static void identifier_hears(const char *ip, enum rdma_cm_event_type type, int s
 	rdma_destroy_event_channel(channel);
 }
 
+/* Dies of the first request. */
+static void serve(int listens)
+{
+	struct sockaddr_in at = address(loopback);
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(id, (struct sockaddr *)&at) && !rdma_listen(id, 1) && write(listens, "l", 1) == 1);
+	CHECK(!rdma_get_cm_event(channel, &event) && event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	kill(getpid(), SIGKILL);
+}
+
+static void who_dies_refuses(void)
+{
+	int ends[2], status;
+	char byte;
+	pid_t child;
+	CHECK(!pipe(ends));
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		serve(ends[1]);
+	CHECK(read(ends[0], &byte, 1) == 1);
+	socket_hears(loopback, ECONNREFUSED);
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 int main(void)
 {
 	CHECK(!system("ip address add 10.9.9.1/32 dev lo && ip route add 10.8.0.0/16 dev lo src 10.9.9.1"));
+	who_dies_refuses();
 	socket_hears(somebodys, ECONNREFUSED);
 	socket_hears(loopback, ECONNREFUSED);
 	socket_hears(nobodys, ETIMEDOUT);
