@@ -10,8 +10,8 @@ use verbs_abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
 use verbs_abi::ibv_device;
 
 use crate::process::Process;
-use crate::{attach, debug, errno, fork, object};
-use waiting::{Uncancelled, lock};
+use crate::{attach, debug, errno, object};
+use waiting::{OneAtATime, Uncancelled};
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
 struct Shown(ibv_device);
@@ -46,10 +46,12 @@ fn set_text(field: &mut [c_char], text: &str) {
     }
 }
 
+/// It takes up to a minute where the node is away: `fork` does not wait for it.
+pub(crate) static ATTACHING: OneAtATime = OneAtATime::new();
+
 /// The attached process; attaches it if it is not.
 pub(crate) fn attached() -> Option<&'static Process> {
-    fork::watch();
-    let _one_at_a_time = lock(fork::attaching());
+    let _one_at_a_time = ATTACHING.enter();
     if let Some(process) = Process::current() {
         return Some(process);
     }

@@ -6,15 +6,14 @@
 //! its copies of the links and of the connection to the node, so that they end with the parent.
 
 use std::os::fd::RawFd;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void};
 use verbs_abi::constants::IBV_FORK_UNNEEDED;
 use waiting::{HeldInFork, Uncancelled};
 
 use crate::biased::Guard;
+use crate::devices::ATTACHING;
 use crate::process::{Process, State};
 
 /// What `before` leaves for the other two.
@@ -25,22 +24,14 @@ struct Held {
 
 static HELD: HeldInFork<Held> = HeldInFork::new();
 
-/// Watches for `fork` from now on.
-pub(crate) fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the three functions are never unloaded: the library is linked with `nodelete`.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
-}
+/// From when the library is loaded: another thread may fork while the process is attached.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static WATCH: extern "C" fn() = watch;
 
-/// Held by who attaches the process. A child of a fork has another one: who has that of the parent may not be in it.
-static ATTACHING: AtomicPtr<Mutex<()>> = AtomicPtr::new(ptr::null_mut());
-
-pub(crate) fn attaching() -> &'static Mutex<()> {
-    static FIRST: Mutex<()> = Mutex::new(());
-    // SAFETY: it is null, or was leaked.
-    unsafe { ATTACHING.load(Ordering::Acquire).as_ref() }.unwrap_or(&FIRST)
+extern "C" fn watch() {
+    // SAFETY: the three functions are never unloaded: the library is linked with `nodelete`.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 unsafe extern "C" fn before() {
@@ -60,7 +51,8 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     let _whole = Uncancelled::new();
-    ATTACHING.store(Box::leak(Box::default()), Ordering::Release);
+    // SAFETY: the child is new, and who attaches does not fork.
+    unsafe { ATTACHING.renew() };
     // It may have been attached since it was looked.
     let Some(held) = HELD.take() else { return Process::forget_current() };
     held.process.leave_to_parent();

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
@@ -19,7 +18,6 @@ use fabric::attach::{ToNode, ToProcess, Transport, decode, encode};
 use fabric::directory::Answer;
 use fabric::{Epoch, ProcessId, seqpacket};
 use softhca::{Progress, Stream, Waitable, stream};
-use waiting::SignalsBlocked;
 
 use crate::arming::{Arming, Polls, TICK};
 use crate::attach::{self, Refusal, Welcome};
@@ -87,19 +85,10 @@ pub(crate) struct Runtime {
 /// # Errors
 /// If there can be no more threads.
 pub(crate) fn start(runtime: Runtime) -> io::Result<()> {
-    let _unseen = SignalsBlocked::new();
-    let (starts, started) = mpsc::sync_channel(1);
-    headroom::lend(|| {
-        thread::Builder::new().name("transhume-rdma".to_owned()).spawn(move || {
-            // From here on nothing of the C library's takes memory. Nobody minds if nobody waits.
-            let _ = starts.send(());
-            let runtime = Box::into_raw(Box::new(runtime));
-            // SAFETY: the pointer is fresh from `Box`.
-            unsafe { run(runtime) }
-        })?;
-        // Nobody drops the other end before it has said so.
-        let _ = started.recv();
-        Ok(())
+    waiting::start_thread("transhume-rdma", move || {
+        let runtime = Box::into_raw(Box::new(runtime));
+        // SAFETY: the pointer is fresh from `Box`.
+        unsafe { run(runtime) }
     })
 }
 

@@ -8,7 +8,6 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
@@ -23,7 +22,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, HeldInFork, OneAtATime, SignalsBlocked, lock, poll_or_nap};
+use waiting::{EventFd, HeldInFork, OneAtATime, lock, poll_or_nap};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -430,9 +429,8 @@ fn peer_of(entry: &Entry) -> Option<Peer> {
 
 /// Starts the thread with all signals blocked: they are the program's.
 fn start(manager: Arc<Manager>) -> Result<()> {
-    let _unseen = SignalsBlocked::new();
-    let started = thread::Builder::new().name("transhume-cm".to_owned()).spawn(move || run(&manager));
-    started.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+    waiting::start_thread("transhume-cm", move || run(&manager))
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
 }
 
 /// `extern "C"`, so that a panic ends the process: with a dead thread its peers would hang.

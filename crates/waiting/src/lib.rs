@@ -8,6 +8,7 @@
 //! * [`HeldInFork`]: a lock that is held across `fork`.
 //! * [`OneAtATime`]: one that `fork` does not wait for.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
+//! * [`start_thread`]: a thread of a library's own.
 //! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits: in [`cancellable`], with what
 //!   is needed then in [`keep`].
 
@@ -19,6 +20,7 @@ pub mod futex;
 mod held_in_fork;
 mod one_at_a_time;
 mod signals;
+mod threads;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -34,6 +36,7 @@ pub use held_in_fork::HeldInFork;
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
 pub use signals::SignalsBlocked;
+pub use threads::start_thread;
 
 /// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
