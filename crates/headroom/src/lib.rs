@@ -30,6 +30,9 @@ static KEPT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Threads that are giving it up just now.
 static GIVING_UP: AtomicUsize = AtomicUsize::new(0);
 
+/// Threads that have it lent to the C library.
+static LENT: AtomicUsize = AtomicUsize::new(0);
+
 /// How often a thread gives way to another that is giving it up: a forked child may have inherited one that never will.
 const PATIENCE: u32 = 100_000;
 
@@ -38,26 +41,44 @@ const PATIENCE: u32 = 100_000;
 /// # Errors
 /// `OutOfMemory` (`ENOMEM`) if there is none to keep.
 pub fn check() -> io::Result<()> {
-    if !KEPT.load(Ordering::Relaxed).is_null() {
+    if !KEPT.load(Ordering::Relaxed).is_null() || LENT.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
-    // Addresses without rights: a program that locks all of its memory (`mlockall`) has no page of them in it.
+    match keep() {
+        // It may lock no more than it has: that is not to be short of memory.
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
+        kept => kept,
+    }
+}
+
+/// Memory that may be written to, as limits of memory count no other; but a program that locks all of its own (`mlockall`) gets no
+/// page for it.
+fn keep() -> io::Result<()> {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping where the kernel likes.
     let fresh = unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_NONE, kind, -1, 0) };
-    if fresh != libc::MAP_FAILED {
-        unmap(KEPT.swap(fresh, Ordering::AcqRel));
-        return Ok(());
+    if fresh == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
-    let error = io::Error::last_os_error();
-    // It may lock no more than it has: that is not to be short of memory.
-    if error.raw_os_error() == Some(libc::EAGAIN) { Ok(()) } else { Err(error) }
+    // SAFETY: the mapping was just made, and nobody else knows it.
+    let is_writable = unsafe {
+        libc::munlock(fresh, BYTES);
+        libc::mprotect(fresh, BYTES, libc::PROT_READ | libc::PROT_WRITE) == 0
+    };
+    if !is_writable {
+        unmap(fresh);
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    unmap(KEPT.swap(fresh, Ordering::AcqRel));
+    Ok(())
 }
 
 /// Does `work` while what is kept is there for the C library, which ends a process that gets no memory for a thread it starts.
 pub fn lend<T>(work: impl FnOnce() -> T) -> T {
+    LENT.fetch_add(1, Ordering::AcqRel);
     give_up();
     let result = work();
+    LENT.fetch_sub(1, Ordering::AcqRel);
     // The next that needs some to be kept says so.
     let _ = check();
     result

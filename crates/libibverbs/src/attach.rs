@@ -70,6 +70,14 @@ impl Refusal {
         }
     }
 
+    /// What a program finds in `errno` beside an empty list of devices.
+    pub(crate) fn errno(&self) -> libc::c_int {
+        match self {
+            Self::Local(error) => error.raw_os_error().unwrap_or(libc::ENOMEM),
+            _ => libc::ENODEV,
+        }
+    }
+
     fn may_pass(&self) -> bool {
         match self {
             Self::NoNode(error) => error.kind() == ErrorKind::ConnectionRefused,

@@ -55,7 +55,12 @@ pub(crate) fn attached() -> Option<&'static Process> {
     if let Some(process) = Process::current() {
         return Some(process);
     }
-    attach::attach().map_err(|refusal| debug::complain_once(|| refusal.to_string())).ok()
+    attach::attach()
+        .map_err(|refusal| {
+            debug::complain_once(|| refusal.to_string());
+            errno::set(refusal.errno());
+        })
+        .ok()
 }
 
 /// A NULL-terminated list of devices, to be freed with [`ibv_free_device_list`].

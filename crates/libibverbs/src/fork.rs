@@ -53,15 +53,28 @@ unsafe extern "C" fn in_child() {
     let _whole = Uncancelled::new();
     // SAFETY: the child is new, and who attaches does not fork.
     unsafe { ATTACHING.renew() };
-    // It may have been attached since it was looked.
-    let Some(held) = HELD.take() else { return Process::forget_current() };
-    held.process.leave_to_parent();
-    drop(held.process.reserve.kept());
-    let node = held.process.node.load(Ordering::Relaxed);
-    for fd in outside(&held.state).into_iter().chain((node != -1).then_some(node)) {
-        // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.
-        unsafe { libc::close(fd) };
-    }
+    let Some(held) = HELD.take() else {
+        // It may have been attached since it was looked: of its links nothing is known here.
+        if let Some(process) = Process::current() {
+            leave(process).into_iter().for_each(close);
+        }
+        return;
+    };
+    let node = leave(held.process);
+    outside(&held.state).into_iter().chain(node).for_each(close);
+}
+
+/// Leaves the device to the parent. Returns the child's copy of the connection to the node.
+fn leave(process: &Process) -> Option<RawFd> {
+    process.leave_to_parent();
+    drop(process.reserve.kept());
+    let node = process.node.load(Ordering::Relaxed);
+    (node != -1).then_some(node)
+}
+
+fn close(fd: RawFd) {
+    // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.
+    unsafe { libc::close(fd) };
 }
 
 /// The descriptors of links.

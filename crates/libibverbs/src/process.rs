@@ -166,10 +166,6 @@ impl Process {
     /// In a forked child: the device stays with the parent, and the child may attach anew.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
-        Self::forget_current();
-    }
-
-    pub(crate) fn forget_current() {
         CURRENT.store(ptr::null_mut(), Ordering::Release);
     }
 

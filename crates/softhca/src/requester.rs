@@ -455,10 +455,17 @@ impl Core {
             return Ok(false);
         }
         let is_read = matches!(request.op, SendOp::Read { .. });
-        if !is_read || header.total != request.length || header.offset != request.received {
+        if !is_read || header.total != request.length {
             return Err(Malformed("an answer that was not asked for"));
         }
-        Ok(true)
+        match (header.offset, request.received) {
+            // Perhaps anew, as it was asked for again.
+            (0, _) => Ok(true),
+            (offset, received) if offset == received => Ok(true),
+            // The rest of one that was not waited for any more.
+            (_, 0) => Ok(false),
+            _ => Err(Malformed("an answer out of order")),
+        }
     }
 
     /// The memory of request `msn` went away while it was sent.

@@ -71,8 +71,6 @@ enum Dropping {
     Refused,
     /// The peer has said this one in its place, and was told so.
     Astray(u64),
-    /// The peer counts from another number than it should: it is told so whatever it says.
-    Estranged,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,32 +103,33 @@ impl Responder {
     fn leads_astray(&mut self, header: &Header, is_unreliable: bool) -> bool {
         // What has been executed may come again.
         let is_new = header.flags & flag::SAID_AGAIN == 0 || self.is_fresh();
-        let is_behind = header.msn < self.expected && is_new;
-        let is_ahead = header.msn > self.expected;
-        if is_unreliable {
-            // Those in between were dropped on their way, or the peer has begun anew.
-            self.expected = if is_behind || is_ahead { header.msn } else { self.expected };
+        if !(header.msn > self.expected || header.msn < self.expected && is_new) {
             return false;
         }
-        if is_behind {
-            self.dropping = Some(Dropping::Estranged);
+        if is_unreliable {
+            // Those in between were dropped on their way, or the peer has begun anew.
+            self.expected = header.msn;
+            return false;
         }
         // Once for all that follow, and again whenever the peer has gone back to it.
-        match self.dropping {
-            Some(Dropping::Estranged) => true,
-            Some(Dropping::Astray(msn)) => header.msn == msn,
-            None if is_ahead => {
-                self.dropping = Some(Dropping::Astray(header.msn));
-                true
-            }
-            Some(Dropping::Refused) | None => false,
+        if self.dropping.is_none() {
+            self.dropping = Some(Dropping::Astray(header.msn));
+            return true;
         }
+        self.dropping == Some(Dropping::Astray(header.msn))
+    }
+
+    /// Whether `header` is a READ or atomic that was executed: its answer is wanted again.
+    fn has_answered(&self, header: &Header) -> bool {
+        let is_query = matches!(header.opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd);
+        let comes_again = header.flags & flag::SAID_AGAIN != 0 && header.msn < self.expected;
+        header.flags & flag::ASKED_AGAIN != 0 || comes_again && is_query && !self.is_fresh()
     }
 
     /// Forgets what only this link knew.
     pub fn interrupt(&mut self) {
         self.begun = None;
-        self.dropping = self.dropping.filter(|why| *why == Dropping::Estranged);
+        self.dropping = None;
         self.ack_due = false;
         self.answers.clear();
     }
@@ -149,6 +148,19 @@ impl Responder {
     /// True if answers to reads or atomics are still to be sent, or refusals.
     pub fn owes_answers(&self) -> bool {
         !self.answers.is_empty()
+    }
+
+    /// Whether the answer to message `msn` is still to be sent: then it begins anew, as what has left of it may not have been waited for.
+    fn owes(&mut self, msn: u64) -> bool {
+        let begins_anew = |answer: &mut Answer| match answer {
+            Answer::Read { msn: of, sent, .. } if *of == msn => {
+                *sent = 0;
+                true
+            }
+            Answer::Atomic { msn: of, .. } => *of == msn,
+            Answer::Read { .. } | Answer::Nak { .. } => false,
+        };
+        self.answers.iter_mut().any(begins_anew)
     }
 
     /// What the peer has to be told once nothing is executed any more: before which message all is done, if that was not
@@ -207,7 +219,7 @@ impl Core {
             }
         };
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
-        if header.flags & flag::ASKED_AGAIN != 0 {
+        if qp.responder.has_answered(header) {
             self.ask_again(handle, out, header)?;
             return Ok(Verdict::Discard);
         }
@@ -216,7 +228,7 @@ impl Core {
         if header.offset == 0 && responder.leads_astray(header, is_unreliable) {
             out.refuse_unknown(header, Syndrome::NotReady);
         }
-        if header.msn != responder.expected || responder.dropping == Some(Dropping::Estranged) {
+        if header.msn != responder.expected {
             return Ok(Verdict::Discard);
         }
         if header.offset == 0 {
@@ -589,9 +601,17 @@ impl Core {
     /// A READ or atomic that was executed before, and whose answer was lost.
     fn ask_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        if qp.responder.is_fresh() {
+            // It was asked of what the queue pair was before it was reset.
+            out.refuse_unknown(header, Syndrome::NotReady);
+            return Ok(());
+        }
         let was_executed = header.msn < qp.responder.expected;
         if !was_executed {
             return Err(Malformed("asked again for what was not asked before"));
+        }
+        if qp.responder.owes(header.msn) {
+            return Ok(());
         }
         if let Err(refusal) = self.admit_query(handle) {
             self.refuse(handle, out, header, refusal);
@@ -686,10 +706,7 @@ impl Core {
             let nak = addressed(qp, &out.lookup, Opcode::Nak);
             return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
         }
-        if qp.init.kind.is_reliable() && qp.responder.is_fresh() && header.msn != qp.responder.expected {
-            qp.responder.dropping = Some(Dropping::Estranged);
-        }
-        if !qp.executes() || qp.responder.dropping == Some(Dropping::Estranged) {
+        if !qp.executes() {
             return out.refuse_unknown(header, Syndrome::NotReady);
         }
         qp.responder.dropping = None;

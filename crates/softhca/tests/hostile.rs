@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fabric::Epoch;
 use softhca::limits::MTU;
-use softhca::wire::{HEADER, Header, Hello, Opcode, Syndrome};
+use softhca::wire::{HEADER, Header, Hello, MAX_SEGMENT, Opcode, Syndrome, flag};
 use softhca::*;
 use support::*;
 use verbs::Policy;
@@ -145,7 +145,6 @@ fn what_no_device_says_ends_the_link() {
     let violations = [
         Header { msn: msn + 1, ..Header::new(Opcode::Ack) },
         Header { msn: msn - 1, length: 0, total: 8, flags: 2, ..Header::new(Opcode::FetchAdd) },
-        Header { msn: msn + 9, flags: 2, ..Header::new(Opcode::Read) },
         Header { length: 24, ..Header::new(Opcode::Hello) },
         Header::new(Opcode::Ready),
         Header { length: 13, ..Header::new(Opcode::Translate) },
@@ -165,14 +164,20 @@ fn what_no_device_says_ends_the_link() {
     }
 }
 
+/// What may be said of the queue pair as it was before is ignored, until it has executed something.
 #[test]
-fn a_message_without_its_start_is_dropped_before_the_first_and_ends_the_link_later() {
-    let (first, mut victim) = (0x00ff_fff0, Victim::new());
-    let rest = Header { length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) };
-    assert_eq!(victim.says(Header { msn: first, ..rest }), None, "the queue pair has just become ready");
-    assert_eq!(victim.says(Header { msn: first, ..Header::new(Opcode::Write) }), None);
-    let lost = victim.says(Header { msn: first + 1, ..rest });
-    assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
+fn what_is_said_amid_a_connection_ends_the_link_but_at_its_begin() {
+    let first = 0x00ff_fff0;
+    for header in [
+        Header { length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) },
+        Header { flags: flag::ASKED_AGAIN, ..Header::new(Opcode::Read) },
+    ] {
+        let mut victim = Victim::new();
+        assert_eq!(victim.says(Header { msn: first, ..header }), None, "{header:?}");
+        assert_eq!(victim.says(Header { msn: first, ..Header::new(Opcode::Write) }), None);
+        let lost = victim.says(Header { msn: first + 1, ..header });
+        assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{header:?}: {lost:?}");
+    }
 }
 
 /// What the peer had refused when it was not ready may be read when it has executed it, the second time.
@@ -199,6 +204,67 @@ fn a_query_whose_answer_was_not_waited_for_is_asked_again() {
     wait(&mut victim);
     assert_eq!(victim.says(answer), None);
     assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 3]);
+}
+
+/// The rest of a long answer that was not waited for any more comes before the one that was asked for again.
+#[test]
+fn the_rest_of_an_answer_that_was_not_waited_for_is_dropped() {
+    let first = 0x00ff_fff0;
+    let mut victim = Victim::of(&Plan { memory: 1 << 20, ..Plan::default() });
+    let Victim { net, end, peer } = &mut victim;
+    let length = 2 * MAX_SEGMENT;
+    let read = SendOp::Read { va: peer.va(0), rkey: peer.key };
+    end.post(net, 1, read, &[end.sge(0, length as usize)]);
+    end.post(net, 2, SendOp::Send, &[end.sge(0, 8)]);
+    let part = |offset| Header {
+        msn: first,
+        length: MAX_SEGMENT,
+        offset,
+        total: length,
+        ..Header::new(Opcode::ReadResponse)
+    };
+    let refusal = Header { msn: first, syndrome: Some(Syndrome::NotReady), ..Header::new(Opcode::Nak) };
+    let ack = Header { msn: first + 2, ..Header::new(Opcode::Ack) };
+    assert_eq!(victim.hear(&[]), None);
+    for said in [refusal, part(0), ack] {
+        assert_eq!(victim.says(said), None);
+    }
+    victim.net.now += Duration::from_secs(1);
+    for said in [part(MAX_SEGMENT), part(0), part(MAX_SEGMENT)] {
+        assert_eq!(victim.says(said), None);
+    }
+    assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 2]);
+}
+
+#[test]
+fn a_query_that_is_said_again_is_answered_again() {
+    let mut beset = Beset::new(&Plan::default());
+    let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
+    let (va, rkey) = (beset.end.va(0), beset.end.key);
+    let read = Header { dst_qpn, src_qpn, va, rkey, total: 8, msn: 0x00ff_fff0, ..Header::new(Opcode::Read) };
+    beset.say(&frame(&read, &[]));
+    assert_eq!(beset.count(Opcode::ReadResponse), 1);
+    beset.say(&frame(&Header { flags: flag::SAID_AGAIN, ..read }, &[]));
+    assert_eq!(beset.count(Opcode::ReadResponse), 2);
+}
+
+#[test]
+fn a_query_that_is_said_again_amid_its_answer_is_answered_anew() {
+    let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
+    plan.attr.max_dest_rd_atomic = 1;
+    let mut beset = Beset::new(&plan);
+    let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
+    let (va, rkey, total) = (beset.end.va(0), beset.end.key, 1 << 20);
+    let read = Header { dst_qpn, src_qpn, va, rkey, total, msn: 0x00ff_fff0, ..Header::new(Opcode::Read) };
+    for flags in [0, flag::SAID_AGAIN] {
+        beset.write(&frame(&Header { flags, ..read }, &[]));
+        beset.net.nodes[0].device.progress(beset.net.now);
+    }
+    for _ in 0..20 {
+        beset.progress();
+    }
+    assert!(beset.count(Opcode::ReadResponse) > 4, "{}", beset.count(Opcode::ReadResponse));
+    assert_eq!(beset.count(Opcode::Nak), 0);
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl QueuePair {
 
     /// True if SQD has been reached and nothing that was started is unfinished.
     pub fn is_drained(&self) -> bool {
-        self.requester.next <= self.sends.head() && self.requester.offset == 0
+        self.requester.sent <= self.sends.head() && self.requester.offset == 0
     }
 
     /// True if there may be something to transmit.
