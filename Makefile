@@ -24,7 +24,7 @@ setup-demo: ## Install only what `make build` and `make demo` need
 build: setup-demo ## Build target/release/transhume and the library beside it
 	@cargo build --locked --release --workspace
 
-test: setup ## Build, check formatting and lints, run all tests (some 27 minutes)
+test: setup ## Build, check formatting and lints, run all tests (some 30 minutes)
 	@scripts/test.sh
 
 demo: setup-demo ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)

@@ -145,8 +145,8 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
 
@@ -167,14 +167,18 @@ mod tests {
 
         // Another thread has taken it, and not given it up yet.
         GIVING_UP.fetch_add(1, Ordering::AcqRel);
-        let other = thread::spawn(|| {
-            thread::sleep(Duration::from_millis(5));
+        let (fails, has_failed) = mpsc::channel();
+        let other = thread::spawn(move || {
+            has_failed.recv().unwrap();
             GIVING_UP.fetch_sub(1, Ordering::AcqRel);
         });
         let attempts = Cell::new(0);
         let memory = with_what_is_kept(|| {
             attempts.set(attempts.get() + 1);
             let is_short = attempts.get() == 1 || GIVING_UP.load(Ordering::Acquire) != 0;
+            if attempts.get() == 1 {
+                fails.send(()).unwrap();
+            }
             if is_short { ptr::null_mut() } else { ptr::dangling_mut() }
         });
         assert!(!memory.is_null());

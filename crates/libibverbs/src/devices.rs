@@ -56,7 +56,7 @@ pub(crate) fn attached() -> Option<&'static Process> {
         return Some(process);
     }
     attach::attach()
-        .map_err(|refusal| {
+        .inspect_err(|refusal| {
             debug::complain_once(|| refusal.to_string());
             errno::set(refusal.errno());
         })
