@@ -6,8 +6,9 @@
 //! fault is brought to rest, and must come to rest well.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::BuildHasherDefault;
 
+use super::fold::Fold;
 use super::seeded::settle_quietly;
 use super::world::{Action, Envelope, World};
 use super::{Sabotage, Tally};
@@ -105,9 +106,7 @@ struct Search {
 
 impl Search {
     fn visit(&mut self, world: &World, faults: Faults) -> Result<(), String> {
-        let mut hasher = Fold::default();
-        (world, faults).hash(&mut hasher);
-        if !self.seen.insert(hasher.finish()) {
+        if !self.seen.insert(Fold::of(&(world, faults))) {
             return Ok(());
         }
         let mut stuck = true;
@@ -130,30 +129,6 @@ impl Search {
             self.explored.tally += settle_quietly(world.clone())?;
         }
         Ok(())
-    }
-}
-
-/// A hash that folds a product of 128 bits: quick, and good enough to tell millions of states apart.
-#[derive(Default)]
-struct Fold(u64);
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.write_u64(u64::from_le_bytes(word) ^ part.len() as u64);
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        let product =
-            u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * u128::from(0xd6e8_feb8_6659_fd93_u64);
-        self.0 = (product >> 64) as u64 ^ product as u64 ^ self.0.rotate_left(23);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -11,7 +11,7 @@ use crate::entry::Role;
 use crate::journal::{MoveRecord, Record, Stage};
 use crate::node::Operation;
 use crate::progress::Phase;
-use crate::{Coordinator, HostName, MoveId, Side};
+use crate::{HostName, MoveId, Side};
 
 impl World {
     pub(super) fn violated(&mut self, what: impl Into<String>) {
@@ -20,7 +20,7 @@ impl World {
 
     /// After every action: never two running copies, and always one that could run.
     pub(super) fn check(&mut self) {
-        if let Some(misused) = self.nodes.iter_mut().find_map(|node| node.engine.misused.take()) {
+        if let Some(misused) = self.nodes.iter().find_map(|node| node.engine.misused) {
             self.violated(misused);
         }
         self.check_precopied();
@@ -50,7 +50,7 @@ impl World {
 
     /// In pre-copy an instance runs, unless it has ended.
     fn check_precopied(&mut self) {
-        let moves = self.coordinator.iter().flat_map(Coordinator::moves);
+        let moves = self.coordinator.iter().flat_map(|coordinator| coordinator.moves());
         let mut precopied = moves.filter(|view| view.phase == Phase::Precopy).map(|view| view.record);
         let stands_still = |record: &&MoveRecord| {
             let source = self.nodes.iter().find(|node| record.source.is(&node.name));
@@ -66,7 +66,7 @@ impl World {
 
     /// Before an instance is suspended for a move to a host: its memory was sent for that, by the daemon that is there now.
     pub(super) fn check_may_be_suspended(&mut self, node: usize, vid: Vid) {
-        let Node { disk, engine, .. } = &mut self.nodes[node];
+        let Node { disk, engine, .. } = &mut *self.nodes[node];
         let copied = engine.copied.remove(&vid);
         if let Some(Role::Source { id, destination: Side::Host(_) }) = disk.get(&vid).map(|entry| &entry.role)
             && copied != Some(*id)
@@ -180,7 +180,7 @@ impl World {
     pub(super) fn check_coordinator_replays(&mut self) {
         let sabotaged =
             matches!(self.sabotage, Sabotage::CommitIsNotDurable | Sabotage::GroupIsCommittedInParts);
-        if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.image() != self.store) {
+        if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.image() != *self.store) {
             self.violated("the coordinator's journal does not replay to its state");
         }
     }

@@ -11,10 +11,12 @@
 
 mod engine;
 pub mod exhaustive;
+mod fold;
 mod glue;
 mod invariants;
 mod random;
 mod seeded;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod world;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fabric::{Epoch, FabricId, Vid};
 
 use super::engine::{Copy, CopyState, Effect, Engine, Images, UnderWay};
+use super::shared::Shared;
 use super::{Sabotage, Tally};
 use crate::coordinator::{self, MoveRequest, SavedInstance};
 use crate::due::Due;
@@ -21,10 +22,10 @@ use crate::{Coordinator, HostName, MoveId, NodeAgent, Side};
 pub(super) struct World {
     pub(super) now: Due,
     pub(super) sabotage: Sabotage,
-    pub(super) coordinator: Option<Coordinator>,
+    pub(super) coordinator: Option<Shared<Coordinator>>,
     /// What the coordinator has made durable.
-    pub(super) store: Image,
-    pub(super) nodes: Vec<Node>,
+    pub(super) store: Shared<Image>,
+    pub(super) nodes: Vec<Shared<Node>>,
     pub(super) network: BTreeSet<Envelope>,
     pub(super) vids: Vec<Vid>,
     /// Instances whose program has ended by itself.
@@ -133,9 +134,9 @@ impl World {
         let mut world = Self {
             now: Due(Duration::ZERO),
             sabotage,
-            coordinator: Some(coordinator),
-            store: Image::default(),
-            nodes: (0..hosts).map(Node::new).collect(),
+            coordinator: Some(Shared::new(coordinator)),
+            store: Shared::new(Image::default()),
+            nodes: (0..hosts).map(Node::new).map(Shared::new).collect(),
             network: BTreeSet::new(),
             vids: vids.clone(),
             ended: BTreeSet::new(),
@@ -436,8 +437,8 @@ impl World {
     }
 
     fn restart_coordinator(&mut self) {
-        let (coordinator, out) = Coordinator::new(COORDINATOR, self.store.clone(), self.now.0);
-        self.coordinator = Some(coordinator);
+        let (coordinator, out) = Coordinator::new(COORDINATOR, (*self.store).clone(), self.now.0);
+        self.coordinator = Some(Shared::new(coordinator));
         self.coordinator_does(out);
     }
 
