@@ -311,13 +311,16 @@ fn a_flood_is_limited_and_others_go_on() -> Result<()> {
     let until = enough.path().to_str().context("a path")?;
     // A station that is no more.
     exec(&lab, "h1", "ip neighbor add 10.88.0.99 lladdr 02:98:00:00:00:99 dev tap1")?;
-    let floods = [
-        on(&lab, "h1", ATTACKER, &["macs", "tap1", until])?,
-        on(&lab, "h1", ATTACKER, &["flood", "10.88.0.255", "9", until])?,
-        on(&lab, "h1", ATTACKER, &["flood", "10.88.0.99", "9", until])?,
-        on(&lab, "coordinator", ATTACKER, &["garbage", "10.77.0.1", "7700", until])?,
-    ];
-    await_dropped(&lab, "h1", &["broadcast-limit", "unknown-limit", "stranger"])?;
+    let mut floods = Vec::new();
+    let mut begin = |place, what: &[&str], reason| {
+        floods.push(on(&lab, place, ATTACKER, what)?);
+        await_dropped(&lab, "h1", &[reason])
+    };
+    // One after the other: all together leave each other too little of a slow machine to get to their limits.
+    begin("h1", &["flood", "10.88.0.99", "9", until], "unknown-limit")?;
+    begin("h1", &["flood", "10.88.0.255", "9", until], "broadcast-limit")?;
+    begin("coordinator", &["garbage", "10.77.0.1", "7700", until], "stranger")?;
+    floods.push(on(&lab, "h1", ATTACKER, &["macs", "tap1", until])?);
     for _ in 0..3 {
         stream.goes_on().with_context(|| format!("in a flood\n{}", lab.logs()))?;
     }
