@@ -14,6 +14,7 @@ use crate::link::tx::Tx;
 use crate::memory_window::News;
 use crate::qp::QueuePair;
 use crate::region::Regions;
+use crate::responder::Selected;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
 use crate::work::{Rdma, Wc, WcOpcode, WcStatus};
@@ -233,9 +234,12 @@ impl Core {
         let all: Vec<u32> = self.qps.indices().collect();
         for index in all {
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if qp.responder.selected.is_some_and(|selected| selected.srq == srq) {
-                qp.responder.selected = None;
-                qp.responder.give_receive();
+            let is_it = |selected: &Selected| selected.srq == srq;
+            let responder = &mut qp.responder;
+            responder.named = responder.named.filter(|named| !is_it(named));
+            if responder.selected.as_ref().is_some_and(is_it) {
+                responder.selected = responder.named;
+                responder.give_receive();
             }
         }
     }

@@ -31,13 +31,13 @@ pub(crate) struct Requester {
     /// The message to transmit next, and the bytes of it that were.
     pub next: u64,
     pub offset: u32,
-    /// All messages before it were transmitted, at least once.
+    /// All messages before it were transmitted at least once; the last of them perhaps in part.
     pub sent: u64,
     /// All messages before it were executed.
     accepted: u64,
     /// Messages since one that asked to be acknowledged at once.
     unasked: u32,
-    /// READs and atomics on their way.
+    /// READs and atomics before the next message whose answers have not come.
     outstanding: u8,
     retries_left: u8,
     rnr_retries_left: u8,
@@ -303,10 +303,8 @@ impl Core {
     pub fn on_nak(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
-        // The message after those that were sent may have left in part.
-        let sent = qp.sends.head()..=qp.requester.sent;
-        let in_flight = sent.contains(&header.msn) && header.msn < qp.sends.end();
-        if !qp.requests() || !in_flight {
+        let in_flight = qp.sends.head()..qp.requester.sent;
+        if !qp.requests() || !in_flight.contains(&header.msn) {
             return Ok(());
         }
         if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
@@ -353,10 +351,13 @@ impl Core {
         /// This many retries never end.
         const FOR_EVER: u8 = 7;
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        if !qp.requests() || !qp.requester.pause.is_over() {
+        if !qp.requests() {
             return;
         }
         go_back(qp, msn);
+        if !qp.requester.pause.is_over() {
+            return;
+        }
         if qp.attr.rnr_retry != FOR_EVER {
             let Some(left) = qp.requester.rnr_retries_left.checked_sub(1) else {
                 return self.end_request_with(handle, msn, WcStatus::RnrRetryExceeded);
@@ -370,13 +371,16 @@ impl Core {
     /// There is nobody who could execute message `msn`: one retry is used up.
     pub fn on_not_ready(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        if !qp.requests() || !qp.requester.pause.is_over() || msn >= qp.sends.end() {
+        if !qp.requests() || msn >= qp.sends.end() {
             return;
         }
         if !qp.init.kind.is_reliable() {
             return self.drop_requests(handle, msn + 1);
         }
         go_back(qp, msn);
+        if !qp.requester.pause.is_over() {
+            return;
+        }
         if qp.attr.timeout != 0 {
             let Some(left) = qp.requester.retries_left.checked_sub(1) else {
                 // Whatever the peer was told before, it answers no more.
@@ -394,9 +398,12 @@ impl Core {
     /// about.
     fn drop_requests(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        qp.requester.sent = qp.requester.sent.max(msn);
-        qp.requester.interrupted = false;
-        let lost = qp.requester.sent;
+        if std::mem::take(&mut qp.requester.interrupted) {
+            // Of this one the peer has no begin.
+            qp.requester.offset = 0;
+        }
+        let lost = qp.requester.next.max(msn);
+        qp.requester.sent = qp.requester.sent.max(lost);
         // It is no more than what was sent, by now.
         let _ = accept(qp, lost);
         // What is still to be sent of them goes on without their memory.
@@ -444,7 +451,13 @@ impl Core {
         let requester = &mut qp.requester;
         requester.resync_sent = false;
         requester.selected = None;
-        requester.interrupted |= requester.sent > qp.sends.head() || requester.offset > 0;
+        let in_flight = qp.sends.head()..requester.sent;
+        requester.interrupted |= !in_flight.is_empty();
+        for msn in in_flight {
+            if let Some(request) = qp.sends.get_mut(msn) {
+                request.asked = false;
+            }
+        }
     }
 
     /// Whether a segment of READ data is wanted, and where it belongs.
@@ -458,14 +471,7 @@ impl Core {
         if !is_read || header.total != request.length {
             return Err(Malformed("an answer that was not asked for"));
         }
-        match (header.offset, request.received) {
-            // Perhaps anew, as it was asked for again.
-            (0, _) => Ok(true),
-            (offset, received) if offset == received => Ok(true),
-            // The rest of one that was not waited for any more.
-            (_, 0) => Ok(false),
-            _ => Err(Malformed("an answer out of order")),
-        }
+        if header.offset == request.received { Ok(true) } else { Err(Malformed("an answer out of order")) }
     }
 
     /// The memory of request `msn` went away while it was sent.
@@ -483,7 +489,8 @@ impl Core {
     /// A segment of READ data is in place.
     pub fn end_read_response(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.answered(handle, header) else { return Ok(()) };
-        let Some(request) = qp.sends.get_mut(header.msn) else { return Ok(()) };
+        let request = qp.sends.get_mut(header.msn).filter(|request| request.outcome.is_none());
+        let Some(request) = request else { return Ok(()) };
         request.received = header.offset + header.length;
         if header.is_last() { self.finish_query(handle, header.msn) } else { Ok(()) }
     }
@@ -518,8 +525,10 @@ impl Core {
             accept(qp, msn + 1)?;
         }
         if let Some(request) = qp.sends.get_mut(msn) {
-            request.asked = false;
             request.outcome = Some(WcStatus::Success);
+        }
+        // One that was gone back to is not waited for.
+        if msn < qp.requester.next {
             qp.requester.outstanding = qp.requester.outstanding.saturating_sub(1);
         }
         self.complete_sends(handle);
@@ -618,14 +627,10 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
         // Never that of a connection.
         SendOp::Datagram { .. } => (Opcode::Datagram, 0, 0, 0),
     };
-    let requester = &qp.requester;
-    let flags = [
-        (request.solicited, flag::SOLICITED),
-        (request.is_query() && requester.next < requester.accepted, flag::ASKED_AGAIN),
-        (requester.next < requester.sent, flag::SAID_AGAIN),
-    ];
+    let solicited = if request.solicited { flag::SOLICITED } else { 0 };
+    let again = if qp.requester.next < qp.requester.sent { flag::SAID_AGAIN } else { 0 };
     Header {
-        flags: flags.iter().filter(|(is_so, _)| *is_so).fold(0, |all, (_, flag)| all | flag),
+        flags: solicited | again,
         va,
         rkey: lookup.real(HandleKind::MemoryKey, rkey),
         imm,
@@ -677,14 +682,17 @@ fn advance(qp: &mut QueuePair, header: &Header) {
     }
     let requester = &mut qp.requester;
     let is_query = qp.sends.get_mut(header.msn).is_some_and(|request| {
-        request.asked = request.is_query();
-        request.received = 0;
-        request.asked
+        let is_query = request.is_query();
+        if is_query && !std::mem::replace(&mut request.asked, true) {
+            request.received = 0;
+        }
+        is_query
     });
     if is_query {
         requester.outstanding += 1;
     }
     requester.offset = header.offset + header.length;
+    requester.sent = requester.sent.max(requester.next + 1);
     if is_query || header.is_last() {
         requester.finish_message();
     }
@@ -723,14 +731,10 @@ fn go_back(qp: &mut QueuePair, msn: u64) {
     if msn > qp.requester.next {
         return;
     }
-    for again in msn..=qp.requester.next {
-        if let Some(request) = qp.sends.get_mut(again)
-            && std::mem::take(&mut request.asked)
-        {
-            request.received = 0;
-            qp.requester.outstanding = qp.requester.outstanding.saturating_sub(1);
-        }
-    }
+    let is_awaited =
+        |at: &u64| qp.sends.get(*at).is_some_and(|request| request.is_query() && request.outcome.is_none());
+    let unanswered = (msn..qp.requester.next).filter(is_awaited).count();
+    qp.requester.outstanding = qp.requester.outstanding.saturating_sub(unanswered as u8);
     qp.requester.next = msn;
     qp.requester.offset = 0;
     qp.requester.selected = None;

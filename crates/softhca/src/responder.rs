@@ -7,8 +7,8 @@
 //! last segment ─────▶ end: expected + 1, completion, acknowledgement due
 //! ```
 //!
-//! READs and atomics leave an answer in `answers`, transmitted in order. What an atomic found is
-//! kept as long as its requester may ask again; a READ that is asked again reads again.
+//! READs and atomics leave an answer in `answers`, transmitted in order. They are kept in `queries` as long as their requester
+//! may ask again: who has not had the answer over this link gets it, with what the atomic found then, or a READ reads now.
 
 use std::collections::VecDeque;
 
@@ -44,14 +44,17 @@ pub(crate) struct Responder {
     /// A NAK is under way; what was sent before the peer got it is dropped.
     dropping: Option<Dropping>,
     answers: VecDeque<Answer>,
-    /// What the latest atomics found.
-    atomics: VecDeque<(u64, u64)>,
+    /// The latest READs and atomics.
+    queries: VecDeque<Query>,
     /// In its link's list of acknowledgements due.
     pub ack_due: bool,
-    /// The shared receive queue that the peer of an XRC target has named. It outlives a lost link.
+    /// The shared receive queue of an XRC target: that of the receive which it holds, or the one that its peer has named. It
+    /// outlives a lost link.
     pub selected: Option<Selected>,
+    /// The one that the peer has named last.
+    pub named: Option<Selected>,
     /// The peer may have meant another one by that name.
-    selected_stale: bool,
+    named_stale: bool,
     /// Why the queue pair failed its peer.
     fatal: Option<(u64, Syndrome)>,
 }
@@ -81,6 +84,16 @@ struct Begun {
     arrived: u32,
 }
 
+/// A READ or atomic that was executed.
+#[derive(Clone, Copy, Debug)]
+struct Query {
+    msn: u64,
+    /// What an atomic found.
+    found: u64,
+    /// Its answer has left over the link that there is, or will.
+    is_answered: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Read { msn: u64, rkey: u32, va: u64, total: u32, sent: u32, bearer: Bearer },
@@ -99,11 +112,21 @@ impl Responder {
         self.expected == self.first
     }
 
+    /// Whether `header` is a message that was executed, and comes again.
+    fn has_executed(&self, header: &Header) -> bool {
+        let executed = self.first..self.expected;
+        header.flags & flag::SAID_AGAIN != 0 && executed.contains(&header.msn)
+    }
+
     /// Whether the peer is to be told that the message which begins with `header` is not the one to execute.
     fn leads_astray(&mut self, header: &Header, is_unreliable: bool) -> bool {
-        // What has been executed may come again.
-        let is_new = header.flags & flag::SAID_AGAIN == 0 || self.is_fresh();
-        if !(header.msn > self.expected || header.msn < self.expected && is_new) {
+        if header.msn == self.expected {
+            return false;
+        }
+        if self.dropping == Some(Dropping::Astray(header.msn)) {
+            return true;
+        }
+        if self.has_executed(header) {
             return false;
         }
         if is_unreliable {
@@ -111,19 +134,28 @@ impl Responder {
             self.expected = header.msn;
             return false;
         }
-        // Once for all that follow, and again whenever the peer has gone back to it.
-        if self.dropping.is_none() {
+        // Once for all that follow, and again whenever the peer has gone back to it. What follows a refused one has higher numbers.
+        let is_first = match self.dropping {
+            None => true,
+            Some(Dropping::Refused) => header.msn < self.expected,
+            Some(Dropping::Astray(_)) => false,
+        };
+        if is_first {
             self.dropping = Some(Dropping::Astray(header.msn));
-            return true;
         }
-        self.dropping == Some(Dropping::Astray(header.msn))
+        is_first
     }
 
-    /// Whether `header` is a READ or atomic that was executed: its answer is wanted again.
-    fn has_answered(&self, header: &Header) -> bool {
-        let is_query = matches!(header.opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd);
-        let comes_again = header.flags & flag::SAID_AGAIN != 0 && header.msn < self.expected;
-        header.flags & flag::ASKED_AGAIN != 0 || comes_again && is_query && !self.is_fresh()
+    /// Keeps a query that was executed, and `most` in all: as many as a peer may have unanswered.
+    fn keep(&mut self, msn: u64, found: u64, most: u8) {
+        if self.queries.len() >= usize::from(most) {
+            self.queries.pop_front();
+        }
+        self.queries.push_back(Query { msn, found, is_answered: true });
+    }
+
+    fn kept(&mut self, msn: u64) -> Option<&mut Query> {
+        self.queries.iter_mut().find(|query| query.msn == msn)
     }
 
     /// Forgets what only this link knew.
@@ -132,6 +164,7 @@ impl Responder {
         self.dropping = None;
         self.ack_due = false;
         self.answers.clear();
+        self.queries.iter_mut().for_each(|query| query.is_answered = false);
     }
 
     /// True if the next message is `msn`, and nothing else has begun.
@@ -148,19 +181,6 @@ impl Responder {
     /// True if answers to reads or atomics are still to be sent, or refusals.
     pub fn owes_answers(&self) -> bool {
         !self.answers.is_empty()
-    }
-
-    /// Whether the answer to message `msn` is still to be sent: then it begins anew, as what has left of it may not have been waited for.
-    fn owes(&mut self, msn: u64) -> bool {
-        let begins_anew = |answer: &mut Answer| match answer {
-            Answer::Read { msn: of, sent, .. } if *of == msn => {
-                *sent = 0;
-                true
-            }
-            Answer::Atomic { msn: of, .. } => *of == msn,
-            Answer::Read { .. } | Answer::Nak { .. } => false,
-        };
-        self.answers.iter_mut().any(begins_anew)
     }
 
     /// What the peer has to be told once nothing is executed any more: before which message all is done, if that was not
@@ -219,14 +239,15 @@ impl Core {
             }
         };
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
-        if qp.responder.has_answered(header) {
-            self.ask_again(handle, out, header)?;
-            return Ok(Verdict::Discard);
-        }
         let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
         if header.offset == 0 && responder.leads_astray(header, is_unreliable) {
             out.refuse_unknown(header, Syndrome::NotReady);
+            return Ok(Verdict::Discard);
+        }
+        if responder.has_executed(header) {
+            self.ask_again(handle, out, header);
+            return Ok(Verdict::Discard);
         }
         if header.msn != responder.expected {
             return Ok(Verdict::Discard);
@@ -307,7 +328,7 @@ impl Core {
     fn admit_kind(&self, handle: Qp) -> Result<(), Refusal> {
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
         match qp.init.kind {
-            QpKind::XrcRecv if qp.responder.selected_stale => Err(Syndrome::StaleHandle.into()),
+            QpKind::XrcRecv if qp.responder.named_stale => Err(Syndrome::StaleHandle.into()),
             QpKind::XrcRecv if qp.responder.selected.is_none() => Err(Syndrome::InvalidRequest.into()),
             QpKind::XrcSend => Err(Syndrome::InvalidRequest.into()),
             _ => Ok(()),
@@ -330,7 +351,8 @@ impl Core {
         if !qp.responder.holds_receive {
             qp.responder.selected = selected;
         }
-        qp.responder.selected_stale = out.may_be_stale(HandleKind::SharedReceiveQueue, header.imm);
+        qp.responder.named = selected;
+        qp.responder.named_stale = out.may_be_stale(HandleKind::SharedReceiveQueue, header.imm);
     }
 
     fn admit_send(&mut self, handle: Qp, total: u32) -> Result<(), Refusal> {
@@ -356,7 +378,7 @@ impl Core {
     /// The domain in which receives name memory: the shared queue's, where there is one.
     pub fn receive_domain(&self, qp: &QueuePair) -> Pd {
         let shared = qp.init.srq.and_then(|srq| self.srqs.get(srq.0));
-        shared.map_or(qp.bearer().pd, |queue| queue.pd)
+        shared.map_or(qp.receive_pd(), |queue| queue.pd)
     }
 
     fn admit_access(&self, handle: Qp, out: &Outbox, header: &Header, needs: Access) -> Result<(), Refusal> {
@@ -523,7 +545,10 @@ impl Core {
         responder.begun = None;
         responder.expected += 1;
         match header.opcode {
-            Opcode::Read => self.answer_read(handle, out, header),
+            Opcode::Read => {
+                self.keep_query(handle, header.msn, 0);
+                self.answer_read(handle, out, header);
+            }
             Opcode::CompareSwap | Opcode::FetchAdd => self.execute_atomic(handle, out, header, operands),
             Opcode::Write => {}
             Opcode::SendInvalidate => self.end_invalidation(handle, out, header),
@@ -575,7 +600,7 @@ impl Core {
     }
 
     fn execute_atomic(&mut self, handle: Qp, out: &mut Outbox, header: &Header, operands: [u64; 2]) {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let Some(qp) = self.qps.get(handle.0) else { return };
         let address = self.regions.remote(qp.bearer(), header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
         let Some(address) = address.filter(|address| address.is_multiple_of(8)) else {
             self.tell_of(handle, Syndrome::RemoteAccess);
@@ -589,55 +614,56 @@ impl Core {
                 _ => memory::fetch_add(address, operands[0]),
             }
         };
-        let responder = &mut qp.responder;
-        if responder.atomics.len() >= usize::from(qp.attr.max_dest_rd_atomic) {
-            responder.atomics.pop_front();
-        }
-        responder.atomics.push_back((header.msn, found));
-        responder.answers.push_back(Answer::Atomic { msn: header.msn, found });
-        out.schedule(qp, handle);
+        self.keep_query(handle, header.msn, found);
+        self.answer_atomic(handle, out, header.msn, found);
     }
 
-    /// A READ or atomic that was executed before, and whose answer was lost.
-    fn ask_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Result<(), Malformed> {
-        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
-        if qp.responder.is_fresh() {
-            // It was asked of what the queue pair was before it was reset.
-            out.refuse_unknown(header, Syndrome::NotReady);
-            return Ok(());
-        }
-        let was_executed = header.msn < qp.responder.expected;
-        if !was_executed {
-            return Err(Malformed("asked again for what was not asked before"));
-        }
-        if qp.responder.owes(header.msn) {
-            return Ok(());
-        }
-        if let Err(refusal) = self.admit_query(handle) {
-            self.refuse(handle, out, header, refusal);
-            return Ok(());
-        }
-        if header.opcode != Opcode::Read {
-            self.answer_atomic_again(handle, out, header);
-            return Ok(());
-        }
-        match self.admit_access(handle, out, header, Access::REMOTE_READ) {
-            Ok(()) => self.answer_read(handle, out, header),
-            Err(refusal) => self.refuse(handle, out, header, refusal),
-        }
-        Ok(())
-    }
-
-    fn answer_atomic_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+    fn keep_query(&mut self, handle: Qp, msn: u64, found: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        match qp.responder.atomics.iter().find(|(msn, _)| *msn == header.msn) {
-            Some(&(msn, found)) => {
-                qp.responder.answers.push_back(Answer::Atomic { msn, found });
-                out.schedule(qp, handle);
-            }
-            // It never was one: the peer counts from another number.
-            None => self.refuse(handle, out, header, Syndrome::InvalidRequest.into()),
+        qp.responder.keep(msn, found, qp.attr.max_dest_rd_atomic);
+    }
+
+    /// A message that was executed comes again: of READs and atomics the answer may have been lost with a link.
+    fn ask_again(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        let kept = qp.responder.kept(header.msn).copied();
+        let is_answered = kept.is_some_and(|query| query.is_answered);
+        let is_query = matches!(header.opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd);
+        if !is_query || is_answered {
+            return;
         }
+        match self.admit_again(handle, out, header, kept) {
+            Ok(()) if header.opcode == Opcode::Read => self.answer_read(handle, out, header),
+            Ok(()) => self.answer_atomic(handle, out, header.msn, kept.map_or(0, |query| query.found)),
+            Err(refusal) => return self.refuse(handle, out, header, refusal),
+        }
+        let qp = self.qps.get_mut(handle.0);
+        if let Some(query) = qp.and_then(|qp| qp.responder.kept(header.msn)) {
+            query.is_answered = true;
+        }
+    }
+
+    fn admit_again(
+        &self,
+        handle: Qp,
+        out: &Outbox,
+        header: &Header,
+        kept: Option<Query>,
+    ) -> Result<(), Refusal> {
+        self.admit_kind(handle)?;
+        self.admit_query(handle)?;
+        match header.opcode {
+            Opcode::Read => self.admit_access(handle, out, header, Access::REMOTE_READ),
+            // It never was one: the peer counts from another number.
+            _ if kept.is_none() => Err(Syndrome::InvalidRequest.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn answer_atomic(&mut self, handle: Qp, out: &mut Outbox, msn: u64, found: u64) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        qp.responder.answers.push_back(Answer::Atomic { msn, found });
+        out.schedule(qp, handle);
     }
 
     /// Stages the next frame of answers of `handle`. False if it owes none.

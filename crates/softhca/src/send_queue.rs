@@ -29,7 +29,7 @@ pub(crate) struct SendRequest {
     pub length: u32,
     /// How it ended, once it has.
     pub outcome: Option<WcStatus>,
-    /// A READ or atomic that is on its way.
+    /// A READ or atomic that was asked over the link that there is: its answer is taken when it comes.
     pub asked: bool,
     /// Bytes of a READ that have arrived.
     pub received: u32,

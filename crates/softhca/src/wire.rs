@@ -51,7 +51,7 @@ use verbs::{HandleKind, Translation};
 use crate::limits::MTU;
 
 /// Raised when bytes change their meaning.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -189,8 +189,8 @@ numbered! {
 pub mod flag {
     /// Raise a solicited event.
     pub const SOLICITED: u8 = 1;
-    /// This READ or atomic was accepted before; its answer got lost with a link.
-    pub const ASKED_AGAIN: u8 = 2;
+    /// This request has left before, at least in part, and may have been executed.
+    pub const SAID_AGAIN: u8 = 2;
     /// This SEND also says, in `va`, that all messages before that one are executed.
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
@@ -199,10 +199,8 @@ pub mod flag {
     pub const GROUP: u8 = 16;
     /// This SEND is to be acknowledged without waiting for company.
     pub const ASKS_FOR_ACK: u8 = 32;
-    /// This request has left before, and may have been executed.
-    pub const SAID_AGAIN: u8 = 64;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | ASKED_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK | SAID_AGAIN;
+    pub const ALL: u8 = SOLICITED | SAID_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
 }
 
 /// A frame's header.

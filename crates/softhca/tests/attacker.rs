@@ -393,11 +393,6 @@ fn what_no_device_says() {
         &[
             |s| filled(Header { msn: FIRST + 1, ..s.own(Opcode::Ack) }),
             |s| filled(Header { va: FIRST + 1, flags: flag::ACKNOWLEDGES, ..s.touch(Opcode::Send, 0, 0, 8) }),
-            |s| {
-                let read = s.touch(Opcode::Read, 0, 0, 8);
-                let again = Header { msn: FIRST + 9, flags: flag::ASKED_AGAIN, ..read };
-                [filled(s.touch(Opcode::Send, 0, 0, 8)), filled(again)].concat()
-            },
             |s| [0, 1].map(|msn| filled(Header { msn, ..s.own(Opcode::DatagramAck) })).concat(),
             |s| filled(Header { msn: 7, length: 8, total: 8, ..s.own(Opcode::Datagram) }),
             |s| {

@@ -448,6 +448,42 @@ fn a_peer_that_expects_another_number_exceeds_retries() {
     }
 }
 
+/// Its peer has executed messages of the same numbers, which were others.
+#[test]
+fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
+    everywhere(|net| {
+        let ops: [fn(&End) -> SendOp; 4] = [
+            |_| SendOp::Send,
+            |b| SendOp::Write { va: b.va(0), rkey: b.key },
+            |b| SendOp::Read { va: b.va(0), rkey: b.key },
+            |b| SendOp::FetchAdd { va: b.va(0), rkey: b.key, add: 1 },
+        ];
+        for (op, is_refused) in ops.into_iter().flat_map(|op| [(op, false), (op, true)]) {
+            let (a, b) = pair(net, 0, 1, &Plan::default());
+            for wr_id in 0..4 {
+                a.post(net, wr_id, SendOp::FetchAdd { va: b.va(0), rkey: b.key, add: 1 }, &[a.sge(0, 8)]);
+            }
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
+            if is_refused {
+                a.post(net, 5, SendOp::Send, &[a.sge(0, 8)]);
+                for _ in 0..50 {
+                    net.step();
+                }
+            }
+            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+            net.device(0).modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
+            to_init(net, &a, &Plan::default());
+            to_rtr(net, &a, &b, &Plan::default());
+            to_rts(net, &a, &Plan::default());
+            b.receive(net, 1, &[b.sge(64, 8)]);
+            let sges = [a.sge(0, 8)];
+            let op = op(&b);
+            refused(net, &(a, b), op, &sges, WcStatus::RetryExceeded, QpState::Rts);
+        }
+    });
+}
+
 /// Two connected ends, of which the second expects another number first.
 fn misnumbered(net: &mut Net, expected: u32) -> (End, End) {
     let mut plan = Plan::default();
@@ -480,7 +516,7 @@ fn a_peer_that_expects_another_number_stops_no_other_queue_pair_in_a_move() {
         assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
         assert_eq!(a.memory.load(8, 8), b"goes on!");
         // Atomics that the peer has never executed.
-        assert_eq!(statuses(&c.poll_sends(net))[0], WcStatus::RemoteInvalidRequest);
+        assert_eq!(statuses(&c.poll_sends(net))[0], WcStatus::RetryExceeded);
     });
 }
 
@@ -648,6 +684,32 @@ fn a_drained_send_queue_says_so_and_starts_again() {
         net.device(0).modify_qp(a.qp, &rts, QpAttrMask::STATE).unwrap();
         net.settle();
         assert!(a.poll_sends(net).iter().any(|wc| wc.wr_id == 2 && wc.status == WcStatus::Success));
+    });
+}
+
+#[test]
+fn a_send_queue_drains_though_its_last_message_is_refused_amid_its_sending() {
+    const LENGTH: usize = 1 << 20;
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan { memory: LENGTH, ..Plan::default() });
+        a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+        net.settle();
+        a.memory.store(0, &pattern(3, LENGTH));
+        a.post(net, 2, SendOp::Send, &[a.sge(0, LENGTH)]);
+        net.nodes[0].device.progress(net.now);
+        let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
+        let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        net.device(0).modify_qp(a.qp, &sqd, mask).unwrap();
+        for _ in 0..50 {
+            net.step();
+        }
+        assert_eq!(net.asyncs(0), []);
+        b.receive(net, 7, &[b.sge(0, LENGTH)]);
+        net.settle();
+        assert_eq!(net.asyncs(0), [AsyncEvent::SendQueueDrained(a.qp)]);
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 2]);
+        assert_eq!(b.poll_receives(net).len(), 1);
+        assert!(b.memory.load(0, LENGTH) == pattern(3, LENGTH));
     });
 }
 

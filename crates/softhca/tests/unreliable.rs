@@ -87,6 +87,25 @@ fn what_the_peer_cannot_take_is_dropped_and_the_rest_arrives() {
 }
 
 #[test]
+fn a_long_message_that_is_dropped_amid_its_sending_is_over() {
+    const LENGTH: usize = 1 << 20;
+    each(|net, _, _| {
+        let (a, b) = pair(net, 0, 1, &Plan { memory: LENGTH, ..plan() });
+        b.receive(net, 1, &[b.sge(1000, 100)]);
+        send(net, &a, 1, b"first");
+        assert_received(net, &b, 1, b"first");
+        a.post(net, 2, SendOp::Send, &[a.sge(0, LENGTH)]);
+        net.settle();
+        b.receive(net, 9, &[b.sge(1000, 100)]);
+        send(net, &a, 3, b"now");
+        assert_received(net, &b, 9, b"now");
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
+        let is_lost = |event: &Event| matches!(event, Event::LinkLost { .. });
+        assert!(!net.nodes.iter().any(|node| node.events.iter().any(is_lost)));
+    });
+}
+
+#[test]
 fn a_receive_that_is_too_short_fails_the_receiver_alone() {
     each(|net, a, b| {
         b.receive(net, 1, &[b.sge(1000, 3)]);

@@ -360,7 +360,7 @@ impl Core {
         // In RTR the first message is an event.
         let raises = qp.state() == QpState::Rtr && !qp.established;
         let executes = qp.executes() && !raises && !out.has_news();
-        let is_whole = is_plain(qp) && header.length == header.total && header.flags & flag::ASKED_AGAIN == 0;
+        let is_whole = is_plain(qp) && header.length == header.total;
         if !(is_expected && executes && is_whole && qp.init.srq.is_none()) {
             return false;
         }

@@ -26,7 +26,7 @@ use fabric::ProcessId;
 
 use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
 use crate::errno::Errno;
-use crate::handle::Cq;
+use crate::handle::{Cq, Pd};
 use crate::limits::Limits;
 use crate::link::tx::COPIED;
 use crate::memory_window::Bearer;
@@ -97,8 +97,14 @@ impl QueuePair {
     /// As whom its requests, and those of its peer, name memory.
     #[inline]
     pub fn bearer(&self) -> Bearer {
-        let pd = self.responder.selected.map_or(self.init.pd, |selected| selected.pd);
+        let selected = self.responder.named.or(self.responder.selected);
+        let pd = selected.map_or(self.init.pd, |selected| selected.pd);
         Bearer { pd, incarnation: self.incarnation }
+    }
+
+    /// The domain in which its receives name memory, where they are not those of a shared queue of its own.
+    pub fn receive_pd(&self) -> Pd {
+        self.responder.selected.map_or(self.init.pd, |selected| selected.pd)
     }
 
     /// Where its receives complete.
@@ -121,7 +127,7 @@ impl QueuePair {
 
     /// True if SQD has been reached and nothing that was started is unfinished.
     pub fn is_drained(&self) -> bool {
-        self.requester.sent <= self.sends.head() && self.requester.offset == 0
+        self.requester.sent <= self.sends.head()
     }
 
     /// True if there may be something to transmit.
@@ -133,7 +139,7 @@ impl QueuePair {
 
     /// True if all before message `msn` is over, and it has not been transmitted.
     pub fn is_next(&self, msn: u64) -> bool {
-        msn == self.sends.head() && msn == self.requester.sent && self.requester.offset == 0
+        msn == self.sends.head() && msn == self.requester.sent
     }
 
     /// True if requests are on their way, and what waits behind them is not worth a write of its own yet.
