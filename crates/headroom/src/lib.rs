@@ -33,7 +33,7 @@ static GIVING_UP: AtomicUsize = AtomicUsize::new(0);
 /// Threads that have it lent to the C library.
 static LENT: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a thread gives way to another that is giving it up: a forked child may have inherited one that never will.
+/// How often a thread gives way to another that is giving it up, and gives up what another keeps just then.
 const PATIENCE: u32 = 100_000;
 
 /// Sees to it that some memory is kept: what takes memory for long begins with this.
@@ -44,11 +44,22 @@ pub fn check() -> io::Result<()> {
     if !KEPT.load(Ordering::Relaxed).is_null() || LENT.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
-    match keep() {
+    let kept = keep();
+    if LENT.load(Ordering::Acquire) != 0 {
+        // It was lent meanwhile.
+        give_up();
+    }
+    match kept {
         // It may lock no more than it has: that is not to be short of memory.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
         kept => kept,
     }
+}
+
+/// In a child of `fork`, before anything else: of its parent's threads none goes on here that has it lent, or gives it up.
+pub fn start_anew() {
+    LENT.store(0, Ordering::Release);
+    GIVING_UP.store(0, Ordering::Release);
 }
 
 /// Memory that may be written to, as limits of memory count no other; but a program that locks all of its own (`mlockall`) gets no
@@ -108,13 +119,19 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
         return memory;
     }
     give_up();
-    // Another thread may have taken it, and there is more than that needs.
     for _ in 0..PATIENCE {
-        if GIVING_UP.load(Ordering::Acquire) == 0 {
-            break;
+        // Another thread may have taken it, and there is more than that needs.
+        if GIVING_UP.load(Ordering::Acquire) != 0 {
+            // SAFETY: no memory is passed.
+            unsafe { libc::sched_yield() };
+            continue;
         }
-        // SAFETY: no memory is passed.
-        unsafe { libc::sched_yield() };
+        let memory = allocate();
+        if !memory.is_null() || KEPT.load(Ordering::Acquire).is_null() {
+            return memory;
+        }
+        // Or another has kept it again, before this one got any.
+        give_up();
     }
     allocate()
 }
@@ -183,5 +200,23 @@ mod tests {
         });
         assert!(!memory.is_null());
         other.join().unwrap();
+
+        // Another thread keeps it again, before this one gets any.
+        let attempts = Cell::new(0);
+        let memory = with_what_is_kept(|| {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() == 2 {
+                check().unwrap();
+            }
+            let is_short = attempts.get() == 1 || !KEPT.load(Ordering::Relaxed).is_null();
+            if is_short { ptr::null_mut() } else { ptr::dangling_mut() }
+        });
+        assert_eq!((memory.is_null(), attempts.get()), (false, 3));
+
+        // A child has a thread's word that there is no need to keep any, and not the thread.
+        LENT.fetch_add(1, Ordering::AcqRel);
+        start_anew();
+        check().unwrap();
+        assert!(!KEPT.load(Ordering::Relaxed).is_null());
     }
 }

@@ -50,6 +50,7 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    headroom::start_anew();
     let _whole = Uncancelled::new();
     // SAFETY: the child is new, and who attaches does not fork.
     unsafe { ATTACHING.renew() };

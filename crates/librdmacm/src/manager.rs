@@ -456,6 +456,7 @@ extern "C" fn watch_for_forks() {
 }
 
 unsafe extern "C" fn start_anew() {
+    headroom::start_anew();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: the child is new, and who makes a manager does not fork.
