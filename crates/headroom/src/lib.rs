@@ -27,8 +27,8 @@ const BYTES: usize = 8 << 20;
 /// What is kept, or null.
 static KEPT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Threads that are giving it up just now.
-static GIVING_UP: AtomicUsize = AtomicUsize::new(0);
+/// Threads that give it up just now, or make what is to be kept.
+static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads that have it lent to the C library.
 static LENT: AtomicUsize = AtomicUsize::new(0);
@@ -44,7 +44,9 @@ pub fn check() -> io::Result<()> {
     if !KEPT.load(Ordering::Relaxed).is_null() || LENT.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
+    CHANGING.fetch_add(1, Ordering::AcqRel);
     let kept = keep();
+    CHANGING.fetch_sub(1, Ordering::AcqRel);
     if LENT.load(Ordering::Acquire) != 0 {
         // It was lent meanwhile.
         give_up();
@@ -59,7 +61,7 @@ pub fn check() -> io::Result<()> {
 /// In a child of `fork`, before anything else: of its parent's threads none goes on here that has it lent, or gives it up.
 pub fn start_anew() {
     LENT.store(0, Ordering::Release);
-    GIVING_UP.store(0, Ordering::Release);
+    CHANGING.store(0, Ordering::Release);
 }
 
 /// Memory that may be written to, as limits of memory count no other; but a program that locks all of its own (`mlockall`) gets no
@@ -96,9 +98,9 @@ pub fn lend<T>(work: impl FnOnce() -> T) -> T {
 }
 
 fn give_up() {
-    GIVING_UP.fetch_add(1, Ordering::AcqRel);
+    CHANGING.fetch_add(1, Ordering::AcqRel);
     unmap(KEPT.swap(ptr::null_mut(), Ordering::AcqRel));
-    GIVING_UP.fetch_sub(1, Ordering::AcqRel);
+    CHANGING.fetch_sub(1, Ordering::AcqRel);
 }
 
 fn unmap(kept: *mut c_void) {
@@ -121,7 +123,7 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     give_up();
     for _ in 0..PATIENCE {
         // Another thread may have taken it, and there is more than that needs.
-        if GIVING_UP.load(Ordering::Acquire) != 0 {
+        if CHANGING.load(Ordering::Acquire) != 0 {
             // SAFETY: no memory is passed.
             unsafe { libc::sched_yield() };
             continue;
@@ -183,16 +185,16 @@ mod tests {
         assert!(!KEPT.load(Ordering::Relaxed).is_null());
 
         // Another thread has taken it, and not given it up yet.
-        GIVING_UP.fetch_add(1, Ordering::AcqRel);
+        CHANGING.fetch_add(1, Ordering::AcqRel);
         let (fails, has_failed) = mpsc::channel();
         let other = thread::spawn(move || {
             has_failed.recv().unwrap();
-            GIVING_UP.fetch_sub(1, Ordering::AcqRel);
+            CHANGING.fetch_sub(1, Ordering::AcqRel);
         });
         let attempts = Cell::new(0);
         let memory = with_what_is_kept(|| {
             attempts.set(attempts.get() + 1);
-            let is_short = attempts.get() == 1 || GIVING_UP.load(Ordering::Acquire) != 0;
+            let is_short = attempts.get() == 1 || CHANGING.load(Ordering::Acquire) != 0;
             if attempts.get() == 1 {
                 fails.send(()).unwrap();
             }

@@ -303,8 +303,16 @@ impl Core {
     pub fn on_nak(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
-        let in_flight = qp.sends.head()..qp.requester.sent;
-        if !qp.requests() || !in_flight.contains(&header.msn) {
+        let (head, sent) = (qp.sends.head(), qp.requester.sent);
+        let is_of_next = header.msn == sent && qp.requester.interrupted;
+        if !qp.requests() {
+            return Ok(());
+        }
+        if !(head..sent).contains(&header.msn) && !is_of_next {
+            if qp.requester.interrupted {
+                // The queue pair over there is another one by now.
+                self.on_not_ready(handle, head);
+            }
             return Ok(());
         }
         if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
@@ -344,6 +352,9 @@ impl Core {
         } else {
             self.end_request_with(handle, msn, status);
         }
+        let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
+        // Who has executed all, and failed then, is told so with what comes next.
+        qp.requester.interrupted &= !qp.sends.is_empty();
         Ok(())
     }
 
@@ -471,7 +482,14 @@ impl Core {
         if !is_read || header.total != request.length {
             return Err(Malformed("an answer that was not asked for"));
         }
-        if header.offset == request.received { Ok(true) } else { Err(Malformed("an answer out of order")) }
+        match (header.offset, request.received) {
+            // Perhaps anew, after a part of it: the peer has begun anew meanwhile.
+            (0, _) => Ok(true),
+            (offset, received) if offset == received => Ok(true),
+            // The rest of what another life of this queue pair asked for.
+            (_, 0) => Ok(false),
+            _ => Err(Malformed("an answer out of order")),
+        }
     }
 
     /// The memory of request `msn` went away while it was sent.
@@ -482,7 +500,7 @@ impl Core {
     /// The memory of a READ went away under it.
     pub fn lose_read_destination(&mut self, handle: Qp, header: &Header) {
         if self.answered(handle, header).is_some() {
-            self.end_request_with(handle, header.msn, WcStatus::LocalProtection);
+            self.end_query_with(handle, header.msn, WcStatus::LocalProtection);
         }
     }
 
@@ -509,7 +527,7 @@ impl Core {
         let pd = qp.init.pd;
         let address = place.and_then(|sge| self.regions.local(pd, &sge, Access::LOCAL_WRITE));
         let Some(address) = address else {
-            self.end_request_with(handle, header.msn, WcStatus::LocalProtection);
+            self.end_query_with(handle, header.msn, WcStatus::LocalProtection);
             return Ok(());
         };
         // SAFETY: the region was just found to hold these 8 bytes, writable (`post_send` made sure of
@@ -524,15 +542,17 @@ impl Core {
         if msn >= qp.requester.accepted {
             accept(qp, msn + 1)?;
         }
-        if let Some(request) = qp.sends.get_mut(msn) {
-            request.outcome = Some(WcStatus::Success);
-        }
-        // One that was gone back to is not waited for.
+        self.end_query_with(handle, msn, WcStatus::Success);
+        Ok(())
+    }
+
+    /// READ or atomic `msn` is over, and waited for no more, unless it was gone back to.
+    fn end_query_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
+        let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if msn < qp.requester.next {
             qp.requester.outstanding = qp.requester.outstanding.saturating_sub(1);
         }
-        self.complete_sends(handle);
-        Ok(())
+        self.end_request_with(handle, msn, status);
     }
 }
 

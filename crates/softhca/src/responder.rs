@@ -53,8 +53,8 @@ pub(crate) struct Responder {
     pub selected: Option<Selected>,
     /// The one that the peer has named last.
     pub named: Option<Selected>,
-    /// The peer may have meant another one by that name.
-    named_stale: bool,
+    /// The peer has named one, and meant no other by that name.
+    has_name: bool,
     /// Why the queue pair failed its peer.
     fatal: Option<(u64, Syndrome)>,
 }
@@ -67,13 +67,22 @@ pub(crate) struct Selected {
     pub cq: Cq,
 }
 
-/// Why messages are dropped until the expected one comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dropping {
-    /// It was refused, and comes again.
-    Refused,
-    /// The peer has said this one in its place, and was told so.
-    Astray(u64),
+/// Messages are dropped until the expected one comes, which was refused, or the peer has said another one in its place.
+#[derive(Clone, Copy, Debug)]
+struct Dropping {
+    /// That one, of which the peer was told.
+    astray: Option<u64>,
+    /// The last that was dropped: what follows it left before the peer heard of it.
+    last: u64,
+}
+
+/// What becomes of a message.
+enum Course {
+    /// It is executed, if it is the expected one, or has been.
+    GoOn,
+    Drop,
+    /// It is dropped, and the peer is told so.
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,35 +127,38 @@ impl Responder {
         header.flags & flag::SAID_AGAIN != 0 && executed.contains(&header.msn)
     }
 
-    /// Whether the peer is to be told that the message which begins with `header` is not the one to execute.
-    fn leads_astray(&mut self, header: &Header, is_unreliable: bool) -> bool {
-        if header.msn == self.expected {
-            return false;
-        }
-        if self.dropping == Some(Dropping::Astray(header.msn)) {
-            return true;
-        }
-        if self.has_executed(header) {
-            return false;
-        }
+    /// What becomes of the message that begins with `header`.
+    fn course_of(&mut self, header: &Header, is_unreliable: bool) -> Course {
+        let msn = header.msn;
+        // One that is not complete yet never will be.
+        self.begun = None;
+        let is_due = msn == self.expected || self.has_executed(header);
         if is_unreliable {
-            // Those in between were dropped on their way, or the peer has begun anew.
-            self.expected = header.msn;
-            return false;
+            if !is_due {
+                // Those in between were dropped on their way, or the peer has begun anew.
+                self.expected = msn;
+            }
+            return Course::GoOn;
         }
-        // Once for all that follow, and again whenever the peer has gone back to it. What follows a refused one has higher numbers.
-        let is_first = match self.dropping {
-            None => true,
-            Some(Dropping::Refused) => header.msn < self.expected,
-            Some(Dropping::Astray(_)) => false,
-        };
-        if is_first {
-            self.dropping = Some(Dropping::Astray(header.msn));
+        let follows = self.dropping.is_some_and(|dropping| dropping.last.checked_add(1) == Some(msn));
+        let astray = self.dropping.and_then(|dropping| dropping.astray);
+        // Who has begun anew alone comes with numbers that were executed. What follows these is not what is expected either.
+        let is_anothers = astray.is_some_and(|astray| astray < self.expected);
+        let is_expected = msn == self.expected;
+        if is_due && !(is_anothers && (follows || !is_expected)) {
+            return Course::GoOn;
         }
-        is_first
+        let is_told = astray == Some(msn) || is_expected;
+        if follows && !is_told {
+            self.dropping = Some(Dropping { astray, last: msn });
+            return Course::Drop;
+        }
+        let astray = if is_expected { astray } else { Some(msn) };
+        self.dropping = Some(Dropping { astray, last: msn });
+        Course::Refuse
     }
 
-    /// Keeps a query that was executed, and `most` in all: as many as a peer may have unanswered.
+    /// Keeps a query that was executed, and `most` in all: as many as any peer may have unanswered.
     fn keep(&mut self, msn: u64, found: u64, most: u8) {
         if self.queries.len() >= usize::from(most) {
             self.queries.pop_front();
@@ -241,9 +253,15 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
         let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
-        if header.offset == 0 && responder.leads_astray(header, is_unreliable) {
-            out.refuse_unknown(header, Syndrome::NotReady);
-            return Ok(Verdict::Discard);
+        if header.offset == 0 {
+            match responder.course_of(header, is_unreliable) {
+                Course::GoOn => {}
+                Course::Drop => return Ok(Verdict::Discard),
+                Course::Refuse => {
+                    out.refuse_unknown(header, Syndrome::NotReady);
+                    return Ok(Verdict::Discard);
+                }
+            }
         }
         if responder.has_executed(header) {
             self.ask_again(handle, out, header);
@@ -328,7 +346,7 @@ impl Core {
     fn admit_kind(&self, handle: Qp) -> Result<(), Refusal> {
         let Some(qp) = self.qps.get(handle.0) else { return Err(Syndrome::NotReady.into()) };
         match qp.init.kind {
-            QpKind::XrcRecv if qp.responder.named_stale => Err(Syndrome::StaleHandle.into()),
+            QpKind::XrcRecv if !qp.responder.has_name => Err(Syndrome::StaleHandle.into()),
             QpKind::XrcRecv if qp.responder.selected.is_none() => Err(Syndrome::InvalidRequest.into()),
             QpKind::XrcSend => Err(Syndrome::InvalidRequest.into()),
             _ => Ok(()),
@@ -352,7 +370,7 @@ impl Core {
             qp.responder.selected = selected;
         }
         qp.responder.named = selected;
-        qp.responder.named_stale = out.may_be_stale(HandleKind::SharedReceiveQueue, header.imm);
+        qp.responder.has_name = !out.may_be_stale(HandleKind::SharedReceiveQueue, header.imm);
     }
 
     fn admit_send(&mut self, handle: Qp, total: u32) -> Result<(), Refusal> {
@@ -421,7 +439,7 @@ impl Core {
         if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
             return self.drop_message(handle, out, header, &refusal);
         }
-        qp.responder.dropping = Some(Dropping::Refused);
+        qp.responder.dropping = Some(Dropping { astray: None, last: header.msn });
         match syndrome {
             Syndrome::ReceiverNotReady | Syndrome::StaleHandle | Syndrome::NotReady => {
                 let imm = u32::from(qp.attr.min_rnr_timer);
@@ -620,7 +638,7 @@ impl Core {
 
     fn keep_query(&mut self, handle: Qp, msn: u64, found: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
-        qp.responder.keep(msn, found, qp.attr.max_dest_rd_atomic);
+        qp.responder.keep(msn, found, self.limits.max_rd_atomic);
     }
 
     /// A message that was executed comes again: of READs and atomics the answer may have been lost with a link.

@@ -245,6 +245,24 @@ fn a_long_answer_goes_on_when_its_query_is_gone_back_to() {
     assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 2]);
 }
 
+/// Its peer has begun anew amid the answer, and executes the query again.
+#[test]
+fn an_answer_may_begin_anew() {
+    let mut victim = Victim::of(&Plan { memory: 1 << 20, ..Plan::default() });
+    let Victim { net, end, peer } = &mut victim;
+    let total = 2 * MAX_SEGMENT;
+    end.post(net, 1, SendOp::Read { va: peer.va(0), rkey: peer.key }, &[end.sge(0, total as usize)]);
+    assert_eq!(victim.hear(&[]), None);
+    let msn = 0x00ff_fff0;
+    let part =
+        |offset| Header { msn, length: MAX_SEGMENT, offset, total, ..Header::new(Opcode::ReadResponse) };
+    let refusal = Header { msn, syndrome: Some(Syndrome::NotReady), ..Header::new(Opcode::Nak) };
+    for said in [part(0), refusal, part(0), part(MAX_SEGMENT)] {
+        assert_eq!(victim.says(said), None);
+    }
+    assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success]);
+}
+
 #[test]
 fn a_query_that_is_said_again_over_its_link_is_answered_once() {
     let mut beset = Beset::new(&Plan::default());

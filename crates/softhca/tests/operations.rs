@@ -471,16 +471,77 @@ fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
                     net.step();
                 }
             }
-            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-            net.device(0).modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
-            to_init(net, &a, &Plan::default());
-            to_rtr(net, &a, &b, &Plan::default());
-            to_rts(net, &a, &Plan::default());
+            begin_anew(net, &a, &b, 0x00ff_fff0);
             b.receive(net, 1, &[b.sge(64, 8)]);
             let sges = [a.sge(0, 8)];
             let op = op(&b);
             refused(net, &(a, b), op, &sges, WcStatus::RetryExceeded, QpState::Rts);
         }
+    });
+}
+
+/// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
+fn begin_anew(net: &mut Net, end: &End, peer: &End, psn: u32) {
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+    let mut plan = Plan::default();
+    (plan.attr.sq_psn, plan.attr.rq_psn) = (psn, psn);
+    to_init(net, end, &plan);
+    to_rtr(net, end, peer, &plan);
+    to_rts(net, end, &plan);
+}
+
+/// More than its peer has executed, so that some are what that expects.
+#[test]
+fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        let (va, rkey) = (b.va(0), b.key);
+        for wr_id in 0..4 {
+            a.post(net, wr_id, SendOp::FetchAdd { va, rkey, add: 1 }, &[a.sge(0, 8)]);
+        }
+        net.settle();
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
+        begin_anew(net, &a, &b, 0x00ff_fff0);
+        for wr_id in 0..4 {
+            b.receive(net, wr_id, &[b.sge(64, 8)]);
+            for op in [SendOp::Send, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }] {
+                a.post(net, wr_id, op, &[a.sge(0, 8)]);
+            }
+        }
+        net.settle();
+        let ends = statuses(&a.poll_sends(net));
+        assert_eq!((ends[0], &ends[1..]), (WcStatus::RetryExceeded, &[WcStatus::Flushed; 11][..]));
+        assert_eq!((b.poll_receives(net).len(), b.state(net)), (0, QpState::Rts));
+        assert_eq!(b.memory.word(0), 4);
+    });
+}
+
+#[test]
+fn who_begins_anew_before_its_peer_is_heard_when_that_does() {
+    everywhere(|net| {
+        let (a, b) = pair(net, 0, 1, &Plan::default());
+        // Refused, as there is no receive.
+        a.post(net, 1, SendOp::Send, &[a.sge(0, 8)]);
+        for psn in [0x100, 0x200, 0x300] {
+            for _ in 0..50 {
+                net.step();
+            }
+            begin_anew(net, &a, &b, psn);
+            a.post(net, u64::from(psn), SendOp::Send, &[a.sge(0, 8)]);
+        }
+        for _ in 0..50 {
+            net.step();
+        }
+        begin_anew(net, &b, &a, 0x300);
+        b.receive(net, 1, &[b.sge(0, 8)]);
+        net.settle();
+        let ends = a.poll_sends(net);
+        assert_eq!(
+            ends.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+            [(0x300, WcStatus::Success)]
+        );
+        assert_eq!(b.poll_receives(net).len(), 1);
     });
 }
 
@@ -1098,6 +1159,17 @@ fn registered_memory_that_is_gone_is_an_error_and_no_hang() {
         assert_eq!(ends, [expected, WcStatus::Flushed]);
         assert_eq!(statuses(&c.poll_sends(net)), [WcStatus::Success], "others on the link go on");
     }
+}
+
+/// Its peer has executed all that was sent, and cannot answer.
+#[test]
+fn a_query_whose_answer_is_no_memory_any_more_fails() {
+    let net = &mut Net::new(2, Policy::Stable, Medium::Tcp, 1);
+    let (a, b) = pair(net, 0, 1, &Plan { memory: 1 << 20, whole_pages: true, ..Plan::default() });
+    unmap(&b.memory);
+    a.post(net, 1, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(0, 1 << 20)]);
+    net.settle();
+    assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RetryExceeded]);
 }
 
 #[test]
