@@ -264,6 +264,13 @@ pub struct QpAttr {
     pub qkey: u32,
 }
 
+impl QpAttr {
+    /// Time-outs before [`crate::WcStatus::RetryExceeded`].
+    pub fn pauses(&self) -> u8 {
+        self.retry_count + 1
+    }
+}
+
 /// How a memory window is bound (`enum ibv_mw_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {

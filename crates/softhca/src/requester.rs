@@ -39,7 +39,8 @@ pub(crate) struct Requester {
     unasked: u32,
     /// READs and atomics before the next message whose answers have not come.
     outstanding: u8,
-    retries_left: u8,
+    /// For a peer that is not ready; the last try waits for its time-out, too.
+    pauses_left: u8,
     rnr_retries_left: u8,
     /// Nothing is transmitted meanwhile.
     pub pause: Pause,
@@ -56,10 +57,10 @@ impl Requester {
         *self = Self { next: msn, sent: msn, accepted: msn, ..Self::default() };
     }
 
-    /// The same, with the retries that `qp` grants.
-    pub fn start(&mut self, msn: u64, retries: u8, rnr_retries: u8) {
+    /// The same, with the pauses and retries that a queue pair grants.
+    pub fn start(&mut self, msn: u64, pauses: u8, rnr_retries: u8) {
         self.stop(msn);
-        self.retries_left = retries;
+        self.pauses_left = pauses;
         self.rnr_retries_left = rnr_retries;
     }
 
@@ -143,7 +144,7 @@ impl Core {
     /// Stages the next frame of requests of `handle`. False if there is none for now.
     pub fn request_frame(&mut self, handle: Qp, lookup: &LookupList, tx: &mut Tx) -> bool {
         let Some(qp) = self.qps.get_mut(handle.0) else { return false };
-        if !qp.requests() || !qp.requester.pause.is_over() {
+        if !qp.requests() || !qp.requester.pause.is_over() || qp.awaits_barrier {
             return false;
         }
         if qp.requester.interrupted {
@@ -287,7 +288,7 @@ impl Core {
             sends.retire();
             requester.accepted += 1;
         }
-        requester.retries_left = attr.retry_count;
+        requester.pauses_left = attr.pauses();
         requester.rnr_retries_left = attr.rnr_retry;
         requester.accepted >= msn
     }
@@ -296,7 +297,8 @@ impl Core {
     fn answered(&mut self, handle: Qp, header: &Header) -> Option<&mut QueuePair> {
         let qp = self.qps.get_mut(handle.0)?;
         let connected = qp.attr.remote_qpn == header.src_qpn;
-        (connected && qp.requests() && !qp.requester.interrupted).then_some(qp)
+        let listens = qp.requests() && !qp.requester.interrupted && !qp.awaits_barrier;
+        (connected && listens).then_some(qp)
     }
 
     /// The peer has not executed message `header.msn`.
@@ -305,7 +307,7 @@ impl Core {
         let Some(syndrome) = header.syndrome else { return Ok(()) };
         let (head, sent) = (qp.sends.head(), qp.requester.sent);
         let is_of_next = header.msn == sent && qp.requester.interrupted;
-        if !qp.requests() {
+        if !qp.requests() || qp.awaits_barrier {
             return Ok(());
         }
         if !(head..sent).contains(&header.msn) && !is_of_next {
@@ -379,7 +381,7 @@ impl Core {
         self.waiting.push(handle);
     }
 
-    /// There is nobody who could execute message `msn`: one retry is used up.
+    /// There is nobody who could execute message `msn`: one pause is used up.
     pub fn on_not_ready(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if !qp.requests() || msn >= qp.sends.end() {
@@ -393,12 +395,12 @@ impl Core {
             return;
         }
         if qp.attr.timeout != 0 {
-            let Some(left) = qp.requester.retries_left.checked_sub(1) else {
+            let Some(left) = qp.requester.pauses_left.checked_sub(1) else {
                 // Whatever the peer was told before, it answers no more.
                 let head = qp.sends.head();
                 return self.end_request_with(handle, head, WcStatus::RetryExceeded);
             };
-            qp.requester.retries_left = left;
+            qp.requester.pauses_left = left;
         }
         qp.requester.resync_sent = false;
         qp.requester.pause = Pause::Noted(qp.retry_pause());
@@ -735,7 +737,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     }
     let requester = &mut qp.requester;
     requester.accepted = msn;
-    requester.retries_left = qp.attr.retry_count;
+    requester.pauses_left = qp.attr.pauses();
     requester.rnr_retries_left = qp.attr.rnr_retry;
     if msn > requester.next {
         // What was gone back to is done meanwhile, but for queries: the answers to these were not waited for any more.

@@ -285,7 +285,12 @@ impl Core {
         let index = self.qp_names.by_real(header.dst_qpn).ok_or(Syndrome::NotReady)?;
         let qp = self.qps.get(index).ok_or(Syndrome::NotReady)?;
         let connected = qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn;
-        if connected && qp.executes() { Ok(Qp(index)) } else { Err(Syndrome::NotReady) }
+        match connected && qp.executes() {
+            // Whoever speaks to this life says it again at once.
+            true if qp.awaits_barrier => Err(Syndrome::StaleHandle),
+            true => Ok(Qp(index)),
+            false => Err(Syndrome::NotReady),
+        }
     }
 
     fn begin_message(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Verdict {

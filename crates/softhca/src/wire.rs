@@ -29,6 +29,8 @@
 //!   │ READY ─────────▶ ◀───────── READY │   requests may follow
 //!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
 //!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
+//!   │ BARRIER(imm) ───────────────────▶ │   for a queue pair that has begun anew: until the answer is there it sends nothing,
+//!   │ ◀────────────── BARRIER_ACK(imm) │   and what it hears may be of its earlier life, and is refused
 //!   │ SEND, WRITE, READ, atomics ─────▶ │   a SEND may invalidate the memory window of `rkey`
 //!   │ SELECT_SRQ(imm) ────────────────▶ │   XRC: before the first message, and when they go elsewhere
 //!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed;
@@ -138,6 +140,10 @@ numbered! {
         Resync = 16,
         /// Answers that it is `msn`.
         ResyncAck = 17,
+        /// Asks for a BARRIER_ACK with the same `imm`.
+        Barrier = 18,
+        /// Answers that all has been said that was before the BARRIER was heard.
+        BarrierAck = 19,
         /// SEND
         Send = 32,
         /// SEND with immediate data
@@ -447,9 +453,9 @@ impl Header {
 
     fn check_lengths(&self) -> Result<(), Malformed> {
         use Opcode::{
-            Ack, AtomicResponse, CompareSwap, Datagram, DatagramAck, DatagramImm, Export, FetchAdd, Goodbye,
-            Hello, MapRequest, Nak, Read, ReadResponse, Ready, Resync, ResyncAck, SelectSrq, Send, SendImm,
-            SendInvalidate, Translate, TranslateAck, Write, WriteImm,
+            Ack, AtomicResponse, Barrier, BarrierAck, CompareSwap, Datagram, DatagramAck, DatagramImm,
+            Export, FetchAdd, Goodbye, Hello, MapRequest, Nak, Read, ReadResponse, Ready, Resync, ResyncAck,
+            SelectSrq, Send, SendImm, SendInvalidate, Translate, TranslateAck, Write, WriteImm,
         };
         let fits = match self.opcode {
             Send | SendImm | SendInvalidate | Write | WriteImm | ReadResponse => {
@@ -466,8 +472,8 @@ impl Header {
             }
             Hello | Translate => self.length <= MAX_CONTROL,
             Export => self.length as usize == EXPORT_LENGTH,
-            MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | SelectSrq
-            | Ack | AtomicResponse => self.length == 0,
+            MapRequest | Ready | Goodbye | TranslateAck | DatagramAck | Resync | ResyncAck | Barrier
+            | BarrierAck | SelectSrq | Ack | AtomicResponse => self.length == 0,
             Nak => self.length == 0 && self.syndrome.is_some(),
         };
         if fits { Ok(()) } else { Err(Malformed("lengths contradict each other")) }

@@ -21,7 +21,7 @@ use super::world::{hello, process};
 const TELLTALE: usize = 16;
 
 /// All that a frame can be.
-const OPCODES: [Opcode; 24] = [
+const OPCODES: [Opcode; 26] = [
     Opcode::Send,
     Opcode::SendImm,
     Opcode::Write,
@@ -46,6 +46,8 @@ const OPCODES: [Opcode; 24] = [
     Opcode::TranslateAck,
     Opcode::Hello,
     Opcode::Goodbye,
+    Opcode::Barrier,
+    Opcode::BarrierAck,
 ];
 
 /// What the attacker writes to.

@@ -135,6 +135,16 @@ impl Links {
         }
     }
 
+    /// `handle` was connected. If there is a link already, it may carry what is of an earlier life of it.
+    pub fn begin_barrier(&mut self, core: &mut Core, handle: Qp) {
+        let Some(qp) = core.qps.get_mut(handle.0) else { return };
+        let link = qp.link.map(|at| &mut self.links[at]).filter(|link| link.state == State::Up);
+        let Some(link) = link else { return };
+        if let Some(barrier) = qp.begin_barrier(&link.out.lookup) {
+            link.out.control(barrier);
+        }
+    }
+
     /// There is a link `at` for queue pairs that had none.
     fn adopt(&mut self, core: &mut Core, at: usize) {
         let link = &mut self.links[at];

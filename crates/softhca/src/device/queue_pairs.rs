@@ -134,11 +134,12 @@ impl Device {
                 qp.peer = peer;
                 qp.responder.start(u64::from(qp.attr.rq_psn));
                 self.connect(handle, peer);
+                self.links.begin_barrier(&mut self.core, handle);
             }
             (QpState::Rtr, QpState::Rts) => {
                 let first = u64::from(qp.attr.sq_psn);
                 qp.sends.restart(first);
-                qp.requester.start(first, qp.attr.retry_count, qp.attr.rnr_retry);
+                qp.requester.start(first, qp.attr.pauses(), qp.attr.rnr_retry);
             }
             (QpState::Sqe, QpState::Rts) => qp.requester.start(qp.sends.head(), 0, 0),
             (QpState::Rts, QpState::Sqd) => {

@@ -292,7 +292,7 @@ unsafe fn store_brief(to: *mut u8, header: &Header) -> u64 {
 /// True for queue pairs whose SENDs need nothing but a receive.
 #[inline]
 fn is_plain(qp: &QueuePair) -> bool {
-    matches!(qp.init.kind, QpKind::Rc | QpKind::Uc)
+    matches!(qp.init.kind, QpKind::Rc | QpKind::Uc) && !qp.awaits_barrier
 }
 
 /// Where a SEND's bytes are.

@@ -275,6 +275,7 @@ impl Link {
             core.interrupt_requests(handle);
             if let Some(qp) = core.qps.get_mut(handle.0) {
                 qp.responder.interrupt();
+                qp.awaits_barrier = false;
             }
         }
     }
@@ -450,10 +451,30 @@ impl Link {
                 core.on_resync(self.peer, &mut self.out, header);
                 Ok(())
             }
+            Opcode::Barrier => {
+                self.require_up()?;
+                self.out.pass_barrier(header);
+                Ok(())
+            }
+            Opcode::BarrierAck => {
+                self.require_up()?;
+                self.end_barrier(core, header);
+                Ok(())
+            }
             _ => {
                 self.require_up()?;
                 self.begin_answer(core, header)
             }
+        }
+    }
+
+    /// What was said to an earlier life of a queue pair has been heard.
+    fn end_barrier(&mut self, core: &mut Core, header: &Header) {
+        let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { return };
+        let qp = core.qps.get_mut(handle.0).filter(|qp| qp.peer == Some(self.peer));
+        if let Some(qp) = qp.filter(|qp| qp.awaits_barrier && qp.barrier() == header.imm) {
+            qp.awaits_barrier = false;
+            self.schedule(core, handle);
         }
     }
 

@@ -63,6 +63,12 @@ impl Outbox {
         self.control(Header { dst_qpn, msn: request.msn, syndrome: Some(syndrome), ..nak });
     }
 
+    /// Answers a BARRIER.
+    pub fn pass_barrier(&mut self, barrier: &Header) {
+        let dst_qpn = self.lookup.real(HandleKind::QueuePair, barrier.src_qpn);
+        self.control(Header { dst_qpn, imm: barrier.imm, ..Header::new(Opcode::BarrierAck) });
+    }
+
     /// `qp`, called `handle`, has something to transmit.
     #[inline]
     pub fn schedule(&mut self, qp: &mut QueuePair, handle: Qp) {

@@ -23,6 +23,7 @@ pub(crate) mod transition;
 use std::time::Duration;
 
 use fabric::ProcessId;
+use verbs::LookupList;
 
 use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState};
 use crate::errno::Errno;
@@ -31,10 +32,11 @@ use crate::limits::Limits;
 use crate::link::tx::COPIED;
 use crate::memory_window::Bearer;
 use crate::receive_queue::ReceiveQueue;
-use crate::requester::Requester;
+use crate::requester::{Requester, addressed};
 use crate::responder::Responder;
 use crate::send_queue::SendQueue;
 use crate::share::window::Windows;
+use crate::wire::{Header, Opcode};
 
 /// A queue pair.
 pub(crate) struct QueuePair {
@@ -45,6 +47,10 @@ pub(crate) struct QueuePair {
     pub qpn: u32,
     /// Tells its lives apart: a reset begins another.
     pub incarnation: u64,
+    /// It was connected in an earlier life.
+    has_lived: bool,
+    /// What comes may be for an earlier life, until its peer has answered.
+    pub awaits_barrier: bool,
     /// The process at the other end, from RTR on. `None` if the address leads nowhere.
     pub peer: Option<ProcessId>,
     /// The link to that process, by index.
@@ -75,6 +81,8 @@ impl QueuePair {
             attr: QpAttr { port: 1, ..QpAttr::default() },
             qpn,
             incarnation,
+            has_lived: false,
+            awaits_barrier: false,
             peer: None,
             link: None,
             place: 0,
@@ -194,7 +202,21 @@ impl QueuePair {
 
     /// Back to RESET: nothing is queued, nobody is connected.
     pub fn reset(&mut self, incarnation: u64) {
-        *self = Self::new(self.init, self.qpn, incarnation);
+        let has_lived = self.has_lived || self.peer.is_some();
+        *self = Self { has_lived, ..Self::new(self.init, self.qpn, incarnation) };
+    }
+
+    /// What is asked of the peer over a link that may still carry what it said to an earlier life, if there was one. Nothing of
+    /// this life is sent, or taken, before the answer.
+    pub fn begin_barrier(&mut self, lookup: &LookupList) -> Option<Header> {
+        self.awaits_barrier = self.has_lived;
+        let barrier = Header { imm: self.barrier(), ..addressed(self, lookup, Opcode::Barrier) };
+        self.has_lived.then_some(barrier)
+    }
+
+    /// Tells barriers of its lives apart.
+    pub fn barrier(&self) -> u32 {
+        self.incarnation as u32
     }
 
     /// The pause before a request that found no ready peer is sent again: 4.096 µs · 2^timeout.
