@@ -748,9 +748,9 @@ impl Core {
 
     /// The peer asks, after a lost link, which message is expected.
     pub fn on_resync(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
-        let known = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
-        let known = known.filter(|qp| qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn);
-        let Some(qp) = known else { return out.refuse_unknown(header, Syndrome::NotReady) };
+        let Some(qp) = self.connected(peer, header) else {
+            return out.refuse_unknown(header, Syndrome::NotReady);
+        };
         if let Some((msn, syndrome)) = qp.responder.fatal {
             let nak = addressed(qp, &out.lookup, Opcode::Nak);
             return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
@@ -762,6 +762,19 @@ impl Core {
         qp.responder.begun = None;
         let answer = addressed(qp, &out.lookup, Opcode::ResyncAck);
         out.control(Header { msn: qp.responder.expected, ..answer });
+    }
+
+    /// The peer's end of a connection begins anew: what it says from now on follows nothing.
+    pub fn on_barrier(&mut self, peer: ProcessId, header: &Header) {
+        if let Some(qp) = self.connected(peer, header) {
+            qp.responder.dropping = None;
+        }
+    }
+
+    /// The queue pair that is connected to the one which says `header`.
+    fn connected(&mut self, peer: ProcessId, header: &Header) -> Option<&mut QueuePair> {
+        let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
+        qp.filter(|qp| qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn)
     }
 
     /// The acknowledgement that `handle` owes, if it still does.

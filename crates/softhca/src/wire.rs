@@ -140,7 +140,7 @@ numbered! {
         Resync = 16,
         /// Answers that it is `msn`.
         ResyncAck = 17,
-        /// Asks for a BARRIER_ACK with the same `imm`.
+        /// The queue pair begins anew, and asks for a BARRIER_ACK with the same `imm`.
         Barrier = 18,
         /// Answers that all has been said that was before the BARRIER was heard.
         BarrierAck = 19,

@@ -453,6 +453,7 @@ impl Link {
             }
             Opcode::Barrier => {
                 self.require_up()?;
+                core.on_barrier(self.peer, header);
                 self.out.pass_barrier(header);
                 Ok(())
             }
