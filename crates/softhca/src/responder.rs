@@ -133,15 +133,15 @@ impl Responder {
         // One that is not complete yet never will be.
         self.begun = None;
         let is_due = msn == self.expected || self.has_executed(header);
-        if is_unreliable {
+        let follows = self.dropping.is_some_and(|dropping| dropping.last.checked_add(1) == Some(msn));
+        let astray = self.dropping.and_then(|dropping| dropping.astray);
+        if is_unreliable && !follows {
             if !is_due {
                 // Those in between were dropped on their way, or the peer has begun anew.
                 self.expected = msn;
             }
             return Course::GoOn;
         }
-        let follows = self.dropping.is_some_and(|dropping| dropping.last.checked_add(1) == Some(msn));
-        let astray = self.dropping.and_then(|dropping| dropping.astray);
         // Who has begun anew alone comes with numbers that were executed. What follows these is not what is expected either.
         let is_anothers = astray.is_some_and(|astray| astray < self.expected);
         let is_expected = msn == self.expected;
@@ -251,6 +251,13 @@ impl Core {
             }
         };
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
+        if qp.awaits_barrier {
+            if header.offset == 0 {
+                // Whoever speaks to this life says it again at once.
+                self.refuse(handle, out, header, Syndrome::StaleHandle.into());
+            }
+            return Ok(Verdict::Discard);
+        }
         let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
         if header.offset == 0 {
@@ -285,12 +292,7 @@ impl Core {
         let index = self.qp_names.by_real(header.dst_qpn).ok_or(Syndrome::NotReady)?;
         let qp = self.qps.get(index).ok_or(Syndrome::NotReady)?;
         let connected = qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn;
-        match connected && qp.executes() {
-            // Whoever speaks to this life says it again at once.
-            true if qp.awaits_barrier => Err(Syndrome::StaleHandle),
-            true => Ok(Qp(index)),
-            false => Err(Syndrome::NotReady),
-        }
+        if connected && qp.executes() { Ok(Qp(index)) } else { Err(Syndrome::NotReady) }
     }
 
     fn begin_message(&mut self, handle: Qp, out: &mut Outbox, header: &Header) -> Verdict {
@@ -361,6 +363,9 @@ impl Core {
     /// The messages that follow are for the shared receive queue that `header` names.
     pub fn select_srq(&mut self, peer: ProcessId, out: &Outbox, header: &Header) {
         let Ok(handle) = self.responder_of(peer, out, header) else { return };
+        if self.qps.get(handle.0).is_none_or(|qp| qp.awaits_barrier) {
+            return;
+        }
         let named = self.srq_names.by_real(header.imm).map(Srq);
         let queue = named.and_then(|srq| self.srqs.get(srq.0));
         let Some(qp) = self.qps.get_mut(handle.0).filter(|qp| qp.init.kind == QpKind::XrcRecv) else {

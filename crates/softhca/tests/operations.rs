@@ -772,6 +772,46 @@ fn an_earlier_life_is_over() {
     }
 }
 
+/// One end knows later than the other that nothing of an earlier life comes any more.
+#[test]
+fn no_message_is_lost_or_waits_where_lives_meet() {
+    for kind in [QpKind::Rc, QpKind::Uc] {
+        for steps in 0..6 {
+            everywhere(|net| {
+                let mut plan = Plan { kind, ..Plan::default() };
+                plan.attr.retry_count = 0;
+                let (a, b) = pair(net, 0, 1, &plan);
+                a.post(net, 1, SendOp::Write { va: b.va(0), rkey: b.key }, &[a.sge(0, 8)]);
+                net.settle();
+                assert_eq!(a.poll_sends(net).len(), 1);
+                let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+                for end in [&a, &b] {
+                    net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+                }
+                to_init(net, &a, &plan);
+                to_rtr(net, &a, &b, &plan);
+                net.settle();
+                to_rts(net, &a, &plan);
+                to_init(net, &b, &plan);
+                to_rtr(net, &b, &a, &plan);
+                let started = net.now;
+                for wr_id in 0..8 {
+                    b.receive(net, wr_id, &[b.sge(100, 8)]);
+                    a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
+                    for _ in 0..steps {
+                        net.nodes[0].device.progress(net.now);
+                    }
+                }
+                net.settle();
+                assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 8], "{kind:?}, {steps}");
+                let got: Vec<_> = b.poll_receives(net).iter().map(|wc| wc.wr_id).collect();
+                assert_eq!(got, [0, 1, 2, 3, 4, 5, 6, 7], "{kind:?}, {steps}");
+                assert!(net.now - started < Duration::from_millis(10));
+            });
+        }
+    }
+}
+
 #[test]
 fn a_drained_send_queue_says_so_and_starts_again() {
     everywhere(|net| {
