@@ -794,6 +794,7 @@ fn no_message_is_lost_or_waits_where_lives_meet() {
                 to_rts(net, &a, &plan);
                 to_init(net, &b, &plan);
                 to_rtr(net, &b, &a, &plan);
+                net.nodes[1].device.progress(net.now);
                 let started = net.now;
                 for wr_id in 0..8 {
                     b.receive(net, wr_id, &[b.sge(100, 8)]);
