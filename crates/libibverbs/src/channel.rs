@@ -8,10 +8,11 @@ use softhca::Errno;
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use waiting::{EventQueue, Uncancelled};
 
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno;
 use crate::object;
-use crate::process::Held;
+use crate::process::{Held, Process};
 
 /// What a program's `ibv_comp_channel` lies in.
 #[repr(C)]
@@ -50,10 +51,10 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the contract of verbs.
-    let events = &unsafe { Channel::of(channel) }.events;
+    // SAFETY: the contract of verbs; a context outlives its channels.
+    let (channel, process) = unsafe { (Channel::of(channel), Context::of((*channel).context).process) };
     // SAFETY: a CQ's events leave the channel before it is freed.
-    let taken = next(events, |Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
+    let taken = next(process, &channel.events, |Held(cq)| unsafe { Cq::of(*cq) }.comp_acks.taken());
     // SAFETY: the contract of verbs; and the CQ waits for the acknowledgement before it goes.
     errno::minus_one(taken.map(|Held(found)| unsafe {
         cq.write(found);
@@ -61,8 +62,14 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     }))
 }
 
-/// The next event of the program's.
-pub(crate) fn next<T: 'static>(events: &Arc<EventQueue<T>>, taken: impl Fn(&T)) -> Result<T, Errno> {
+/// The next event of the program's. A forked child, which shares the descriptor with its parent, does not take from that what is to wake
+/// the parent.
+pub(crate) fn next<T: 'static>(
+    process: &Process,
+    events: &Arc<EventQueue<T>>,
+    taken: impl Fn(&T),
+) -> Result<T, Errno> {
+    process.own()?;
     EventQueue::next(events, taken).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 

@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     // SAFETY: the contract of verbs.
     let opened = unsafe { Context::of(context) };
-    let taken = channel::next(&opened.asynchronous, |Raised(event)| {
+    let taken = channel::next(opened.process, &opened.asynchronous, |Raised(event)| {
         if let Some(acks) = acks(event) {
             acks.taken()
         }

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, c_void, pthread_mutex_t};
+use libc::{c_int, c_void};
 use softhca::{Errno, Wc};
 use verbs_abi::constants::wc_flags::{IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV};
 use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
@@ -12,9 +12,10 @@ use verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::channel::Channel;
 use crate::context::{Context, Raised};
 use crate::crowding::NAP;
+use crate::held_by_calls::HeldByCalls;
 use crate::process::{Held, Process, State};
 use crate::{errno, object, thread};
-use waiting::{Acks, sleep};
+use waiting::{Acks, PerProcess, sleep};
 
 /// What a program's `ibv_cq` lies in, extended or not.
 #[repr(C)]
@@ -26,7 +27,7 @@ pub(crate) struct Cq {
     /// The completion that `start_poll` or `next_poll` stopped at. Used between `start_poll` and `end_poll` only.
     pub(crate) current: UnsafeCell<Wc>,
     /// Held from `start_poll` to `end_poll`.
-    pub(crate) polling: UnsafeCell<pthread_mutex_t>,
+    pub(crate) polling: PerProcess<HeldByCalls>,
     pub(crate) comp_acks: Acks,
     pub(crate) async_acks: Acks,
 }
@@ -116,7 +117,7 @@ pub(crate) unsafe fn create(
             process,
             handle,
             current: UnsafeCell::default(),
-            polling: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            polling: PerProcess::default(),
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
         });

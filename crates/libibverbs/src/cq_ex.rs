@@ -103,13 +103,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
     // SAFETY: the contract of verbs.
     let object = unsafe { Cq::of(cq.cast()) };
-    // SAFETY: the mutex is live and initialised.
-    unsafe { libc::pthread_mutex_lock(object.polling.get()) };
+    object.polling.get().take();
     // SAFETY: this thread holds `polling`.
     let result = unsafe { advance(cq) };
     if result != 0 {
-        // SAFETY: this thread locked it.
-        unsafe { libc::pthread_mutex_unlock(object.polling.get()) };
+        // SAFETY: this thread has taken it.
+        unsafe { object.polling.get().leave() };
     }
     result
 }
@@ -120,8 +119,8 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the contract of verbs: after a successful `start_poll`, which locked it.
-    unsafe { libc::pthread_mutex_unlock(Cq::of(cq.cast()).polling.get()) };
+    // SAFETY: the contract of verbs: after a successful `start_poll`, which has taken it.
+    unsafe { Cq::of(cq.cast()).polling.get().leave() };
 }
 
 /// # Safety

@@ -2,7 +2,6 @@
 
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::OnceLock;
 
 use fabric::device_file::NAME;
 use libc::c_int;
@@ -11,7 +10,7 @@ use verbs_abi::ibv_device;
 
 use crate::process::Process;
 use crate::{attach, debug, errno, object};
-use waiting::{OneAtATime, Uncancelled};
+use waiting::{MadeOnce, OneAtATime, Uncancelled};
 
 /// The structure that programs see. It is the same for all contexts, and after a move.
 struct Shown(ibv_device);
@@ -21,10 +20,11 @@ unsafe impl Send for Shown {}
 // SAFETY: as above.
 unsafe impl Sync for Shown {}
 
-static DEVICE: OnceLock<Shown> = OnceLock::new();
+static DEVICE: MadeOnce<Shown> = MadeOnce::new();
 
 fn device() -> *mut ibv_device {
-    ptr::from_ref(&DEVICE.get_or_init(describe).0).cast_mut()
+    let shown = DEVICE.get().unwrap_or_else(|| DEVICE.set(describe()));
+    ptr::from_ref(&shown.0).cast_mut()
 }
 
 fn describe() -> Shown {

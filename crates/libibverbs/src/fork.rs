@@ -2,7 +2,8 @@
 //! parent's traffic. A child finds its inherited objects dead (`EIO`), and may open the device anew,
 //! as another process.
 //!
-//! The lock is held across `fork`, so that the child sees no half-done state; the child then closes
+//! The lock is held across `fork`, so that the child sees no half-done state; others, of which there may be many, the child
+//! has anew ([`PerProcess`](waiting::PerProcess)), or never takes, as the device is not its own. The child then closes
 //! its copies of the links and of the connection to the node, so that they end with the parent.
 
 use std::os::fd::RawFd;
@@ -51,6 +52,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     headroom::start_anew();
+    waiting::begin_generation();
     let _whole = Uncancelled::new();
     // SAFETY: the child is new, and who attaches does not fork.
     unsafe { ATTACHING.renew() };

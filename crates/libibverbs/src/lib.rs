@@ -57,6 +57,7 @@ mod domain;
 mod errno;
 mod fork;
 mod held_acks;
+mod held_by_calls;
 mod import;
 mod memory;
 mod memory_change;

@@ -169,6 +169,14 @@ impl Process {
         CURRENT.store(ptr::null_mut(), Ordering::Release);
     }
 
+    /// Whether the device is this process' own.
+    ///
+    /// # Errors
+    /// `EIO` in a forked child.
+    pub(crate) fn own(&self) -> Result<(), Errno> {
+        if self.forked.load(Ordering::Relaxed) { Err(Errno(libc::EIO)) } else { Ok(()) }
+    }
+
     /// Runs `work` under the lock, and delivers the events that came of it.
     ///
     /// # Errors
@@ -217,9 +225,7 @@ impl Process {
         &self,
         work: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        if self.forked.load(Ordering::Relaxed) {
-            return Err(Errno(libc::EIO));
-        }
+        self.own()?;
         self.give_way();
         self.program_waits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_often();

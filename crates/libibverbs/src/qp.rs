@@ -1,9 +1,8 @@
 //! Queue pairs.
 
-use std::cell::UnsafeCell;
 use std::ptr;
 
-use libc::{c_int, c_void, pthread_mutex_t};
+use libc::{c_int, c_void};
 use softhca::{Errno, QpAttrMask, QpCaps, QpInit, QpKind};
 use verbs_abi::constants::qp_init_attr::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -24,10 +23,10 @@ use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::process::{Held, Process};
 use crate::srq::Srq;
-use crate::wr::{self, Batch};
+use crate::wr::{self, Posting};
 use crate::xrc::Xrcd;
 use crate::{errno, object};
-use waiting::Acks;
+use waiting::{Acks, PerProcess};
 
 /// What a program's `ibv_qp` lies in, extended or not.
 #[repr(C)]
@@ -40,10 +39,7 @@ pub(crate) struct Qp {
     sq_sig_all: bool,
     /// The program may post through `ibv_wr_*`.
     extended: bool,
-    /// Work requests between `wr_start` and `wr_complete`, used under `posting` only.
-    pub(crate) batch: UnsafeCell<Batch>,
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    pub(crate) posting: UnsafeCell<pthread_mutex_t>,
+    pub(crate) posting: PerProcess<Posting>,
     pub(crate) acks: Acks,
 }
 
@@ -294,8 +290,7 @@ impl Qp {
             caps,
             sq_sig_all,
             extended,
-            batch: UnsafeCell::default(),
-            posting: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            posting: PerProcess::default(),
             acks: Acks::default(),
         }
     }

@@ -3,6 +3,7 @@
 //! Requests are gathered in a [`Batch`], and posted together by `ibv_wr_complete`, or not at all if one
 //! of them is refused, or the queue has no room for all. As in rdma-core a QP's lock is held in between, so that threads take turns.
 
+use std::cell::UnsafeCell;
 use std::ops::Range;
 
 use libc::{c_int, c_void};
@@ -11,6 +12,7 @@ use verbs_abi::constants::send_flags;
 use verbs_abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
 use crate::address::Ah;
+use crate::held_by_calls::HeldByCalls;
 use crate::post::ring;
 use crate::qp::Qp;
 use crate::{errno, memory_window};
@@ -35,6 +37,15 @@ pub(crate) struct Batch {
     inline: Vec<u8>,
     /// The first mistake.
     mistake: Option<Errno>,
+}
+
+/// What `ibv_wr_*` post with.
+#[derive(Default)]
+pub(crate) struct Posting {
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
+    lock: HeldByCalls,
+    /// Work requests in between, used under the lock only.
+    batch: UnsafeCell<Batch>,
 }
 
 impl Batch {
@@ -159,7 +170,7 @@ pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
 /// The caller is between `wr_start` and `wr_complete`, and so holds the QP's `posting`.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> &'a mut Batch {
     // SAFETY: who holds `posting` is alone at the batch.
-    unsafe { &mut *Qp::of(qp.cast()).batch.get() }
+    unsafe { &mut *Qp::of(qp.cast()).posting.get().batch.get() }
 }
 
 /// # Safety
@@ -170,18 +181,18 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the contract of verbs; the mutex is live and initialised.
+    // SAFETY: the contract of verbs.
     unsafe {
-        libc::pthread_mutex_lock(Qp::of(qp.cast()).posting.get());
+        Qp::of(qp.cast()).posting.get().lock.take();
         batch(qp).clear();
     }
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the contract of verbs: `start` locked it.
+    // SAFETY: the contract of verbs: `start` has taken it.
     unsafe {
         batch(qp).clear();
-        libc::pthread_mutex_unlock(Qp::of(qp.cast()).posting.get());
+        Qp::of(qp.cast()).posting.get().lock.leave();
     }
 }
 
@@ -190,8 +201,8 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     let (object, batch) = unsafe { (Qp::of(qp.cast()), batch(qp)) };
     batch.settle();
     let posted = post(object, batch);
-    // SAFETY: `start` locked it.
-    unsafe { libc::pthread_mutex_unlock(object.posting.get()) };
+    // SAFETY: `start` has taken it.
+    unsafe { object.posting.get().lock.leave() };
     errno::code(posted)
 }
 

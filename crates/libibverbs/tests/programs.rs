@@ -109,6 +109,11 @@ fn a_forked_child_does_its_parent_no_harm() {
 }
 
 #[test]
+fn a_child_does_not_wait_for_its_parents_threads() {
+    run("inherited", &[]);
+}
+
+#[test]
 fn a_program_that_can_have_no_thread_has_no_device_either() {
     run("threadless", &[]);
 }

@@ -208,15 +208,21 @@ pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) {
     let (core, channel, synchronous) = {
         // SAFETY: the caller's promise.
         let id = unsafe { Id::of(id) };
-        multicast::leave_all(id);
         id.acknowledge_own();
         (id.core.clone(), id.c.channel, id.synchronous)
     };
-    match Manager::current() {
-        Some(manager) => manager.abandon(&core),
-        None => drop(core.withdraw()),
+    if core.is_inherited() {
+        // Nothing of it is this process', nor whole for sure: it is not even dropped.
+        std::mem::forget(core);
+    } else {
+        // SAFETY: the caller's promise.
+        multicast::leave_all(unsafe { Id::of(id) });
+        match Manager::current() {
+            Some(manager) => manager.abandon(&core),
+            None => drop(core.withdraw()),
+        }
+        core.acks.wait();
     }
-    core.acks.wait();
     // SAFETY: the caller's promise; a synchronous identifier's channel is its own.
     unsafe {
         Id::free(id);

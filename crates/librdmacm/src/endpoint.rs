@@ -111,6 +111,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
         if let Ok(given) = Id::given(id) {
             qp::destroy(given);
             qp::destroy_srq(given);
+        }
+        if !id.is_null() {
             bind::destroy(id);
         }
     });

@@ -15,7 +15,7 @@ use crate::directory::Holder;
 use crate::errno::{self, INVALID, Result};
 use crate::happening::Happening;
 use crate::verbs::{kind, zeroed};
-use waiting::{Acks, lock};
+use waiting::{Acks, generation, lock};
 
 /// The part of an identifier that others refer to, also when the program has destroyed it. Its state is locked after
 /// the manager, and before channels.
@@ -25,6 +25,8 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Events that the program has not acknowledged.
     pub(crate) acks: Acks,
+    /// What [`generation`] was when it was made.
+    generation: u32,
 }
 
 /// How far an identifier has come. As the kernel's own it goes forward only, but that addresses are resolved again after a
@@ -95,7 +97,13 @@ impl Core {
             groups: Vec::new(),
         };
         let shown = AtomicPtr::new(ptr::null_mut());
-        Arc::new(Self { shown, state: Mutex::new(state), acks: Acks::default() })
+        Arc::new(Self { shown, state: Mutex::new(state), acks: Acks::default(), generation: generation() })
+    }
+
+    /// Whether another process has made it, whose child this is. Its state is as a thread of that one's left it, perhaps locked for
+    /// ever: it is not looked at.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != generation()
     }
 
     /// Who the directory is told of.
@@ -219,13 +227,17 @@ impl Id {
     /// As [`Self::of`], for what a program passes.
     ///
     /// # Errors
-    /// `EINVAL` for NULL.
+    /// `EINVAL` for NULL, and for what is the parent's.
     ///
     /// # Safety
     /// As for [`Self::of`], or `id` is NULL.
     pub(crate) unsafe fn given<'a>(id: *mut rdma_cm_id) -> Result<&'a mut Self> {
+        if id.is_null() {
+            return Err(INVALID);
+        }
         // SAFETY: the caller's promise.
-        if id.is_null() { Err(INVALID) } else { Ok(unsafe { Self::of(id) }) }
+        let id = unsafe { Self::of(id) };
+        if id.core.is_inherited() { Err(INVALID) } else { Ok(id) }
     }
 
     /// # Safety

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
@@ -22,7 +22,7 @@ use crate::happening::Happening;
 use crate::id::{Core, Stage, random};
 use crate::messenger::Messenger;
 use crate::rsocket::{self, unfinished};
-use waiting::{EventFd, HeldInFork, OneAtATime, lock, poll_or_nap};
+use waiting::{EventFd, OneAtATime, lock, poll_or_nap};
 
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
@@ -74,14 +74,6 @@ pub(crate) struct Manager {
     pub(crate) qpn: u32,
     wake: Arc<EventFd>,
     sign: RawFd,
-}
-
-/// How many forks lie between this process and the first that used this library.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-/// Tells this process from those whose child it is.
-pub(crate) fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
 }
 
 /// Never freed: its thread refers to it. A forked child makes its own.
@@ -449,33 +441,33 @@ extern "C" fn run(manager: &Manager) {
 #[unsafe(link_section = ".init_array")]
 static WATCH_FOR_FORKS: extern "C" fn() = watch_for_forks;
 
-/// A forked child starts anew.
+/// A forked child starts anew. It finds what it has inherited to be its parent's before it would take a lock of it: threads of the parent's
+/// may hold any of them. The one lock that it goes on with, which [`rsocket`] has, is held across `fork`.
 extern "C" fn watch_for_forks() {
-    // SAFETY: the function is never unloaded: the library is linked with `nodelete`.
-    unsafe { libc::pthread_atfork(None, None, Some(start_anew)) };
+    // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
+    unsafe { libc::pthread_atfork(Some(rsocket::hold), Some(rsocket::let_go), Some(start_anew)) };
 }
 
 unsafe extern "C" fn start_anew() {
     headroom::start_anew();
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    waiting::begin_generation();
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: the child is new, and who makes a manager does not fork.
-    unsafe { MAKING.renew() };
+    unsafe {
+        MAKING.renew();
+        rsocket::let_go();
+    }
 }
 
-/// Peers are told when the process ends, and `fork` finds the manager at rest. libibverbs watches already, so that its lock is
-/// taken after the manager's, as it is otherwise. It is for the thread that makes the manager.
+/// Peers are told when the process ends. It is for the thread that makes the manager.
 fn watch_the_process() {
     // No `Once`: another thread may fork while this one is in it, and the child would wait for that for ever.
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if WATCHED.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
-    unsafe {
-        libc::atexit(say_goodbye);
-        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(forget_the_parents));
-    }
+    // SAFETY: the function is never unloaded: the library is linked with `nodelete`.
+    unsafe { libc::atexit(say_goodbye) };
     WATCHED.store(true, Ordering::Relaxed);
 }
 
@@ -487,28 +479,4 @@ extern "C" fn say_goodbye() {
     let now = inner.clock.now();
     inner.cm.abandon_all(now);
     inner.perform(manager, now);
-}
-
-/// So the manager's thread is at rest while a thread forks, and the child inherits no lock from it.
-static HELD: HeldInFork<(unfinished::Held, Option<MutexGuard<'static, Inner>>)> = HeldInFork::new();
-
-unsafe extern "C" fn before_fork() {
-    let unfinished = unfinished::hold();
-    let inner = Manager::current().map(|manager| lock(&manager.inner));
-    // SAFETY: the first of the two is always the same lock.
-    unsafe { HELD.put((unfinished, inner)) };
-}
-
-unsafe extern "C" fn after_fork() {
-    if let Some((unfinished, inner)) = HELD.take() {
-        drop(inner);
-        drop(unfinished);
-    }
-}
-
-unsafe extern "C" fn forget_the_parents() {
-    if let Some((unfinished, inner)) = HELD.take() {
-        drop(inner);
-        unfinished::forked(unfinished);
-    }
 }

@@ -114,8 +114,7 @@ pub(crate) fn make_ready(id: &Id) -> Result<()> {
 
 /// Ends what is queued in the identifier's queue pair.
 pub(crate) fn flush(id: &Id) {
-    // A forked child that has no manager of its own has inherited it.
-    if !id.c.qp.is_null() && !id.is_datagram() && Manager::current().is_some() {
+    if !id.c.qp.is_null() && !id.is_datagram() {
         // One that the program has reset has nothing queued.
         let _ = modify(id, state::ERR);
     }

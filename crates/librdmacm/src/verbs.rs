@@ -2,14 +2,13 @@
 //! would need the other library at build time, and its symbols without versions would be the oldest ones.
 
 use std::ffi::{CString, c_char, c_void};
-use std::sync::OnceLock;
 
 use libc::c_int;
 use verbs_abi as abi;
 
 use crate::errno::{Errno, NO_DEVICE, Result};
 use crate::pages::Pages;
-use waiting::EventFd;
+use waiting::{EventFd, MadeOnce};
 
 /// A value that the directory of the fabric has found, as this project's libibverbs passes it.
 #[repr(C)]
@@ -110,11 +109,11 @@ fn symbol(library: *mut c_void, name: &str) -> Result<*mut c_void> {
 /// # Errors
 /// `ENODEV` if this project's libibverbs is not there; `ENOMEM`, `EMFILE` and the like if it could not be loaded.
 pub(crate) fn verbs() -> Result<&'static Verbs> {
-    static VERBS: OnceLock<Verbs> = OnceLock::new();
+    static VERBS: MadeOnce<Verbs> = MadeOnce::new();
     match VERBS.get() {
         Some(verbs) => Ok(verbs),
         // Two threads may load it at once, which is once for the C library.
-        None => Verbs::load().map(|loaded| VERBS.get_or_init(|| loaded)),
+        None => Verbs::load().map(|loaded| VERBS.set(loaded)),
     }
 }
 

@@ -23,6 +23,11 @@ fn a_child_that_is_forked_while_another_thread_begins_begins_anew() {
 }
 
 #[test]
+fn a_child_does_not_wait_for_its_parents_threads() {
+    run("inherited");
+}
+
+#[test]
 fn extended_connections_need_no_domain_of_the_programs_own() {
     run("shared");
 }

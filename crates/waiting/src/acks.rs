@@ -2,35 +2,40 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::lock;
+use crate::{PerProcess, lock};
 
-/// Counts events that a program took and has not acknowledged; destroying the object waits for it.
 #[derive(Debug, Default)]
-pub struct Acks {
+struct Count {
     outstanding: Mutex<i64>,
     settled: Condvar,
 }
 
+/// Counts events that a program took and has not acknowledged; destroying the object waits for it. A forked child has taken none.
+#[derive(Debug, Default)]
+pub struct Acks(PerProcess<Count>);
+
 impl Acks {
     /// The program has taken one.
     pub fn taken(&self) {
-        *lock(&self.outstanding) += 1;
+        *lock(&self.0.get().outstanding) += 1;
     }
 
     /// The program has acknowledged `events`.
     pub fn acknowledge(&self, events: u32) {
-        let mut outstanding = lock(&self.outstanding);
+        let count = self.0.get();
+        let mut outstanding = lock(&count.outstanding);
         *outstanding -= i64::from(events);
         if *outstanding <= 0 {
-            self.settled.notify_all();
+            count.settled.notify_all();
         }
     }
 
     /// Waits until all are acknowledged.
     pub fn wait(&self) {
-        let mut outstanding = lock(&self.outstanding);
+        let count = self.0.get();
+        let mut outstanding = lock(&count.outstanding);
         while *outstanding > 0 {
-            outstanding = self.settled.wait(outstanding).unwrap_or_else(PoisonError::into_inner);
+            outstanding = count.settled.wait(outstanding).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

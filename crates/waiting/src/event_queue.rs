@@ -4,19 +4,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::{EventFd, cancellable, keep, lock, sleep};
+use crate::{EventFd, PerProcess, cancellable, keep, lock, sleep};
 
 /// Events for a program that may block on, poll or select the descriptor.
 ///
 /// The descriptor is no semaphore that counts them: a checkpoint carries what an eventfd holds, but not that it is one. So
 /// whoever has taken from the queue leaves the descriptor as the queue is then.
+///
+/// A forked child has the descriptor together with its parent, and an empty queue.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     ready: EventFd,
-    events: Mutex<VecDeque<T>>,
+    events: PerProcess<Mutex<VecDeque<T>>>,
     /// Threads that are in [`Self::next`].
     readers: AtomicU32,
     /// The thread that took the last event in [`Self::next`]; 0 before the first.
@@ -30,7 +32,7 @@ impl<T> EventQueue<T> {
     /// Those of `eventfd`.
     pub fn new() -> io::Result<Self> {
         let ready = EventFd::new(0)?;
-        Ok(Self { ready, events: Mutex::default(), readers: 0.into(), last_reader: 0.into() })
+        Ok(Self { ready, events: PerProcess::default(), readers: 0.into(), last_reader: 0.into() })
     }
 
     /// For the program.
@@ -39,15 +41,19 @@ impl<T> EventQueue<T> {
         self.ready.fd()
     }
 
+    fn events(&self) -> MutexGuard<'_, VecDeque<T>> {
+        lock(self.events.get())
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        lock(&self.events).is_empty()
+        self.events().is_empty()
     }
 
     /// Adds the newest event.
     pub fn push(&self, event: T) {
-        let mut events = lock(&self.events);
+        let mut events = self.events();
         events.push_back(event);
         self.ready.signal();
     }
@@ -77,7 +83,7 @@ impl<T> EventQueue<T> {
 
     /// The oldest event, if there is one. `taken`: as for [`Self::next`].
     pub fn take(&self, taken: impl Fn(&T)) -> Option<T> {
-        let mut events = lock(&self.events);
+        let mut events = self.events();
         let oldest = events.pop_front()?;
         if events.is_empty() {
             self.ready.clear();
@@ -99,7 +105,7 @@ impl<T> EventQueue<T> {
 
     /// Takes out the events that are `of` an object which is about to go; it sees the oldest first.
     pub fn withdraw(&self, of: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut events = lock(&self.events);
+        let mut events = self.events();
         let (withdrawn, left): (Vec<_>, Vec<_>) = events.drain(..).partition(of);
         events.extend(left);
         if events.is_empty() && !withdrawn.is_empty() {
@@ -123,7 +129,7 @@ impl<T> Reading<T> {
 impl<T> Drop for Reading<T> {
     fn drop(&mut self) {
         self.0.readers.fetch_sub(1, Ordering::AcqRel);
-        let events = lock(&self.0.events);
+        let events = self.0.events();
         if !events.is_empty() {
             self.0.ready.signal();
         }

@@ -6,7 +6,7 @@
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
 //! * [`HeldInFork`]: a lock that is held across `fork`.
-//! * [`OneAtATime`]: one that `fork` does not wait for.
+//! * [`OneAtATime`]: one that `fork` does not wait for. [`PerProcess`]: locks that a child has anew. [`MadeOnce`]: without a lock.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
 //! * [`start_thread`]: a thread of a library's own.
 //! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits: in [`cancellable`], with what
@@ -19,6 +19,7 @@ mod event_queue;
 pub mod futex;
 mod held_in_fork;
 mod one_at_a_time;
+mod per_process;
 mod signals;
 mod threads;
 
@@ -35,6 +36,7 @@ pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
+pub use per_process::{MadeOnce, PerProcess, begin_generation, generation};
 pub use signals::SignalsBlocked;
 pub use threads::start_thread;
 

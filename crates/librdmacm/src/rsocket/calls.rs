@@ -50,13 +50,10 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
 
 fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
     if socket.carries_datagrams() {
-        return socket.now().connect_datagrams(to);
+        return socket.now()?.connect_datagrams(to);
     }
     let waits = {
-        let mut inner = socket.now();
-        if inner.is_inherited() {
-            return Err(Errno(libc::ECONNRESET));
-        }
+        let mut inner = socket.now()?;
         match inner.phase {
             Phase::Fresh => inner.connect(to)?,
             Phase::Connected => return Err(Errno(libc::EISCONN)),
@@ -78,10 +75,7 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
 
 /// Ends what is sent; with `reads`, also what is read.
 fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
-    let mut inner = socket.now();
-    if inner.is_inherited() {
-        return Err(Errno(libc::ECONNRESET));
-    }
+    let mut inner = socket.now()?;
     if !matches!(inner.phase, Phase::Connected | Phase::Accepting | Phase::Over) {
         return Err(Errno(libc::ENOTCONN));
     }
@@ -100,10 +94,7 @@ fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
 }
 
 fn close(socket: &Arc<Socket>) {
-    if socket.now().is_inherited() {
-        return;
-    }
-    let remains = socket.now().abandon();
+    let Ok(remains) = socket.now().map(|mut inner| inner.abandon()) else { return socket.close_number() };
     if socket.carries_datagrams() || shut(socket, true, true).is_ok() {
         // What has not arrived by then is lost.
         let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
@@ -122,7 +113,7 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_
 pub(crate) unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, _: socklen_t) -> c_int {
     // SAFETY: the contract of sockets: a whole address.
     let address = unsafe { address::read(to) };
-    status(|| find(socket).and_then(|socket| socket.now().own_id()?.bind(address?)))
+    status(|| find(socket).and_then(|socket| socket.now()?.id()?.bind(address?)))
 }
 
 pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
@@ -140,7 +131,7 @@ pub(crate) unsafe extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int 
 pub(crate) unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
     number(|| {
         let accepted = with(socket, Socket::accept)?;
-        let remote = accepted.now().addresses()?.1;
+        let remote = accepted.now()?.addresses()?.1;
         // SAFETY: the contract of sockets: NULL, or as much room as the length says.
         unsafe { tell(remote, from, length)? };
         Ok(enter(accepted))
@@ -173,7 +164,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the contract of sockets: as much room as the length says.
-    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.0, address, length) }))
+    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now()?.addresses()?.0, address, length) }))
 }
 
 pub(crate) unsafe extern "C" fn rgetpeername(
@@ -182,5 +173,5 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: as above.
-    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now().addresses()?.1, address, length) }))
+    status(|| find(socket).and_then(|socket| unsafe { tell(socket.now()?.addresses()?.1, address, length) }))
 }

@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn riomap(
 pub(crate) unsafe extern "C" fn riounmap(socket: c_int, at: *mut c_void, length: usize) -> c_int {
     status(|| {
         with(socket, |socket| {
-            let mut inner = socket.now();
+            let mut inner = socket.now()?;
             inner.stream.as_mut().ok_or(Errno(libc::ENOTCONN))?.unmap(at.addr(), length)
         })
     })

@@ -23,8 +23,8 @@ mod stream;
 mod transfer;
 pub(crate) mod unfinished;
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, mpsc};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -37,9 +37,26 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::{SignalsBlocked, keep, lock};
+use waiting::{HeldInFork, SignalsBlocked, keep, lock};
 
-static SOCKETS: LazyLock<Mutex<HashMap<c_int, Arc<Socket>>>> = LazyLock::new(Mutex::default);
+type Sockets = BTreeMap<c_int, Arc<Socket>>;
+
+/// Those of a forked child's parent are among its own, so that it hears what has become of them. So the lock is held across `fork`: who
+/// has it takes no other, and waits for nothing.
+static SOCKETS: Mutex<Sockets> = Mutex::new(BTreeMap::new());
+
+static HELD: HeldInFork<MutexGuard<'static, Sockets>> = HeldInFork::new();
+
+/// Before a fork.
+pub(crate) unsafe extern "C" fn hold() {
+    // SAFETY: it is the lock itself.
+    unsafe { HELD.put(lock(&SOCKETS)) };
+}
+
+/// After it, in both processes.
+pub(crate) unsafe extern "C" fn let_go() {
+    drop(HELD.take());
+}
 
 /// The socket with this number.
 ///
@@ -59,7 +76,9 @@ fn with<R>(number: c_int, work: impl FnOnce(&Arc<Socket>) -> Result<R>) -> Resul
 
 fn enter(socket: Socket) -> c_int {
     let number = socket.number();
-    lock(&SOCKETS).insert(number, Arc::new(socket));
+    // One whose number the program has closed as a file's is dropped without the lock.
+    let before = lock(&SOCKETS).insert(number, Arc::new(socket));
+    drop(before);
     number
 }
 

@@ -5,7 +5,7 @@ use libc::{c_int, c_void, socklen_t};
 
 use crate::errno::{Errno, INVALID, Result, number, status};
 
-use super::socket::{Phase, Socket};
+use super::socket::{Inner, Phase, Socket};
 use super::{find, packets, stream};
 
 /// `SOL_RDMA`, and its options.
@@ -52,7 +52,7 @@ fn set(socket: &Socket, level: c_int, option: c_int, value: &[u8]) -> Result<()>
     if !is_known(level, option) {
         return Err(Errno(libc::ENOTSUP));
     }
-    let mut inner = socket.now();
+    let mut inner = socket.now()?;
     if (level, option) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
         waiting::lock(&inner.id()?.core.state).only_family = value.iter().any(|byte| *byte != 0);
     }
@@ -70,10 +70,10 @@ pub(super) struct Sizes {
 }
 
 /// What is so, and cannot be set.
-fn given(socket: &Socket, level: c_int, option: c_int) -> Option<c_int> {
+fn given(socket: &Socket, inner: &mut Inner, level: c_int, option: c_int) -> Option<c_int> {
     let sizes = if socket.carries_datagrams() { packets::SIZES } else { stream::SIZES };
     let size = match (level, option) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => return Some(std::mem::take(&mut socket.now().error)),
+        (libc::SOL_SOCKET, libc::SO_ERROR) => return Some(std::mem::take(&mut inner.error)),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => return Some(socket.domain()),
         (libc::SOL_SOCKET, libc::SO_TYPE) if socket.carries_datagrams() => return Some(libc::SOCK_DGRAM),
         (libc::SOL_SOCKET, libc::SO_TYPE) => return Some(libc::SOCK_STREAM),
@@ -81,10 +81,10 @@ fn given(socket: &Socket, level: c_int, option: c_int) -> Option<c_int> {
             return Some(libc::IPPROTO_UDP);
         }
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => return Some(libc::IPPROTO_TCP),
-        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => usize::from(socket.now().phase == Phase::Listening),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => usize::from(inner.phase == Phase::Listening),
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => sizes.send_bytes,
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => sizes.receive_bytes,
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if socket.now().stream.is_some() => MTU,
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) if inner.stream.is_some() => MTU,
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => MTU_WITHOUT_PATH,
         (LEVEL_RDMA, RDMA_SQSIZE) => sizes.send_requests,
         (LEVEL_RDMA, RDMA_RQSIZE) => sizes.receive_requests,
@@ -96,10 +96,10 @@ fn given(socket: &Socket, level: c_int, option: c_int) -> Option<c_int> {
 }
 
 fn get(socket: &Socket, level: c_int, option: c_int) -> Result<Vec<u8>> {
-    if let Some(value) = given(socket, level, option) {
+    let mut inner = socket.now()?;
+    if let Some(value) = given(socket, &mut inner, level, option) {
         return Ok(value.to_ne_bytes().to_vec());
     }
-    let inner = socket.now();
     if !is_known(level, option) {
         return Err(Errno(libc::ENOTSUP));
     }
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, flags: c_int) -> c_int {
     number(|| {
         let socket = find(socket)?;
-        let mut inner = socket.now();
+        let mut inner = socket.now()?;
         match command {
             libc::F_GETFL => Ok(if inner.nonblocking { libc::O_NONBLOCK } else { 0 }),
             libc::F_SETFL => {

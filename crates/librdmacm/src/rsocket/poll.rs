@@ -11,8 +11,12 @@ use super::find;
 use super::socket::{Inner, Nap, Phase, Socket};
 use waiting::{cancellable, keep, poll_or_nap};
 
-/// What is true of a socket now, of what is asked for.
-fn state_of(inner: &Inner, asked: i16) -> i16 {
+/// What is true of a socket now, of what is asked for. One that is the parent's is over.
+fn state_of(socket: &Socket, asked: i16) -> i16 {
+    socket.now().map_or(libc::POLLERR | libc::POLLHUP, |inner| state_in(&inner, asked))
+}
+
+fn state_in(inner: &Inner, asked: i16) -> i16 {
     let mut found = 0;
     if inner.is_readable() {
         found |= libc::POLLIN;
@@ -24,7 +28,7 @@ fn state_of(inner: &Inner, asked: i16) -> i16 {
     if inner.has_hung_up() && !inner.has_data() {
         found |= libc::POLLHUP;
     }
-    if inner.phase == Phase::Over || inner.is_inherited() {
+    if inner.phase == Phase::Over {
         found |= libc::POLLERR | libc::POLLHUP;
     }
     found
@@ -46,7 +50,7 @@ fn look_at_sockets(entries: &mut [pollfd], sockets: &Sockets) -> usize {
     let mut ready = 0;
     for (entry, socket) in entries.iter_mut().zip(sockets) {
         if let Some(socket) = socket {
-            entry.revents = state_of(&socket.now(), entry.events);
+            entry.revents = state_of(socket, entry.events);
             ready += usize::from(entry.revents != 0);
         }
     }
@@ -63,7 +67,8 @@ fn fall_asleep(entries: &[pollfd], sockets: &Sockets) -> (Vec<pollfd>, Vec<Nap>)
     for (entry, socket) in entries.iter().zip(sockets) {
         match socket {
             Some(socket) => {
-                let mut inner = socket.now();
+                // What is the parent's is not slept on.
+                let Ok(mut inner) = socket.now() else { continue };
                 // Of who waits to be accepted nobody wants to hear then, and no other thread takes him.
                 if inner.phase != Phase::Listening || entry.events & libc::POLLIN != 0 {
                     descriptors.extend(inner.arm(socket.number()));
@@ -78,7 +83,7 @@ fn fall_asleep(entries: &[pollfd], sockets: &Sockets) -> (Vec<pollfd>, Vec<Nap>)
 
 /// Whether something may have happened to a socket of which its descriptors know nothing.
 fn is_restless(sockets: &Sockets) -> bool {
-    sockets.iter().flatten().any(|socket| socket.now().is_restless())
+    sockets.iter().flatten().any(|socket| socket.now().is_ok_and(|inner| inner.is_restless()))
 }
 
 /// `None`: for as long as it takes.

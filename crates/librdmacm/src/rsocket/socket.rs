@@ -1,6 +1,7 @@
 //! One socket.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,10 +19,10 @@ use crate::channel::ChannelObject;
 use crate::errno::{Errno, INVALID, Result};
 use crate::event;
 use crate::id::Id;
-use crate::manager::{Manager, generation};
+use crate::manager::Manager;
 use crate::qp;
 use crate::verbs::{kind, zeroed};
-use waiting::{EventFd, cancellable, keep, lock, poll_or_nap, reads_of};
+use waiting::{EventFd, cancellable, generation, keep, lock, poll_or_nap, reads_of};
 
 use super::packets::{self, Fate, Packets};
 use super::stream::Stream;
@@ -124,8 +125,6 @@ pub(super) struct Remains {
 
 /// What the lock guards.
 pub(super) struct Inner {
-    /// What [`generation`] was when it was made.
-    generation: u32,
     pub(super) phase: Phase,
     /// Dropped before the identifier's channel, after its queue pair: see [`Inner::drop`].
     pub(super) stream: Option<Stream>,
@@ -188,7 +187,10 @@ pub(super) struct Socket {
     number: RawFd,
     domain: c_int,
     carries_datagrams: bool,
-    inner: Mutex<Inner>,
+    /// What [`generation`] was when it was made.
+    generation: u32,
+    /// In a forked child as a thread of the parent's left it, perhaps locked for ever: it is not looked at there, nor dropped.
+    inner: ManuallyDrop<Mutex<Inner>>,
 }
 
 impl Socket {
@@ -216,7 +218,6 @@ impl Socket {
     fn of(owned: Owned, domain: c_int, phase: Phase, stream: Option<Stream>) -> Self {
         let number = owned.channel.number();
         let inner = Inner {
-            generation: generation(),
             phase,
             stream,
             packets: None,
@@ -233,7 +234,8 @@ impl Socket {
             tellings: 0,
             nudge: None,
         };
-        Self { number, domain, carries_datagrams: false, inner: Mutex::new(inner) }
+        let inner = ManuallyDrop::new(Mutex::new(inner));
+        Self { number, domain, carries_datagrams: false, generation: generation(), inner }
     }
 
     /// Whether it is one for datagrams.
@@ -254,10 +256,7 @@ impl Socket {
     /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. What a forked child has
     /// inherited is not its own to end.
     pub(super) fn ends(&self) -> bool {
-        let mut inner = self.now();
-        if inner.is_inherited() {
-            return true;
-        }
+        let Ok(mut inner) = self.now() else { return true };
         if inner.packets.is_some() {
             return inner.is_flushed();
         }
@@ -268,11 +267,30 @@ impl Socket {
         inner.end() && inner.is_flushed()
     }
 
+    /// Whether another process has made it, whose child this is. What happens is to be seen by that one alone, and both have
+    /// the same descriptors.
+    ///
+    /// # Errors
+    /// `ECONNRESET` if so.
+    fn own(&self) -> Result<()> {
+        if self.generation == generation() { Ok(()) } else { Err(Errno(libc::ECONNRESET)) }
+    }
+
     /// Its state, as of now.
-    pub(super) fn now(&self) -> MutexGuard<'_, Inner> {
+    ///
+    /// # Errors
+    /// `ECONNRESET` if it is the parent's.
+    pub(super) fn now(&self) -> Result<MutexGuard<'_, Inner>> {
+        self.own()?;
         let mut inner = lock(&self.inner);
         inner.advance();
-        inner
+        Ok(inner)
+    }
+
+    /// Closes the number that a forked child has of its parent's socket, which the program does not use again.
+    pub(super) fn close_number(&self) {
+        // SAFETY: what else has it is never dropped in the child.
+        unsafe { libc::close(self.number) };
     }
 
     /// Waits until `ready` has a result. Where there is no limit to that, the program may cancel the thread meanwhile.
@@ -286,13 +304,11 @@ impl Socket {
         limit: Option<Duration>,
         mut ready: impl FnMut(&mut Inner) -> Option<Result<T>>,
     ) -> Result<T> {
+        self.own()?;
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut inner = lock(&self.inner);
         let mut spins = SPINS;
         loop {
-            if inner.is_inherited() {
-                return Err(Errno(libc::ECONNRESET));
-            }
             inner.advance();
             if let Some(result) = ready(&mut inner) {
                 return result;
@@ -347,8 +363,8 @@ impl Socket {
     pub(super) fn listen(&self, backlog: c_int) -> Result<()> {
         /// As a kernel's `somaxconn`, for each has memory.
         const MOST: usize = 128;
-        let mut inner = self.now();
-        inner.own_id()?;
+        let mut inner = self.now()?;
+        inner.id()?;
         if inner.phase != Phase::Listening {
             // Who is one too many waits there, and need not ask again.
             inner.id()?.listen(0)?;
@@ -369,6 +385,15 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.own().is_ok() {
+            // SAFETY: it is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        }
+    }
+}
+
 impl Inner {
     /// The identifier.
     ///
@@ -376,14 +401,6 @@ impl Inner {
     /// `EBADF` if the socket is closed.
     pub(super) fn id(&mut self) -> Result<&mut Id> {
         self.owned.as_mut().map(Owned::id).ok_or(Errno(libc::EBADF))
-    }
-
-    /// The same, to change what it is to others.
-    ///
-    /// # Errors
-    /// As there; `ECONNRESET` if it is the parent's.
-    pub(super) fn own_id(&mut self) -> Result<&mut Id> {
-        if self.is_inherited() { Err(Errno(libc::ECONNRESET)) } else { self.id() }
     }
 
     /// Where it is bound, and whom it speaks with.
@@ -436,7 +453,6 @@ impl Inner {
 
     /// Where the socket is bound; if nowhere yet, to a port of any address.
     fn bind_for(&mut self, to: SocketAddr) -> Result<SocketAddr> {
-        self.own_id()?;
         if self.addresses()?.0.is_none() {
             let any: IpAddr =
                 if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -459,9 +475,6 @@ impl Inner {
     /// Arms what makes the descriptors readable that are returned.
     pub(super) fn arm(&mut self, number: RawFd) -> Vec<pollfd> {
         let mut descriptors = vec![reads_of(number)];
-        if self.is_inherited() {
-            return descriptors;
-        }
         if let Some(stream) = &mut self.stream {
             let took = stream.arm();
             descriptors.push(reads_of(stream.fd()));
@@ -509,17 +522,8 @@ impl Inner {
             || self.packets.as_ref().is_some_and(Packets::has_waiting)
     }
 
-    /// Whether another process has made it, whose child this is. What happens is to be seen by that one alone, and both have
-    /// the same descriptors.
-    pub(super) fn is_inherited(&self) -> bool {
-        self.generation != generation()
-    }
-
     /// Takes note of what has happened.
     pub(super) fn advance(&mut self) {
-        if self.is_inherited() {
-            return;
-        }
         let took = self.take_completions() | self.take_events();
         self.tell_sleepers(took);
     }

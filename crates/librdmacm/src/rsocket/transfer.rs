@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
             let (got, sender) = if socket.carries_datagrams() {
                 receive_datagram(socket, into, flags).map(|(got, sender)| (got, Some(sender)))?
             } else {
-                (receive(socket, into, flags)?, socket.now().addresses()?.1)
+                (receive(socket, into, flags)?, socket.now()?.addresses()?.1)
             };
             tell(sender, from, from_length)?;
             Ok(got)
