@@ -64,7 +64,7 @@ unsafe extern "C" fn in_child() {
         return;
     };
     let node = leave(held.process);
-    outside(&held.state).into_iter().chain(node).for_each(close);
+    held.state.device.link_descriptors().into_iter().chain(node).for_each(close);
 }
 
 /// Leaves the device to the parent. Returns the child's copy of the connection to the node.
@@ -78,13 +78,6 @@ fn leave(process: &Process) -> Option<RawFd> {
 fn close(fd: RawFd) {
     // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.
     unsafe { libc::close(fd) };
-}
-
-/// The descriptors of links.
-fn outside(state: &State) -> Vec<RawFd> {
-    let mut waitables = Vec::new();
-    state.device.waitables(&mut waitables);
-    waitables.into_iter().map(|waitable| waitable.fd).collect()
 }
 
 /// Registered memory needs no care here: no hardware writes to it behind the kernel's back.

@@ -28,6 +28,11 @@ fn a_child_does_not_wait_for_its_parents_threads() {
 }
 
 #[test]
+fn a_child_keeps_nothing_that_reaches_its_parents_neighbours() {
+    run("apart");
+}
+
+#[test]
 fn extended_connections_need_no_domain_of_the_programs_own() {
     run("shared");
 }

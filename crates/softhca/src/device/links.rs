@@ -1,6 +1,7 @@
 //! Links to peers, the passing of time, and suspension.
 
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use fabric::attach::LinkRefusal;
@@ -624,6 +625,18 @@ impl Device {
                 stream.waitables(link.interest(), &mut |waitable| into.push(waitable));
             }
         }
+    }
+
+    /// All descriptors of links, with which they end, also those that nobody sleeps on.
+    #[must_use]
+    pub fn link_descriptors(&self) -> Vec<RawFd> {
+        let mut descriptors = Vec::new();
+        for &at in &self.links.live {
+            if let Some(stream) = &self.links.links[at].stream {
+                stream.descriptors(&mut |fd| descriptors.push(fd));
+            }
+        }
+        descriptors
     }
 
     /// Announces that the caller is going to sleep on the waitables. False: call `progress` instead.

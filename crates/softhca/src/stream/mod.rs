@@ -88,6 +88,11 @@ pub unsafe trait Stream: Any + Send {
         let _ = (interest, add);
     }
 
+    /// All descriptors that reach the peer: it may rely on what ends with them.
+    fn descriptors(&self, add: &mut dyn FnMut(RawFd)) {
+        let _ = add;
+    }
+
     /// Announces that nobody polls from now on. False if there is something to do already.
     fn prepare_to_sleep(&mut self, interest: Interest) -> bool {
         let _ = interest;

@@ -298,6 +298,11 @@ unsafe impl Stream for Shm {
         }
     }
 
+    fn descriptors(&self, add: &mut dyn FnMut(RawFd)) {
+        let all = [&self.own_wakes, &self.peer_wakes].into_iter().chain(&self.liveness);
+        all.map(AsRawFd::as_raw_fd).for_each(add);
+    }
+
     fn prepare_to_sleep(&mut self, interest: Interest) -> bool {
         self.sleeping = interest.reads;
         self.waiting = interest.writes;

@@ -1,7 +1,7 @@
 //! A link over a connected TCP socket.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libc::iovec;
 use waiting::Uncancelled;
@@ -81,5 +81,9 @@ unsafe impl Stream for Tcp {
     fn waitables(&self, interest: Interest, add: &mut dyn FnMut(Waitable)) {
         let Interest { reads, writes } = interest;
         add(Waitable { fd: self.socket.as_raw_fd(), readable: reads, writable: writes });
+    }
+
+    fn descriptors(&self, add: &mut dyn FnMut(RawFd)) {
+        add(self.socket.as_raw_fd());
     }
 }
