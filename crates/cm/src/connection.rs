@@ -12,6 +12,7 @@
 //! ```
 //!
 //! A datagram connection stays in `Replied` or `Accepted`.
+//! A program may reject what it has accepted until it hears `Ready`: to an active side that has said so the rejection comes in `Established`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -265,10 +266,16 @@ impl Connection {
             }
             (State::Established, Body::Reply(_)) if self.listener.is_none() => wishes.say(Body::Ready),
             (State::Accepted, Body::Ready) => self.notice_ready(wishes),
+            // It was ready before it heard that this side has thought better of it.
+            (State::Lingering | State::Over, Body::Ready) => {
+                wishes.say.extend(self.answer.clone().filter(|answer| matches!(answer, Body::Reject { .. })));
+            }
             (State::Requesting, Body::Reject { reason: Reason::INVALID_SERVICE, .. })
                 if now < self.absent_until => {}
+            // Late: another request was accepted since.
+            (State::Established, Body::Reject { reason: Reason::INVALID_SERVICE, .. }) => {}
             (
-                State::Requesting | State::Replied | State::Requested | State::Accepted,
+                State::Requesting | State::Replied | State::Requested | State::Accepted | State::Established,
                 Body::Reject { reason, private },
             ) => self.end(Event::Rejected { reason, private }, now, wishes),
             (_, Body::Disconnect) => {

@@ -245,9 +245,9 @@ impl Manager {
             Body::Request { service, source, offer } => {
                 self.requested(from, message.from, service, source, offer);
             }
-            Body::Reply(_) => self.refuse(from, message.from, message.to, Reason::INVALID_ID),
+            Body::Reply(_) | Body::Ready => self.refuse(from, message.from, message.to, Reason::INVALID_ID),
             Body::Disconnect => self.say(from, message.to, message.from, Body::Disconnected),
-            Body::Wait | Body::Ready | Body::Reject { .. } | Body::Disconnected => {}
+            Body::Wait | Body::Reject { .. } | Body::Disconnected => {}
         }
     }
 

@@ -117,14 +117,20 @@ impl World {
         self.told[side].iter().filter(|(_, event)| event == wanted).count() == 1
     }
 
-    /// A connection, as both sides have it.
-    fn connected(&mut self) -> (ConnectionId, ConnectionId) {
+    /// A connection that the passive side has accepted, and the active side knows so.
+    fn replied(&mut self) -> (ConnectionId, ConnectionId) {
         self.listen(4);
         let here = self.connect(7);
         self.wait(|world| !world.told[1].is_empty());
         let there = self.requested();
         assert!(self.managers[1].accept(there, offer("welcome"), self.now));
         self.wait(|world| world.told(0, &Event::Replied(offer("welcome"))));
+        (here, there)
+    }
+
+    /// A connection, as both sides have it.
+    fn connected(&mut self) -> (ConnectionId, ConnectionId) {
+        let (here, there) = self.replied();
         assert!(self.managers[0].establish(here));
         self.wait(|world| world.told(1, &Event::Established));
         (here, there)
@@ -204,6 +210,72 @@ fn nobody_listening_and_a_program_that_says_no_are_told_apart() {
     assert!(world.managers[1].reject(there, b"no".to_vec(), world.now));
     world.settle();
     assert!(world.told(0, &Event::Rejected { reason: Reason::CONSUMER, private: b"no".to_vec() }));
+}
+
+#[test]
+fn who_is_ready_hears_of_a_program_that_says_no_after_its_reply() {
+    let no = Event::Rejected { reason: Reason::CONSUMER, private: b"no".to_vec() };
+    // What is sent next is that the one side is ready, and then that the other has rejected it.
+    for lost in [None, Some(2)] {
+        let mut world = World::new(|_| Fate::Arrives);
+        let (here, there) = world.replied();
+        let before = world.sent;
+        world.fate = Box::new(move |at| if Some(at - before) == lost { Fate::IsLost } else { Fate::Arrives });
+        assert!(world.managers[0].establish(here));
+        assert!(world.managers[1].reject(there, b"no".to_vec(), world.now));
+        world.wait(|world| world.told(0, &no));
+        assert!(!world.told(1, &Event::Established), "it has taken it back");
+    }
+}
+
+#[test]
+fn who_is_ready_long_after_it_was_rejected_hears_so() {
+    for forgets in [false, true] {
+        let mut world = World::new(|_| Fate::Arrives);
+        let (here, there) = world.replied();
+        world.fate = Box::new(|_| Fate::IsLost);
+        assert!(world.managers[1].reject(there, b"no".to_vec(), world.now));
+        if forgets {
+            world.managers[1].abandon(there, world.now);
+        }
+        world.pass(Duration::from_secs(1));
+        world.fate = Box::new(|_| Fate::Arrives);
+        assert!(world.managers[0].establish(here));
+        let (reason, private) =
+            if forgets { (Reason::INVALID_ID, Vec::new()) } else { (Reason::CONSUMER, b"no".to_vec()) };
+        world.wait(|world| world.told(0, &Event::Rejected { reason, private: private.clone() }));
+    }
+}
+
+#[test]
+fn a_connection_that_is_made_can_be_rejected_no_more() {
+    let mut world = World::new(|_| Fate::Arrives);
+    let (here, there) = world.connected();
+    assert!(!world.managers[1].reject(there, Vec::new(), world.now));
+    assert!(!world.managers[0].reject(here, Vec::new(), world.now));
+}
+
+#[test]
+fn that_nobody_listened_before_ends_no_connection() {
+    let mut world = World::new(|_| Fate::Arrives);
+    let here = world.connect(7);
+    let Some(Output::Send { datagram, .. }) = world.managers[0].take_outputs().into_iter().next() else {
+        panic!("no request")
+    };
+    world.managers[1].received(CLIENT, &datagram, world.now);
+    let refusals = world.managers[1].take_outputs();
+    world.listen(4);
+    world.wait(|world| !world.told[1].is_empty());
+    let there = world.requested();
+    assert!(world.managers[1].accept(there, offer("welcome"), world.now));
+    world.wait(|world| world.told(0, &Event::Replied(offer("welcome"))));
+    assert!(world.managers[0].establish(here));
+    for refusal in refusals {
+        let Output::Send { datagram, .. } = refusal else { continue };
+        world.managers[0].received(SERVER, &datagram, world.now);
+    }
+    world.pass(Duration::from_secs(1));
+    assert!(world.told(1, &Event::Established) && world.told[0].len() == 1, "{:?}", world.told);
 }
 
 #[test]
