@@ -306,7 +306,11 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
         let (head, sent) = (qp.sends.head(), qp.requester.sent);
-        let is_of_next = header.msn == sent && qp.requester.interrupted;
+        // Who has executed all may have failed in answering.
+        let is_final =
+            matches!(syndrome, Syndrome::InvalidRequest | Syndrome::RemoteAccess | Syndrome::RemoteOperation);
+        let is_reliable = qp.init.kind.is_reliable();
+        let is_of_next = is_reliable && is_final && header.msn == sent && qp.requester.interrupted;
         if !qp.requests() || qp.awaits_barrier {
             return Ok(());
         }
@@ -317,7 +321,7 @@ impl Core {
             }
             return Ok(());
         }
-        if !qp.init.kind.is_reliable() && syndrome != Syndrome::StaleHandle {
+        if !is_reliable && syndrome != Syndrome::StaleHandle {
             self.drop_requests(handle, header.msn + 1);
             return Ok(());
         }

@@ -81,8 +81,8 @@ enum Course {
     /// It is executed, if it is the expected one, or has been.
     GoOn,
     Drop,
-    /// It is dropped, and the peer is told so.
-    Refuse,
+    /// It is dropped, and the peer is told why.
+    Refuse(Syndrome),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +139,7 @@ impl Responder {
             if !is_due {
                 // Those in between were dropped on their way, or the peer has begun anew.
                 self.expected = msn;
+                self.first = self.first.min(msn);
             }
             return Course::GoOn;
         }
@@ -151,11 +152,12 @@ impl Responder {
         let is_told = astray == Some(msn) || is_expected;
         if follows && !is_told {
             self.dropping = Some(Dropping { astray, last: msn });
-            return Course::Drop;
+            // Whose requests may be lost may never say the first again.
+            return if is_unreliable { Course::Refuse(Syndrome::StaleHandle) } else { Course::Drop };
         }
         let astray = if is_expected { astray } else { Some(msn) };
         self.dropping = Some(Dropping { astray, last: msn });
-        Course::Refuse
+        Course::Refuse(Syndrome::NotReady)
     }
 
     /// Keeps a query that was executed, and `most` in all: as many as any peer may have unanswered.
@@ -243,6 +245,7 @@ impl Core {
         let handle = match self.responder_of(peer, out, header) {
             Ok(handle) => handle,
             Err(syndrome) => {
+                self.note_past(header);
                 // Once for a message, and again at its end: the queue pair may have gone in between.
                 if header.offset == 0 || header.is_last() {
                     out.refuse_unknown(header, syndrome);
@@ -264,8 +267,8 @@ impl Core {
             match responder.course_of(header, is_unreliable) {
                 Course::GoOn => {}
                 Course::Drop => return Ok(Verdict::Discard),
-                Course::Refuse => {
-                    out.refuse_unknown(header, Syndrome::NotReady);
+                Course::Refuse(syndrome) => {
+                    out.refuse_unknown(header, syndrome);
                     return Ok(Verdict::Discard);
                 }
             }
@@ -282,6 +285,14 @@ impl Core {
         }
         continue_message(responder, header)
             .map(|wanted| if wanted { Verdict::Place(handle) } else { Verdict::Discard })
+    }
+
+    /// Somebody speaks to a queue pair that is not ready: more of that may be on its way.
+    fn note_past(&mut self, header: &Header) {
+        let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
+        if let Some(qp) = qp.filter(|qp| !qp.executes()) {
+            qp.has_past = true;
+        }
     }
 
     /// The queue pair that executes `header`, which came from `peer`.
@@ -769,11 +780,14 @@ impl Core {
         out.control(Header { msn: qp.responder.expected, ..answer });
     }
 
-    /// The peer's end of a connection begins anew: what it says from now on follows nothing.
-    pub fn on_barrier(&mut self, peer: ProcessId, header: &Header) {
-        if let Some(qp) = self.connected(peer, header) {
-            qp.responder.dropping = None;
+    /// The peer's end of a connection begins anew: what it says from now on follows nothing, and nothing is owed to it.
+    pub fn on_barrier(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
+        let index = self.qp_names.by_real(header.dst_qpn);
+        if let (Some(qp), Some(index)) = (self.connected(peer, header), index) {
+            qp.responder.interrupt();
+            out.carried_ack(Qp(index));
         }
+        out.pass_barrier(header);
     }
 
     /// The queue pair that is connected to the one which says `header`.

@@ -813,6 +813,37 @@ fn no_message_is_lost_or_waits_where_lives_meet() {
     }
 }
 
+/// The second end owes acknowledgements and answers to a life that is over.
+#[test]
+fn what_is_owed_to_an_earlier_life_is_not_given_to_the_next() {
+    for op in [0, 1, 2] {
+        everywhere(|net| {
+            let (a, b) = pair(net, 0, 1, &Plan::default());
+            let (va, rkey) = (b.va(0), b.key);
+            a.post(net, 0, SendOp::Write { va, rkey }, &[a.sge(0, 8)]);
+            net.settle();
+            for wr_id in 0..3 {
+                b.receive(net, wr_id, &[b.sge(100, 8)]);
+                let op = [SendOp::Send, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }][op];
+                a.post(net, wr_id, op, &[a.sge(0, 8)]);
+            }
+            net.nodes[0].device.progress(net.now);
+            begin_anew(net, &a, &b, 0x00ff_fff0);
+            for wr_id in 0..3 {
+                a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
+            }
+            net.settle();
+            let is_lost = |event: &Event| matches!(event, Event::LinkLost { .. });
+            assert!(!net.nodes.iter().any(|node| node.events.iter().any(is_lost)));
+            let ends = statuses(&a.poll_sends(net));
+            assert_eq!(
+                ends[ends.len() - 3..],
+                [WcStatus::RetryExceeded, WcStatus::Flushed, WcStatus::Flushed]
+            );
+        });
+    }
+}
+
 #[test]
 fn a_drained_send_queue_says_so_and_starts_again() {
     everywhere(|net| {

@@ -105,6 +105,35 @@ fn a_long_message_that_is_dropped_amid_its_sending_is_over() {
     });
 }
 
+/// It goes on meanwhile: what it says before its peer is ready is lost, and no more.
+#[test]
+fn who_speaks_on_to_one_that_begins_anew_is_heard_again() {
+    for steps in 0..3 {
+        each(|net, a, b| {
+            b.receive(net, 1, &[b.sge(1000, 100)]);
+            send(net, &a, 1, b"first");
+            assert_received(net, &b, 1, b"first");
+            let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+            net.device(1).modify_qp(b.qp, &reset, QpAttrMask::STATE).unwrap();
+            to_init(net, &b, &plan());
+            for (wr_id, is_ready) in [(2, false), (3, false), (4, true), (5, true)] {
+                a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
+                if is_ready && b.state(net) == QpState::Init {
+                    to_rtr(net, &b, &a, &plan());
+                }
+                for _ in 0..steps {
+                    net.nodes[1].device.progress(net.now);
+                }
+            }
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 5]);
+            b.receive(net, 9, &[b.sge(1000, 100)]);
+            send(net, &a, 6, b"now");
+            assert_received(net, &b, 9, b"now");
+        });
+    }
+}
+
 #[test]
 fn a_receive_that_is_too_short_fails_the_receiver_alone() {
     each(|net, a, b| {

@@ -136,16 +136,6 @@ impl Links {
         }
     }
 
-    /// `handle` was connected. If there is a link already, it may carry what is of an earlier life of it.
-    pub fn begin_barrier(&mut self, core: &mut Core, handle: Qp) {
-        let Some(qp) = core.qps.get_mut(handle.0) else { return };
-        let link = qp.link.map(|at| &mut self.links[at]).filter(|link| link.state == State::Up);
-        let Some(link) = link else { return };
-        if let Some(barrier) = qp.begin_barrier(&link.out.lookup) {
-            link.out.control(barrier);
-        }
-    }
-
     /// There is a link `at` for queue pairs that had none.
     fn adopt(&mut self, core: &mut Core, at: usize) {
         let link = &mut self.links[at];
@@ -245,6 +235,19 @@ impl Device {
     pub(super) fn end_responder(&mut self, qp: Qp, peer: ProcessId) {
         self.links.end_responder(&mut self.core, peer, qp);
         let Some(&at) = self.links.by_peer.get(&peer) else { return };
+        if self.links.links[at].has_work() {
+            self.transmit(at);
+        }
+    }
+
+    /// `handle` was connected. If there is a stream already, it may carry what is of its past.
+    pub(super) fn begin_barrier(&mut self, handle: Qp) {
+        let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
+        let Some(at) = qp.link.filter(|at| qp.has_past && self.links.links[*at].stream.is_some()) else {
+            return;
+        };
+        qp.awaits_barrier = true;
+        self.links.links[at].ask_for_barrier(qp);
         if self.links.links[at].has_work() {
             self.transmit(at);
         }

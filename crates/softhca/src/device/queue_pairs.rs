@@ -134,7 +134,7 @@ impl Device {
                 qp.peer = peer;
                 qp.responder.start(u64::from(qp.attr.rq_psn));
                 self.connect(handle, peer);
-                self.links.begin_barrier(&mut self.core, handle);
+                self.begin_barrier(handle);
             }
             (QpState::Rtr, QpState::Rts) => {
                 let first = u64::from(qp.attr.sq_psn);

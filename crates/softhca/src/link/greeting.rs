@@ -87,6 +87,9 @@ impl Link {
         self.out.control(self.datagrams.acknowledgement());
         for at in 0..self.qps.len() {
             let handle = self.qps[at];
+            if let Some(qp) = core.qps.get(handle.0).filter(|qp| qp.awaits_barrier) {
+                self.ask_for_barrier(qp);
+            }
             if core.has_requests(handle) {
                 self.schedule(core, handle);
             }

@@ -34,6 +34,7 @@ use fabric::{Epoch, ProcessId};
 use crate::core::Core;
 use crate::handle::Qp;
 use crate::memory;
+use crate::qp::QueuePair;
 use crate::responder::Verdict;
 use crate::share::window::Mapped;
 use crate::stream::{Carrier, Interest};
@@ -453,8 +454,7 @@ impl Link {
             }
             Opcode::Barrier => {
                 self.require_up()?;
-                core.on_barrier(self.peer, header);
-                self.out.pass_barrier(header);
+                core.on_barrier(self.peer, &mut self.out, header);
                 Ok(())
             }
             Opcode::BarrierAck => {
@@ -466,6 +466,13 @@ impl Link {
                 self.require_up()?;
                 self.begin_answer(core, header)
             }
+        }
+    }
+
+    /// Asks the peer for `qp`, now or when both have greeted each other.
+    pub fn ask_for_barrier(&mut self, qp: &QueuePair) {
+        if self.state == State::Up {
+            self.out.control(qp.ask_for_barrier(&self.out.lookup));
         }
     }
 

@@ -47,9 +47,9 @@ pub(crate) struct QueuePair {
     pub qpn: u32,
     /// Tells its lives apart: a reset begins another.
     pub incarnation: u64,
-    /// It was connected in an earlier life.
-    has_lived: bool,
-    /// What comes may be for an earlier life, until its peer has answered.
+    /// It was connected in an earlier life, or spoken to before it was ready.
+    pub has_past: bool,
+    /// What comes may be of its past, until its peer has answered.
     pub awaits_barrier: bool,
     /// The process at the other end, from RTR on. `None` if the address leads nowhere.
     pub peer: Option<ProcessId>,
@@ -81,7 +81,7 @@ impl QueuePair {
             attr: QpAttr { port: 1, ..QpAttr::default() },
             qpn,
             incarnation,
-            has_lived: false,
+            has_past: false,
             awaits_barrier: false,
             peer: None,
             link: None,
@@ -202,16 +202,13 @@ impl QueuePair {
 
     /// Back to RESET: nothing is queued, nobody is connected.
     pub fn reset(&mut self, incarnation: u64) {
-        let has_lived = self.has_lived || self.peer.is_some();
-        *self = Self { has_lived, ..Self::new(self.init, self.qpn, incarnation) };
+        let has_past = self.has_past || self.peer.is_some();
+        *self = Self { has_past, ..Self::new(self.init, self.qpn, incarnation) };
     }
 
-    /// What is asked of the peer over a link that may still carry what it said to an earlier life, if there was one. Nothing of
-    /// this life is sent, or taken, before the answer.
-    pub fn begin_barrier(&mut self, lookup: &LookupList) -> Option<Header> {
-        self.awaits_barrier = self.has_lived;
-        let barrier = Header { imm: self.barrier(), ..addressed(self, lookup, Opcode::Barrier) };
-        self.has_lived.then_some(barrier)
+    /// What is asked of the peer before anything of this life is sent, or taken.
+    pub fn ask_for_barrier(&self, lookup: &LookupList) -> Header {
+        Header { imm: self.barrier(), ..addressed(self, lookup, Opcode::Barrier) }
     }
 
     /// Tells barriers of its lives apart.
