@@ -20,12 +20,11 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
-use waiting::{futex, lock};
+use waiting::{KnownGuard, KnownLock, futex, has_known_lock};
 
 /// No thread has this identity.
 const NOBODY: usize = 0;
@@ -60,7 +59,9 @@ const MOST_PATIENCE: u32 = 1 << 20;
 pub(crate) struct BiasedLock<T> {
     /// The owner's seat, or null.
     owner: AtomicPtr<Seat>,
-    habits: Mutex<Habits>,
+    /// The seat of the last owner, who may still be inside, or null. Changed under the mutex.
+    former: AtomicPtr<Seat>,
+    habits: KnownLock<Habits>,
     value: UnsafeCell<T>,
 }
 
@@ -76,8 +77,6 @@ pub(crate) struct Habits {
     may_own: bool,
     /// All that have owned the lock.
     seats: Vec<&'static Seat>,
-    /// The seat of the last owner, who may still be inside.
-    former: Option<&'static Seat>,
 }
 
 impl<T> BiasedLock<T> {
@@ -85,13 +84,13 @@ impl<T> BiasedLock<T> {
         let may_own = Among::Threads.register();
         Self {
             owner: AtomicPtr::new(ptr::null_mut()),
-            habits: Mutex::new(Habits {
+            former: AtomicPtr::new(ptr::null_mut()),
+            habits: KnownLock::new(Habits {
                 last: NOBODY,
                 in_a_row: 0,
                 patience: PATIENCE,
                 may_own,
                 seats: Vec::new(),
-                former: None,
             }),
             value: UnsafeCell::new(value),
         }
@@ -131,45 +130,52 @@ impl<T> BiasedLock<T> {
     #[cold]
     pub(crate) fn lock_often(&self) -> Guard<'_, T> {
         let me = this_thread();
-        let mut habits = lock(&self.habits);
-        self.end_ownership(&habits);
-        let Some(seat) = habits.become_owner(me) else {
+        let mut habits = self.habits.lock();
+        self.end_ownership();
+        let Some(seat) = habits.become_owner(me, self.former()) else {
             return Guard::ByMutex { lock: self, _habits: habits };
         };
         seat.inside.store(INSIDE, Ordering::Relaxed);
+        self.former.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         self.owner.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         Guard::ByOwner(OwnerGuard { lock: self, seat })
     }
 
-    /// Takes the lock, for a thread that will not do so often.
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
-        self.claim().enter()
-    }
-
     /// Takes the mutex: nobody but an owner who is inside is before the caller from now on.
     pub(crate) fn claim(&self) -> Claim<'_, T> {
-        Claim { lock: self, habits: lock(&self.habits) }
+        Claim { lock: self, habits: self.habits.lock() }
     }
 
     /// Takes the lock if nobody waits for it or holds it.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        let habits = match self.habits.try_lock() {
-            Ok(habits) => habits,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let habits = self.habits.try_lock()?;
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
         Among::Threads.fence();
-        let is_held = habits.former.is_some_and(Seat::is_inside);
+        let is_held = self.former().is_some_and(Seat::is_inside);
         (!is_held).then_some(Guard::ByMutex { lock: self, _habits: habits })
     }
 
+    /// Takes the lock, for a thread that may have it already, and be in a handler of a signal: `None` if so.
+    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, T>> {
+        waiting::take_unless_mine(|| self.is_mine(), || self.try_lock())
+    }
+
+    fn is_mine(&self) -> bool {
+        let is_inside = self.former().is_some_and(|seat| seat.thread == this_thread() && seat.is_inside());
+        is_inside || has_known_lock()
+    }
+
+    fn former(&self) -> Option<&'static Seat> {
+        // SAFETY: a seat is never freed.
+        unsafe { self.former.load(Ordering::Acquire).as_ref() }
+    }
+
     /// Waits until nobody holds the lock without the mutex, whose holder calls this.
-    fn end_ownership(&self, habits: &Habits) {
+    fn end_ownership(&self) {
         if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
         }
-        if let Some(seat) = habits.former {
+        if let Some(seat) = self.former() {
             wait_for(seat);
         }
     }
@@ -177,7 +183,7 @@ impl<T> BiasedLock<T> {
 
 impl Habits {
     /// The seat of thread `me`, if it is to own the lock from now on.
-    fn become_owner(&mut self, me: usize) -> Option<&'static Seat> {
+    fn become_owner(&mut self, me: usize, former: Option<&Seat>) -> Option<&'static Seat> {
         self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
         self.last = me;
         if self.in_a_row < self.patience || !self.may_own {
@@ -185,11 +191,10 @@ impl Habits {
         }
         self.in_a_row = 0;
         let seat = self.seat_of(me)?;
-        if self.former.is_some_and(|former| former.thread != me) {
+        if former.is_some_and(|former| former.thread != me) {
             // Two threads that take turns are better off with the mutex.
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
-        self.former = Some(seat);
         Some(seat)
     }
 
@@ -271,13 +276,13 @@ impl<T> Drop for OwnerGuard<'_, T> {
 /// The mutex is held, and an owner may still be inside.
 pub(crate) struct Claim<'a, T> {
     lock: &'a BiasedLock<T>,
-    habits: MutexGuard<'a, Habits>,
+    habits: KnownGuard<'a, Habits>,
 }
 
 impl<'a, T> Claim<'a, T> {
     /// Ends the ownership, if there is one.
     pub(crate) fn enter(self) -> Guard<'a, T> {
-        self.lock.end_ownership(&self.habits);
+        self.lock.end_ownership();
         Guard::ByMutex { lock: self.lock, _habits: self.habits }
     }
 }
@@ -288,7 +293,7 @@ pub(crate) enum Guard<'a, T> {
     ByMutex {
         lock: &'a BiasedLock<T>,
         /// Unlocked when they are dropped.
-        _habits: MutexGuard<'a, Habits>,
+        _habits: KnownGuard<'a, Habits>,
     },
 }
 
@@ -340,10 +345,10 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| (0..ROUNDS).for_each(|_| add(take(&lock))));
             }
-            scope.spawn(|| (0..ROUNDS / 100).for_each(|_| add(lock.lock())));
+            scope.spawn(|| (0..ROUNDS / 100).for_each(|_| add(lock.claim().enter())));
             scope.spawn(|| (0..ROUNDS / 100).for_each(|_| while lock.try_lock().map(add).is_none() {}));
         });
-        assert_eq!(*lock.lock(), (2 * ROUNDS + ROUNDS / 50, 2 * ROUNDS + ROUNDS / 50));
+        assert_eq!(*lock.claim().enter(), (2 * ROUNDS + ROUNDS / 50, 2 * ROUNDS + ROUNDS / 50));
     }
 
     #[test]
@@ -370,7 +375,7 @@ mod tests {
     fn a_late_owner_leaves_the_next_one_alone() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
-        let late = lock.habits.lock().unwrap().former.unwrap();
+        let late = lock.former().unwrap();
         thread::scope(|scope| {
             let (say, hear) = std::sync::mpsc::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -393,7 +398,7 @@ mod tests {
         let lock = BiasedLock::new(0);
         let mut inside = own(&lock);
         thread::scope(|scope| {
-            let other = scope.spawn(|| *lock.lock());
+            let other = scope.spawn(|| *lock.claim().enter());
             assert!(scope.spawn(|| lock.try_lock().is_none()).join().unwrap());
             thread::sleep(Duration::from_millis(20));
             assert!(!other.is_finished());

@@ -37,8 +37,9 @@ extern "C" fn watch() {
 
 unsafe extern "C" fn before() {
     let _whole = Uncancelled::new();
-    if let Some(process) = Process::current() {
-        let mut held = Held { process, state: process.lock_for_fork() };
+    let Some(process) = Process::current() else { return };
+    if let Some(state) = process.lock_for_fork() {
+        let mut held = Held { process, state };
         held.state.device.before_fork();
         // SAFETY: a child has another process only when no thread of its parent's is left in it.
         unsafe { HELD.put(held) };
@@ -57,7 +58,7 @@ unsafe extern "C" fn in_child() {
     // SAFETY: the child is new, and who attaches does not fork.
     unsafe { ATTACHING.renew() };
     let Some(held) = HELD.take() else {
-        // It may have been attached since it was looked: of its links nothing is known here.
+        // It may have been attached since it was looked, or the thread is amid a call: of its links nothing is known here.
         if let Some(process) = Process::current() {
             leave(process).into_iter().for_each(close);
         }

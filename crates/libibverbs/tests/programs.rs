@@ -114,6 +114,11 @@ fn a_child_does_not_wait_for_its_parents_threads() {
 }
 
 #[test]
+fn a_handler_of_a_signal_may_fork_amid_a_call() {
+    run("interrupted", &[]);
+}
+
+#[test]
 fn a_program_that_can_have_no_thread_has_no_device_either() {
     run("threadless", &[]);
 }

@@ -28,6 +28,11 @@ fn a_child_does_not_wait_for_its_parents_threads() {
 }
 
 #[test]
+fn a_handler_of_a_signal_may_fork_amid_a_call() {
+    run("interrupted");
+}
+
+#[test]
 fn a_child_keeps_nothing_that_reaches_its_parents_neighbours() {
     run("apart");
 }

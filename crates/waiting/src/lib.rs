@@ -5,7 +5,7 @@
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
-//! * [`HeldInFork`]: a lock that is held across `fork`.
+//! * [`HeldInFork`]: a lock that is held across `fork`. [`KnownLock`]: one of which its thread knows.
 //! * [`OneAtATime`]: one that `fork` does not wait for. [`PerProcess`]: locks that a child has anew. [`MadeOnce`]: without a lock.
 //! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
 //! * [`start_thread`]: a thread of a library's own.
@@ -18,6 +18,7 @@ mod event_fd;
 mod event_queue;
 pub mod futex;
 mod held_in_fork;
+mod known_lock;
 mod one_at_a_time;
 mod per_process;
 mod signals;
@@ -34,6 +35,7 @@ pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
+pub use known_lock::{KnownGuard, KnownLock, has_known_lock, take_unless_mine};
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
 pub use per_process::{MadeOnce, PerProcess, begin_generation, generation};

@@ -1,0 +1,114 @@
+//! A lock of which its thread knows.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+
+use crate::lock;
+
+thread_local! {
+    /// Such locks that the thread has, or is about to have.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A lock for a thread that may fork in a handler of a signal: it would wait for itself, if that came while it had the lock.
+#[derive(Debug, Default)]
+pub struct KnownLock<T>(Mutex<T>);
+
+impl<T> KnownLock<T> {
+    /// Nobody has it.
+    pub const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Takes it.
+    pub fn lock(&self) -> KnownGuard<'_, T> {
+        let known = Known::new();
+        KnownGuard { guard: lock(&self.0), _known: known }
+    }
+
+    /// Takes it if nobody has it.
+    pub fn try_lock(&self) -> Option<KnownGuard<'_, T>> {
+        let known = Known::new();
+        let guard = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(KnownGuard { guard, _known: known })
+    }
+}
+
+/// Whether the calling thread has a [`KnownLock`], or is about to have it.
+pub fn has_known_lock() -> bool {
+    HELD.get() > 0
+}
+
+/// What `take` takes sooner or later, unless the calling thread has it, as `is_mine` says.
+pub fn take_unless_mine<G>(is_mine: impl Fn() -> bool, take: impl Fn() -> Option<G>) -> Option<G> {
+    while !is_mine() {
+        if let Some(guard) = take() {
+            return Some(guard);
+        }
+        thread::yield_now();
+    }
+    None
+}
+
+#[derive(Debug)]
+struct Known;
+
+impl Known {
+    fn new() -> Self {
+        HELD.set(HELD.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+/// The lock is held as long as this lives.
+#[derive(Debug)]
+pub struct KnownGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    /// Dropped behind the guard.
+    _known: Known,
+}
+
+impl<T> Deref for KnownGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for KnownGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_it_does_not_wait_for_itself() {
+        let known = KnownLock::new(1);
+        let take = || take_unless_mine(has_known_lock, || known.try_lock());
+        assert_eq!(take().map(|guard| *guard), Some(1));
+        let held = known.lock();
+        assert!(take().is_none());
+        thread::scope(|scope| {
+            let other = scope.spawn(|| take().map(|guard| *guard));
+            drop(held);
+            assert_eq!(other.join().unwrap(), Some(1));
+        });
+    }
+}
