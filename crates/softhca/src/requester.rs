@@ -395,6 +395,7 @@ impl Core {
             return self.drop_requests(handle, msn + 1);
         }
         go_back(qp, msn);
+        qp.windows.ask_again();
         if !qp.requester.pause.is_over() {
             return;
         }

@@ -55,6 +55,8 @@ pub(crate) struct Responder {
     pub named: Option<Selected>,
     /// The peer has named one, and meant no other by that name.
     has_name: bool,
+    /// The peer has begun anew, and said nothing since that is for this life.
+    pub is_estranged: bool,
     /// Why the queue pair failed its peer.
     fatal: Option<(u64, Syndrome)>,
 }
@@ -184,7 +186,8 @@ impl Responder {
     /// True if the next message is `msn`, and nothing else has begun.
     #[inline]
     pub fn awaits(&self, msn: u64) -> bool {
-        msn == self.expected && self.begun.is_none() && self.dropping.is_none() && !self.holds_receive
+        let is_plain = self.begun.is_none() && self.dropping.is_none() && !self.holds_receive;
+        msn == self.expected && is_plain && !self.is_estranged
     }
 
     /// Gives up the receive that it holds. Returns its `wr_id`.
@@ -314,6 +317,7 @@ impl Core {
         self.note_established(handle);
         let Some(qp) = self.qps.get_mut(handle.0) else { return Verdict::Discard };
         qp.responder.dropping = None;
+        qp.responder.is_estranged = false;
         let Header { msn, opcode, total, .. } = *header;
         qp.responder.begun = Some(Begun { msn, opcode, total, arrived: 0 });
         Verdict::Place(handle)
@@ -785,6 +789,7 @@ impl Core {
         let index = self.qp_names.by_real(header.dst_qpn);
         if let (Some(qp), Some(index)) = (self.connected(peer, header), index) {
             qp.responder.interrupt();
+            qp.responder.is_estranged = true;
             out.carried_ack(Qp(index));
         }
         out.pass_barrier(header);

@@ -93,7 +93,7 @@ impl Device {
         let Some(qp) = self.core.qp_names.by_real(request.dst_qpn).map(Qp) else { return true };
         let Some(entry) = self.core.qps.get(qp.0) else { return true };
         let connected = entry.peer == Some(link.peer) && entry.attr.remote_qpn == request.src_qpn;
-        if !connected || !entry.executes() || link.overstayed {
+        if !connected || !entry.executes() || entry.responder.is_estranged || link.overstayed {
             return true;
         }
         let Some((mr, region)) = self.core.regions.named(entry.init.pd, request.rkey) else { return true };

@@ -59,7 +59,7 @@ impl Windows {
     /// Forgets windows of another count of the neighbour's gate than `now`, and that they were asked for.
     pub fn close_stale(&mut self, now: u32) {
         self.open.retain(|window| window.count == now);
-        self.asked.retain(|rkey| self.open.iter().any(|window| window.rkey == *rkey));
+        self.ask_again();
     }
 
     /// Adds what the neighbour has exported, if it was asked for.
@@ -69,6 +69,11 @@ impl Windows {
             self.open.push(window);
             self.is_new = true;
         }
+    }
+
+    /// The neighbour was not ready: what it was asked for is asked for again.
+    pub fn ask_again(&mut self) {
+        self.asked.retain(|rkey| self.open.iter().any(|window| window.rkey == *rkey));
     }
 
     /// True once for each key.
