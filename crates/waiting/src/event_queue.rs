@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::{EventFd, PerProcess, cancellable, keep, lock, sleep};
+use crate::{EventFd, PerProcess, cancellable, generation, keep, lock, sleep};
 
 /// Events for a program that may block on, poll or select the descriptor.
 ///
 /// The descriptor is no semaphore that counts them: a checkpoint carries what an eventfd holds, but not that it is one. So
 /// whoever has taken from the queue leaves the descriptor as the queue is then.
 ///
-/// A forked child has the descriptor together with its parent, and an empty queue.
+/// A forked child has an empty queue, and under the descriptor's number an eventfd of its own: it takes no sign from its parent.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     ready: EventFd,
     events: PerProcess<Mutex<VecDeque<T>>>,
+    /// What [`generation`] was when `ready` was made.
+    generation: AtomicU32,
     /// Threads that are in [`Self::next`].
     readers: AtomicU32,
     /// The thread that took the last event in [`Self::next`]; 0 before the first.
@@ -32,7 +34,14 @@ impl<T> EventQueue<T> {
     /// Those of `eventfd`.
     pub fn new() -> io::Result<Self> {
         let ready = EventFd::new(0)?;
-        Ok(Self { ready, events: PerProcess::default(), readers: 0.into(), last_reader: 0.into() })
+        let generation = generation().into();
+        Ok(Self {
+            ready,
+            events: PerProcess::default(),
+            generation,
+            readers: 0.into(),
+            last_reader: 0.into(),
+        })
     }
 
     /// For the program.
@@ -42,7 +51,11 @@ impl<T> EventQueue<T> {
     }
 
     fn events(&self) -> MutexGuard<'_, VecDeque<T>> {
-        lock(self.events.get())
+        let events = lock(self.events.get());
+        if self.generation.swap(generation(), Ordering::Relaxed) != generation() {
+            self.ready.become_own();
+        }
+        events
     }
 
     /// Whether there are none.
@@ -69,6 +82,8 @@ impl<T> EventQueue<T> {
     where
         T: 'static,
     {
+        // In a child nobody has seen to the descriptor yet.
+        drop(queue.events());
         keep(Reading::of(queue), |reading| {
             loop {
                 let queue = &reading.0;
@@ -170,6 +185,28 @@ mod tests {
         assert!(is_ready(&queue));
         assert_eq!(EventQueue::next(&queue, |_| ()).unwrap(), 2);
         assert!(!is_ready(&queue));
+    }
+
+    #[test]
+    fn a_child_takes_no_sign_from_its_parent() {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        queue.push(1);
+        let mut status = 0;
+        // SAFETY: the child takes no lock that another thread of the parent's may have, and ends here.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(10);
+                crate::begin_generation();
+                queue.push(2);
+                let is_own = EventQueue::next(&queue, |_| ()).is_ok_and(|event| event == 2);
+                libc::_exit((!is_own || is_ready(&queue)).into());
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        assert_eq!(status, 0);
+        assert!(is_ready(&queue));
+        assert_eq!(EventQueue::next(&queue, |_| ()).unwrap(), 1);
     }
 
     #[test]
