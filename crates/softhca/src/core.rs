@@ -14,7 +14,7 @@ use crate::link::tx::Tx;
 use crate::memory_window::News;
 use crate::qp::QueuePair;
 use crate::region::Regions;
-use crate::responder::Selected;
+use crate::responder::place::Selected;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::slab::Slab;
 use crate::work::{Rdma, Wc, WcOpcode, WcStatus};

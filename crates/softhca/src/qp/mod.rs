@@ -33,7 +33,7 @@ use crate::link::tx::COPIED;
 use crate::memory_window::Bearer;
 use crate::receive_queue::ReceiveQueue;
 use crate::requester::{Requester, addressed};
-use crate::responder::Responder;
+use crate::responder::place::Responder;
 use crate::send_queue::SendQueue;
 use crate::share::window::Windows;
 use crate::wire::{Header, Opcode};

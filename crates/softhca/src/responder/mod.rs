@@ -10,7 +10,7 @@
 //! READs and atomics leave an answer in `answers`, transmitted in order. They are kept in `queries` as long as their requester
 //! may ask again: who has not had the answer over this link gets it, with what the atomic found then, or a READ reads now.
 
-use std::collections::VecDeque;
+pub(crate) mod place;
 
 use fabric::ProcessId;
 use verbs::{HandleKind, LookupList};
@@ -18,201 +18,15 @@ use verbs::{HandleKind, LookupList};
 use crate::attr::{Access, QpKind, QpState};
 use crate::core::{Core, received};
 use crate::event::AsyncEvent;
-use crate::handle::{Cq, Pd, Qp, Srq};
+use crate::handle::{Pd, Qp, Srq};
 use crate::link::outbox::Outbox;
 use crate::link::tx::{ANSWER, Tx};
 use crate::memory;
-use crate::memory_window::Bearer;
 use crate::qp::QueuePair;
-use crate::receive_queue::Receive;
 use crate::requester::addressed;
 use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{WcOpcode, WcStatus};
-
-/// A responder's place in its peer's messages.
-#[derive(Debug, Default)]
-pub(crate) struct Responder {
-    /// The message to execute next.
-    pub expected: u64,
-    /// The one to execute first.
-    first: u64,
-    /// The message of which some segments have arrived.
-    begun: Option<Begun>,
-    /// The receive that the begun message consumes, if it holds one. It outlives a lost link.
-    pub receive: Receive,
-    pub holds_receive: bool,
-    /// A NAK is under way; what was sent before the peer got it is dropped.
-    dropping: Option<Dropping>,
-    answers: VecDeque<Answer>,
-    /// The latest READs and atomics.
-    queries: VecDeque<Query>,
-    /// In its link's list of acknowledgements due.
-    pub ack_due: bool,
-    /// The shared receive queue of an XRC target: that of the receive which it holds, or the one that its peer has named. It
-    /// outlives a lost link.
-    pub selected: Option<Selected>,
-    /// The one that the peer has named last.
-    pub named: Option<Selected>,
-    /// The peer has named one, and meant no other by that name.
-    has_name: bool,
-    /// The peer has begun anew, and said nothing since that is for this life.
-    pub is_estranged: bool,
-    /// Why the queue pair failed its peer.
-    fatal: Option<(u64, Syndrome)>,
-}
-
-/// What an XRC target has of a shared receive queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Selected {
-    pub srq: Srq,
-    pub pd: Pd,
-    pub cq: Cq,
-}
-
-/// Messages are dropped until the expected one comes, which was refused, or the peer has said another one in its place.
-#[derive(Clone, Copy, Debug)]
-struct Dropping {
-    /// That one, of which the peer was told.
-    astray: Option<u64>,
-    /// The last that was dropped: what follows it left before the peer heard of it.
-    last: u64,
-}
-
-/// What becomes of a message.
-enum Course {
-    /// It is executed, if it is the expected one, or has been.
-    GoOn,
-    Drop,
-    /// It is dropped, and the peer is told why.
-    Refuse(Syndrome),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Begun {
-    msn: u64,
-    opcode: Opcode,
-    total: u32,
-    arrived: u32,
-}
-
-/// A READ or atomic that was executed.
-#[derive(Clone, Copy, Debug)]
-struct Query {
-    msn: u64,
-    /// What an atomic found.
-    found: u64,
-    /// Its answer has left over the link that there is, or will.
-    is_answered: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Read { msn: u64, rkey: u32, va: u64, total: u32, sent: u32, bearer: Bearer },
-    Atomic { msn: u64, found: u64 },
-    Nak { msn: u64, syndrome: Syndrome },
-}
-
-impl Responder {
-    /// Expects message `msn` first.
-    pub fn start(&mut self, msn: u64) {
-        *self = Self { expected: msn, first: msn, ..Self::default() };
-    }
-
-    /// Nothing was executed yet.
-    fn is_fresh(&self) -> bool {
-        self.expected == self.first
-    }
-
-    /// Whether `header` is a message that was executed, and comes again.
-    fn has_executed(&self, header: &Header) -> bool {
-        let executed = self.first..self.expected;
-        header.flags & flag::SAID_AGAIN != 0 && executed.contains(&header.msn)
-    }
-
-    /// What becomes of the message that begins with `header`.
-    fn course_of(&mut self, header: &Header, is_unreliable: bool) -> Course {
-        let msn = header.msn;
-        // One that is not complete yet never will be.
-        self.begun = None;
-        let is_due = msn == self.expected || self.has_executed(header);
-        let follows = self.dropping.is_some_and(|dropping| dropping.last.checked_add(1) == Some(msn));
-        let astray = self.dropping.and_then(|dropping| dropping.astray);
-        if is_unreliable && !follows {
-            if !is_due {
-                // Those in between were dropped on their way, or the peer has begun anew.
-                self.expected = msn;
-                self.first = self.first.min(msn);
-            }
-            return Course::GoOn;
-        }
-        // Who has begun anew alone comes with numbers that were executed. What follows these is not what is expected either.
-        let is_anothers = astray.is_some_and(|astray| astray < self.expected);
-        let is_expected = msn == self.expected;
-        if is_due && !(is_anothers && (follows || !is_expected)) {
-            return Course::GoOn;
-        }
-        let is_told = astray == Some(msn) || is_expected;
-        if follows && !is_told {
-            self.dropping = Some(Dropping { astray, last: msn });
-            // Whose requests may be lost may never say the first again.
-            return if is_unreliable { Course::Refuse(Syndrome::StaleHandle) } else { Course::Drop };
-        }
-        let astray = if is_expected { astray } else { Some(msn) };
-        self.dropping = Some(Dropping { astray, last: msn });
-        Course::Refuse(Syndrome::NotReady)
-    }
-
-    /// Keeps a query that was executed, and `most` in all: as many as any peer may have unanswered.
-    fn keep(&mut self, msn: u64, found: u64, most: u8) {
-        if self.queries.len() >= usize::from(most) {
-            self.queries.pop_front();
-        }
-        self.queries.push_back(Query { msn, found, is_answered: true });
-    }
-
-    fn kept(&mut self, msn: u64) -> Option<&mut Query> {
-        self.queries.iter_mut().find(|query| query.msn == msn)
-    }
-
-    /// Forgets what only this link knew.
-    pub fn interrupt(&mut self) {
-        self.begun = None;
-        self.dropping = None;
-        self.ack_due = false;
-        self.answers.clear();
-        self.queries.iter_mut().for_each(|query| query.is_answered = false);
-    }
-
-    /// True if the next message is `msn`, and nothing else has begun.
-    #[inline]
-    pub fn awaits(&self, msn: u64) -> bool {
-        let is_plain = self.begun.is_none() && self.dropping.is_none() && !self.holds_receive;
-        msn == self.expected && is_plain && !self.is_estranged
-    }
-
-    /// Gives up the receive that it holds. Returns its `wr_id`.
-    pub fn give_receive(&mut self) -> Option<u64> {
-        std::mem::take(&mut self.holds_receive).then_some(self.receive.wr_id)
-    }
-
-    /// True if answers to reads or atomics are still to be sent, or refusals.
-    pub fn owes_answers(&self) -> bool {
-        !self.answers.is_empty()
-    }
-
-    /// What the peer has to be told once nothing is executed any more: before which message all is done, if that was not
-    /// said yet, and the first answer that it will not get.
-    pub fn last_words(&self) -> (Option<u64>, Option<u64>) {
-        let owed = self.answers.front().map(|answer| match *answer {
-            Answer::Read { msn, .. } | Answer::Atomic { msn, .. } | Answer::Nak { msn, .. } => msn,
-        });
-        (self.ack_due.then(|| owed.unwrap_or(self.expected)), owed)
-    }
-
-    fn is_in(&self, header: &Header) -> bool {
-        self.begun.is_some_and(|begun| begun.msn == header.msn)
-    }
-}
+use place::{Answer, Begun, Course, Dropping, Query, Responder, Selected};
 
 /// What to do with the payload of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
