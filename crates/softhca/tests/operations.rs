@@ -471,24 +471,13 @@ fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
                     net.step();
                 }
             }
-            begin_anew(net, &a, &b, 0x00ff_fff0);
+            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             b.receive(net, 1, &[b.sge(64, 8)]);
             let sges = [a.sge(0, 8)];
             let op = op(&b);
             refused(net, &(a, b), op, &sges, WcStatus::RetryExceeded, QpState::Rts);
         }
     });
-}
-
-/// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
-fn begin_anew(net: &mut Net, end: &End, peer: &End, psn: u32) {
-    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
-    let mut plan = Plan::default();
-    (plan.attr.sq_psn, plan.attr.rq_psn) = (psn, psn);
-    to_init(net, end, &plan);
-    to_rtr(net, end, peer, &plan);
-    to_rts(net, end, &plan);
 }
 
 /// More than its peer has executed, so that some are what that expects.
@@ -502,7 +491,7 @@ fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
         }
         net.settle();
         assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
-        begin_anew(net, &a, &b, 0x00ff_fff0);
+        begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
         for wr_id in 0..4 {
             b.receive(net, wr_id, &[b.sge(64, 8)]);
             for op in [SendOp::Send, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }] {
@@ -532,11 +521,11 @@ fn who_begins_anew_before_its_peer_is_heard_when_that_does() {
             };
             for psn in numbers {
                 wait(net);
-                begin_anew(net, &a, &b, *psn);
+                begin_anew(net, &a, &b, &Plan::default(), *psn);
                 a.post(net, 2, SendOp::Send, &[a.sge(0, 8)]);
             }
             wait(net);
-            begin_anew(net, &b, &a, numbers[numbers.len() - 1]);
+            begin_anew(net, &b, &a, &Plan::default(), numbers[numbers.len() - 1]);
             b.receive(net, 1, &[b.sge(0, 8)]);
             net.settle();
             assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
@@ -828,7 +817,7 @@ fn what_is_owed_to_an_earlier_life_is_not_given_to_the_next() {
                 a.post(net, wr_id, op, &[a.sge(0, 8)]);
             }
             net.nodes[0].device.progress(net.now);
-            begin_anew(net, &a, &b, 0x00ff_fff0);
+            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             for wr_id in 0..3 {
                 a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
             }

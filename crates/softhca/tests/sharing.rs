@@ -433,17 +433,6 @@ fn regions_without_a_whole_page_stay_on_the_ring() {
     }
 }
 
-/// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
-fn begin_anew(net: &mut Net, end: &End, peer: &End, psn: u32) {
-    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
-    let mut plan = plan();
-    (plan.attr.sq_psn, plan.attr.rq_psn) = (psn, psn);
-    to_init(net, end, &plan);
-    to_rtr(net, end, peer, &plan);
-    to_rts(net, end, &plan);
-}
-
 /// Its memory is that of a connection which the other end has left.
 #[test]
 fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
@@ -453,7 +442,7 @@ fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
     b.memory.store(200, b"untouched");
     a.memory.store(100, b"something");
     for round in 0..4 {
-        begin_anew(net, &a, &b, 1000 * (round + 1));
+        begin_anew(net, &a, &b, &plan(), 1000 * (round + 1));
         for wr_id in 0..3 {
             a.post(net, wr_id, write, &[a.sge(100, 9)]);
         }
@@ -472,7 +461,7 @@ fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
         net.step();
     }
     assert_eq!(b.memory.load(200, 9), b"untouched");
-    begin_anew(net, &b, &a, 4000);
+    begin_anew(net, &b, &a, &plan(), 4000);
     net.settle();
     assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
     assert_eq!(b.memory.load(200, 9), b"something");

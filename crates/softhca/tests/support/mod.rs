@@ -461,6 +461,17 @@ pub fn connect(net: &mut Net, a: &End, b: &End, plan: &Plan) {
     }
 }
 
+/// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
+pub fn begin_anew(net: &mut Net, end: &End, peer: &End, plan: &Plan, psn: u32) {
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
+    let mut plan = *plan;
+    (plan.attr.sq_psn, plan.attr.rq_psn) = (psn, psn);
+    to_init(net, end, &plan);
+    to_rtr(net, end, peer, &plan);
+    to_rts(net, end, &plan);
+}
+
 pub fn pair(net: &mut Net, a: usize, b: usize, plan: &Plan) -> (End, End) {
     let (a, b) = (open(net, a, plan), open(net, b, plan));
     connect(net, &a, &b, plan);
