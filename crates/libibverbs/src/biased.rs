@@ -157,7 +157,7 @@ impl<T> BiasedLock<T> {
 
     /// Takes the lock, for a thread that may have it already, and be in a handler of a signal: `None` if so.
     pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, T>> {
-        waiting::take_unless_mine(|| self.is_mine(), || self.try_lock())
+        (!self.is_mine()).then(|| self.claim().enter())
     }
 
     fn is_mine(&self) -> bool {

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::thread;
 
 use crate::lock;
 
@@ -43,17 +42,6 @@ impl<T> KnownLock<T> {
 /// Whether the calling thread has a [`KnownLock`], or is about to have it.
 pub fn has_known_lock() -> bool {
     HELD.get() > 0
-}
-
-/// What `take` takes sooner or later, unless the calling thread has it, as `is_mine` says.
-pub fn take_unless_mine<G>(is_mine: impl Fn() -> bool, take: impl Fn() -> Option<G>) -> Option<G> {
-    while !is_mine() {
-        if let Some(guard) = take() {
-            return Some(guard);
-        }
-        thread::yield_now();
-    }
-    None
 }
 
 #[derive(Debug)]
@@ -96,19 +84,20 @@ impl<T> DerefMut for KnownGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
-    fn who_has_it_does_not_wait_for_itself() {
+    fn a_thread_knows_what_it_has() {
         let known = KnownLock::new(1);
-        let take = || take_unless_mine(has_known_lock, || known.try_lock());
-        assert_eq!(take().map(|guard| *guard), Some(1));
+        assert!(!has_known_lock());
         let held = known.lock();
-        assert!(take().is_none());
-        thread::scope(|scope| {
-            let other = scope.spawn(|| take().map(|guard| *guard));
-            drop(held);
-            assert_eq!(other.join().unwrap(), Some(1));
-        });
+        assert!(has_known_lock() && known.try_lock().is_none());
+        thread::scope(|scope| assert!(!scope.spawn(has_known_lock).join().unwrap(), "another has it"));
+        drop(held);
+        assert!(!has_known_lock());
+        assert_eq!(known.try_lock().map(|guard| (*guard, has_known_lock())), Some((1, true)));
+        assert!(!has_known_lock());
     }
 }

@@ -35,7 +35,7 @@ pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
-pub use known_lock::{KnownGuard, KnownLock, has_known_lock, take_unless_mine};
+pub use known_lock::{KnownGuard, KnownLock, has_known_lock};
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
 pub use per_process::{MadeOnce, PerProcess, begin_generation, generation};

@@ -37,7 +37,7 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::{HeldInFork, KnownGuard, KnownLock, SignalsBlocked, has_known_lock, keep, take_unless_mine};
+use waiting::{HeldInFork, KnownGuard, KnownLock, SignalsBlocked, has_known_lock, keep};
 
 type Sockets = BTreeMap<c_int, Arc<Socket>>;
 
@@ -49,9 +49,9 @@ static HELD: HeldInFork<KnownGuard<'static, Sockets>> = HeldInFork::new();
 
 /// Before a fork. A thread that forks in a handler of a signal may have the lock itself, and goes on with it in the child.
 pub(crate) unsafe extern "C" fn hold() {
-    if let Some(sockets) = take_unless_mine(has_known_lock, || SOCKETS.try_lock()) {
+    if !has_known_lock() {
         // SAFETY: it is the lock itself.
-        unsafe { HELD.put(sockets) };
+        unsafe { HELD.put(SOCKETS.lock()) };
     }
 }
 
