@@ -69,6 +69,11 @@ impl Requester {
         self.interrupted && !self.resync_sent
     }
 
+    /// True if the peer has executed something since message `first`.
+    pub fn is_heard(&self, first: u64) -> bool {
+        self.accepted > first
+    }
+
     /// True if nothing of the queue, which ends before message `end`, waits for its turn, so that the next one has it.
     #[inline]
     pub fn is_idle(&self, end: u64) -> bool {

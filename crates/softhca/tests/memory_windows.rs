@@ -125,6 +125,37 @@ fn a_window_of_type_two_may_be_called_from_zero_on_and_is_invalidated_by_its_use
     });
 }
 
+/// The second end has so much to say that acknowledgements leave before the refusal.
+#[test]
+fn a_send_whose_window_is_invalidated_amid_it_fails() {
+    /// More than leave with one write.
+    const OTHERS: usize = 20;
+    const LENGTH: usize = 1 << 20;
+    let plan = Plan { memory: LENGTH, ..plan() };
+    for medium in Medium::ALL {
+        let net = &mut Net::new(2, Policy::Stable, medium, 5);
+        let (a, b) = pair(net, 0, 1, &plan);
+        let (_, first) = window(net, &b, WindowKind::Two);
+        assert_eq!(bind(net, &b, binding(&b, first, READ_WRITE)), WcStatus::Success);
+        let others: Vec<_> = (0..OTHERS).map(|_| pair(net, 0, 1, &plan)).collect();
+        net.settle();
+        b.receive(net, 3, &[b.sge(0, LENGTH)]);
+        a.memory.store(0, b"it begins");
+        a.post(net, 9, SendOp::SendInvalidate(first), &[a.sge(0, LENGTH)]);
+        for (c, d) in &others {
+            c.receive(net, 1, &[c.sge(0, LENGTH)]);
+            d.post(net, 1, SendOp::Send, &[d.sge(0, LENGTH)]);
+        }
+        while b.memory.load(0, 9) != b"it begins" {
+            net.step();
+        }
+        b.post(net, 77, SendOp::LocalInvalidate(first), &[]);
+        net.settle();
+        assert_eq!(statuses(&b.poll_receives(net)), [WcStatus::RemoteInvalidRequest]);
+        assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::RemoteAccess]);
+    }
+}
+
 #[test]
 fn a_window_of_type_two_serves_one_queue_pair() {
     each(|net, a, b| {

@@ -506,6 +506,45 @@ fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
     });
 }
 
+/// Its peer has executed as many in the life before as are in flight in this.
+#[test]
+fn who_begins_anew_alone_is_not_told_of_what_was_executed_before() {
+    for has_link in [true, false] {
+        everywhere(|net| {
+            let (a, b) = pair(net, 0, 1, &Plan::default());
+            let add = SendOp::FetchAdd { va: b.va(0), rkey: b.key, add: 1 };
+            let wait = |net: &mut Net| {
+                for _ in 0..50 {
+                    net.step();
+                }
+            };
+            for wr_id in 0..4 {
+                a.post(net, wr_id, add, &[a.sge(0, 8)]);
+            }
+            net.settle();
+            assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
+            let moved = (!has_link).then(|| net.suspend(1));
+            wait(net);
+            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            for wr_id in 0..5 {
+                let op = [SendOp::Write { va: b.va(8), rkey: b.key }, add][wr_id as usize % 2];
+                a.post(net, wr_id, op, &[a.sge(0, 8)]);
+            }
+            if moved.is_some() {
+                net.resume(1);
+            }
+            wait(net);
+            let _ = net.suspend(1);
+            wait(net);
+            net.resume(1);
+            net.settle();
+            let ends = statuses(&a.poll_sends(net));
+            assert_eq!((ends[0], &ends[1..]), (WcStatus::RetryExceeded, &[WcStatus::Flushed; 4][..]));
+            assert_eq!(b.memory.word(0), 4);
+        });
+    }
+}
+
 #[test]
 fn who_begins_anew_before_its_peer_is_heard_when_that_does() {
     // The first would follow what was refused.

@@ -468,3 +468,46 @@ fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
     assert!(!write_at_once(net, &a, &b, b"asks again"));
     assert_eq!(write_at_once(net, &a, &b, b"directly again"), privileged());
 }
+
+/// What the first end writes after one of the two has begun anew alone, having asked for a window before, which the second answers as
+/// far as it comes in `turns`.
+fn written_after_one_begins_anew(begins: fn(&mut Net, &End, &End), turns: usize) {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = pair(net, 0, 1, &plan());
+    assert!(!write_at_once(net, &a, &b, b"by the ring"));
+    let write = SendOp::Write { va: b.va(200), rkey: b.key };
+    a.post(net, 1, write, &[a.sge(100, 9)]);
+    net.nodes[0].device.progress(net.now);
+    for _ in 0..turns {
+        net.nodes[1].device.progress(net.now);
+    }
+    begins(net, &a, &b);
+    b.memory.store(200, b"untouched");
+    a.memory.store(100, b"something");
+    a.post(net, 2, write, &[a.sge(100, 9)]);
+    net.settle();
+    a.post(net, 3, write, &[a.sge(100, 9)]);
+    net.settle();
+    let ends = statuses(&a.poll_sends(net));
+    assert_eq!(ends[ends.len() - 2..], [WcStatus::RetryExceeded, WcStatus::Flushed]);
+    assert_eq!(b.memory.load(200, 9), b"untouched");
+}
+
+#[test]
+fn a_window_that_was_asked_for_opens_no_other_life() {
+    for turns in [1, 2, 3, 10] {
+        written_after_one_begins_anew(|net, a, b| begin_anew(net, a, b, &plan(), 5000), turns);
+        written_after_one_begins_anew(|net, a, b| begin_anew(net, b, a, &plan(), 5000), turns);
+    }
+}
+
+#[test]
+fn who_is_connected_again_and_writes_at_once_comes_to_a_window() {
+    let net = &mut neighbours(Policy::Stable);
+    let (a, b) = acquainted(net);
+    begin_anew(net, &b, &a, &plan(), 5000);
+    begin_anew(net, &a, &b, &plan(), 5000);
+    assert!(!write_at_once(net, &a, &b, b"by the ring"));
+    assert!(!write_at_once(net, &a, &b, b"by it again"));
+    assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());
+}

@@ -240,12 +240,10 @@ impl Device {
         }
     }
 
-    /// `handle` was connected. If there is a stream already, it may carry what is of its past.
+    /// `handle` was connected: streams may carry what is of its past, and its peer may take it for that.
     pub(super) fn begin_barrier(&mut self, handle: Qp) {
         let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
-        let Some(at) = qp.link.filter(|at| qp.has_past && self.links.links[*at].stream.is_some()) else {
-            return;
-        };
+        let Some(at) = qp.link.filter(|_| qp.has_past) else { return };
         qp.awaits_barrier = true;
         self.links.links[at].ask_for_barrier(qp);
         if self.links.links[at].has_work() {

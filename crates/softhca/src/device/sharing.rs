@@ -54,7 +54,7 @@ impl Device {
     fn want_window(&mut self, qp: Qp, rkey: u32) {
         let Some(entry) = self.core.qps.get_mut(qp.0) else { return };
         let Some(link) = entry.link.map(|at| &mut self.links.links[at]) else { return };
-        if link.neighbour().is_some() && entry.windows.ask(rkey) {
+        if link.neighbour().is_some() && entry.may_ask() && entry.windows.ask(rkey) {
             link.ask_for_window(&self.core, qp, rkey);
             self.registered.mark_active(link.peer);
         }

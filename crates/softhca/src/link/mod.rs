@@ -187,6 +187,7 @@ impl Link {
             return;
         }
         self.qps.swap_remove(place);
+        self.sharing.asked.retain(|request| core.qp_names.by_real(request.dst_qpn) != Some(handle.0));
         if let Some(moved) = self.qps.get(place).and_then(|moved| core.qps.get_mut(moved.0)) {
             moved.place = place;
         }
@@ -276,7 +277,6 @@ impl Link {
             core.interrupt_requests(handle);
             if let Some(qp) = core.qps.get_mut(handle.0) {
                 qp.responder.interrupt();
-                qp.awaits_barrier = false;
             }
         }
     }

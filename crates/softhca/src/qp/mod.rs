@@ -206,6 +206,11 @@ impl QueuePair {
         *self = Self { has_past, ..Self::new(self.init, self.qpn, incarnation) };
     }
 
+    /// Whether the peer may be asked for windows: not as long as it may take a request for one of its past.
+    pub fn may_ask(&self) -> bool {
+        !self.has_past || self.requester.is_heard(u64::from(self.attr.sq_psn))
+    }
+
     /// What is asked of the peer before anything of this life is sent, or taken.
     pub fn ask_for_barrier(&self, lookup: &LookupList) -> Header {
         Header { imm: self.barrier(), ..addressed(self, lookup, Opcode::Barrier) }

@@ -319,6 +319,8 @@ impl Core {
 
     fn refuse_for_good(&mut self, handle: Qp, out: &mut Outbox, msn: u64, syndrome: Syndrome) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
+        // No acknowledgement covers it.
+        qp.responder.expected = msn;
         qp.responder.fatal = Some((msn, syndrome));
         qp.responder.answers.push_back(Answer::Nak { msn, syndrome });
         out.schedule(qp, handle);
@@ -580,7 +582,8 @@ impl Core {
         self.fail(handle);
     }
 
-    /// The peer asks, after a lost link, which message is expected.
+    /// The peer asks, after a lost link, which message is expected. Of a life that has executed nothing for it, it asks about
+    /// the first: what was executed is another life's.
     pub fn on_resync(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
         let Some(qp) = self.connected(peer, header) else {
             return out.refuse_unknown(header, Syndrome::NotReady);
@@ -589,7 +592,7 @@ impl Core {
             let nak = addressed(qp, &out.lookup, Opcode::Nak);
             return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
         }
-        if !qp.executes() {
+        if !qp.executes() || !qp.responder.may_mean(header) {
             return out.refuse_unknown(header, Syndrome::NotReady);
         }
         qp.responder.dropping = None;

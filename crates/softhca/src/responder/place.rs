@@ -101,6 +101,11 @@ impl Responder {
         self.expected == self.first
     }
 
+    /// Whether the peer that asks with `header` which message is expected may be told.
+    pub(super) fn may_mean(&self, header: &Header) -> bool {
+        header.msn == self.expected || !self.is_estranged && !self.is_fresh()
+    }
+
     /// Whether `header` is a message that was executed, and comes again.
     pub(super) fn has_executed(&self, header: &Header) -> bool {
         let executed = self.first..self.expected;
