@@ -160,6 +160,11 @@ impl<T> BiasedLock<T> {
         (!self.is_mine()).then(|| self.claim().enter())
     }
 
+    /// In a forked child: no thread owns it, also not the one that forked in a handler of a signal while it was inside.
+    pub(crate) fn disown(&self) {
+        self.owner.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
     fn is_mine(&self) -> bool {
         let is_inside = self.former().is_some_and(|seat| seat.thread == this_thread() && seat.is_inside());
         is_inside || has_known_lock()

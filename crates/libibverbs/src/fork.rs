@@ -64,8 +64,9 @@ unsafe extern "C" fn in_child() {
         }
         return;
     };
-    let node = leave(held.process);
-    held.state.device.link_descriptors().into_iter().chain(node).for_each(close);
+    let (Held { process, state }, _) = &held;
+    let node = leave(process);
+    state.device.link_descriptors().into_iter().chain(node).for_each(close);
 }
 
 /// Leaves the device to the parent. Returns the child's copy of the connection to the node.

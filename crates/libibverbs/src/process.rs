@@ -166,6 +166,7 @@ impl Process {
     /// In a forked child: the device stays with the parent, and the child may attach anew.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
+        self.state.disown();
         CURRENT.store(ptr::null_mut(), Ordering::Release);
     }
 

@@ -31,17 +31,20 @@ impl EventFd {
     }
 
     /// In a forked child: what the number stands for is the child's own from now on, and holds nothing, unless the program has closed it.
-    /// Without a descriptor to spare it stays what the parent has, too.
-    pub fn become_own(&self) {
-        let link = format!("/proc/self/fd/{}", self.fd());
-        if std::fs::read_link(link).is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
-            // SAFETY: no memory is passed.
-            let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) } & libc::O_NONBLOCK;
-            if let Ok(own) = Self::new(flags) {
-                // SAFETY: both are open, and the number is this eventfd's.
-                unsafe { libc::dup3(own.fd(), self.fd(), libc::O_CLOEXEC) };
-            }
+    /// False if it stays what the parent has, too, for want of a descriptor or of `/proc`.
+    pub fn become_own(&self) -> bool {
+        // SAFETY: no memory is passed.
+        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
+        if flags == -1 {
+            return true;
         }
+        let Ok(kind) = std::fs::read_link(format!("/proc/self/fd/{}", self.fd())) else { return false };
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return true;
+        }
+        let Ok(own) = Self::new(flags & libc::O_NONBLOCK) else { return false };
+        // SAFETY: both are open, and the number is this eventfd's.
+        unsafe { libc::dup3(own.fd(), self.fd(), libc::O_CLOEXEC) != -1 }
     }
 
     /// Adds one. The counter holds more than can ever be queued, so that this does not wait.

@@ -52,8 +52,8 @@ impl<T> EventQueue<T> {
 
     fn events(&self) -> MutexGuard<'_, VecDeque<T>> {
         let events = lock(self.events.get());
-        if self.generation.swap(generation(), Ordering::Relaxed) != generation() {
-            self.ready.become_own();
+        if self.generation.load(Ordering::Relaxed) != generation() && self.ready.become_own() {
+            self.generation.store(generation(), Ordering::Relaxed);
         }
         events
     }
@@ -198,6 +198,13 @@ mod tests {
             if child == 0 {
                 libc::alarm(10);
                 crate::begin_generation();
+                // Without a descriptor to spare, at first.
+                let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+                let none = libc::rlimit { rlim_cur: 0, ..limit };
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none);
+                drop(queue.events());
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
                 queue.push(2);
                 let is_own = EventQueue::next(&queue, |_| ()).is_ok_and(|event| event == 2);
                 libc::_exit((!is_own || is_ready(&queue)).into());

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::lock;
@@ -50,12 +51,15 @@ struct Known;
 impl Known {
     fn new() -> Self {
         HELD.set(HELD.get() + 1);
+        // A handler of a signal is not to find the lock taken, and nobody who knows.
+        compiler_fence(Ordering::SeqCst);
         Self
     }
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         HELD.set(HELD.get() - 1);
     }
 }

@@ -41,17 +41,18 @@ impl Drop for SignalsBlocked {
 }
 
 #[cfg(test)]
+pub(crate) fn is_blocked(signal: libc::c_int) -> bool {
+    let mut now = MaybeUninit::uninit();
+    // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
+        libc::sigismember(now.as_ptr(), signal) == 1
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    fn is_blocked(signal: libc::c_int) -> bool {
-        let mut now = MaybeUninit::uninit();
-        // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
-            libc::sigismember(now.as_ptr(), signal) == 1
-        }
-    }
 
     #[test]
     fn signals_are_blocked_as_long_as_it_lives_and_in_threads_for_ever() {

@@ -8,13 +8,21 @@
 
 static volatile int forks;
 
+/* Children go on with what was interrupted, every other one. */
+static int children_return;
+static volatile int is_child;
+
 static void fork_again(int signal)
 {
 	int saved = errno, status;
 	pid_t child = fork();
 	(void)signal;
-	if (child == 0)
-		_exit(0);
+	if (child == 0) {
+		if (!children_return || forks % 2)
+			_exit(0);
+		is_child = 1;
+		return;
+	}
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 	forks++;
 	errno = saved;

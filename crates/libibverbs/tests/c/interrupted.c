@@ -13,9 +13,17 @@ int main(void)
 	CHECK(context);
 	cq = ibv_create_cq(context, 4, NULL, NULL, 0);
 	CHECK(cq);
+	children_return = 1;
 	begin_to_fork();
-	while (forks < FORKS)
-		CHECK(ibv_poll_cq(cq, 1, &completion) == 0);
+	while (forks < FORKS) {
+		int got = ibv_poll_cq(cq, 1, &completion);
+		if (is_child) {
+			/* The device is its parent's. */
+			CHECK(ibv_poll_cq(cq, 1, &completion) < 0);
+			_exit(0);
+		}
+		CHECK(got == 0);
+	}
 	end_forking();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_close_device(context));
 	ibv_free_device_list(list);
