@@ -367,8 +367,7 @@ impl Instance {
                 let outgoing = self.with_descriptors(message, descriptors)?;
                 member.queue.try_send(outgoing).map_err(|_| LinkRefusal::Unreachable)
             }
-            _ if self.carried.roster.verbs.contains_key(&index) => Err(LinkRefusal::Moving),
-            _ => Err(LinkRefusal::Gone),
+            _ => Err(self.absence(index)),
         }
     }
 
@@ -407,9 +406,15 @@ impl Instance {
     pub fn reachable(&self, index: u8) -> Result<Epoch, LinkRefusal> {
         match (&self.phase, self.members.contains_key(&Seat::Verbs(index))) {
             (Phase::Listening(_), true) => Ok(self.epoch),
-            _ if self.carried.roster.verbs.contains_key(&index) => Err(LinkRefusal::Moving),
-            _ => Err(LinkRefusal::Gone),
+            _ => Err(self.absence(index)),
         }
+    }
+
+    /// Why the process at `index` cannot have links now. Of an instance that is stopped here it may have attached elsewhere, since.
+    fn absence(&self, index: u8) -> LinkRefusal {
+        let has_ended =
+            matches!(self.phase, Phase::Listening(_)) && !self.carried.roster.verbs.contains_key(&index);
+        if has_ended { LinkRefusal::Gone } else { LinkRefusal::Moving }
     }
 }
 

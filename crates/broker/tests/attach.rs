@@ -163,8 +163,11 @@ fn a_process_keeps_its_index_wherever_it_comes_back() {
     assert_eq!(report.processes.len(), 1);
     assert_eq!((report.processes[0].process, report.processes[0].queue_pairs), (id, 2));
 
-    peer.say(&ToNode::OpenLink { peer: id });
-    assert_eq!(peer.hear().0, ToProcess::LinkRefused { peer: id, reason: LinkRefusal::Moving });
+    // One that attaches where the instance is by then has the next index.
+    for away in [id, ProcessId { index: id.index + 1, ..id }] {
+        peer.say(&ToNode::OpenLink { peer: away });
+        assert_eq!(peer.hear().0, ToProcess::LinkRefused { peer: away, reason: LinkRefusal::Moving });
+    }
 
     let back = std::thread::scope(|scope| {
         let back = scope.spawn(|| {
