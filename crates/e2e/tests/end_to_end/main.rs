@@ -1,0 +1,30 @@
+//! Real programs, moves and faults in labs. All are one test program, which is linked once.
+
+mod attached;
+mod bad_input;
+mod checkpoint;
+mod containers;
+mod coordinator_lost;
+mod drain;
+mod events;
+mod exec;
+mod faults;
+mod groups;
+mod kernel;
+mod moves;
+mod net_removed;
+mod net_up;
+mod nic;
+mod overlay;
+mod perftest;
+mod placement;
+mod plugged;
+mod post_copy;
+mod precopy;
+mod programs;
+mod rdmacm;
+mod services;
+mod stations;
+mod terminal;
+mod travel;
+mod verbs_check;
