@@ -243,8 +243,8 @@ impl Device {
     /// `handle` was connected: streams may carry what is of its past, and its peer may take it for that.
     pub(super) fn begin_barrier(&mut self, handle: Qp) {
         let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
+        qp.awaits_barrier = qp.has_past;
         let Some(at) = qp.link.filter(|_| qp.has_past) else { return };
-        qp.awaits_barrier = true;
         self.links.links[at].ask_for_barrier(qp);
         if self.links.links[at].has_work() {
             self.transmit(at);

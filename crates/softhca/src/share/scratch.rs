@@ -8,7 +8,7 @@ use libc::c_void;
 
 use super::PAGE;
 use super::syscall::check;
-use super::userfault::Handler;
+use super::userfault::{Handler, has_page};
 use crate::mapping::{self, Source};
 
 /// How often a program may lock or unlock pages that are being moved.
@@ -56,35 +56,57 @@ impl Scratch {
         self.start.wrapping_byte_add(offset as usize)
     }
 
-    /// Moves the pages of `window` here, where their content can be read then. Says up to where, also if that is not all.
+    /// Moves the pages of `window`, which is as long as this, here, where their content can be read then. Pages may be here if it
+    /// fails, too.
     ///
     /// # Errors
     /// Those of [`Handler::move_all`].
-    pub fn take(&self, window: &Range<u64>, handler: &Handler) -> (u64, io::Result<()>) {
-        let length = window.end - window.start;
+    pub fn take(&self, window: &Range<u64>, handler: &Handler) -> io::Result<()> {
         // Pages are moved only to where the userfaultfd is asked for them.
-        let _held = match handler.hold_at_missing(&(self.address()..self.address() + length)) {
-            Ok(held) => held,
-            Err(error) => return (0, Err(error)),
-        };
-        self.move_all(handler, Direction::To, window.start, length)
+        let _held = handler.hold_at_missing(&(self.address()..self.address() + self.length))?;
+        self.move_all(handler, Direction::To, window.start, 0).1
     }
 
-    /// Puts the first `moved` bytes back to `at`.
+    /// Puts what was taken from `at` back. Where there is a page, it stays.
     ///
     /// # Safety
-    /// They were taken from there, and there are no pages now.
-    pub unsafe fn put_back(&self, at: *mut c_void, moved: u64, handler: &Handler) {
-        let (back, result) = self.move_all(handler, Direction::From, at.expose_provenance() as u64, moved);
-        if result.is_ok() {
-            return;
+    /// Nobody makes pages there meanwhile but who has changed the mapping, and needs those.
+    pub unsafe fn put_back(&self, at: *mut c_void, handler: &Handler) {
+        let to = at.expose_provenance() as u64;
+        let mut back = 0;
+        while back < self.length {
+            match self.move_all(handler, Direction::From, to, back) {
+                (_, Ok(())) => return,
+                (at, Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => back = at + PAGE,
+                (at, Err(_)) => {
+                    back = at;
+                    break;
+                }
+            }
         }
         // The program has changed the mapping meanwhile, as by mprotect. It gets another one then, with what it had.
-        // SAFETY: what is mapped in place of the rest has no pages.
-        if unsafe { self.replace(back, at.byte_add(back as usize), moved - back) }.is_err() {
-            // The program would go on with zeros where its data was.
-            std::process::abort();
+        for offset in (back..self.length).step_by(PAGE as usize) {
+            // SAFETY: the caller's promise.
+            if unsafe { self.put_page_back(offset, at.byte_add(offset as usize)) }.is_err() {
+                // The program would go on with zeros where its data was.
+                std::process::abort();
+            }
         }
+    }
+
+    /// Puts the page at `offset` to `at`, whatever is mapped there, if there is none.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    ///
+    /// # Safety
+    /// As for [`Self::put_back`].
+    unsafe fn put_page_back(&self, offset: u64, at: *mut c_void) -> io::Result<()> {
+        if !has_page(self.address() + offset)? || has_page(at.expose_provenance() as u64)? {
+            return Ok(());
+        }
+        // SAFETY: there is no page, and the caller vouches for that.
+        unsafe { self.replace(offset, at, PAGE) }
     }
 
     /// Moves `length` bytes from `offset` on over what is mapped at `to`.
@@ -99,31 +121,31 @@ impl Scratch {
         unsafe { mapping::remap(self.at(offset), to, length as usize, libc::MREMAP_DONTUNMAP) }
     }
 
-    /// Moves pages to or from here, as [`Handler::move_all`]. Locked pages are moved only to where pages are locked, and others to
-    /// where they are not; the program may lock or unlock its own at any time.
+    /// Moves what is from `offset` on to or from here, as [`Handler::move_all`]; the first byte of all belongs at `other`. Returns up to
+    /// which offset it has come. Locked pages are moved only to where pages are locked, and others to where they are not; the program may
+    /// lock or unlock its own at any time.
     fn move_all(
         &self,
         handler: &Handler,
         direction: Direction,
         other: u64,
-        length: u64,
+        mut offset: u64,
     ) -> (u64, io::Result<()>) {
-        let mut done = 0;
         for turn in 0..MOST_LOCKS {
-            let (own, theirs) = (self.address() + done, other + done);
+            let (own, theirs) = (self.address() + offset, other + offset);
             let (from, to) = match direction {
                 Direction::To => (theirs, own),
                 Direction::From => (own, theirs),
             };
-            match handler.move_all(from, to, length - done) {
-                (moved, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => done += moved,
-                (moved, result) => return (done + moved, result),
+            match handler.move_all(from, to, self.length - offset) {
+                (moved, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => offset += moved,
+                (moved, result) => return (offset + moved, result),
             }
             if let Err(error) = self.set_locked(turn % 2 == 0) {
-                return (done, Err(error));
+                return (offset, Err(error));
             }
         }
-        (done, Err(io::ErrorKind::ResourceBusy.into()))
+        (offset, Err(io::ErrorKind::ResourceBusy.into()))
     }
 
     /// Has pages that come be locked, or not.
@@ -165,12 +187,57 @@ mod tests {
         let pages = Pages::new(WINDOW);
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
-        let (moved, taken) = aside.take(&pages.range(), &handler);
-        taken.unwrap();
+        aside.take(&pages.range(), &handler).unwrap();
         // SAFETY: the pages are our own.
         assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
         // SAFETY: the window is aside.
-        unsafe { aside.put_back(pages.at(), moved, &handler) };
+        unsafe { aside.put_back(pages.at(), &handler) };
+        drop(held);
+        assert!(pages.are_intact());
+    }
+
+    /// As when the kernel has told of fewer pages than it has moved.
+    #[test]
+    fn pages_that_have_been_moved_already_are_not_lost() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let aside = Scratch::new(WINDOW).unwrap();
+        let held = handler.hold_at_missing(&pages.range()).unwrap();
+        let (own, theirs) = (aside.address(), pages.range().start);
+        let move_some = |from: u64, to: u64, first: u64| {
+            let _held = handler.hold_at_missing(&(own..own + WINDOW)).unwrap();
+            handler.move_all(from + first * PAGE, to + first * PAGE, 50 * PAGE).1.unwrap();
+        };
+        for locks in [false, true] {
+            move_some(theirs, own, 100);
+            aside.take(&pages.range(), &handler).unwrap();
+            assert!(!has_page(theirs + 100 * PAGE).unwrap());
+            move_some(own, theirs, 20);
+            if locks {
+                // SAFETY: the pages are our own.
+                assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
+            }
+            // SAFETY: what is not there is aside.
+            unsafe { aside.put_back(pages.at(), &handler) };
+            assert!(!has_page(own).unwrap());
+        }
+        drop(held);
+        assert!(pages.are_intact());
+    }
+
+    /// Somebody who reads all memory of the process makes pages wherever it is mapped.
+    #[test]
+    fn a_page_that_is_in_the_way_takes_the_place_of_none() {
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(WINDOW);
+        let aside = Scratch::new(WINDOW).unwrap();
+        let held = handler.hold_at_missing(&pages.range()).unwrap();
+        // SAFETY: the scratch is mapped.
+        unsafe { aside.at(77 * PAGE).cast::<u8>().write(1) };
+        let taken = aside.take(&pages.range(), &handler);
+        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        // SAFETY: what is not there is aside.
+        unsafe { aside.put_back(pages.at(), &handler) };
         drop(held);
         assert!(pages.are_intact());
     }

@@ -45,12 +45,11 @@ pub(super) unsafe fn turn(
     // A handler that touches the window would wait for this thread.
     let _undisturbed = SignalsBlocked::new();
     let held = handler.hold_at_missing(window)?;
-    let (moved, taken) = aside.take(window, handler);
     // SAFETY: the caller's promise.
-    let turned = taken.and_then(|()| unsafe { share(window, &aside, memory, offset) });
+    let turned = aside.take(window, handler).and_then(|()| unsafe { share(window, &aside, memory, offset) });
     if turned.is_err() {
-        // SAFETY: so much of the window is aside.
-        unsafe { aside.put_back(at, moved, handler) };
+        // SAFETY: who touches what is not there waits.
+        unsafe { aside.put_back(at, handler) };
     }
     drop(held);
     turned

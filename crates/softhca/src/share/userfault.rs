@@ -1,11 +1,14 @@
 //! A userfaultfd: who touches what is missing, or writes to what is protected, waits, system calls as well.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use libc::c_ulong;
 
+use super::PAGE;
 use super::syscall::{check, owned};
 
 // From linux/userfaultfd.h.
@@ -109,10 +112,13 @@ impl Handler {
         Ok(Held { handler: self, range })
     }
 
-    /// Moves all pages that there are of `length` bytes, to where this is asked for what is missing. Returns how many bytes it has come.
+    /// Moves all pages that there are of `length` bytes, to where this is asked for what is missing. Returns how many bytes it has come;
+    /// of what is behind them pages may have been moved, too. The kernel (6.18) tells of too few where it has moved pages in memory
+    /// meanwhile, as to compact it.
     ///
     /// # Errors
-    /// `ResourceBusy` if somebody else uses a page by its place in memory, or it is also another process'.
+    /// `ResourceBusy` if somebody else uses a page by its place in memory, or it is also another process'. `AlreadyExists` if there is a
+    /// page at both places.
     pub fn move_all(&self, from: u64, to: u64, length: u64) -> (u64, io::Result<()>) {
         let (mut done, mut in_vain) = (0, 0);
         while done < length {
@@ -121,6 +127,12 @@ impl Handler {
                 UffdMove { to: to + done, from: from + done, length: length - done, mode, moved: 0 };
             // SAFETY: the argument is live and of the request's type.
             match check(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_MOVE, &mut order) }) {
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EEXIST)
+                        && has_page(from + done).is_ok_and(|is_left| !is_left) =>
+                {
+                    order.moved = PAGE as i64;
+                }
                 Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return (done, Err(error)),
                 _ => {}
             }
@@ -133,6 +145,20 @@ impl Handler {
         }
         (done, Ok(()))
     }
+}
+
+/// Whether this process has a page at `address`, also one that is swapped out, or on its way.
+///
+/// # Errors
+/// Those of opening and reading; there may be no `/proc`.
+pub(super) fn has_page(address: u64) -> io::Result<bool> {
+    // Bits of an entry, from admin-guide/mm/pagemap.rst.
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    let mut entry = [0; size_of::<u64>()];
+    let place = address / PAGE * size_of::<u64>() as u64;
+    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, place)?;
+    Ok(u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) != 0)
 }
 
 /// A range for which threads wait as long as this lives.
