@@ -41,11 +41,21 @@ if [ "$(id -u)" != 0 ]; then
 fi
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
+# Most tests wait most of the time, and lints hardly disturb them. Two cargos in one folder would wait for each other.
+lint() {
+    exec nice -n 19 cargo clippy --locked --quiet --workspace --all-targets --target-dir target/lints -- -D warnings
+}
+
 # Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
 # There are no tests in documentation, for which cargo would build each library anew.
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check
-step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+lints=$(mktemp)
+lint >"$lints" 2>&1 &
+linting=$!
+trap 'kill $linting 2>/dev/null; rm -f "$lints"' EXIT
 step tests cargo test --locked --quiet --no-fail-fast --workspace --lib --bins --tests
+step clippy wait $linting
+cat "$lints"
 finish
