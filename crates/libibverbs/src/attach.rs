@@ -163,7 +163,9 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
             Err(refusal) if refusal.may_pass() && attempts < most => {
                 attempts += 1;
                 if attempts == 2 * FIRST_ATTEMPTS {
-                    debug::tell("the node of this host does not answer: the RDMA device is waited for");
+                    debug::tell(
+                        "this instance is being moved, or the node of its host does not answer: the RDMA device is waited for",
+                    );
                 }
                 thread::sleep(RETRY);
             }
