@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cm::wire::{Body, Message, VERSION};
-use cm::{ConnectionId, Event, Limits, Manager, Offer, Output, Peer, Reason, Service};
+use cm::{Addresses, ConnectionId, Event, Limits, Manager, Offer, Output, Peer, Reason, Service};
 
 use crate::input::Input;
 
@@ -63,7 +63,7 @@ impl World {
             events: Vec::new(),
             pending: Vec::new(),
         };
-        world.ours.listen(SPACE, None, 7, BACKLOG);
+        world.ours.listen(SPACE, Addresses::Any, 7, BACKLOG);
         let asked = world.theirs.connect(US, service(), source(), offer(b"honest"), false, world.now);
         assert!(asked.is_some());
         world.settle();

@@ -27,7 +27,7 @@ pub mod socket;
 pub mod wire;
 
 pub use connection::{ABSENCE, Event, Incoming};
-pub use manager::{ConnectionId, Limits, ListenerId, Manager, Output};
+pub use manager::{Addresses, ConnectionId, Limits, ListenerId, Manager, Output};
 pub use service::Service;
 pub use wire::{Offer, Reason};
 

@@ -50,11 +50,36 @@ impl Default for Limits {
     }
 }
 
+/// Whom a listener takes requests for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// This address.
+    One(IpAddr),
+    /// All of IPv4.
+    Ipv4,
+    /// All of IPv6.
+    Ipv6,
+    /// All.
+    Any,
+}
+
+impl Addresses {
+    /// Whether `address` is one of them; none of IPv4 that IPv6 wraps.
+    #[must_use]
+    pub fn include(&self, address: IpAddr) -> bool {
+        match self {
+            Self::One(own) => *own == address,
+            Self::Ipv4 => address.is_ipv4(),
+            Self::Ipv6 => address.is_ipv6(),
+            Self::Any => true,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Listener {
     space: u16,
-    /// `None`: any.
-    address: Option<IpAddr>,
+    addresses: Addresses,
     port: u16,
     /// The most requests that wait for the program to decide.
     backlog: usize,
@@ -64,8 +89,7 @@ struct Listener {
 
 impl Listener {
     fn takes(&self, service: &Service) -> bool {
-        let address = self.address.is_none_or(|address| address == service.address);
-        address && self.space == service.space && self.port == service.port
+        self.addresses.include(service.address) && self.space == service.space && self.port == service.port
     }
 
     fn is_full(&self) -> bool {
@@ -115,11 +139,10 @@ impl Manager {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Takes requests for a service from now on; for a port of any address if `address` is `None`. Of those which the
-    /// program has not decided on, `backlog` may wait.
-    pub fn listen(&mut self, space: u16, address: Option<IpAddr>, port: u16, backlog: usize) -> ListenerId {
+    /// Takes requests for a port of these addresses from now on. Of those which the program has not decided on, `backlog` may wait.
+    pub fn listen(&mut self, space: u16, addresses: Addresses, port: u16, backlog: usize) -> ListenerId {
         let id = ListenerId(self.number());
-        self.listeners.insert(id, Listener { space, address, port, backlog, undecided: HashSet::new() });
+        self.listeners.insert(id, Listener { space, addresses, port, backlog, undecided: HashSet::new() });
         id
     }
 

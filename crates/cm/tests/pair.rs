@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use cm::{ConnectionId, Event, Limits, ListenerId, Manager, Offer, Output, Peer, Reason, Service};
+use cm::{Addresses, ConnectionId, Event, Limits, ListenerId, Manager, Offer, Output, Peer, Reason, Service};
 
 const SPACE: u16 = 0x106;
 const CLIENT: Peer = Peer { lid: 1, qpn: 0x1_0001 };
@@ -103,7 +103,7 @@ impl World {
     }
 
     fn listen(&mut self, backlog: usize) -> ListenerId {
-        self.managers[1].listen(SPACE, None, 7, backlog)
+        self.managers[1].listen(SPACE, Addresses::Any, 7, backlog)
     }
 
     /// The server's connection of the only request.
@@ -418,7 +418,7 @@ fn a_stranger_cannot_speak_for_a_peer() {
 fn managers_that_number_differently_do_not_know_each_others_listeners() {
     let mut parent = Manager::new(Limits::default()).numbering_from(u32::MAX);
     let mut child = Manager::new(Limits::default()).numbering_from(7);
-    let inherited = [parent.listen(1, None, 1, 1), parent.listen(1, None, 2, 1)];
-    let own = child.listen(1, None, 1, 1);
+    let inherited = [parent.listen(1, Addresses::Any, 1, 1), parent.listen(1, Addresses::Any, 2, 1)];
+    let own = child.listen(1, Addresses::Any, 1, 1);
     assert_eq!((inherited, own), ([ListenerId(u32::MAX), ListenerId(1)], ListenerId(7)), "never 0");
 }

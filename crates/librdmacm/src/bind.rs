@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cm::Service;
+use cm::{Addresses, Service};
 use libc::{c_int, c_void, sockaddr};
 use verbs_abi::{rdma_cm_id, rdma_event_channel};
 
@@ -33,6 +33,16 @@ fn ephemeral() -> u16 {
     let _ = NEXT.compare_exchange(0, 1 + random() % count, Ordering::Relaxed, Ordering::Relaxed);
     let port = EPHEMERAL.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
     u16::try_from(port).unwrap_or(u16::MAX)
+}
+
+/// What who is bound to `local` is bound to.
+fn bound_to(local: IpAddr, only_family: bool) -> Addresses {
+    match local {
+        one if !address::is_any(one) => Addresses::One(one.to_canonical()),
+        IpAddr::V4(_) => Addresses::Ipv4,
+        IpAddr::V6(_) if only_family => Addresses::Ipv6,
+        IpAddr::V6(_) => Addresses::Any,
+    }
 }
 
 impl Id {
@@ -64,18 +74,13 @@ impl Id {
             let state = lock(&self.core.state);
             (state.only_family, state.published)
         };
-        let own = address::own()?;
-        let addresses = match local.ip() {
-            any if address::is_any(any) => {
-                let fits =
-                    |address: &IpAddr| address.is_ipv4() == any.is_ipv4() || any.is_ipv6() && !only_family;
-                own.into_iter().filter(fits).collect()
-            }
-            address if own.contains(&address.to_canonical()) => vec![address],
-            _ => return Err(Errno(libc::EADDRNOTAVAIL)),
-        };
+        let wanted = bound_to(local.ip(), only_family);
+        let own = address::own()?.into_iter().filter(|address| wanted.include(*address));
         let key = |address| self.service(address, local.port()).key(manager.device.lid);
-        let keys: Vec<_> = addresses.into_iter().map(key).collect();
+        let keys: Vec<_> = own.map(key).collect();
+        if keys.is_empty() && matches!(wanted, Addresses::One(_)) {
+            return Err(Errno(libc::EADDRNOTAVAIL));
+        }
         manager.directory.claim(self.core.holder(), &keys, &manager.value(published))?;
         {
             let mut state = lock(&self.core.state);
@@ -161,13 +166,14 @@ impl Id {
         if lock(&self.core.state).stage == Stage::Idle {
             self.bind(([0, 0, 0, 0], 0).into())?;
         }
-        let local = {
+        let (local, only_family) = {
             let mut state = lock(&self.core.state);
             state.go_on(&[Stage::Bound], Stage::Listening)?;
-            state.local.ok_or(INVALID)?
+            (state.local.ok_or(INVALID)?, state.only_family)
         };
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG);
-        manager.listen(&self.core, self.service(local.ip(), local.port()), backlog);
+        let addresses = bound_to(local.ip(), only_family);
+        manager.listen(&self.core, self.c.ps as u16, addresses, local.port(), backlog);
         Ok(())
     }
 

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex};
 use cm::{ConnectionId, ListenerId, Offer, Peer};
 use libc::c_void;
 use verbs_abi::port_space::{RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP};
-use verbs_abi::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
+use verbs_abi::{ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
 
 use crate::channel::{Channel, ChannelObject, Queued, withdraw};
 use crate::directory::Holder;
 use crate::errno::{self, INVALID, Result};
 use crate::happening::Happening;
+use crate::multicast::Membership;
 use crate::verbs::{kind, zeroed};
 use waiting::{Acks, generation, lock};
 
@@ -71,7 +72,7 @@ pub(crate) struct State {
     /// There has been a connection.
     pub(crate) connected: bool,
     /// Multicast groups.
-    pub(crate) groups: Vec<(SocketAddr, ibv_gid)>,
+    pub(crate) groups: Vec<Membership>,
 }
 
 impl Core {

@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cm::{ABSENCE, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason, Service};
+use cm::{
+    ABSENCE, Addresses, ConnectionId, Event, Incoming, Limits, ListenerId, Offer, Output, Peer, Reason,
+    Service,
+};
 
 use crate::address;
 use crate::channel::Channel;
@@ -180,10 +183,16 @@ impl Manager {
     }
 
     /// Makes `core` listen.
-    pub(crate) fn listen(&self, core: &Arc<Core>, service: Service, backlog: usize) {
-        let address = (!address::is_any(service.address)).then_some(service.address);
+    pub(crate) fn listen(
+        &self,
+        core: &Arc<Core>,
+        space: u16,
+        addresses: Addresses,
+        port: u16,
+        backlog: usize,
+    ) {
         self.with(|inner, _| {
-            let listener = inner.cm.listen(service.space, address, service.port, backlog);
+            let listener = inner.cm.listen(space, addresses, port, backlog);
             inner.listeners.insert(listener, core.clone());
             lock(&core.state).listener = Some(listener);
         });

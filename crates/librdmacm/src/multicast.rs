@@ -53,6 +53,25 @@ pub(crate) fn route_to(group: ibv_gid) -> ibv_ah_attr {
     attr
 }
 
+/// A group that an identifier is in.
+pub(crate) struct Membership {
+    address: SocketAddr,
+    group: ibv_gid,
+    /// It does not only send to it.
+    receives: bool,
+}
+
+/// Has the identifier's new queue pair receive from the groups that it is in.
+pub(crate) fn attach_to_all(id: &Id) -> Result<()> {
+    let groups = lock(&id.core.state)
+        .groups
+        .iter()
+        .filter(|joined| joined.receives)
+        .map(|joined| joined.group)
+        .collect::<Vec<_>>();
+    groups.into_iter().try_for_each(|group| attach(id, group))
+}
+
 fn attach(id: &Id, group: ibv_gid) -> Result<()> {
     if id.c.qp.is_null() {
         return Ok(());
@@ -77,7 +96,7 @@ fn join(id: &mut Id, address: SocketAddr, context: *mut c_void, receives: bool) 
     let joined = if receives { attach(id, group) } else { Ok(()) };
     let happening = match joined {
         Ok(()) => {
-            lock(&id.core.state).groups.push((address, group));
+            lock(&id.core.state).groups.push(Membership { address, group, receives });
             Happening::Joined(group, context.addr())
         }
         Err(Errno(errno)) => Happening::JoinFailed(-errno, context.addr()),
@@ -89,8 +108,8 @@ fn join(id: &mut Id, address: SocketAddr, context: *mut c_void, receives: bool) 
 fn leave(id: &mut Id, address: SocketAddr) -> Result<()> {
     let group = {
         let mut state = lock(&id.core.state);
-        let at = state.groups.iter().position(|(joined, _)| joined.ip() == address.ip());
-        state.groups.swap_remove(at.ok_or(Errno(libc::EADDRNOTAVAIL))?).1
+        let at = state.groups.iter().position(|joined| joined.address.ip() == address.ip());
+        state.groups.swap_remove(at.ok_or(Errno(libc::EADDRNOTAVAIL))?).group
     };
     detach(id, group);
     Ok(())
@@ -99,7 +118,7 @@ fn leave(id: &mut Id, address: SocketAddr) -> Result<()> {
 /// Leaves all groups: the identifier goes.
 pub(crate) fn leave_all(id: &Id) {
     let groups = std::mem::take(&mut lock(&id.core.state).groups);
-    for (_, group) in groups {
+    for Membership { group, .. } in groups {
         detach(id, group);
     }
 }

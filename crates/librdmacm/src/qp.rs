@@ -23,6 +23,7 @@ use crate::device::{Device, PORT, extended};
 use crate::errno::{Errno, INVALID, Result, done, made, status};
 use crate::id::Id;
 use crate::manager::Manager;
+use crate::multicast;
 use crate::verbs::{kind, mask, state, zeroed};
 use waiting::{lock, uncancelled};
 
@@ -221,7 +222,8 @@ fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> 
     let qp = made(unsafe { create(device.context, attr) })?;
     id.c.qp = qp;
     let to = if id.is_datagram() { &[state::INIT, state::RTR, state::RTS] as &[u32] } else { &[state::INIT] };
-    if let Err(errno) = to.iter().try_for_each(|to| modify(id, *to)) {
+    let ready = to.iter().try_for_each(|to| modify(id, *to)).and_then(|()| multicast::attach_to_all(id));
+    if let Err(errno) = ready {
         id.c.qp = ptr::null_mut();
         // SAFETY: nobody knows the queue pair.
         unsafe { (device.verbs.ibv_destroy_qp)(qp) };

@@ -13,6 +13,11 @@ fn a_port_is_one_identifiers_also_within_a_process() {
 }
 
 #[test]
+fn who_is_in_a_group_before_he_has_a_queue_pair_receives_from_it() {
+    run("joined");
+}
+
+#[test]
 fn a_forked_child_hears_that_its_sockets_are_gone() {
     run("forked");
 }

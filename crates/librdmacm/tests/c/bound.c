@@ -95,6 +95,39 @@ static void any_address_is_also_each(void)
 	CHECK(!rdma_destroy_id(id));
 }
 
+static int listens(int family, const struct sockaddr *at, socklen_t length)
+{
+	int fd = rsocket(family, SOCK_STREAM, 0), on = 1;
+	CHECK(fd >= 0 && (family == AF_INET || !rsetsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on))));
+	CHECK(!rbind(fd, at, length) && !rlisten(fd, 4));
+	return fd;
+}
+
+/* Some of many ports, as it may be by chance that the right one of both hears of it. */
+static void each_family_has_its_own_listener(void)
+{
+	for (int port = PORT; port < PORT + 12; port++) {
+		struct sockaddr_in6 at6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+		struct sockaddr_in at = address(any, port), to = address(one, port);
+		int six = listens(AF_INET6, (struct sockaddr *)&at6, sizeof(at6));
+		int four = listens(AF_INET, (struct sockaddr *)&at, sizeof(at));
+		struct pollfd both[] = {{.fd = six, .events = POLLIN}, {.fd = four, .events = POLLIN}};
+		pid_t client = fork();
+		int status, accepted;
+		CHECK(client >= 0);
+		if (client == 0) {
+			int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+			CHECK(!rconnect(fd, (struct sockaddr *)&to, sizeof(to)) && !rclose(fd));
+			_exit(0);
+		}
+		CHECK(rpoll(both, 2, 10000) == 1 && both[1].revents == POLLIN);
+		accepted = raccept(four, NULL, NULL);
+		CHECK(accepted >= 0 && !rclose(accepted));
+		CHECK(waitpid(client, &status, 0) == client && status == 0);
+		CHECK(!rclose(six) && !rclose(four));
+	}
+}
+
 static void datagrams_as_well(void)
 {
 	int first = rsocket(AF_INET, SOCK_DGRAM, 0), second = rsocket(AF_INET, SOCK_DGRAM, 0), number = 0;
@@ -146,6 +179,7 @@ int main(void)
 	CHECK(!system("ip address add 10.9.9.1/32 dev lo && ip address add 10.9.9.2/32 dev lo"));
 	listener_stays();
 	any_address_is_also_each();
+	each_family_has_its_own_listener();
 	datagrams_as_well();
 	failed_in_part();
 	ports_that_are_given_are_free();
