@@ -8,7 +8,7 @@ use libc::c_void;
 
 use super::PAGE;
 use super::syscall::check;
-use super::userfault::{Handler, has_page};
+use super::userfault::{Handler, PageTable};
 use crate::mapping::{self, Source};
 
 /// How often a program may lock or unlock pages that are being moved.
@@ -61,21 +61,21 @@ impl Scratch {
     ///
     /// # Errors
     /// Those of [`Handler::move_all`].
-    pub fn take(&self, window: &Range<u64>, handler: &Handler) -> io::Result<()> {
+    pub fn take(&self, window: &Range<u64>, handler: &Handler, pages: &PageTable) -> io::Result<()> {
         // Pages are moved only to where the userfaultfd is asked for them.
         let _held = handler.hold_at_missing(&(self.address()..self.address() + self.length))?;
-        self.move_all(handler, Direction::To, window.start, 0).1
+        self.move_all(handler, pages, Direction::To, window.start, 0).1
     }
 
     /// Puts what was taken from `at` back. Where there is a page, it stays.
     ///
     /// # Safety
     /// Nobody makes pages there meanwhile but who has changed the mapping, and needs those.
-    pub unsafe fn put_back(&self, at: *mut c_void, handler: &Handler) {
+    pub unsafe fn put_back(&self, at: *mut c_void, handler: &Handler, pages: &PageTable) {
         let to = at.expose_provenance() as u64;
         let mut back = 0;
         while back < self.length {
-            match self.move_all(handler, Direction::From, to, back) {
+            match self.move_all(handler, pages, Direction::From, to, back) {
                 (_, Ok(())) => return,
                 (at, Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => back = at + PAGE,
                 (at, Err(_)) => {
@@ -85,28 +85,36 @@ impl Scratch {
             }
         }
         // The program has changed the mapping meanwhile, as by mprotect. It gets another one then, with what it had.
-        for offset in (back..self.length).step_by(PAGE as usize) {
+        while back < self.length {
             // SAFETY: the caller's promise.
-            if unsafe { self.put_page_back(offset, at.byte_add(offset as usize)) }.is_err() {
+            match unsafe { self.put_run_back(back, at, pages) } {
+                Ok(end) => back = end,
                 // The program would go on with zeros where its data was.
-                std::process::abort();
+                Err(_) => std::process::abort(),
             }
         }
     }
 
-    /// Puts the page at `offset` to `at`, whatever is mapped there, if there is none.
+    /// Puts pages from `offset` on to where they belong, if all begins at `at`, whatever is mapped there: those that are here alone,
+    /// one behind the other. Returns where to go on.
     ///
     /// # Errors
     /// Those of the system calls.
     ///
     /// # Safety
     /// As for [`Self::put_back`].
-    unsafe fn put_page_back(&self, offset: u64, at: *mut c_void) -> io::Result<()> {
-        if !has_page(self.address() + offset)? || has_page(at.expose_provenance() as u64)? {
-            return Ok(());
+    unsafe fn put_run_back(&self, offset: u64, at: *mut c_void, pages: &PageTable) -> io::Result<u64> {
+        let to = at.expose_provenance() as u64;
+        let mut end = offset;
+        while end < self.length && pages.has(self.address() + end)? && !pages.has(to + end)? {
+            end += PAGE;
         }
-        // SAFETY: there is no page, and the caller vouches for that.
-        unsafe { self.replace(offset, at, PAGE) }
+        if end == offset {
+            return Ok(offset + PAGE);
+        }
+        // SAFETY: there are no pages, and the caller vouches for that.
+        unsafe { self.replace(offset, at.byte_add(offset as usize), end - offset)? };
+        Ok(end)
     }
 
     /// Moves `length` bytes from `offset` on over what is mapped at `to`.
@@ -127,6 +135,7 @@ impl Scratch {
     fn move_all(
         &self,
         handler: &Handler,
+        pages: &PageTable,
         direction: Direction,
         other: u64,
         mut offset: u64,
@@ -137,7 +146,7 @@ impl Scratch {
                 Direction::To => (theirs, own),
                 Direction::From => (own, theirs),
             };
-            match handler.move_all(from, to, self.length - offset) {
+            match handler.move_all(pages, from, to, self.length - offset) {
                 (moved, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => offset += moved,
                 (moved, result) => return (offset + moved, result),
             }
@@ -184,14 +193,14 @@ mod tests {
     #[test]
     fn what_cannot_go_back_as_it_came_is_not_lost() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
+        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
-        aside.take(&pages.range(), &handler).unwrap();
+        aside.take(&pages.range(), &handler, &table).unwrap();
         // SAFETY: the pages are our own.
         assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
         // SAFETY: the window is aside.
-        unsafe { aside.put_back(pages.at(), &handler) };
+        unsafe { aside.put_back(pages.at(), &handler, &table) };
         drop(held);
         assert!(pages.are_intact());
     }
@@ -200,26 +209,26 @@ mod tests {
     #[test]
     fn pages_that_have_been_moved_already_are_not_lost() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
+        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
         let (own, theirs) = (aside.address(), pages.range().start);
         let move_some = |from: u64, to: u64, first: u64| {
             let _held = handler.hold_at_missing(&(own..own + WINDOW)).unwrap();
-            handler.move_all(from + first * PAGE, to + first * PAGE, 50 * PAGE).1.unwrap();
+            handler.move_all(&table, from + first * PAGE, to + first * PAGE, 50 * PAGE).1.unwrap();
         };
         for locks in [false, true] {
             move_some(theirs, own, 100);
-            aside.take(&pages.range(), &handler).unwrap();
-            assert!(!has_page(theirs + 100 * PAGE).unwrap());
+            aside.take(&pages.range(), &handler, &table).unwrap();
+            assert!(!table.has(theirs + 100 * PAGE).unwrap());
             move_some(own, theirs, 20);
             if locks {
                 // SAFETY: the pages are our own.
                 assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
             }
             // SAFETY: what is not there is aside.
-            unsafe { aside.put_back(pages.at(), &handler) };
-            assert!(!has_page(own).unwrap());
+            unsafe { aside.put_back(pages.at(), &handler, &table) };
+            assert!(!table.has(own).unwrap());
         }
         drop(held);
         assert!(pages.are_intact());
@@ -229,15 +238,15 @@ mod tests {
     #[test]
     fn a_page_that_is_in_the_way_takes_the_place_of_none() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
+        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
         // SAFETY: the scratch is mapped.
         unsafe { aside.at(77 * PAGE).cast::<u8>().write(1) };
-        let taken = aside.take(&pages.range(), &handler);
+        let taken = aside.take(&pages.range(), &handler, &table);
         assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         // SAFETY: what is not there is aside.
-        unsafe { aside.put_back(pages.at(), &handler) };
+        unsafe { aside.put_back(pages.at(), &handler, &table) };
         drop(held);
         assert!(pages.are_intact());
     }

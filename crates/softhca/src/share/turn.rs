@@ -22,7 +22,7 @@ use libc::c_void;
 use waiting::SignalsBlocked;
 
 use super::scratch::Scratch;
-use super::userfault::Handler;
+use super::userfault::{Handler, PageTable};
 use super::{memfd, sleepers};
 use crate::mapping::{self, Source};
 
@@ -41,15 +41,16 @@ pub(super) unsafe fn turn(
     handler: &Handler,
 ) -> io::Result<()> {
     let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
-    let aside = Scratch::new(window.end - window.start)?;
+    let (aside, pages) = (Scratch::new(window.end - window.start)?, PageTable::open()?);
     // A handler that touches the window would wait for this thread.
     let _undisturbed = SignalsBlocked::new();
     let held = handler.hold_at_missing(window)?;
     // SAFETY: the caller's promise.
-    let turned = aside.take(window, handler).and_then(|()| unsafe { share(window, &aside, memory, offset) });
+    let turned =
+        aside.take(window, handler, &pages).and_then(|()| unsafe { share(window, &aside, memory, offset) });
     if turned.is_err() {
         // SAFETY: who touches what is not there waits.
-        unsafe { aside.put_back(at, handler) };
+        unsafe { aside.put_back(at, handler, &pages) };
     }
     drop(held);
     turned

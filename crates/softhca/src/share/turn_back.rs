@@ -85,7 +85,8 @@ unsafe fn replace(window: &Range<u64>, fresh: &Scratch, offset: u64, handler: &H
 /// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
 ///
 /// # Safety
-/// As for [`turn_back`]; what is mapped there now, and is not shared, is left alone.
+/// As for [`turn_back`]; what is mapped there now, and is not shared, is left alone. Where nothing is, `mremap` has failed: the kernel
+/// finds only behind the unmapping that the program may not have so much (`RLIMIT_DATA`).
 unsafe fn make_private(
     range: &Range<u64>,
     memory: BorrowedFd<'_>,
@@ -97,13 +98,12 @@ unsafe fn make_private(
         let at = ptr::with_exposed_provenance_mut(start as usize);
         let place = offset + (start - range.start);
         // SAFETY: nothing is changed.
-        if !unsafe { mapping::is_shared(at, length as usize) } {
-            continue;
-        }
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        let is_shared = unsafe { mapping::is_shared(at, length as usize) };
+        let fixed = if is_shared { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | fixed);
         // SAFETY: the same bytes are mapped over themselves.
         if unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, place)) }.is_err() {
-            // There are too many mappings: it stays shared.
+            // There are too many mappings, and it stays shared; or it is something else.
             continue;
         }
         for page in (start..start + length).step_by(PAGE as usize) {
@@ -137,6 +137,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::fs::MetadataExt;
+    use std::process::Command;
 
     use super::*;
     use crate::share::testing::Pages;
@@ -163,6 +164,38 @@ mod tests {
         assert!(allocated(&memory) <= PAGE, "{} bytes are left", allocated(&memory));
         pages.assert_zeros_when_given_back();
         make_private();
+    }
+
+    /// Bytes of this process that count against `RLIMIT_DATA`.
+    fn data() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// One that leaves room for the scratch, and for some of what is moved from it. In a process of its own, whose limit it is; a fork
+    /// would make pages busy that other tests turn.
+    #[test]
+    fn a_limit_of_data_takes_no_pages_away() {
+        const LENGTH: u64 = 4 * WINDOW;
+        const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
+        if std::env::var_os(ALONE).is_none() {
+            let name = concat!(module_path!(), "::a_limit_of_data_takes_no_pages_away");
+            let name = name.split_once("::").map(|(_, name)| name).unwrap();
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let pages = Pages::new(LENGTH);
+        let memory = memfd::create(LENGTH).unwrap();
+        pages.turn(&memory, &handler).unwrap();
+        let most = data() + LENGTH + WINDOW + WINDOW / 2;
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: the limit is live.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+        pages.turn_back(&memory);
+        assert!(pages.are_intact());
     }
 
     #[test]

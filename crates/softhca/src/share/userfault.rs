@@ -119,7 +119,7 @@ impl Handler {
     /// # Errors
     /// `ResourceBusy` if somebody else uses a page by its place in memory, or it is also another process'. `AlreadyExists` if there is a
     /// page at both places.
-    pub fn move_all(&self, from: u64, to: u64, length: u64) -> (u64, io::Result<()>) {
+    pub fn move_all(&self, pages: &PageTable, from: u64, to: u64, length: u64) -> (u64, io::Result<()>) {
         let (mut done, mut in_vain) = (0, 0);
         while done < length {
             let mode = UFFDIO_MOVE_MODE_DONTWAKE | UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES;
@@ -129,7 +129,7 @@ impl Handler {
             match check(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_MOVE, &mut order) }) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EEXIST)
-                        && has_page(from + done).is_ok_and(|is_left| !is_left) =>
+                        && pages.has(from + done).is_ok_and(|is_left| !is_left) =>
                 {
                     order.moved = PAGE as i64;
                 }
@@ -147,18 +147,30 @@ impl Handler {
     }
 }
 
-/// Whether this process has a page at `address`, also one that is swapped out, or on its way.
-///
-/// # Errors
-/// Those of opening and reading; there may be no `/proc`.
-pub(super) fn has_page(address: u64) -> io::Result<bool> {
-    // Bits of an entry, from admin-guide/mm/pagemap.rst.
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    let mut entry = [0; size_of::<u64>()];
-    let place = address / PAGE * size_of::<u64>() as u64;
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, place)?;
-    Ok(u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) != 0)
+/// Which pages this process has.
+pub(super) struct PageTable(File);
+
+impl PageTable {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Those of `open`; there may be no `/proc`.
+    pub fn open() -> io::Result<Self> {
+        File::open("/proc/self/pagemap").map(Self)
+    }
+
+    /// Whether there is one at `address`, also one that is swapped out, or on its way.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn has(&self, address: u64) -> io::Result<bool> {
+        // Bits of an entry, from admin-guide/mm/pagemap.rst.
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let mut entry = [0; size_of::<u64>()];
+        self.0.read_exact_at(&mut entry, address / PAGE * size_of::<u64>() as u64)?;
+        Ok(u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) != 0)
+    }
 }
 
 /// A range for which threads wait as long as this lives.
