@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 pub struct Failure {
     /// What is wrong, naming the thing.
     pub message: String,
-    /// The way out.
-    pub help: String,
+    /// What the user can do about it. Its name in JSON is older.
+    #[serde(rename = "help")]
+    pub remedy: String,
 }
 
 impl Failure {
-    /// A failure with its way out.
-    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { message: message.into(), help: help.into() }
+    /// A failure with its remedy.
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { message: message.into(), remedy: remedy.into() }
     }
 }

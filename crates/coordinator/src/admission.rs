@@ -127,7 +127,7 @@ impl Admission {
         let certificates =
             pki::certify(&self.pki, &applicant, is_free).map_err(|error| self.explain(&error))?;
         let noted = cluster.lock().has_joined(cluster, token, &host, key);
-        noted.map_err(|failure| reason(&failure.message, &failure.help))?;
+        noted.map_err(|failure| reason(&failure.message, &failure.remedy))?;
         Ok((host, certificates))
     }
 
@@ -143,11 +143,11 @@ impl Admission {
     fn explain(&self, error: &CertifyError) -> String {
         match error {
             CertifyError::Taken(host) => {
-                let way_out = format!(
+                let remedy = format!(
                     "choose another name with `--name`, or free this one, if that machine is no more: `transhume host remove {host}` on {}, and then a new token",
                     self.listen.ip()
                 );
-                reason(&error.to_string(), &way_out)
+                reason(&error.to_string(), &remedy)
             }
             CertifyError::NoHost => reason(
                 &error.to_string(),
@@ -383,7 +383,7 @@ mod tests {
         assert!(!world.directory.path().join("pki/c.pem").exists());
         assert_eq!(world.admit(&request(kept.secret.0, &key, "b")).unwrap(), granted, "who has joined stays");
         for unknown in ["3", "b", &JoinToken { secret: Secret([1; 16]), ..token }.to_string()] {
-            assert!(revoke(&world.cluster, unknown).unwrap_err().help.contains("token list"), "{unknown}");
+            assert!(revoke(&world.cluster, unknown).unwrap_err().remedy.contains("token list"), "{unknown}");
         }
     }
 

@@ -435,7 +435,8 @@ impl Drain {
                     (to, obstacles) = (Some(host.to_string()), Vec::new());
                     break;
                 }
-                let of_host = |found: Failure| Failure::new(format!("{host}: {}", found.message), found.help);
+                let of_host =
+                    |found: Failure| Failure::new(format!("{host}: {}", found.message), found.remedy);
                 obstacles.extend(found.into_iter().map(of_host));
             }
             let bytes = weights.get(&vid).copied();

@@ -15,12 +15,12 @@ pub const CANCELLED: &str = "it was cancelled";
 
 /// The failure for what a node, or the move protocol, gives as its reason.
 pub fn from_reason(reason: &str) -> Failure {
-    let (what, way_out) = split_reason(reason);
-    Failure::new(what, way_out.unwrap_or("try again; the logs of the hosts' nodes say more"))
+    let (what, remedy) = split_reason(reason);
+    Failure::new(what, remedy.unwrap_or("try again; the logs of the hosts' nodes say more"))
 }
 
 pub fn of_store(error: &StoreError) -> Failure {
-    Failure::new(format!("the coordinator's store: {error}"), error.way_out())
+    Failure::new(format!("the coordinator's store: {error}"), error.remedy())
 }
 
 pub fn coordinator_ends() -> Failure {
@@ -344,15 +344,18 @@ mod tests {
     #[test]
     fn of_an_unknown_instance_it_is_said_that_ended_ones_are_forgotten() {
         let failure = no_instance("e1");
-        assert!(failure.message.contains("`e1`") && failure.help.contains("the last 64 are remembered"));
+        assert!(failure.message.contains("`e1`") && failure.remedy.contains("the last 64 are remembered"));
     }
 
     #[test]
-    fn a_reason_keeps_its_way_out() {
+    fn a_reason_keeps_its_remedy() {
         let failure = from_reason(&rpc::wire::reason("/dev/kvm is open: busy", "close it"));
-        assert_eq!((failure.message.as_str(), failure.help.as_str()), ("/dev/kvm is open: busy", "close it"));
+        assert_eq!(
+            (failure.message.as_str(), failure.remedy.as_str()),
+            ("/dev/kvm is open: busy", "close it")
+        );
         let failure = from_reason("no: nothing");
         assert_eq!(failure.message, "no: nothing");
-        assert!(!failure.help.is_empty());
+        assert!(!failure.remedy.is_empty());
     }
 }

@@ -385,7 +385,7 @@ fn all_in_one(reasons: &[Failure]) -> Failure {
         }
         said.join("; ")
     };
-    Failure::new(join(|reason| &reason.message), join(|reason| &reason.help))
+    Failure::new(join(|reason| &reason.message), join(|reason| &reason.remedy))
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -555,9 +555,9 @@ mod tests {
     }
 
     #[test]
-    fn a_way_out_of_several_is_said_once() {
+    fn a_remedy_of_several_is_said_once() {
         let reason = |what| Failure::new(what, "close it");
         let all = all_in_one(&[reason("a is open"), reason("b is open")]);
-        assert_eq!((&*all.message, &*all.help), ("a is open; b is open", "close it"));
+        assert_eq!((&*all.message, &*all.remedy), ("a is open; b is open", "close it"));
     }
 }

@@ -50,7 +50,7 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     }
     cluster.is_started(&mut inner, vid);
     if let Answer::NotStarted(why) = started? {
-        return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.way_out) });
+        return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.remedy) });
     }
     let instance = inner.machine.image().instances.get(&vid);
     // A short command may have ended by now.

@@ -127,10 +127,10 @@ pub enum CoordinatorError {
 impl CoordinatorError {
     /// What helps, where the text does not say it.
     #[must_use]
-    pub fn way_out(&self) -> &'static str {
+    pub fn remedy(&self) -> &'static str {
         match self {
-            Self::Store(error) => error.way_out(),
-            Self::Io { source, .. } => rpc::way_out_of_listening(source),
+            Self::Store(error) => error.remedy(),
+            Self::Io { source, .. } => rpc::listen_remedy(source),
             _ => "",
         }
     }

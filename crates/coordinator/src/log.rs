@@ -79,7 +79,7 @@ impl Log {
             let (log, count) = (self.clone(), batch.len() as u64);
             let written = tokio::task::spawn_blocking(move || log.file.append(&batch)).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!("{count} events are not in the event log: {error}; {}", error.way_out());
+                tracing::warn!("{count} events are not in the event log: {error}; {}", error.remedy());
             }
             self.lock().settled += count;
             self.settled.notify_waiters();

@@ -166,7 +166,7 @@ async fn tell_nodes(cluster: &Arc<Cluster>) -> Vec<String> {
 
 /// What a node is told whose host was removed.
 pub fn farewell(cluster: &Cluster, host: &str) -> String {
-    let way_out = match cluster.admission.get() {
+    let remedy = match cluster.admission.get() {
         Some(admission) => format!(
             "it joins again with `transhume net up --join` and a new token: {}",
             admission.way_to_a_token()
@@ -175,7 +175,7 @@ pub fn farewell(cluster: &Cluster, host: &str) -> String {
             "issue it a certificate for another name with `transhume pki`, and start it anew with that".into()
         }
     };
-    reason(&format!("the host `{host}` was removed from the cluster"), &way_out)
+    reason(&format!("the host `{host}` was removed from the cluster"), &remedy)
 }
 
 #[cfg(test)]
@@ -267,14 +267,14 @@ mod tests {
         start(&world, "job1", "h1");
         let refused = remove(&world.cluster, "h1", false).await.unwrap_err();
         assert!(
-            refused.message.contains("`job1`") && refused.help.contains("`transhume drain h1`"),
+            refused.message.contains("`job1`") && refused.remedy.contains("`transhume drain h1`"),
             "{refused:?}"
         );
         world.lose("h1", node).await;
         let refused = remove(&world.cluster, "h1", false).await.unwrap_err();
-        assert!(refused.message.contains("`job1`") && refused.help.contains("nobody knows"), "{refused:?}");
+        assert!(refused.message.contains("`job1`") && refused.remedy.contains("nobody knows"), "{refused:?}");
         assert!(!world.cluster.lock().members.is_removed(&host("h1")));
-        assert!(refused.help.contains("`transhume host remove h1 --lost`"), "{refused:?}");
+        assert!(refused.remedy.contains("`transhume host remove h1 --lost`"), "{refused:?}");
         assert!(remove(&world.cluster, "h9", false).await.unwrap_err().message.contains("no host `h9`"));
     }
 

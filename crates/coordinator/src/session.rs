@@ -205,7 +205,7 @@ impl Session {
         is_whole.then(|| match end.clone() {
             End::Exited(code) => Event::Exited { code },
             End::NotStarted(why) => {
-                Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.way_out) }
+                Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.remedy) }
             }
         })
     }

@@ -25,12 +25,12 @@ pub enum Error {
         must: &'static str,
     },
     /// The engine cannot work on this host.
-    #[error("{what}: {way_out}")]
+    #[error("{what}: {remedy}")]
     Unusable {
         /// What is missing.
         what: String,
         /// What to do.
-        way_out: String,
+        remedy: String,
     },
     /// The images of an instance do not fit: whose, and where.
     #[error("there is no room for {0}")]
@@ -87,8 +87,8 @@ pub enum Error {
 
 impl Error {
     /// The engine cannot work on this host: why, and what to do.
-    pub fn unusable(what: impl Into<String>, way_out: impl Into<String>) -> Self {
-        Self::Unusable { what: what.into(), way_out: way_out.into() }
+    pub fn unusable(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Unusable { what: what.into(), remedy: remedy.into() }
     }
 }
 

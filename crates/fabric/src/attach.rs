@@ -134,7 +134,7 @@ pub struct NotStarted {
     /// What is wrong, naming the command.
     pub what: String,
     /// The way out.
-    pub way_out: String,
+    pub remedy: String,
 }
 
 /// The most bytes in one [`ToNode::Output`].

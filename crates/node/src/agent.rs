@@ -83,7 +83,7 @@ impl Agent {
     /// Whether there is room for the records of something new; if not, why, with the way out.
     pub fn ready(&self) -> Result<(), String> {
         let ready = self.lock().store.ready();
-        ready.map_err(|error| wire::reason(&error.to_string(), error.way_out()))
+        ready.map_err(|error| wire::reason(&error.to_string(), error.remedy()))
     }
 
     /// Waits until a record cannot be written; then nothing more may be done.

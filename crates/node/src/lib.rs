@@ -163,13 +163,13 @@ pub enum NodeError {
 impl NodeError {
     /// What helps, where the text does not say it.
     #[must_use]
-    pub fn way_out(&self) -> &str {
+    pub fn remedy(&self) -> &str {
         match self {
             Self::Removed(reason) | Self::Device(reason) => {
                 rpc::wire::split_reason(reason).1.unwrap_or_default()
             }
-            Self::Store(error) => error.way_out(),
-            Self::Io { source, .. } => rpc::way_out_of_listening(source),
+            Self::Store(error) => error.remedy(),
+            Self::Io { source, .. } => rpc::listen_remedy(source),
             _ => "",
         }
     }

@@ -361,8 +361,8 @@ impl Node {
 
     fn not_loaded(&self, directory: &str, error: &io::Error) -> Reason {
         let what = format!("host {} cannot take it from {directory} ({error})", self.host);
-        let way_out = "copy the directory of the checkpoint there as it was written, or let all hosts share its file system";
-        Reason(wire::reason(&what, way_out))
+        let remedy = "copy the directory of the checkpoint there as it was written, or let all hosts share its file system";
+        Reason(wire::reason(&what, remedy))
     }
 
     async fn receive(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
@@ -430,9 +430,9 @@ impl Node {
             return Reason(wire::reason(&what, "make room there, or choose another host"));
         }
         let what = format!("its images did not come whole from {source} to host {} ({error})", self.host);
-        let way_out =
+        let remedy =
             format!("see that the node of {source} runs and reaches the other one, then move it again");
-        Reason(wire::reason(&what, &way_out))
+        Reason(wire::reason(&what, &remedy))
     }
 
     /// What must be remembered of the instance cannot be written.
@@ -457,8 +457,8 @@ impl Node {
                     "free some there, or choose another host",
                 );
             }
-            engines::Error::Unusable { what, way_out } => {
-                return wire::reason(&self.at_home(what), way_out);
+            engines::Error::Unusable { what, remedy } => {
+                return wire::reason(&self.at_home(what), remedy);
             }
             engines::Error::Pinned { blocker, .. } => return wire::reason(&blocker.what, &blocker.remedy),
             engines::Error::Criu { doing: "dump", reason, .. } => {
@@ -470,12 +470,12 @@ impl Node {
             _ => return error.to_string(),
         };
         // CRIU compares what is open with what it was when that was written down.
-        let way_out = if what.contains(" has bad size ") {
+        let remedy = if what.contains(" has bad size ") {
             "put that file back as it was when the instance was saved, or save it again"
         } else {
             "move it again; if that fails too, what CRIU names must be closed or ended first, or another host chosen"
         };
-        wire::reason(&what, way_out)
+        wire::reason(&what, remedy)
     }
 
     async fn restore(self: &Arc<Self>, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {

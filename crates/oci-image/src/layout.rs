@@ -164,11 +164,11 @@ impl Layout {
             let tag = tag.unwrap_or(LATEST);
             let what = format!("there is no image `{tag}` in {}", self.directory.display());
             let tags: Vec<&str> = manifests.iter().filter_map(Descriptor::tag).take(16).collect();
-            let way_out = match tags.as_slice() {
+            let remedy = match tags.as_slice() {
                 [] => "copy it there: `skopeo copy … oci:DIRECTORY:TAG`".to_owned(),
                 tags => format!("choose one that is there: {}", tags.join(", ")),
             };
-            Error::new(what, way_out)
+            Error::new(what, remedy)
         })?;
         self.image(&self.for_this_machine(found, MAX_DEPTH)?)
     }

@@ -68,8 +68,8 @@ fn podman(limit: &str, words: &[&str], name: &str) -> Result<Output> {
         return Ok(output);
     }
     if output.status.code() == Some(NOT_FOUND) {
-        let way_out = "install it, or use a layout: `oci:DIR`";
-        return Err(Error::new("there is no podman on this host", way_out));
+        let remedy = "install it, or use a layout: `oci:DIR`";
+        return Err(Error::new("there is no podman on this host", remedy));
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said.lines().last().unwrap_or("it gives no reason").trim();

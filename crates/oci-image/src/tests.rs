@@ -213,7 +213,7 @@ fn a_layout_is_believed_by_its_digests_only() {
     assert_eq!((config.cmd, &root), (Some(vec!["/x".to_owned()]), &made.root));
     assert_eq!(source("").look().unwrap().1, root);
     let missing = source(":v2").look().unwrap_err();
-    assert!(missing.what.contains("no image `v2`") && missing.way_out.contains("v1"), "{missing}");
+    assert!(missing.what.contains("no image `v2`") && missing.remedy.contains("v1"), "{missing}");
     // By whatever tag, but not another one.
     assert_eq!(source(":v2").must_have(&root), Ok(()));
     let differs = source(":v1").must_have(&Digest::of(b"another")).unwrap_err();

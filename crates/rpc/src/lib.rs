@@ -42,7 +42,7 @@ pub const COORDINATOR: &str = "coordinator";
 
 /// What helps a daemon that cannot listen where it was told to.
 #[must_use]
-pub fn way_out_of_listening(error: &std::io::Error) -> &'static str {
+pub fn listen_remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::AddrNotAvailable => "take an address of this host: `ip address` lists them",
         ErrorKind::AddrInUse => "take another port: `ss -ltnp` says who listens there",

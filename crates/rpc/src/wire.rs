@@ -41,15 +41,15 @@ pub const VERSION: u16 = 26;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
-pub fn reason(what: &str, way_out: &str) -> String {
-    format!("{what}\n{way_out}")
+pub fn reason(what: &str, remedy: &str) -> String {
+    format!("{what}\n{remedy}")
 }
 
 /// The words of a reason, and its way out if it has one.
 #[must_use]
 pub fn split_reason(reason: &str) -> (&str, Option<&str>) {
     match reason.split_once('\n') {
-        Some((what, way_out)) => (what, Some(way_out)),
+        Some((what, remedy)) => (what, Some(remedy)),
         None => (reason, None),
     }
 }

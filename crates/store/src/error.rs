@@ -54,7 +54,7 @@ pub enum StoreError {
 impl StoreError {
     /// What helps, where the text does not say it.
     #[must_use]
-    pub fn way_out(&self) -> &'static str {
+    pub fn remedy(&self) -> &'static str {
         match self {
             Self::NoRoom { .. } => "make room on its file system, then try again",
             Self::File { source, .. } if is_full(source) => {

@@ -315,7 +315,7 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
     store.ready().unwrap();
     fill(&filler);
     let full = store.ready().unwrap_err();
-    assert!(full.to_string().contains("No space left on device") && !full.way_out().is_empty(), "{full}");
+    assert!(full.to_string().contains("No space left on device") && !full.remedy().is_empty(), "{full}");
     let entry =
         Entry { epoch: Epoch(1), role: Role::Ended { exit: Exit::Lost { reason: "x".repeat(60_000) } } };
     let set = |number| NodeRecord::Set { vid: vid(number), entry: entry.clone() };
@@ -325,7 +325,7 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
     // Not even what was kept is there any more.
     fill(&disk.path().join("more"));
     let lost = (4..100).find_map(|number| store.apply(&set(number)).err()).unwrap();
-    assert!(lost.to_string().contains("No space left on device") && !lost.way_out().is_empty(), "{lost}");
+    assert!(lost.to_string().contains("No space left on device") && !lost.remedy().is_empty(), "{lost}");
     assert!(store.ready().is_err());
     fs::remove_file(disk.path().join("more")).unwrap();
     fs::remove_file(&filler).unwrap();

@@ -24,8 +24,8 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with its way out, which may be empty.
-    pub fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { why: api::Failure::new(message, help), code: 1, json: false }
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { why: api::Failure::new(message, remedy), code: 1, json: false }
     }
 
     /// The same failure with another code for the process.
@@ -54,9 +54,9 @@ impl Failure {
 
     /// The same failure with one more way out, before the others.
     #[must_use]
-    pub fn with_help(mut self, help: &str) -> Self {
-        let others = std::mem::take(&mut self.why.help);
-        self.why.help = if others.is_empty() { help.to_owned() } else { format!("{help} {others}") };
+    pub fn with_remedy(mut self, remedy: &str) -> Self {
+        let others = std::mem::take(&mut self.why.remedy);
+        self.why.remedy = if others.is_empty() { remedy.to_owned() } else { format!("{remedy} {others}") };
         self
     }
 }
@@ -69,14 +69,14 @@ impl fmt::Display for Failure {
             return f.write_str(&line);
         }
         write!(f, "transhume: {}", self.why.message)?;
-        if self.why.help.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.why.help) }
+        if self.why.remedy.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.why.remedy) }
     }
 }
 
 /// What comes from elsewhere may name what others have named: it stays on its line.
 impl From<api::Failure> for Failure {
     fn from(why: api::Failure) -> Self {
-        Self::new(printable(why.message), printable(why.help))
+        Self::new(printable(why.message), printable(why.remedy))
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_coordinator_that_is_lost_in_a_request_has_one_way_out() {
+    fn a_coordinator_that_is_lost_in_a_request_has_one_remedy() {
         let shown = |error: ClientError| Failure::from(error).to_string();
         let help = |error| shown(error).lines().nth(1).map(str::trim).map(str::to_owned);
         let broken = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].map(io::Error::from);

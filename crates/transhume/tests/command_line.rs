@@ -515,7 +515,7 @@ fn an_argument_or_a_directory_that_is_not_text_is_named() {
 }
 
 #[test]
-fn a_rollback_and_a_refusal_are_failures_with_the_way_out() {
+fn a_rollback_and_a_refusal_are_failures_with_the_remedy() {
     let stage = Stage::new("refused");
     let refusal = "{\"failed\":{\"message\":\"there is no instance `jib`\",\"help\":\"look at `ps`\"}}\n";
     let instances = "{\"instances\":[{\"name\":\"job\",\"vid\":258,\"fabric\":1,\"host\":\"h1\",\"epoch\":0,\

@@ -244,12 +244,12 @@ fn a_command_that_cannot_be_started_leaves_no_instance() {
     let Some(lab) = Named::new("tunfit") else { return };
     lab.ok(&["lab", "up", "--hosts", "1"]);
     let cases = [("no-such-program", 127, "installed"), ("/etc/passwd", 126, "executable")];
-    for (command, code, way_out) in cases {
+    for (command, code, remedy) in cases {
         for detach in [&[][..], &["--detach"]] {
             let run = lab.run(&[&["run"], detach, &["--", command]].concat());
             let errors = String::from_utf8(run.stderr).unwrap();
             assert_eq!(run.status.code(), Some(code), "{errors}");
-            assert!(errors.contains(&format!("`{command}`")) && errors.contains(way_out), "{errors}");
+            assert!(errors.contains(&format!("`{command}`")) && errors.contains(remedy), "{errors}");
             assert!(run.stdout.is_empty());
         }
     }

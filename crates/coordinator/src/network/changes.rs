@@ -117,7 +117,7 @@ async fn change(
         None => Ok(laid),
         Some((host, reason)) => {
             let failure = failure::from_reason(reason);
-            Err(Failure::new(format!("{host} is left out: {}", failure.message), failure.help))
+            Err(Failure::new(format!("{host} is left out: {}", failure.message), failure.remedy))
         }
     }
 }
@@ -253,9 +253,9 @@ async fn check_unseen(cluster: &Arc<Cluster>, mac: Mac) -> Result<(), Failure> {
 fn not_attached(error: AskError) -> Failure {
     match error {
         AskError::Silent(host) => {
-            let way_out =
+            let remedy =
                 "the device is noted, and made when the host is back; `transhume net detach` takes it away";
-            Failure::new(format!("host {host} did not answer"), way_out)
+            Failure::new(format!("host {host} did not answer"), remedy)
         }
         error => error.into(),
     }
@@ -441,7 +441,7 @@ mod tests {
             let (refused, ()) = tokio::join!(world.change(other), say_found(&mut h2, found));
             let failure = refused.unwrap_err();
             assert!(
-                failure.message.contains("is there already") && failure.help.contains(option),
+                failure.message.contains("is there already") && failure.remedy.contains(option),
                 "{failure:?}"
             );
         }

@@ -36,8 +36,8 @@ pub struct Devices {
 
 /// The failure for a MAC that somebody has: `who` says that.
 pub fn mac_is_taken(mac: Mac, who: &str) -> Failure {
-    let way_out = "take another MAC, or leave `--mac` out: then one is made up that is free";
-    Failure::new(format!("the MAC {mac} is on the overlay already: {who}"), way_out)
+    let remedy = "take another MAC, or leave `--mac` out: then one is made up that is free";
+    Failure::new(format!("the MAC {mac} is on the overlay already: {who}"), remedy)
 }
 
 /// The device `name` of `host`.
@@ -162,8 +162,8 @@ impl Devices {
     pub fn check_free(&self, key: &DeviceKey) -> Result<(), Failure> {
         let (host, name) = key;
         if self.devices.contains_key(key) {
-            let way_out = "take another name, or take it away first: `transhume net detach`";
-            return Err(Failure::new(format!("{name} is plugged in already on {host}"), way_out));
+            let remedy = "take another name, or take it away first: `transhume net detach`";
+            return Err(Failure::new(format!("{name} is plugged in already on {host}"), remedy));
         }
         Ok(())
     }

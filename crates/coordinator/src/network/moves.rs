@@ -84,8 +84,8 @@ impl Move {
         }
         let number = inner.network.plan().number(&to).ok_or_else(|| super::plan::not_joined(&to))?;
         let no_station = || {
-            let way_out = "detach it, and make another one there: `transhume net proxy`";
-            Failure::new(format!("{name} is a proxy, whose LAN does not move"), way_out)
+            let remedy = "detach it, and make another one there: `transhume net proxy`";
+            Failure::new(format!("{name} is a proxy, whose LAN does not move"), remedy)
         };
         device.entry(number).ok_or_else(no_station)?;
         if device.is_adopted() {

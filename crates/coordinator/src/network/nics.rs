@@ -108,10 +108,10 @@ impl Inner {
         if self.find(name).is_none_or(|(_, instance)| !is_nic(instance)) {
             return Ok(());
         }
-        let way_out = format!(
+        let remedy = format!(
             "move the instance, and it goes along: `transhume move {name} HOST`; or end it: `transhume kill {name}`"
         );
-        Err(Failure::new(format!("{name} on {host} is the network device of an instance"), way_out))
+        Err(Failure::new(format!("{name} on {host} is the network device of an instance"), remedy))
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
         let host = HostName::new("h1").unwrap();
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Bridge);
         let refused = world.cluster.lock().check_network(&host, NetworkKind::Overlay).unwrap_err();
-        assert!(refused.message.contains("does not join h1") && refused.help.contains("net layout"));
+        assert!(refused.message.contains("does not join h1") && refused.remedy.contains("net layout"));
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
         add(&world, instance("job", NetworkKind::Overlay));
@@ -241,7 +241,7 @@ mod tests {
         inner.check_network(&host, NetworkKind::Overlay).unwrap();
         assert_eq!(inner.nic_hosts(), [host.clone()].into());
         assert_eq!(inner.nics_noted(&host)[0].name, "job");
-        assert!(inner.check_no_nic(&host, "job").unwrap_err().help.contains("transhume move job HOST"));
+        assert!(inner.check_no_nic(&host, "job").unwrap_err().remedy.contains("transhume move job HOST"));
         inner.check_no_nic(&host, "tap1").unwrap();
         let taken = inner.devices.check_mac(Mac(network::mac_of(Vid::new(9).unwrap()))).unwrap_err();
         assert!(taken.message.contains("the instances'"), "{taken:?}");

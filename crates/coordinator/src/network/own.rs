@@ -81,7 +81,7 @@ async fn plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) {
     let inner = &mut *cluster.lock();
     // A node that wishes something else is not to end because of this.
     if inner.wishes.0.get(host).is_none_or(Option::is_none) {
-        let reason = reason(&failure.message, &failure.help);
+        let reason = reason(&failure.message, &failure.remedy);
         inner.order([Order { to: vec![host.clone()], what: ToNode::NotPlugged { reason } }]);
     }
 }

@@ -275,8 +275,8 @@ impl Plan {
         let behind = self.last_node.checked_add(1).unwrap_or(1);
         let free = (behind..=u16::MAX).chain(1..behind).find(|node| !is_taken[usize::from(*node)]);
         let none = || {
-            let way_out = "take the devices away of hosts that do not come back: `transhume net detach`";
-            Failure::new("there is no number for one more host", way_out)
+            let remedy = "take the devices away of hosts that do not come back: `transhume net detach`";
+            Failure::new("there is no number for one more host", remedy)
         };
         self.last_node = free.ok_or_else(none)?;
         Ok(NodeId(self.last_node))

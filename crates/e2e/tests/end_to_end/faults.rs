@@ -134,7 +134,7 @@ fn a_disk_that_fills_up_under_a_move_rolls_it_back() -> Result<()> {
         let outcome = outcome(&mut moving)?;
         let Outcome::RolledBack(why) = &outcome else { bail!("the image found room: {outcome:?}") };
         let named = why.message.contains("h2") && why.message.contains("no room");
-        ensure!(named && why.help.contains("choose another host"), "the reason is not given: {why:?}");
+        ensure!(named && why.remedy.contains("choose another host"), "the reason is not given: {why:?}");
         ensure!(lab.settled(CLIENT)?.host == "h1", "the instance is not where it was");
         check.progress().context("after the full disk")?;
     }

@@ -46,7 +46,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
 }
 
 #[test]
-fn tokens_that_are_of_no_use_are_refused_with_the_way_out() -> Result<()> {
+fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let _alone = e2e::alone();
     let world = World::new(3)?;
     let (first, join) = world.first()?;

@@ -141,15 +141,15 @@ impl Launch {
             let what = format!(
                 "`{program}` cannot be started: there is no directory {directory} where it is to run"
             );
-            let way_out = "start it from a directory that is there as well, on the host or in the container, or name one (`--directory`)";
-            return not_started(126, what, way_out);
+            let remedy = "start it from a directory that is there as well, on the host or in the container, or name one (`--directory`)";
+            return not_started(126, what, remedy);
         }
         let what = format!("`{program}` cannot be started in {directory}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
-            let way_out = "see that it is installed on the host, or in the container, and in $PATH; a script's interpreter counts as well";
-            return not_started(127, what, way_out);
+            let remedy = "see that it is installed on the host, or in the container, and in $PATH; a script's interpreter counts as well";
+            return not_started(127, what, remedy);
         }
-        let way_out = match error.raw_os_error() {
+        let remedy = match error.raw_os_error() {
             Some(libc::EPERM) => {
                 "see that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID"
             }
@@ -161,17 +161,17 @@ impl Launch {
             }
             _ => "see that it is an executable file that its user may run (`ls -l`, `file`)",
         };
-        not_started(126, what, way_out)
+        not_started(126, what, remedy)
     }
 }
 
 /// Why there is no terminal for it.
 pub fn without_terminal(error: &io::Error) -> NotStarted {
     let what = format!("there is no terminal for the command: {error}");
-    let way_out = format!(
+    let remedy = format!(
         "see that /dev/ptmx and /dev/pts are there, and not all of the instance's {MOST_TERMINALS} terminals in use, or leave `--tty` out"
     );
-    not_started(126, what, &way_out)
+    not_started(126, what, &remedy)
 }
 
 /// Why the instance's own command is given no input.
@@ -182,8 +182,8 @@ pub fn without_stdin() -> NotStarted {
     not_started(126, what, "start it with `transhume run --stdin`")
 }
 
-fn not_started(code: u8, what: String, way_out: &str) -> NotStarted {
-    NotStarted { code, what, way_out: way_out.to_owned() }
+fn not_started(code: u8, what: String, remedy: &str) -> NotStarted {
+    NotStarted { code, what, remedy: remedy.to_owned() }
 }
 
 /// Whether other supplementary groups are wanted than there are: to set the same needs a right that containers may lack.
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn what_is_missing_for_a_start_is_named() {
         let launch = Launch::parse(&["0", "0", "", "/", "x"].map(OsString::from)).unwrap();
-        let way_out = |error| launch.explain(&io::Error::from_raw_os_error(error)).way_out;
-        assert!(way_out(libc::EAGAIN).contains("(`--pids`, or `ulimit -u`)"));
-        assert!(way_out(libc::ENOMEM).contains("(`--memory`)"));
-        assert!(way_out(libc::EPERM).contains("CAP_SETUID"));
-        assert!(way_out(libc::EACCES).contains("an executable file"));
+        let remedy = |error| launch.explain(&io::Error::from_raw_os_error(error)).remedy;
+        assert!(remedy(libc::EAGAIN).contains("(`--pids`, or `ulimit -u`)"));
+        assert!(remedy(libc::ENOMEM).contains("(`--memory`)"));
+        assert!(remedy(libc::EPERM).contains("CAP_SETUID"));
+        assert!(remedy(libc::EACCES).contains("an executable file"));
     }
 
     #[test]

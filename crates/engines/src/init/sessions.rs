@@ -153,6 +153,6 @@ impl Sessions {
 
 fn too_many() -> FromSession {
     let what = format!("{MAX_SESSIONS} commands run in the instance beside its own already");
-    let way_out = "wait until one of them has ended".to_owned();
-    FromSession::Ended { end: End::NotStarted(NotStarted { code: 126, what, way_out }), lengths: [0, 0] }
+    let remedy = "wait until one of them has ended".to_owned();
+    FromSession::Ended { end: End::NotStarted(NotStarted { code: 126, what, remedy }), lengths: [0, 0] }
 }

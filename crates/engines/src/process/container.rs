@@ -137,7 +137,7 @@ impl Containers {
     pub fn lack(&self, image: &ContainerImage) -> Option<Blocker> {
         self.images.lack(image).map(|error| {
             let what = format!("the destination does not have the container's image ({})", error.what);
-            Blocker::new(what, error.way_out)
+            Blocker::new(what, error.remedy)
         })
     }
 
@@ -188,9 +188,9 @@ impl Containers {
             return Ok(());
         }
         let what = format!("the RDMA libraries, which `{}` is to have, are missing on this host", spec.name);
-        let way_out = "`make build` makes them beside the node's program, and the node finds them when it starts; or leave them \
+        let remedy = "`make build` makes them beside the node's program, and the node finds them when it starts; or leave them \
             out with `--without-rdma`";
-        Err(Error::unusable(what, way_out))
+        Err(Error::unusable(what, remedy))
     }
 
     /// What a container of `rootfs` sees of the host.

@@ -156,7 +156,7 @@ fn source(image: &ContainerImage) -> oci_image::Result<Source> {
 }
 
 fn unusable(error: oci_image::Error) -> Error {
-    Error::unusable(error.what, error.way_out)
+    Error::unusable(error.what, error.remedy)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -117,7 +117,7 @@ fn a_command_that_cannot_be_run_and_a_missing_directory_are_told_apart() {
         let (mut node, mut output) = (host.start(&spec), Output::default());
         node.read(&mut output, |output| output.not_started.is_some());
         let why = output.not_started.unwrap();
-        assert!(why.code == 126 && why.way_out.contains(expected), "{why:?}");
+        assert!(why.code == 126 && why.remedy.contains(expected), "{why:?}");
     }
 }
 

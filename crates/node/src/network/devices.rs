@@ -113,8 +113,8 @@ impl Devices {
     async fn add(&mut self, device: Device, arrives: Option<Epoch>) -> Result<(), String> {
         let (name, mac) = (device.name.clone(), device.mac);
         if self.present.contains_key(&name) {
-            let way_out = "take another name, or take it away first: `transhume net detach`";
-            return Err(reason(&format!("{name} is plugged in already"), way_out));
+            let remedy = "take another name, or take it away first: `transhume net detach`";
+            return Err(reason(&format!("{name} is plugged in already"), remedy));
         }
         let port = self.free_port()?;
         let kind = match device.kind {

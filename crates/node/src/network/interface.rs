@@ -43,8 +43,8 @@ pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, S
     let Some(tap) = tap.filter(|tap| tap.kind == "tap" && tap.persist) else { return Ok(None) };
     if tap.multi_queue {
         let what = format!("{name} is a TAP with several queues, which cannot be plugged in");
-        let way_out = format!("make it with one: `ip tuntap add dev {name} mode tap`");
-        return Err(reason(&what, &way_out));
+        let remedy = format!("make it with one: `ip tuntap add dev {name} mode tap`");
+        return Err(reason(&what, &remedy));
     }
     Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu }))
 }
@@ -60,11 +60,11 @@ async fn adopt(
     let found = look(name, netns).await?.ok_or_else(|| absent(name))?;
     if found.mac != mac {
         let what = format!("{name} has the MAC {} now, not {mac} as when it was plugged in", found.mac);
-        let way_out = format!(
+        let remedy = format!(
             "give it that (`ip link set dev {name} address {mac}`), or plug it in anew: `transhume net detach`, \
              `transhume net attach`"
         );
-        return Err(reason(&what, &way_out));
+        return Err(reason(&what, &remedy));
     }
     let tap = open(namespace, offloads, || Tap::adopt(name))?;
     ip_in(netns, &["link", "set", "dev", name, "up"]).await?;
@@ -72,9 +72,9 @@ async fn adopt(
 }
 
 fn absent(name: &str) -> String {
-    let way_out =
+    let remedy =
         format!("make it: `ip tuntap add dev {name} mode tap`; or take it away: `transhume net detach`");
-    reason(&format!("there is no persistent TAP {name} any more"), &way_out)
+    reason(&format!("there is no persistent TAP {name} any more"), &remedy)
 }
 
 /// Makes `device`, with `offloads`, which the kernel does right.
@@ -145,14 +145,14 @@ fn open(
         None => open(),
     };
     let mut tap = opened.map_err(|error| {
-        let way_out = match &error {
+        let remedy = match &error {
             OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
             OpenError::InUse(_) => {
                 "plug in another device, and put both into a bridge; or end that program first, as a virtual machine"
             }
             OpenError::Name(_) | OpenError::NoDriver(_) | OpenError::Absent(_) => "",
         };
-        reason(&with_source(&error), way_out)
+        reason(&with_source(&error), remedy)
     })?;
     tap.set_offloads(offloads).map_err(|error| error.to_string())?;
     Ok(tap)
@@ -164,9 +164,9 @@ fn with_source(error: &dyn std::error::Error) -> String {
 
 async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
     let no_bridge = || {
-        let way_out = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
+        let remedy = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
                        `ip link set eth0 master br0`), and give it the interface's address";
-        reason(&format!("{bridge} is no bridge of this host"), way_out)
+        reason(&format!("{bridge} is no bridge of this host"), remedy)
     };
     // Not from /sys, which may show another network namespace.
     let about =

@@ -37,9 +37,8 @@ impl Namespace {
             Ok(file) => Ok(Self { name, file }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let what = format!("there is no network namespace `{name}` on this host");
-                let way_out =
-                    format!("make it: `ip netns add {name}`; `ip netns` lists those that are there");
-                Err(reason(&what, &way_out))
+                let remedy = format!("make it: `ip netns add {name}`; `ip netns` lists those that are there");
+                Err(reason(&what, &remedy))
             }
             Err(error) => Err(in_namespace(&name, &error)),
         }

@@ -140,8 +140,8 @@ impl Node {
             if let Err(error) = self.install(*overlay, topology.clone(), plain, hosts).await {
                 tracing::warn!("topology {version} is not installed: {error}");
                 self.network.own.fail(&error.to_string());
-                let way_out = "it is tried again; the log of this host's node says more";
-                let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), way_out) };
+                let remedy = "it is tried again; the log of this host's node says more";
+                let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), remedy) };
                 return self.tell_coordinator(&wire::FromNode::Net(failed));
             }
         }

@@ -31,7 +31,7 @@ impl Cluster {
 
 fn cools_down(name: &str, failure: &Failure) -> bool {
     failure.message.starts_with(&format!("`{name}` has moved and cools down for another"))
-        && failure.help.contains("--force")
+        && failure.remedy.contains("--force")
 }
 
 fn is_refused(event: &Event) -> bool {

@@ -289,7 +289,7 @@ fn a_move_that_fails_leaves_the_instance_where_it_was() {
     let report = cluster.move_to("a", "h3");
     let Outcome::RolledBack(why) = &report.outcome else { panic!("{report:?}") };
     assert_eq!(why.message, "it could not be restored on host h3 (CRIU says: the test says so)");
-    assert!(why.help.starts_with("move it again"), "{why:?}");
+    assert!(why.remedy.starts_with("move it again"), "{why:?}");
     assert_eq!(a.comes_back(), Epoch(0));
     assert_linked(&a, &b);
     assert_eq!(cluster.move_to("a", "h3").outcome, Outcome::Moved);
@@ -324,12 +324,12 @@ fn a_held_copy_that_cannot_be_let_go_yet_is_let_go_later() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_the_way_out() {
+fn what_cannot_be_done_is_said_with_the_remedy() {
     let cluster = Cluster::start();
     cluster.run("a", "h1");
     for (name, host) in [("a", "h1"), ("a", "h9"), ("x", "h2"), ("a", "../h2")] {
         let Event::Failed(failure) = cluster.request_move(name, host, false) else { panic!("{name} {host}") };
-        assert!(!failure.message.is_empty() && !failure.help.is_empty());
+        assert!(!failure.message.is_empty() && !failure.remedy.is_empty());
     }
     assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
     assert_eq!(cluster.instance("a").host, "h1");
@@ -749,7 +749,10 @@ fn a_node_whose_disk_is_full_refuses_what_is_new_and_goes_on_when_there_is_room(
         let Event::Moved(report) = cluster.request_move("a", host, false) else { panic!("no report") };
         let Outcome::RolledBack(why) = report.outcome else { panic!("it was moved") };
         assert!(why.message.contains("host h2: no room") && why.message.contains("node.redb"), "{why:?}");
-        assert!(why.message.contains("No space left on device") && why.help.contains("make room"), "{why:?}");
+        assert!(
+            why.message.contains("No space left on device") && why.remedy.contains("make room"),
+            "{why:?}"
+        );
     };
     disk.fill();
     for _ in 0..2 {
@@ -773,7 +776,7 @@ fn a_run_for_which_a_host_has_no_room_leaves_no_instance() {
     cluster.start_node(1);
     disk.fill();
     let Event::Failed(why) = cluster.request_run("a", "h2") else { panic!("it runs") };
-    assert!(why.message.contains("host h2: no room") && why.help.contains("make room"), "{why}");
+    assert!(why.message.contains("host h2: no room") && why.remedy.contains("make room"), "{why}");
     assert_eq!(cluster.ask(&Request::List), Event::Instances(Vec::new()));
     let Event::Failed(why) = cluster.ask(&Request::Wait { name: "a".into() }) else { panic!("it ended") };
     assert!(why.message.contains("there is no instance"), "{why}");

@@ -164,17 +164,17 @@ fn over(reports: &[MoveReport], json: bool, wanted: Outcome, message: String) ->
     if reports.iter().all(|report| report.outcome == wanted) {
         return Ok(());
     }
-    let mut ways_out: Vec<&str> = Vec::new();
+    let mut remedies: Vec<&str> = Vec::new();
     for report in reports {
         if let Outcome::RolledBack(why) | Outcome::Ended(why) = &report.outcome
-            && !why.help.is_empty()
-            && !ways_out.contains(&why.help.as_str())
+            && !why.remedy.is_empty()
+            && !remedies.contains(&why.remedy.as_str())
         {
-            ways_out.push(&why.help);
+            remedies.push(&why.remedy);
         }
     }
-    let way_out = if ways_out.is_empty() { "try again".into() } else { ways_out.join("; ") };
-    Err(Obstacle::new(message, way_out).into())
+    let remedy = if remedies.is_empty() { "try again".into() } else { remedies.join("; ") };
+    Err(Obstacle::new(message, remedy).into())
 }
 
 fn said(json: bool, what: &str) -> Result<ExitCode> {

@@ -55,7 +55,7 @@ impl Arguments {
             enrolment: None,
             cool_down: Duration::from_secs(self.cool_down),
         };
-        coordinator::run(options).map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
+        coordinator::run(options).map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -230,7 +230,7 @@ impl Drain {
         }
         for left in &stayed {
             let message = format!("{} stays on {host}, and runs on: {}", left.name, left.why);
-            eprintln!("{}", Failure::from(Obstacle::new(message, &left.why.help)));
+            eprintln!("{}", Failure::from(Obstacle::new(message, &left.why.remedy)));
         }
         let message = format!("{} moved, {} of {host} did not", counted(moved), stayed.len());
         let help = format!("mend that and drain {host} again, or `transhume undrain {host}`");

@@ -226,7 +226,7 @@ pub fn say_obstacles(plan: &[PlannedMove]) {
     for PlannedMove { name, obstacles, .. } in plan {
         for obstacle in obstacles {
             let message = format!("{name} cannot be moved: {}", obstacle.message);
-            eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.help)));
+            eprintln!("{}", Failure::from(Obstacle::new(message, &obstacle.remedy)));
         }
     }
 }

@@ -32,7 +32,7 @@ fn suggest(failure: Failure, name: &str, known: impl FnOnce() -> Vec<String>) ->
         return failure;
     }
     match nearest(name, &known()) {
-        Some(near) => failure.with_help(&format!("did you mean `{near}`?")),
+        Some(near) => failure.with_remedy(&format!("did you mean `{near}`?")),
         None => failure,
     }
 }

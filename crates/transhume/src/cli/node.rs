@@ -105,7 +105,7 @@ impl Arguments {
             device: None,
             progress: Box::new(drop),
         })
-        .map_err(|error| Failure::new(error.to_string(), error.way_out()))?;
+        .map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -224,7 +224,8 @@ impl Errand {
         reading.copy(&self.socket, events, |failure| {
             end(&self.socket, name);
             crate::end_with_the_reader();
-            failure.with_help(&format!("`{name}` is ended with it: `--detach` lets it run without a reader"))
+            failure
+                .with_remedy(&format!("`{name}` is ended with it: `--detach` lets it run without a reader"))
         })
     }
 }

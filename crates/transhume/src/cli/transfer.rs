@@ -363,15 +363,15 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
         Outcome::Ended(reason) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
             let message = format!("{} was moved, and has ended: {reason}", report.name);
-            Err(Obstacle::new(message, &reason.help).into())
+            Err(Obstacle::new(message, &reason.remedy).into())
         }
         Outcome::Ended(reason) => {
             let message = format!("{} was not moved: {reason}", report.name);
-            Err(Obstacle::new(message, &reason.help).into())
+            Err(Obstacle::new(message, &reason.remedy).into())
         }
         Outcome::RolledBack(reason) => {
             let message = format!("{} was not moved and runs on at {}: {reason}", report.name, report.from);
-            Err(Obstacle::new(message, &reason.help).into())
+            Err(Obstacle::new(message, &reason.remedy).into())
         }
     }
 }

@@ -397,7 +397,7 @@ fn start_node(lab: &TestLab, pki: &Path, state: &Path) -> Result<Program> {
 }
 
 #[test]
-fn a_certificate_that_nobody_believes_is_refused_with_the_way_out_and_others_go_on() -> Result<()> {
+fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
     let _alone = e2e::alone();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;

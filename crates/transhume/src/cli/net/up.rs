@@ -343,7 +343,7 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
                 let options = coordinator_options(settings, folder, target)?;
                 // Not a task of its own: it tidies up when this is dropped.
                 let error = coordinator::serve(options).await;
-                Err(Failure::new(error.to_string(), error.way_out()))
+                Err(Failure::new(error.to_string(), error.remedy()))
             }
             Role::Joined { .. } => std::future::pending().await,
         }
@@ -356,7 +356,7 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
                 folder.note_removal(reason)?;
                 is_unwelcome = !is_welcome.load(Ordering::Relaxed);
             }
-            Err(Ended { why: Failure::new(error.to_string(), error.way_out()), is_unwelcome })
+            Err(Ended { why: Failure::new(error.to_string(), error.remedy()), is_unwelcome })
         }
         ended = coordinator => Ok(ended?),
         told = tell(settings, folder, progress, target, json) => Ok(told?),

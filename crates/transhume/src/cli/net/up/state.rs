@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_read_name_the_way_out() {
+    fn settings_that_cannot_be_read_names_the_remedy() {
         let (_directory, folder) = folder();
         folder.found(&settings()).unwrap();
         fs::write(folder.settings_file(), "{").unwrap();

@@ -15,7 +15,7 @@ pub fn look(source: &Source) -> Result<(Config, api::ContainerImage)> {
         }
         Source::Podman(name) => Source::Podman(name.clone()),
     };
-    let (said, root) = source.look().map_err(|error| Failure::new(error.what, error.way_out))?;
+    let (said, root) = source.look().map_err(|error| Failure::new(error.what, error.remedy))?;
     Ok((said, api::ContainerImage { source: source.to_string(), root: root.to_string() }))
 }
 
