@@ -41,9 +41,10 @@ use self::child::Child;
 use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
+use crate::container::unpack;
+use crate::criu::{guard, pager};
 use crate::instance::InstanceSpec;
-use crate::process::orphans;
-use crate::{guard, pager, unpack};
+use crate::linux::orphans;
 
 /// How long the end of a command may be told later than it came, as long as its connections have not sent all. A lost packet is sent
 /// again after a fifth of a second,

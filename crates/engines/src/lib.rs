@@ -12,28 +12,31 @@
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`error`]: what goes wrong, in words.
 
+mod container;
+mod criu;
 pub mod engine;
 pub mod error;
-mod guard;
 pub mod init;
 pub mod instance;
+mod linux;
 pub mod memory;
-mod mounts;
-pub mod pager;
 pub mod process;
 pub mod report;
 mod stopwatch;
-mod unpack;
 pub mod wiring;
 
+pub use container::containers::ContainerConfig;
+pub use container::oci::validate as validate_container;
+pub use container::support::LIBRARIES as CONTAINER_LIBRARIES;
+#[doc(hidden)]
+pub use criu::foreign;
+pub use criu::pager;
+pub use criu::pages::archives::Archives;
+pub use criu::pages::left_behind::LeftBehind;
+pub use criu::pages::memory_images::MemoryImages;
 pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
 pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
 pub use memory::{MemorySink, Owner, PAGE};
-#[doc(hidden)]
-pub use process::foreign;
-pub use process::{
-    Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, LeftBehind, MemoryImages, ProcessEngine,
-    validate_container,
-};
+pub use process::{Config, ProcessEngine};
 pub use report::{Blocker, Contents, FileKind, Host, Identity, Needs, OpenFile, Report, Shortage};

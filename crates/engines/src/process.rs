@@ -12,7 +12,7 @@
 //!       └ command
 //! ```
 //!
-//! * [`live`]: an instance and the steps of its calls;
+//! * [`tree`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
 //! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
@@ -25,49 +25,11 @@
 //! * [`task`], [`sockets`]: processes and their sockets;
 //! * [`helper`]: programs that do a part of the work.
 
-mod archives;
-mod bridge;
-pub(crate) mod call;
-mod cgroup;
-mod check;
-mod container;
-mod criu;
-#[doc(hidden)]
-pub mod foreign;
-mod fork_advice;
-mod helper;
 mod host;
-mod images;
-mod interrupted;
 mod launch;
-mod layer;
-mod left_behind;
-mod libraries;
-mod link;
-mod live;
-mod memory_images;
-mod mount_flags;
-mod netlink;
-mod oci;
-pub(crate) mod orphans;
-mod own_files;
-mod page_server;
-mod paging;
-pub(crate) mod pending;
-mod process_timers;
-mod protobuf;
+mod network;
 mod record;
-mod resident;
-mod rpc;
-mod scheduling;
-mod socket_options;
-mod sockets;
-mod support;
-pub(crate) mod task;
-mod timers;
-mod turn;
-mod unpacked;
-mod written;
+mod tree;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -79,22 +41,21 @@ use std::time::{Duration, Instant};
 
 use fabric::NetworkKind;
 
-pub use self::archives::Archives;
-use self::bridge::Bridge;
-pub use self::container::ContainerConfig;
-use self::container::{Container, Containers};
-pub use self::left_behind::LeftBehind;
-use self::live::Live;
-use self::memory_images::Local;
-pub use self::memory_images::MemoryImages;
-pub use self::oci::validate as validate_container;
-use self::paging::Pager;
+use self::network::bridge::Bridge;
 use self::record::Records;
-pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
-use self::turn::Turn;
+use self::tree::Live;
+pub use crate::container::containers::ContainerConfig;
+use crate::container::containers::{Container, Containers};
+use crate::criu::pages::left_behind::LeftBehind;
+use crate::criu::pages::memory_images::Local;
+use crate::criu::pages::{archives, resident};
+use crate::criu::paging::Pager;
+use crate::criu::turn::Turn;
+use crate::criu::{check, images};
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
+use crate::linux::spawn::descriptor_limit;
 use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
@@ -172,7 +133,7 @@ impl ProcessEngine {
             images::room_in(directory)?;
         }
         let records = Records::open(config.state.clone())?;
-        let descriptors = launch::descriptor_limit();
+        let descriptors = descriptor_limit();
         let containers = config.containers.as_ref();
         let containers =
             containers.map(|found| Containers::new(found, &config.init, &config.state)).transpose()?;

@@ -1,0 +1,104 @@
+//! What a container has written, on its way to another host: an archive among the images.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::engine::Watch;
+use crate::error::{Doing, Result};
+use crate::linux::helper::Helper;
+
+/// What it travels as.
+const FILE: &str = "layer.img";
+
+/// How long it may take to be packed or unpacked.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
+const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
+
+/// What overlay file systems note of a copied file's original, which is another one on another host.
+const ORIGIN: &str = "trusted.overlay.origin";
+
+/// Has GNU tar keep what else than rights a file has: attributes, with capabilities, and ACLs.
+pub const ATTRIBUTES: [&str; 3] = ["--xattrs", "--xattrs-include=*", "--acls"];
+
+/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
+pub struct Packing {
+    tar: Helper,
+    doing: String,
+}
+
+impl Packing {
+    /// Waits for a good end; otherwise it says why.
+    pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
+        self.tar.succeed(PATIENCE, watch.cancelled, || self.doing)
+    }
+}
+
+/// Begins to pack `layer` into a file among `images`: the instance is stopped. `doing` says what for, if that fails.
+pub fn pack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<Packing> {
+    let mut tar = tar("--create", layer, &images.join(FILE));
+    let places = CRIU_PLACES.map(|place| format!("--exclude={place}"));
+    tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg("--anchored").args(places).arg(".");
+    let tar = Helper::begin(&mut tar, log).doing(|| doing.clone())?;
+    Ok(Packing { tar: tar.forgiven(is_of_criu), doing })
+}
+
+/// Begins to unpack what was packed into an empty `layer`.
+pub fn unpack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<Packing> {
+    let mut tar = tar("--extract", layer, &images.join(FILE));
+    // What it says of times that are far away is no reason for anything.
+    tar.args(["--preserve-permissions", "--warning=no-timestamp"]);
+    let tar = Helper::begin(&mut tar, log).doing(|| doing.clone())?;
+    Ok(Packing { tar, doing })
+}
+
+/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
+/// is no change: CRIU makes them anew.
+fn is_of_criu(complaint: &str) -> bool {
+    let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];
+    changed.contains(&complaint) || complaint.ends_with(": socket ignored")
+}
+
+fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
+    let mut tar = Command::new("tar");
+    // Its complaints are read.
+    tar.env("LC_ALL", "C").arg(what).args(ATTRIBUTES).args(["--numeric-owner", "--sparse", "--directory"]);
+    tar.arg(folder).arg("--file").arg(archive);
+    tar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    /// A file from before there were computers, and one from the future, of an archive that is cut off.
+    #[test]
+    fn times_that_are_far_away_are_not_why_a_layer_cannot_be_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let (from, to, images) = (place("from"), place("to"), place("images"));
+        [&from, &to, &images].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let old = UNIX_EPOCH - Duration::from_secs(1);
+        let now = SystemTime::now();
+        for (name, time) in [("a", old), ("b", now + PATIENCE * 100), ("c", now)] {
+            let file = File::create(from.join(name)).unwrap();
+            file.write_all_at(&[1; 10_000], 0).and_then(|()| file.set_modified(time)).unwrap();
+        }
+        let ends = |packing: Result<Packing>| {
+            packing.and_then(|packing| packing.succeed(&Watch::QUIET)).map_err(|error| error.to_string())
+        };
+        ends(pack(&from, &images, place("log"), "packing".into())).unwrap();
+        let unpacked = || ends(unpack(&to, &images, place("log"), "unpacking".into()));
+        unpacked().unwrap();
+        assert_eq!(fs::metadata(to.join("a")).unwrap().modified().unwrap(), old);
+        // In the middle of a file.
+        File::options().write(true).open(images.join(FILE)).and_then(|file| file.set_len(15_000)).unwrap();
+        assert_eq!(unpacked().unwrap_err(), "unpacking: tar: Unexpected EOF in archive");
+    }
+}

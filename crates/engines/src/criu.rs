@@ -1,0 +1,25 @@
+//! CRIU, and all that it takes to dump a process tree here and restore it there.
+//!
+//! * [`run`], [`rpc`], [`protobuf`]: one run of CRIU, and its messages;
+//! * [`turn`], [`guard`]: one dump at a time, and the guard that keeps a dumped tree from the death of CRIU;
+//! * [`images`]: where image files lie;
+//! * [`pages`]: the memory of a tree;
+//! * [`paging`], [`pager`]: memory that comes after the instance (post-copy);
+//! * [`check`]: what pins a tree to its host;
+//! * [`fixups`]: what CRIU does not carry, or carries wrongly, mended;
+//! * [`sockets`]: TCP connections of a dumped tree that runs on.
+
+pub mod check;
+pub mod fixups;
+#[doc(hidden)]
+pub mod foreign;
+pub mod guard;
+pub mod images;
+pub mod pager;
+pub mod pages;
+pub mod paging;
+pub mod protobuf;
+pub mod rpc;
+pub mod run;
+pub mod sockets;
+pub mod turn;

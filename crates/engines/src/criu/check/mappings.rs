@@ -1,0 +1,100 @@
+//! What a process has mapped.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::linux::fs::MetadataExt;
+use std::path::Path;
+
+use super::{DELETED, Findings, MEMORY, is_deleted, named};
+use crate::criu::guard::MAPPING;
+use crate::linux::task;
+
+/// The ring of asynchronous requests to disks, which is no file.
+const REQUESTS: &str = "/[aio] (deleted)";
+
+impl Findings<'_> {
+    pub(super) fn mappings(&mut self, pid: i32) -> io::Result<()> {
+        let maps = task::read(&format!("/proc/{pid}/maps"))?;
+        let mut seen = HashSet::new();
+        for line in maps.lines() {
+            let Some((range, path)) = range_and_path(line) else { continue };
+            // What has no name is not told apart by it.
+            if path.ends_with(DELETED) || seen.insert(path) {
+                self.mapping(pid, range, path);
+            }
+            if path.starts_with(MEMORY) && is_shared(line) {
+                self.sealed(pid, range, path);
+            }
+        }
+        Ok(())
+    }
+
+    fn mapping(&mut self, pid: i32, range: &str, path: &str) {
+        if path.starts_with("/SYSV") && self.places.is_none() {
+            self.shares_memory(pid, "attached");
+        } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
+        {
+            let what = format!("{} has the device {path} mapped", named(pid));
+            self.block(what, "let it close the device");
+        } else if path.starts_with(MAPPING) {
+            let what = format!(
+                "{} has code in it that a failed dump has left, and would not be restored",
+                named(pid)
+            );
+            self.block(what, "start the instance again");
+        } else if path != REQUESTS {
+            self.mapped_file(pid, Path::new(&format!("/proc/{pid}/map_files/{range}")));
+        }
+    }
+
+    /// CRIU maps it as if it could be written to, and cannot seal it then.
+    fn sealed(&mut self, pid: i32, range: &str, path: &str) {
+        let seals = File::open(format!("/proc/{pid}/map_files/{range}"))
+            // SAFETY: no memory is passed.
+            .map(|memory| unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) });
+        if seals.is_ok_and(|seals| seals > 0 && seals & libc::F_SEAL_WRITE != 0) {
+            let path = path.trim_end_matches(DELETED);
+            let what = format!("{} has {path} mapped, which is shared and sealed (F_SEAL_WRITE)", named(pid));
+            self.block(what, "let it map that privately (MAP_PRIVATE), or unmap it before the move");
+        }
+    }
+
+    fn mapped_file(&mut self, pid: i32, via: &Path) {
+        // Byte for byte, which a line of the list is not.
+        let (Ok(path), Ok(metadata)) = (fs::read_link(via), fs::metadata(via)) else { return };
+        if !is_deleted(&path, &metadata) {
+            self.need(&path, via);
+        } else if metadata.st_nlink() > 0 {
+            self.half_deleted(pid, &path, "mapped");
+        } else {
+            self.nameless_file(&metadata);
+        }
+    }
+}
+
+/// Whether what a line of `/proc/PID/maps` maps is shared, by its rights: `r--s`.
+fn is_shared(line: &str) -> bool {
+    line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'))
+}
+
+/// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.
+pub fn range_and_path(line: &str) -> Option<(&str, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let path = rest.splitn(5, ' ').nth(4)?.trim_start();
+    path.starts_with('/').then_some((range, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_may_hold_blanks() {
+        let line = "7f00-7f10 r-xp 00000000 fe:00 123                        /opt/my lib.so";
+        assert_eq!(range_and_path(line), Some(("7f00-7f10", "/opt/my lib.so")));
+        assert_eq!(range_and_path("7f00-7f10 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(range_and_path("7f00-7f10 rw-p 00000000 00:00 0      [heap]"), None);
+    }
+}

@@ -1,0 +1,22 @@
+//! What this engine reads of others, without the files that it comes from: for the fuzz targets.
+
+use crate::criu::check::{build_id_in, is_page_turner, range_and_path};
+use crate::criu::rpc;
+use crate::criu::run::reason_in;
+use crate::linux::task::Stat;
+
+/// Reads a packet of CRIU's.
+pub fn criu_packet(packet: &[u8]) {
+    let _ = rpc::decode(packet);
+}
+
+/// Reads `text` as files of `/proc` and as a log of CRIU's.
+pub fn text(text: &str) {
+    let _ = (Stat::parse(text), is_page_turner(text), reason_in(text));
+    let _ = text.lines().filter_map(range_and_path).count();
+}
+
+/// Reads the notes of an ELF file.
+pub fn elf_notes(notes: &[u8]) {
+    let _ = build_id_in(notes);
+}

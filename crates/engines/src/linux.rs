@@ -1,0 +1,17 @@
+//! What the kernel tells and does, whatever engine asks: nothing here knows of CRIU, of containers or of a move.
+//!
+//! * [`task`], [`pending`], [`call`]: processes, the signals that wait for their threads, and their system calls;
+//! * [`orphans`]: connections that no process has any more;
+//! * [`mounts`], [`mountinfo`]: mount namespaces, and the mounts that a process sees;
+//! * [`files`]: files and file systems;
+//! * [`helper`], [`spawn`]: programs that do a part of the work, and what they have of the node.
+
+pub mod call;
+pub mod files;
+pub mod helper;
+pub mod mountinfo;
+pub mod mounts;
+pub mod orphans;
+pub mod pending;
+pub mod spawn;
+pub mod task;
