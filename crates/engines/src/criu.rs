@@ -2,6 +2,7 @@
 //!
 //! * [`run`], [`rpc`], [`protobuf`]: one run of CRIU, and its messages;
 //! * [`turn`], [`guard`]: one dump at a time, and the guard that keeps a dumped tree from the death of CRIU;
+//! * [`root`]: the root file system of an instance, as CRIU has to do with it;
 //! * [`images`]: where image files lie;
 //! * [`pages`]: the memory of a tree;
 //! * [`paging`], [`pager`]: memory that comes after the instance (post-copy);
@@ -19,6 +20,7 @@ pub mod pager;
 pub mod pages;
 pub mod paging;
 pub mod protobuf;
+pub mod root;
 pub mod rpc;
 pub mod run;
 pub mod sockets;

@@ -26,30 +26,32 @@
 //! * [`helper`]: programs that do a part of the work.
 
 mod host;
+mod host_root;
 mod launch;
 mod network;
 mod record;
+mod site;
 mod tree;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{self, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fabric::NetworkKind;
-
 use self::network::bridge::Bridge;
 use self::record::Records;
-use self::tree::Live;
+pub use self::site::Config;
+use self::site::Site;
+use self::tree::Tree;
 pub use crate::container::containers::ContainerConfig;
-use crate::container::containers::{Container, Containers};
+use crate::container::containers::Containers;
 use crate::criu::pages::left_behind::LeftBehind;
 use crate::criu::pages::memory_images::Local;
 use crate::criu::pages::{archives, resident};
 use crate::criu::paging::Pager;
+use crate::criu::root::OwnRoot;
 use crate::criu::turn::Turn;
 use crate::criu::{check, images};
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
@@ -59,56 +61,11 @@ use crate::linux::spawn::descriptor_limit;
 use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
-use crate::wiring::Wiring;
 
 /// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
 /// connection that it is about to accept. Each time it is stopped for hundredths of a second, or a quarter of one where
 /// connections that it has closed have not sent all.
 const INSISTENCE: Duration = Duration::from_secs(3);
-
-/// What the process engine needs of its host.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// CRIU, as `scripts/criu.sh` gives it.
-    pub criu: PathBuf,
-    /// Where records of instances are kept; of this node alone.
-    pub state: PathBuf,
-    /// Where images are put: the first with room is taken, so memory comes first. Of this node alone.
-    pub images: Vec<PathBuf>,
-    /// The bridge to which instances are linked, in the network namespace of this process.
-    pub bridge: String,
-    /// The overlay, if this host can take part in one.
-    pub overlay: Option<Arc<dyn Wiring>>,
-    /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
-    /// It is an instance's first process, and the guard beside each CRIU that dumps.
-    pub init: Vec<OsString>,
-    /// What runs containers, if there is anything.
-    pub containers: Option<ContainerConfig>,
-}
-
-/// What a host gives its instances.
-struct Site {
-    bridge: Arc<dyn Wiring>,
-    overlay: Option<Arc<dyn Wiring>>,
-    containers: Option<Containers>,
-}
-
-impl Site {
-    /// What instances' network devices of this kind are plugged into.
-    fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
-        let missing =
-            || Error::unusable("this host takes part in no overlay", "choose another host, or the bridge");
-        match kind {
-            NetworkKind::Bridge => Ok(self.bridge.clone()),
-            NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),
-        }
-    }
-
-    fn containers(&self) -> Result<&Containers> {
-        let missing = || Error::unusable("this host runs no containers", "choose another host");
-        self.containers.as_ref().ok_or_else(missing)
-    }
-}
 
 /// The engine. One for each state directory.
 pub struct ProcessEngine {
@@ -118,7 +75,7 @@ pub struct ProcessEngine {
     records: Records,
     site: Site,
     host: OnceLock<Host>,
-    instances: Mutex<HashMap<InstanceName, Arc<Mutex<Live>>>>,
+    instances: Mutex<HashMap<InstanceName, Arc<Mutex<Tree>>>>,
 }
 
 impl ProcessEngine {
@@ -142,11 +99,11 @@ impl ProcessEngine {
         Ok(Self { config, descriptors, records, site, host: OnceLock::new(), instances: Mutex::default() })
     }
 
-    fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Live>>> {
+    fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Tree>>> {
         lock(&self.instances).get(name).cloned().ok_or_else(|| Error::Unknown(name.clone()))
     }
 
-    fn running(&self, live: &Live, phases: Phases) -> Result<Running> {
+    fn running(&self, live: &Tree, phases: Phases) -> Result<Running> {
         Ok(Running { pid: live.first()?.id().pid, phases })
     }
 
@@ -190,7 +147,7 @@ impl Engine for ProcessEngine {
             self.remove(name)?;
         }
         let images = images::make_room(&self.config.images, name, memory)?;
-        let mut live = match Live::prepare(spec.clone(), &images, &self.site) {
+        let mut live = match Tree::prepare(spec.clone(), &images, &self.site) {
             Ok(live) => live,
             Err(error) => {
                 images::delete(&images)?;
@@ -198,7 +155,7 @@ impl Engine for ProcessEngine {
             }
         };
         // Noted first: what a crash leaves of a container is found by it.
-        let made = self.records.save(&live.record).and_then(|()| live.make_container(&self.site));
+        let made = self.records.save(&live.record).and_then(|()| live.make_root(&self.site));
         if let Err(error) = made {
             live.remove()?;
             self.records.forget(name)?;
@@ -249,7 +206,7 @@ impl Engine for ProcessEngine {
             }
             placed => placed?,
         }
-        let (spec, container) = (&live.record.spec, live.container());
+        let (spec, own) = (&live.record.spec, live.root.own());
         Ok(Report {
             blockers,
             needs: Needs {
@@ -258,9 +215,9 @@ impl Engine for ProcessEngine {
                 layer,
                 container: spec.container.is_some(),
                 image: spec.image.clone(),
-                rootfs: container.and_then(Container::rootfs).map(Path::to_owned),
-                support: container.map(Container::support).unwrap_or_default(),
-                controllers: container.map(Container::controllers).unwrap_or_default(),
+                rootfs: own.as_ref().and_then(|own| own.rootfs).map(Path::to_owned),
+                support: own.as_ref().map(OwnRoot::support).unwrap_or_default(),
+                controllers: own.map(|own| own.controllers.to_vec()).unwrap_or_default(),
                 host,
             },
         })
@@ -440,7 +397,7 @@ impl Engine for ProcessEngine {
     fn recover(&self) -> Result<Vec<Recovered>> {
         let mut found = Vec::new();
         for record in self.records.all()? {
-            let live = Live::recover(record, &self.records, &self.site)?;
+            let live = Tree::recover(record, &self.records, &self.site)?;
             let (spec, state) = (live.record.spec.clone(), live.record.state);
             found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));

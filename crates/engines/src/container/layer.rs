@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::engine::Watch;
+use crate::criu::pages::tar::ATTRIBUTES;
+use crate::criu::root::{Packer, Packing};
 use crate::error::{Doing, Result};
 use crate::linux::helper::Helper;
 
@@ -20,29 +21,13 @@ const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
 /// What overlay file systems note of a copied file's original, which is another one on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
-/// Has GNU tar keep what else than rights a file has: attributes, with capabilities, and ACLs.
-pub const ATTRIBUTES: [&str; 3] = ["--xattrs", "--xattrs-include=*", "--acls"];
-
-/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
-pub struct Packing {
-    tar: Helper,
-    doing: String,
-}
-
-impl Packing {
-    /// Waits for a good end; otherwise it says why.
-    pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
-        self.tar.succeed(PATIENCE, watch.cancelled, || self.doing)
-    }
-}
-
 /// Begins to pack `layer` into a file among `images`: the instance is stopped. `doing` says what for, if that fails.
 pub fn pack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<Packing> {
     let mut tar = tar("--create", layer, &images.join(FILE));
     let places = CRIU_PLACES.map(|place| format!("--exclude={place}"));
     tar.arg(format!("--xattrs-exclude={ORIGIN}")).arg("--anchored").args(places).arg(".");
     let tar = Helper::begin(&mut tar, log).doing(|| doing.clone())?;
-    Ok(Packing { tar: tar.forgiven(is_of_criu), doing })
+    Ok(packing(tar.forgiven(is_of_criu), doing))
 }
 
 /// Begins to unpack what was packed into an empty `layer`.
@@ -51,7 +36,11 @@ pub fn unpack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Resul
     // What it says of times that are far away is no reason for anything.
     tar.args(["--preserve-permissions", "--warning=no-timestamp"]);
     let tar = Helper::begin(&mut tar, log).doing(|| doing.clone())?;
-    Ok(Packing { tar, doing })
+    Ok(packing(tar, doing))
+}
+
+fn packing(helper: Helper, doing: String) -> Packing {
+    Packing(Some(Packer { helper, patience: PATIENCE, doing }))
 }
 
 /// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
@@ -76,6 +65,7 @@ mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
+    use crate::engine::Watch;
 
     /// A file from before there were computers, and one from the future, of an archive that is cut off.
     #[test]

@@ -5,10 +5,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use fabric::attach::CONTAINER_FOLDER;
 use serde_json::{Map, Value, json};
 
-use crate::container::support;
+use crate::criu::root::Bind;
 use crate::init;
 use crate::instance::{InstanceSpec, ResourceLimit};
 use crate::linux::mounts::MOST_TERMINALS;
@@ -25,15 +25,6 @@ const OF_THE_KERNEL: [&str; 2] = ["/proc", "/dev"];
 
 /// Of each host, and so not mounted.
 const OF_THE_HOST: [&str; 2] = ["cgroup", "cgroup2"];
-
-/// A part of the host's file system that a container sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bind {
-    /// Where it is on the host.
-    pub source: PathBuf,
-    /// Where the container sees it.
-    pub destination: PathBuf,
-}
 
 /// What a container is made of on this host.
 pub struct Wanted<'a> {
@@ -180,8 +171,8 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
         let what = format!("`{destination}` is no place for a mount in the container");
         return Err(Blocker::new(what, "give an absolute path without `..`"));
     }
-    if path.starts_with(support::FOLDER) {
-        let what = format!("{destination} is in {}, which each container has", support::FOLDER);
+    if path.starts_with(CONTAINER_FOLDER) {
+        let what = format!("{destination} is in {}, which each container has", CONTAINER_FOLDER);
         return Err(Blocker::new(what, "mount that elsewhere"));
     }
     let options = mount.get("options").and_then(Value::as_array);

@@ -25,11 +25,10 @@ mod system_v;
 mod unix;
 pub mod verify;
 mod watches;
+mod written;
 
 pub use descriptors::is_page_turner;
 pub use elf::build_id_in;
-pub use mappings::range_and_path;
-pub use places::used;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};
@@ -42,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use self::contents::Regular;
 use self::places::Places;
-use crate::container::containers::Container;
+use crate::criu::root::OwnRoot;
 use crate::error::{Doing, Result};
 use crate::instance::Network;
 use crate::linux::task;
@@ -55,8 +54,8 @@ pub struct Subject<'a> {
     pub first: i32,
     /// The instance's link.
     pub network: &'a Network,
-    /// Its file systems, if it is a container.
-    pub container: Option<&'a Container>,
+    /// Its file systems, if it has any of its own.
+    pub own: Option<OwnRoot<'a>>,
 }
 
 /// What was found in a process tree.
@@ -165,8 +164,8 @@ pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
 }
 
 fn begin<'a>(subject: &Subject<'a>, regular: &'a mut Regular) -> Result<(Vec<i32>, Findings<'a>)> {
-    let Subject { first, network, container } = *subject;
-    let places = container.map(|container| Places::of(container, first)).transpose();
+    let Subject { first, network, ref own } = *subject;
+    let places = own.clone().map(|own| Places::of(own, first)).transpose();
     let places = places.doing(|| format!("reading the mounts of process {first}"))?;
     let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
     let findings = Findings {

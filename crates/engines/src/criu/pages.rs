@@ -2,7 +2,7 @@
 //!
 //! * [`resident`]: as the tree runs, for pre-copy rounds;
 //! * [`page_server`]: as CRIU dumps it;
-//! * [`archives`]: file systems in memory, which CRIU carries as archives;
+//! * [`archives`], [`tar`]: file systems in memory, which CRIU carries as archives, and the program that packs them;
 //! * [`memory_images`]: as CRIU restores it;
 //! * [`left_behind`], [`fork_advice`]: memory that a post-copy move leaves at the source, and memory that no child may have.
 
@@ -12,3 +12,4 @@ pub mod left_behind;
 pub mod memory_images;
 pub mod page_server;
 pub mod resident;
+pub mod tar;

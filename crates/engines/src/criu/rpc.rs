@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::container::oci::Bind;
 use crate::criu::protobuf::{Field, Message, fields};
+use crate::criu::root::Bind;
 
 /// Field numbers of `criu_opts`.
 mod opts {

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use fabric::seqpacket;
 
-use crate::container::containers::Container;
 use crate::criu::guard;
 use crate::criu::images;
+use crate::criu::root::OwnRoot;
 use crate::criu::rpc::{self, FileSystems, Request, Response};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
@@ -54,8 +54,8 @@ pub struct Launch<'a> {
     pub images: &'a Path,
     /// Whose images.
     pub name: &'a InstanceName,
-    /// The instance's container, if it is one.
-    pub container: Option<&'a Container>,
+    /// The instance's file systems, if it has any of its own.
+    pub own: Option<OwnRoot<'a>>,
     /// What it is to do.
     pub request: Request,
 }
@@ -73,7 +73,7 @@ enum View {
 impl View {
     fn of(launch: &Launch<'_>) -> io::Result<Self> {
         match launch.request {
-            _ if launch.container.is_some() => Ok(Self::OfTheNode),
+            _ if launch.own.is_some() => Ok(Self::OfTheNode),
             Request::Dump { pid } => File::open(format!("/proc/{pid}/ns/mnt")).map(Self::OfTheInstance),
             Request::Restore { .. } => Ok(Self::New),
         }
@@ -122,9 +122,7 @@ impl Criu {
         .doing(|| "making a socket for CRIU".into())?;
         let started = Self::spawn(launch, near, far.as_ref().map(AsRawFd::as_raw_fd));
         let mut criu = started.doing(|| format!("starting {}", launch.program.display()))?;
-        let root = launch.container.map(Container::root);
-        let own = launch.container.zip(root.as_deref());
-        let own = own.map(|(container, root)| FileSystems { root, binds: container.binds() });
+        let own = launch.own.as_ref().map(|own| FileSystems { root: &own.root, binds: own.binds });
         let asked = criu.send(&launch.request.encode(images, own, far.as_ref().map(AsRawFd::as_raw_fd)));
         asked.map_err(|_| criu.failure())?;
         Ok(criu)
@@ -138,7 +136,7 @@ impl Criu {
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/").process_group(0);
-        if let Some(path) = launch.container.and_then(Container::search_path) {
+        if let Some(path) = launch.own.as_ref().and_then(|own| own.search_path) {
             command.env("PATH", path);
         }
         // SAFETY: between fork and exec, only system calls; their descriptors stay open.

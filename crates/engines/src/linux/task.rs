@@ -117,6 +117,11 @@ impl Stat {
     }
 }
 
+/// Whether a signal has stopped the process.
+pub fn is_stopped(pid: i32) -> bool {
+    Stat::read(pid).is_ok_and(|stat| stat.state == 'T')
+}
+
 /// The number that process `pid` has in the innermost of its PID namespaces.
 pub fn number_inside(pid: i32) -> io::Result<i32> {
     let status = read(&format!("/proc/{pid}/status"))?;

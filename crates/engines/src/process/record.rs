@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::container::oci::Bind;
 use crate::criu::paging::PagerId;
+use crate::criu::root::Bind;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::instance::{InstanceName, InstanceSpec};

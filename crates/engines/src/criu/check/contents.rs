@@ -12,7 +12,7 @@ use ring::digest::{Context, SHA256};
 
 use super::elf;
 use super::identity::FileSystems;
-use super::places::statfs;
+use crate::linux::files::statfs;
 use crate::report::{Contents, Identity};
 
 /// Up to this size all of a file is read, in bytes.

@@ -8,11 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::contents::is_sqlite_database;
-use super::places::statfs;
 use super::process::is_namespace;
 use super::{Findings, MEMORY, is_deleted, named};
 use crate::criu::fixups::own_files;
 use crate::criu::rpc::GHOST_LIMIT;
+use crate::linux::files::statfs;
 use crate::linux::task::{self, Task, TaskId};
 
 /// What CRIU carries of what has no file.
@@ -292,50 +292,18 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::process;
 
-    use fabric::NetworkKind;
-
     use super::super::contents::Regular;
     use super::super::{Subject, begin};
     use super::*;
-    use crate::container::containers::{Container, ContainerConfig, Containers};
-    use crate::instance::{self, InstanceName, InstanceSpec, Network};
+    use crate::criu::root::{Bind, OwnRoot};
+    use crate::instance::Network;
 
     const NETWORK: Network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
 
-    /// Of the files that the machine has; what it has written is below `folder`.
-    fn container(folder: &Path, config: &str) -> Container {
-        let spec = InstanceSpec {
-            name: InstanceName::new("writer").unwrap(),
-            command: Vec::new(),
-            environment: Vec::new(),
-            directory: "/".into(),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network: NETWORK,
-            container: None,
-            network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
-        };
-        let unpacked = folder.join("unpacked");
-        let site = ContainerConfig {
-            runtime: None,
-            folder: folder.to_owned(),
-            unpacked,
-            libraries: None,
-            hosts: None,
-        };
-        let wanted = instance::Container { rootfs: "/".into(), config: config.to_owned(), rdma: false };
-        let containers = Containers::new(&site, &["/usr/bin/transhume".into()], folder).unwrap();
-        containers.find(&spec, &wanted).unwrap()
-    }
-
     /// What is in the way if this process, as if it were in a container, has that file open.
-    fn in_the_way(container: &Container, file: &File, path: &Path) -> Vec<String> {
+    fn in_the_way(own: &OwnRoot<'_>, file: &File, path: &Path) -> Vec<String> {
         let pid = process::id() as i32;
-        let subject = Subject { first: pid, network: &NETWORK, container: Some(container) };
+        let subject = Subject { first: pid, network: &NETWORK, own: Some(own.clone()) };
         let mut regular = Regular::default();
         let (_, mut findings) = begin(&subject, &mut regular).unwrap();
         let number = file.as_raw_fd();
@@ -346,21 +314,28 @@ mod tests {
     #[test]
     fn a_database_that_travels_pins_if_it_is_open_for_writing() {
         let (folder, in_memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
-        let own = container(folder.path(), "{}");
-        let bound =
-            r#"{ "mounts": [{ "destination": "/dev/shm", "source": "/dev/shm", "options": ["bind"] }] }"#;
-        let bound = container(folder.path(), bound);
+        let own = OwnRoot {
+            root: folder.path().join("root"),
+            rootfs: Some(Path::new("/")),
+            layer: folder.path().join("layer"),
+            binds: &[],
+            volumes: &[],
+            controllers: &[],
+            search_path: None,
+        };
+        let shared = [Bind { source: "/dev/shm".into(), destination: "/dev/shm".into() }];
+        let bound = OwnRoot { binds: &shared, volumes: &shared, ..own.clone() };
         let (written, kept) = (folder.path().join("written.db"), in_memory.path().join("kept.db"));
         for path in [&written, &kept] {
             fs::write(path, "SQLite format 3\0").unwrap();
         }
-        let in_layer = own.layer().join(written.strip_prefix("/").unwrap());
+        let in_layer = own.layer.join(written.strip_prefix("/").unwrap());
         fs::create_dir_all(in_layer.parent().unwrap()).and_then(|()| fs::write(in_layer, "")).unwrap();
-        for (container, path, pins) in [(&own, &written, true), (&own, &kept, true), (&bound, &kept, false)] {
+        for (root, path, pins) in [(&own, &written, true), (&own, &kept, true), (&bound, &kept, false)] {
             let to_read = File::open(path).unwrap();
-            assert_eq!(in_the_way(container, &to_read, path), [""; 0]);
+            assert_eq!(in_the_way(root, &to_read, path), [""; 0]);
             let to_write = File::options().read(true).write(true).open(path).unwrap();
-            let found = in_the_way(container, &to_write, path);
+            let found = in_the_way(root, &to_write, path);
             assert_eq!(found.len(), usize::from(pins), "{found:?}");
             let named = format!("has the SQLite database {} open", path.display());
             assert!(found.iter().all(|what| what.contains(&named)), "{found:?}");

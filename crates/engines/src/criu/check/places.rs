@@ -1,29 +1,27 @@
 //! Where the files of a container are on its host.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Findings;
-use crate::container::containers::Container;
-use crate::container::oci::Bind;
+use super::written::Written;
+use crate::criu::root::{Bind, OwnRoot};
+use crate::linux::files::used;
 use crate::linux::mountinfo::mountpoints;
 
 /// See the module.
 pub struct Places<'a> {
-    container: &'a Container,
-    layer: PathBuf,
+    own: OwnRoot<'a>,
     mountpoints: Vec<PathBuf>,
 }
 
 impl<'a> Places<'a> {
     /// Those of a container whose first process is `first`.
-    pub fn of(container: &'a Container, first: i32) -> io::Result<Self> {
-        Ok(Self { container, layer: container.layer(), mountpoints: mountpoints(first)? })
+    pub fn of(own: OwnRoot<'a>, first: i32) -> io::Result<Self> {
+        Ok(Self { own, mountpoints: mountpoints(first)? })
     }
 
     /// Where the host has what the container sees at `path`; `None` if that travels with it, is made anew, or is an image's.
@@ -36,13 +34,13 @@ impl<'a> Places<'a> {
             return Some(source.join(below).components().collect());
         }
         let is_root = mountpoint.parent().is_none();
-        let is_written = || fs::symlink_metadata(self.layer.join(below)).is_ok();
-        let rootfs = self.container.rootfs().filter(|_| is_root)?;
+        let is_written = || fs::symlink_metadata(self.own.layer.join(below)).is_ok();
+        let rootfs = self.own.rootfs.filter(|_| is_root)?;
         (!is_written()).then(|| rootfs.join(below))
     }
 
     fn bind_at(&self, mountpoint: &Path) -> Option<&Bind> {
-        self.container.binds().iter().find(|bind| bind.destination == mountpoint)
+        self.own.binds.iter().find(|bind| bind.destination == mountpoint)
     }
 
     /// The file systems that travel with what is in them, as this host sees them.
@@ -59,8 +57,8 @@ impl Findings<'_> {
     /// What the container has from the host, and how much it has written.
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
-        let (rootfs, written) = (places.container.rootfs().map(Path::to_owned), places.container.written());
-        let binds: Vec<Bind> = places.container.own().to_vec();
+        let (rootfs, written) = (places.own.rootfs.map(Path::to_owned), Written::below(&places.own.layer));
+        let binds: Vec<Bind> = places.own.volumes.to_vec();
         let kept: u64 = places.travelling(self.first).map(|place| used(&place)).sum();
         self.kept = kept;
         self.layer = written.bytes;
@@ -97,7 +95,7 @@ impl Findings<'_> {
             let there = fs::metadata(&bind.source);
             !there.is_ok_and(|there| (there.dev(), there.ino()) == (mounted.dev(), mounted.ino()))
         };
-        let changed: Vec<Bind> = places.container.own().iter().filter(is_changed).cloned().collect();
+        let changed: Vec<Bind> = places.own.volumes.iter().filter(is_changed).cloned().collect();
         for Bind { source, destination } in changed {
             let (source, destination) = (source.display(), destination.display());
             self.block(
@@ -108,20 +106,4 @@ impl Findings<'_> {
             );
         }
     }
-}
-
-/// What is in use of the file system in memory at `place`, in bytes; of others nothing.
-pub fn used(place: &Path) -> u64 {
-    let found = statfs(place).filter(|found| found.f_type == libc::TMPFS_MAGIC);
-    found.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs())
-}
-
-/// The file system at `place`.
-pub(super) fn statfs(place: &Path) -> Option<libc::statfs> {
-    let path = CString::new(place.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all-zero is a valid statfs.
-    let mut found: libc::statfs = unsafe { mem::zeroed() };
-    // SAFETY: `path` is a live C string, and `found` is live and writable.
-    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    (result == 0).then_some(found)
 }

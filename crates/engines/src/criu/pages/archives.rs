@@ -3,53 +3,22 @@
 //! While the instance runs it is looked at what the archives would be, as at its memory, so that most of them is where it is to be
 //! when it stands still. The files in them lie where they lay as long as none comes or goes or has other holes: then all behind it
 //! is sent again.
-//!
-//! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
-//! `tar` first, which leaves that out, and keeps times to the nanosecond, attributes and ACLs: where there is an ACL, the mode tells
-//! more rights of the group than that has. What it unpacks may be compressed or not. Where that cannot be run, as in a directory whose
-//! file system is mounted `noexec`, the next one in `$PATH` is.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::container::containers::Container;
-use crate::container::layer::ATTRIBUTES;
-use crate::criu::check::used;
+use crate::criu::root::OwnRoot;
 use crate::engine::Image;
+use crate::linux::files::used;
 use crate::linux::helper::end_with_the_node;
 use crate::linux::mountinfo::unescaped;
 use crate::memory::{MemorySink, Owner, PAGE};
-
-/// Each word but that goes on to the `tar` behind this one, with `$attributes`, and to make an archive with `$exact` as well; a `*` in
-/// those is for `tar`. From a pipe `tar` does not tell a compressed archive, from a file it does. Names are bytes, whatever a host's
-/// language is.
-const TAR: &str = r#"
-set -f
-for word; do
-    shift
-    case $word in
-        --gzip) ;;
-        --create) set -- "$@" "$word" $exact $attributes ;;
-        --extract) set -- "$@" "$word" $attributes --file=/proc/self/fd/0 ;;
-        *) set -- "$@" "$word" ;;
-    esac
-done
-PATH=${PATH#*:}
-export LC_ALL=C
-exec tar "$@"
-"#;
-
-/// Has GNU tar keep times to the nanosecond, and nothing that is different when the same files are packed again: numbers of processes
-/// in the names of headers, and when files were read.
-const EXACT: &str =
-    "--format=posix --sparse-version=0.0 --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
 
 /// What CRIU has `tar` do to make one, but for compressing it: `criu/filesystems.c` of CRIU.
 const MAKE: [&str; 9] = [
@@ -82,15 +51,15 @@ pub struct FileSystem {
     search_path: Option<OsString>,
 }
 
-/// Those of a container whose first process is `first` that are worth a look.
-pub fn worth_a_look(container: &Container, first: i32) -> io::Result<Vec<FileSystem>> {
+/// Those of an instance whose first process is `first` that are worth a look.
+pub fn worth_a_look(own: &OwnRoot<'_>, first: i32) -> io::Result<Vec<FileSystem>> {
     let mut found: Vec<FileSystem> = Vec::new();
     for line in fs::read_to_string(format!("/proc/{first}/mountinfo"))?.lines() {
         let Some((owner, place)) = in_memory(line) else { continue };
-        let is_bound = container.binds().iter().any(|bind| bind.destination == place);
+        let is_bound = own.binds.iter().any(|bind| bind.destination == place);
         let place = Path::new(&format!("/proc/{first}/root")).join(place.strip_prefix("/").unwrap_or(&place));
         if !is_bound && used(&place) >= LEAST && found.iter().all(|other| other.owner != owner) {
-            let search_path = container.search_path().map(OsStr::to_owned);
+            let search_path = own.search_path.map(OsStr::to_owned);
             found.push(FileSystem { owner, place, search_path });
         }
     }
@@ -241,233 +210,5 @@ fn unacceptable() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what is said of its file systems is not acceptable")
 }
 
-/// Writes that `tar` into `directory`, and returns a `$PATH` where it comes first.
-pub fn provide(directory: &Path) -> io::Result<OsString> {
-    private::directory(directory)?;
-    let (tar, next) = (directory.join("tar"), directory.join("tar.next"));
-    let (exact, attributes) = if is_gnu() { (EXACT, ATTRIBUTES.join(" ")) } else { Default::default() };
-    fs::write(&next, format!("#!/bin/sh\nexact='{exact}'\nattributes='{attributes}'\n{TAR}"))?;
-    fs::set_permissions(&next, Permissions::from_mode(0o700))?;
-    fs::rename(next, tar)?;
-    let others = env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(PathBuf::from(directory)).chain(env::split_paths(&others));
-    env::join_paths(all).map_err(io::Error::other)
-}
-
-/// Whether the system's `tar` is GNU's.
-fn is_gnu() -> bool {
-    let said = Command::new("tar").arg("--version").stdin(Stdio::null()).output();
-    said.is_ok_and(|said| said.stdout.starts_with(b"tar (GNU tar)"))
-}
-
 #[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStrExt;
-    use std::sync::Mutex;
-    use std::time::{Duration, UNIX_EPOCH};
-
-    use rustix::fs::{XattrFlags, getxattr, setxattr};
-    use tempfile::TempDir;
-
-    use super::*;
-
-    /// Puts what it is told where archives are to be.
-    struct There(Mutex<Archives>);
-
-    impl MemorySink for There {
-        fn begin(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn open(&self, _: Owner) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
-            let Owner::Archive(number) = owner else { panic!("{owner:?}") };
-            let mut archives = self.0.lock().unwrap();
-            archives.write(number, address, pages)?;
-            archives.keep(number, address, (pages.len() / PAGE) as u64)
-        }
-
-        fn end(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn archives_come_in_pages_and_end_where_they_ended() {
-        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let image = "tmpfs-dev-7.tar.gz.img";
-        let mut archives = Archives::new(to.path());
-        archives.write(7, 0, &vec![1; 3 * PART]).unwrap();
-        archives.write(8, 0, &[1; PAGE]).unwrap();
-        fs::write(from.path().join(image), vec![2; PART + 10]).unwrap();
-        fs::write(from.path().join("tmpfs-7.img"), "no archive").unwrap();
-        let there = There(Mutex::new(archives));
-        tell(from.path(), &there).unwrap();
-        there.0.into_inner().unwrap().finish().unwrap();
-        let expected = [vec![2; PART + 10], vec![0; PAGE - 10]].concat();
-        assert!(fs::read(to.path().join(image)).unwrap() == expected);
-        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn no_source_has_more_archives_than_any_instance_or_longer_ones_than_can_be() {
-        let to = tempfile::tempdir().unwrap();
-        let mut archives = Archives::new(to.path());
-        for number in 0..MOST as u32 {
-            archives.keep(number, 0, 1).unwrap();
-        }
-        archives.keep(0, PAGE as u64, 1).unwrap();
-        assert!(archives.keep(MOST as u32, 0, 1).is_err());
-        assert!(archives.keep(0, u64::MAX, 1).is_err() && archives.keep(0, 0, u64::MAX).is_err());
-    }
-
-    #[test]
-    fn what_is_in_memory_is_told_by_its_mount() {
-        let line =
-            |root: &str, kind: &str| format!("36 35 0:98 {root} /dev/sh\\040m rw shared:1 - {kind} shm rw");
-        let found = (Owner::Archive(98), PathBuf::from("/dev/sh m"));
-        assert_eq!(in_memory(&line("/", "tmpfs")), Some(found));
-        assert_eq!(in_memory(&line("/a", "tmpfs")), None);
-        assert_eq!(in_memory(&line("/", "proc")), None);
-        assert_eq!(in_memory("nonsense"), None);
-    }
-
-    fn tar(path: &OsString, words: &[&str], archive: &Path, is_made: bool) {
-        let mut tar = Command::new("sh");
-        // As CRIU calls it: by its name.
-        tar.args(["-c", "exec tar \"$@\"", "sh"]).args(words).env("PATH", path);
-        if is_made {
-            tar.stdout(File::create(archive).unwrap());
-        } else {
-            tar.stdin(File::open(archive).unwrap());
-        }
-        assert!(tar.status().unwrap().success(), "{words:?}");
-    }
-
-    #[test]
-    fn archives_are_made_as_they_are_and_unpacked_also_if_they_are_compressed() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
-        let (from, to, archive) = (place("a file's folder"), place("to"), place("archive"));
-        fs::create_dir(&from).unwrap();
-        fs::write(from.join("file"), "words").unwrap();
-        let usual = env::var_os("PATH").unwrap();
-        let ours = provide(&place("tools")).unwrap();
-        for (path, is_plain) in [(&ours, true), (&usual, false)] {
-            fs::create_dir(&to).unwrap();
-            tar(path, &["--create", "--gzip", "--directory", from.to_str().unwrap(), "."], &archive, true);
-            let magic = fs::read(&archive).unwrap()[..2] == [0x1f, 0x8b];
-            assert_eq!(magic, !is_plain);
-            tar(&ours, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
-            assert_eq!(fs::read_to_string(to.join("file")).unwrap(), "words");
-            fs::remove_dir_all(&to).unwrap();
-        }
-    }
-
-    /// Takes one archive.
-    #[derive(Default)]
-    struct Shown(Mutex<Vec<u8>>);
-
-    impl MemorySink for Shown {
-        fn begin(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn open(&self, _: Owner) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn take(&self, _: Owner, _: u64, pages: &[u8]) -> io::Result<()> {
-            self.0.lock().unwrap().extend(pages);
-            Ok(())
-        }
-
-        fn end(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// As long as nothing changes there.
-    #[test]
-    fn what_is_shown_is_what_the_archive_will_be_with_all_of_the_times() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
-        let (from, to, archive) = (place("from"), place("to"), place("archive"));
-        fs::create_dir(&from).and_then(|()| fs::create_dir(&to)).unwrap();
-        let name =
-            OsStr::from_bytes(b"no UTF-8 \xe4, and longer than other formats take it".repeat(3).as_slice())
-                .to_owned();
-        let time = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
-        let file = File::create(from.join(&name)).unwrap();
-        // With a hole, of which there is a note.
-        file.write_all_at(b"words", 1 << 20).and_then(|()| file.set_modified(time)).unwrap();
-        let search_path = provide(&place("tools")).unwrap();
-        let file_system = FileSystem {
-            owner: Owner::Archive(7),
-            place: from.clone(),
-            search_path: Some(search_path.clone()),
-        };
-        let shown = Shown::default();
-        assert!(file_system.show(&shown, &|| true).unwrap());
-        let words = ["--create", "--gzip"].iter().chain(&MAKE[1..]).copied();
-        let words: Vec<&str> = words.chain([from.to_str().unwrap(), "."]).collect();
-        tar(&search_path, &words, &archive, true);
-        let mut made = fs::read(&archive).unwrap();
-        made.resize(made.len().next_multiple_of(PAGE), 0);
-        assert!(made == shown.0.into_inner().unwrap());
-        tar(&search_path, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
-        assert_eq!(fs::metadata(to.join(name)).unwrap().modified().unwrap(), time);
-    }
-
-    /// `user::rw-,user:1000:rw-,group::---,mask::rw-,other::---`, as the kernel has it.
-    const ACL: [u8; 44] = [
-        2, 0, 0, 0, // version
-        0x01, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // user
-        0x02, 0, 6, 0, 0xe8, 3, 0, 0, // user 1000
-        0x04, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // group
-        0x10, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // mask
-        0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // other
-    ];
-    /// `cap_net_bind_service=ep`, as the kernel has it.
-    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-
-    const KEPT: [(&str, &[u8]); 3] =
-        [("user.note", b"words"), ("security.capability", &CAPABILITY), ("system.posix_acl_access", &ACL)];
-
-    /// A folder whose file system keeps all of that, with a file `from/file` that has it.
-    fn folder_with_attributes() -> TempDir {
-        let places = [env::temp_dir(), "/dev/shm".into(), "/var/tmp".into(), env::current_dir().unwrap()];
-        let made = |place: &PathBuf| {
-            let folder = TempDir::new_in(place)?;
-            let file = folder.path().join("from/file");
-            fs::create_dir(folder.path().join("from")).and_then(|()| fs::write(&file, "words"))?;
-            for (name, value) in KEPT {
-                setxattr(&file, name, value, XattrFlags::empty())?;
-            }
-            io::Result::Ok(folder)
-        };
-        let found = places.iter().find_map(|place| made(place).ok());
-        found.expect("root has a file system with attributes of users, capabilities and ACLs")
-    }
-
-    #[test]
-    fn attributes_capabilities_and_acls_are_kept() {
-        let folder = folder_with_attributes();
-        let place = |name: &str| folder.path().join(name);
-        let (from, to, archive) = (place("from"), place("to"), place("archive"));
-        fs::create_dir(&to).unwrap();
-        let ours = provide(&place("tools")).unwrap();
-        let words = ["--create", "--gzip"].iter().chain(&MAKE[1..]).copied();
-        let words: Vec<&str> = words.chain([from.to_str().unwrap(), "."]).collect();
-        tar(&ours, &words, &archive, true);
-        tar(&ours, &["--extract", "--gzip", "--directory", to.to_str().unwrap()], &archive, false);
-        for (name, expected) in KEPT {
-            let mut value = [0; 64];
-            let length = getxattr(to.join("file"), name, &mut value).expect(name);
-            assert_eq!(&value[..length], expected, "{name}");
-        }
-    }
-}
+mod tests;

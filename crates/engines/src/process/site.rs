@@ -1,0 +1,78 @@
+//! What the engine needs of its host, and what a host gives its instances.
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fabric::NetworkKind;
+
+use crate::container::containers::{ContainerConfig, Containers};
+use crate::criu::root::RootFileSystem;
+use crate::error::{Error, Result};
+use crate::instance::InstanceSpec;
+use crate::process::host_root::HostRoot;
+use crate::wiring::Wiring;
+
+/// What the process engine needs of its host.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// CRIU, as `scripts/criu.sh` gives it.
+    pub criu: PathBuf,
+    /// Where records of instances are kept; of this node alone.
+    pub state: PathBuf,
+    /// Where images are put: the first with room is taken, so memory comes first. Of this node alone.
+    pub images: Vec<PathBuf>,
+    /// The bridge to which instances are linked, in the network namespace of this process.
+    pub bridge: String,
+    /// The overlay, if this host can take part in one.
+    pub overlay: Option<Arc<dyn Wiring>>,
+    /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
+    /// It is an instance's first process, and the guard beside each CRIU that dumps.
+    pub init: Vec<OsString>,
+    /// What runs containers, if there is anything.
+    pub containers: Option<ContainerConfig>,
+}
+
+/// What a host gives its instances.
+pub struct Site {
+    /// Where instances on the bridge are plugged in.
+    pub bridge: Arc<dyn Wiring>,
+    /// Where instances on the overlay are plugged in, if this host takes part in one.
+    pub overlay: Option<Arc<dyn Wiring>>,
+    /// What makes containers, if anything does.
+    pub containers: Option<Containers>,
+}
+
+impl Site {
+    /// What instances' network devices of this kind are plugged into.
+    pub fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
+        let missing =
+            || Error::unusable("this host takes part in no overlay", "choose another host, or the bridge");
+        match kind {
+            NetworkKind::Bridge => Ok(self.bridge.clone()),
+            NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),
+        }
+    }
+
+    fn containers(&self) -> Result<&Containers> {
+        let missing = || Error::unusable("this host runs no containers", "choose another host");
+        self.containers.as_ref().ok_or_else(missing)
+    }
+
+    /// The root file system of an instance that is here already or yet to be made.
+    pub fn root(&self, spec: &InstanceSpec) -> Result<Box<dyn RootFileSystem>> {
+        match &spec.container {
+            Some(wanted) => Ok(Box::new(self.containers()?.find(spec, wanted)?)),
+            None => Ok(Box::new(HostRoot)),
+        }
+    }
+
+    /// Makes the root file system of an instance, with its cgroups, for this network namespace.
+    pub fn make_root(&self, spec: &InstanceSpec, network: BorrowedFd<'_>) -> Result<Box<dyn RootFileSystem>> {
+        match &spec.container {
+            Some(wanted) => Ok(Box::new(self.containers()?.create(spec, wanted, network)?)),
+            None => Ok(Box::new(HostRoot)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Source: CRIU stops the tree and dumps it.
+
+use std::time::{Duration, Instant};
+
+use super::Tree;
+use super::cutting::cut;
+use super::passing::pass_pages;
+use crate::criu::fixups::{
+    interrupted, mount_flags, own_files, process_timers, scheduling, socket_options, timers,
+};
+use crate::criu::pages::fork_advice::NotCopied;
+use crate::criu::run::Criu;
+use crate::criu::{images, sockets};
+use crate::engine::{State, Watch};
+use crate::error::{Doing, Error, Result};
+use crate::linux::orphans;
+use crate::linux::task::{self, is_stopped};
+use crate::memory::MemorySink;
+use crate::process::record::Records;
+use crate::stopwatch::Stopwatch;
+
+/// How long it takes at most until what was lost is sent again, once, on a network that is not slow.
+const SENT_AGAIN: Duration = Duration::from_millis(500);
+
+impl Tree {
+    /// Has the armed CRIU stop and dump the tree, with its link cut, and its pages told to `memory`. What fails is undone.
+    pub fn freeze(
+        &mut self,
+        memory: &dyn MemorySink,
+        records: &Records,
+        watch: &Watch<'_>,
+        clock: &mut Stopwatch<'_>,
+    ) -> Result<()> {
+        let tree = self.tree()?;
+        self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
+        self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
+        clock.lap("look");
+        let dumped = self.dump(memory, records, watch, clock);
+        self.criu = None;
+        clock.lap("end of CRIU");
+        match (&dumped, self.first()) {
+            (Err(_), Ok(_)) => self.run_on(records)?,
+            // It ended by itself, or with the guard of its CRIU.
+            (Err(_), Err(_)) => self.record.state = State::Ended,
+            (Ok(()), _) => {}
+        }
+        dumped
+    }
+
+    /// Waits until what the last attempt has lost of the connections that the running tree has closed is sent again: it
+    /// would pin at the next attempt too.
+    pub fn settle(&self) -> Result<()> {
+        let first = self.first()?.id().pid;
+        let sent = orphans::have_sent_all(first, SENT_AGAIN, || false);
+        sent.doing(|| format!("looking at the connections of `{}`", self.record.spec.name)).map(drop)
+    }
+
+    fn dump(
+        &mut self,
+        memory: &dyn MemorySink,
+        records: &Records,
+        watch: &Watch<'_>,
+        clock: &mut Stopwatch<'_>,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let end = begin + watch.timeout;
+        let first = self.first()?.id().pid;
+        let name = &self.record.spec.name;
+        let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
+        criu.answer(true)?;
+        criu.run_to(Some(Criu::ALL_STOPPED), watch, end)?;
+        clock.lap("stop");
+        cut(&self.link, &self.record.spec, self.root.own(), first)?;
+        clock.lap("cut");
+        let layer = self.root.begin_to_carry(&self.record.images)?;
+        let not_copied = if memory.leaves_pages() {
+            let found = task::tree(first).and_then(|tree| NotCopied::of(&tree));
+            found.doing(|| format!("looking at the memory of `{name}`"))?
+        } else {
+            NotCopied::default()
+        };
+        pass_pages(criu, &self.record.images, (memory, &not_copied), watch, end).map_err(
+            |error| match error {
+                Error::NotTaken(_) if images::is_full(&self.record.images) => {
+                    images::no_room(name, &self.record.images)
+                }
+                error => error,
+            },
+        )?;
+        clock.lap("dump");
+        let tree = task::tree(first).doing(|| format!("listing the processes below {first}"))?;
+        let images = &self.record.images;
+        layer.succeed(watch)?;
+        let has_own_root = self.root.own().is_some();
+        if !has_own_root {
+            own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        }
+        timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        if has_own_root {
+            mount_flags::carry(images, first).doing(|| format!("noting the mounts of `{name}`"))?;
+        }
+        let late = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
+        socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
+        scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
+        // On disk before CRIU lets go: a node that starts again must not take the tree for one that
+        // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
+        self.record.state = State::Stopped;
+        records.save(&self.record)?;
+        criu.answer(true)?;
+        criu.run_to(None, watch, end)?;
+        clock.lap("leave");
+        if let Some(pid) = late.carry().doing(|| format!("dumping `{name}`"))? {
+            return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
+        }
+        interrupted::carry(images, &tree, begin.elapsed()).doing(|| format!("dumping `{name}`"))
+    }
+}
