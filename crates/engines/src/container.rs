@@ -11,7 +11,7 @@
 //! * [`containers`]: those of a host;
 //! * [`overlay`]: the root of one, with a layer of its own above what the user gave;
 //! * [`runtime`], [`oci`]: the OCI runtime, and the configuration for it, made of the user's;
-//! * [`unpacked`], [`unpack`]: container images that are unpacked on this host, and the program that does that;
+//! * [`unpacked`]: container images that are unpacked on this host;
 //! * [`layer`]: how the layer travels;
 //! * [`support`], [`libraries`]: what a container sees of its host beside its own files;
 //! * [`cgroup`]: the cgroups of its processes.
@@ -24,7 +24,6 @@ pub mod oci;
 pub mod overlay;
 pub mod runtime;
 pub mod support;
-pub mod unpack;
 pub mod unpacked;
 
 use std::ffi::OsString;

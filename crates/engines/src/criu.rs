@@ -8,7 +8,7 @@
 //! * [`paging`], [`pager`]: memory that comes after the instance (post-copy);
 //! * [`check`]: what pins a tree to its host;
 //! * [`fixups`]: what CRIU does not carry, or carries wrongly, mended;
-//! * [`sockets`]: TCP connections of a dumped tree that runs on.
+//! * [`repair_mode`]: TCP connections of a dumped tree that runs on.
 
 pub mod check;
 pub mod fixups;
@@ -20,8 +20,8 @@ pub mod pager;
 pub mod pages;
 pub mod paging;
 pub mod protobuf;
+pub mod repair_mode;
 pub mod root;
 pub mod rpc;
 pub mod run;
-pub mod sockets;
 pub mod turn;

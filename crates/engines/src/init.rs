@@ -26,6 +26,7 @@ mod session;
 mod sessions;
 mod signals;
 mod terminal;
+pub(crate) mod unpack;
 
 use std::env;
 use std::ffi::OsString;
@@ -41,7 +42,6 @@ use self::child::Child;
 use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
-use crate::container::unpack;
 use crate::criu::{guard, pager};
 use crate::instance::InstanceSpec;
 use crate::linux::orphans;

@@ -1,7 +1,7 @@
 //! What the kernel tells and does, whatever engine asks: nothing here knows of CRIU, of containers or of a move.
 //!
 //! * [`task`], [`pending`], [`call`]: processes, the signals that wait for their threads, and their system calls;
-//! * [`orphans`]: connections that no process has any more;
+//! * [`sockets`], [`orphans`]: sockets, and connections that no process has any more;
 //! * [`mounts`], [`mountinfo`]: mount namespaces, and the mounts that a process sees;
 //! * [`maps`]: the mappings of a process;
 //! * [`files`]: files and file systems;
@@ -15,5 +15,6 @@ pub mod mountinfo;
 pub mod mounts;
 pub mod orphans;
 pub mod pending;
+pub mod sockets;
 pub mod spawn;
 pub mod task;

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use oci_image::{Digest, Limits, Source, podman};
 
-use crate::container::unpack;
 use crate::criu::images;
 use crate::error::{Doing, Error, Result};
+use crate::init::unpack;
 use crate::instance::ContainerImage;
 use crate::linux::files::absent_is_fine;
 use crate::linux::helper::Helper;

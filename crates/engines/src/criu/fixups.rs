@@ -1,9 +1,159 @@
 //! What CRIU does not carry, or carries wrongly, mended.
+//!
+//! ```text
+//! source                                                  destination
+//!   CRIU has dumped the tree, and holds it    save
+//!   CRIU has left the tree, which is stopped  finish
+//!                                                           CRIU has restored the tree, and holds it   apply
+//! ```
+//!
+//! Some change CRIU's image files at the source; others write an image file of their own, which CRIU does not look at, and set what
+//! is in it at the destination. [`Fixups::all`] is the list. TCP connections of a tree that is not moved after all are mended
+//! elsewhere ([`super::repair_mode`]): what that takes is on record with the instance.
 
-pub mod interrupted;
-pub mod mount_flags;
+mod interrupted;
+mod mount_flags;
 pub mod own_files;
-pub mod process_timers;
-pub mod scheduling;
-pub mod socket_options;
-pub mod timers;
+mod process_timers;
+mod scheduling;
+mod socket_options;
+mod timers;
+
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use self::interrupted::Interrupted;
+use self::mount_flags::MountFlags;
+use self::own_files::OwnFiles;
+use self::process_timers::ProcessTimers;
+use self::scheduling::Scheduling;
+use self::socket_options::SocketOptions;
+use self::timers::Timers;
+use crate::error::{Doing, Error, Result};
+use crate::instance::InstanceName;
+use crate::report::Blocker;
+
+/// A gap of CRIU, closed.
+pub trait Fixup {
+    /// What of a tree it mends.
+    fn name(&self) -> &'static str;
+
+    /// What CRIU lacks, in a line.
+    fn lacks(&self) -> &'static str;
+
+    /// Source: CRIU has dumped the tree, and holds it still.
+    ///
+    /// # Errors
+    /// If a process cannot be looked at, or an image file cannot be read or written.
+    fn save(&mut self, _stopped: &StoppedTree<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Source: CRIU has left the tree stopped; the dump began at `begin`. A blocker says why it has to be dumped again.
+    ///
+    /// # Errors
+    /// As [`Self::save`].
+    fn finish(&mut self, _stopped: &StoppedTree<'_>, _begin: Instant) -> io::Result<Option<Blocker>> {
+        Ok(None)
+    }
+
+    /// Destination: CRIU has restored the tree, and holds it.
+    ///
+    /// # Errors
+    /// If something cannot be set, with its name.
+    fn apply(&self, _held: &StoppedTree<'_>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A tree of which nothing runs, with its image files.
+pub struct StoppedTree<'a> {
+    /// The instance.
+    pub name: &'a InstanceName,
+    /// Where its image files are.
+    pub images: &'a Path,
+    /// Its processes, the first one first.
+    pub tree: &'a [i32],
+    /// Whether it has file systems of its own.
+    pub has_own_root: bool,
+}
+
+impl StoppedTree<'_> {
+    /// The first process, if the tree has file systems of its own.
+    fn first_with_own_root(&self) -> Option<i32> {
+        self.tree.first().copied().filter(|_| self.has_own_root)
+    }
+}
+
+/// All fixups, for one dump or one restore.
+pub struct Fixups(Vec<Box<dyn Fixup>>);
+
+impl Fixups {
+    /// In the order in which they are made: [`Interrupted`] reads what [`ProcessTimers`] has changed.
+    pub fn all() -> Self {
+        Self(vec![
+            // CRIU notes files of `/proc/PID` by numbers of this host.
+            Box::new(OwnFiles),
+            // CRIU stops periodic timers behind descriptors.
+            Box::new(Timers),
+            // CRIU loses signals of timers that expire while it dumps.
+            Box::new(ProcessTimers::default()),
+            // CRIU carries only some options of sockets.
+            Box::new(SocketOptions),
+            // CRIU does not carry on which processors threads run, nor their I/O priority.
+            Box::new(Scheduling),
+            // CRIU loses options of mounts.
+            Box::new(MountFlags),
+            // CRIU begins calls again that the kernel would have ended, and the other way round.
+            Box::new(Interrupted),
+        ])
+    }
+
+    /// See [`Fixup::save`].
+    pub fn save(&mut self, stopped: &StoppedTree<'_>) -> Result<()> {
+        self.0
+            .iter_mut()
+            .try_for_each(|fixup| fixup.save(stopped).doing(|| doing("saving", fixup.as_ref(), stopped)))
+    }
+
+    /// See [`Fixup::finish`].
+    pub fn finish(&mut self, stopped: &StoppedTree<'_>, begin: Instant) -> Result<()> {
+        for fixup in &mut self.0 {
+            let blocker = fixup.finish(stopped, begin);
+            if let Some(blocker) = blocker.doing(|| doing("saving", fixup.as_ref(), stopped))? {
+                return Err(Error::Pinned { name: stopped.name.clone(), blocker });
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Fixup::apply`].
+    pub fn apply(&self, held: &StoppedTree<'_>) -> Result<()> {
+        self.0
+            .iter()
+            .try_for_each(|fixup| fixup.apply(held).doing(|| doing("restoring", fixup.as_ref(), held)))
+    }
+}
+
+fn doing(verb: &str, fixup: &dyn Fixup, of: &StoppedTree<'_>) -> String {
+    format!("{verb} the {} of `{}` ({})", fixup.name(), of.name, fixup.lacks())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fixup_says_once_what_criu_lacks() {
+        let Fixups(all) = Fixups::all();
+        let mut lines: Vec<_> = all.iter().map(|fixup| (fixup.name(), fixup.lacks())).collect();
+        assert!(
+            lines.iter().all(|(name, lacks)| !name.is_empty() && lacks.starts_with("CRIU ")),
+            "{lines:?}"
+        );
+        lines.sort_unstable();
+        lines.dedup_by_key(|(name, _)| *name);
+        assert_eq!(lines.len(), all.len());
+    }
+}

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{Findings, named};
-use crate::criu::sockets::{self, has};
+use crate::linux::sockets::{self, has};
 use crate::linux::task::Task;
 
 /// Asks for the network namespace of a socket.

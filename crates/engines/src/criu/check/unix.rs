@@ -13,7 +13,7 @@ use fabric::attach::SOCKET_NAME;
 use super::descriptors::info_of;
 use super::sockets::{NameCall, name_of, of_our_network, option};
 use super::{Findings, is_same, named};
-use crate::criu::sockets::has;
+use crate::linux::sockets::has;
 use crate::linux::task::Stat;
 
 /// Asks for the file to which a socket is bound.

@@ -12,11 +12,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::criu::fixups::process_timers::{
     Alarm, Receiver, put_off, signals_at_once, signals_before, signals_noted,
 };
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{
     bytes, fields, first_entry, not_understood, number, with, with_entries, with_number,
@@ -24,6 +25,7 @@ use crate::criu::protobuf::{
 use crate::linux::call::{Call, SYSCALL};
 use crate::linux::pending;
 use crate::linux::task;
+use crate::report::Blocker;
 
 /// Fields of `core_entry`.
 const THREAD_INFO: u64 = 2;
@@ -50,12 +52,29 @@ fn until_back(dump: Duration) -> Duration {
     (5 * dump).clamp(Duration::from_millis(250), Duration::from_secs(2))
 }
 
+/// See the module.
+pub struct Interrupted;
+
+impl Fixup for Interrupted {
+    fn name(&self) -> &'static str {
+        "system calls"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU begins calls again that the kernel would have ended with EINTR, and ends calls that could go on"
+    }
+
+    fn finish(&mut self, stopped: &StoppedTree<'_>, begin: Instant) -> io::Result<Option<Blocker>> {
+        carry(stopped.images, stopped.tree, begin.elapsed()).map(|()| None)
+    }
+}
+
 /// Makes the calls of a stopped tree in its images go on as the kernel would have had them. CRIU has left it, which took so
 /// long to `dump` it.
 ///
 /// # Errors
 /// If an image cannot be read or written, or a process not be looked at.
-pub fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
+fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
     let soon = until_back(dump);
     for &pid in tree {
         let leader = core_of(images, task::number_inside(pid)?);

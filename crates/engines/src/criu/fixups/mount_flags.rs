@@ -13,6 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::thread;
 
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::linux::mountinfo::unescaped;
 use crate::linux::mounts;
 
@@ -34,8 +35,35 @@ const FLAGS: [(&str, libc::c_ulong); 8] = [
 /// The uppermost mount at each place, as the kernel writes that, with its options.
 type Mounts = BTreeMap<String, String>;
 
+/// See the module.
+pub struct MountFlags;
+
+impl Fixup for MountFlags {
+    fn name(&self) -> &'static str {
+        "mount options"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU loses them of a mount whose files another one shows as well"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        match stopped.first_with_own_root() {
+            Some(first) => carry(stopped.images, first),
+            None => Ok(()),
+        }
+    }
+
+    fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
+        match held.first_with_own_root() {
+            Some(first) => bring_back(held.images, first),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Notes among its images what a stopped container's first process sees.
-pub fn carry(images: &Path, first: i32) -> io::Result<()> {
+fn carry(images: &Path, first: i32) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&mounted(first)?)?)
 }
 
@@ -43,7 +71,7 @@ pub fn carry(images: &Path, first: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// If that cannot be set, with the place in the container.
-pub fn bring_back(images: &Path, first: i32) -> io::Result<()> {
+fn bring_back(images: &Path, first: i32) -> io::Result<()> {
     let noted: Mounts = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let changed = differing(&noted, &mounted(first)?);
     if changed.is_empty() {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::protobuf::{not_understood, with, with_entries};
 use crate::linux::task;
 
@@ -35,11 +36,32 @@ fn split(path: &str) -> Option<(i32, &str)> {
     Some((path[..end].parse().ok()?, &path[end..]))
 }
 
+/// See the module.
+pub struct OwnFiles;
+
+impl Fixup for OwnFiles {
+    fn name(&self) -> &'static str {
+        "files about itself"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU notes a file of /proc/PID by a number that is another process on another host"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        // A container has a /proc of its own, in which the numbers stay.
+        if stopped.has_own_root {
+            return Ok(());
+        }
+        carry(stopped.images, stopped.tree)
+    }
+}
+
 /// Makes the images of a stopped tree fit for another host in this.
 ///
 /// # Errors
 /// If a process has another's file open, which is named, or an image cannot be read or written.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
     if !image.windows(b"/proc/".len()).any(|bytes| bytes == b"/proc/") {

@@ -15,8 +15,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{
     Message, bytes, fields, first_entry, not_understood, number, with, with_entries, with_number,
@@ -115,7 +116,7 @@ struct Queue {
 }
 
 /// Timers whose signals may have come late.
-pub struct Late(Vec<LateIn>);
+struct Late(Vec<LateIn>);
 
 /// Those of one process.
 struct LateIn {
@@ -125,11 +126,38 @@ struct LateIn {
     queues: Vec<(Queue, Vec<Alarm>)>,
 }
 
+/// See the module.
+#[derive(Default)]
+pub struct ProcessTimers {
+    /// Those whose signals may have come late, between [`Fixup::save`] and [`Fixup::finish`].
+    late: Option<Late>,
+}
+
+impl Fixup for ProcessTimers {
+    fn name(&self) -> &'static str {
+        "process timers"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU loses the signal of a timer that expires between two of its looks, and a timer's thread"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        self.late = Some(carry(stopped.images, stopped.tree)?);
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &StoppedTree<'_>, _: Instant) -> io::Result<Option<Blocker>> {
+        let unclear = self.late.take().map_or(Ok(None), Late::carry)?;
+        Ok(unclear.map(blocker))
+    }
+}
+
 /// Makes the timers in a stopped tree's images fit for CRIU in this, while CRIU holds the tree, but for those that it returns.
 ///
 /// # Errors
 /// If an image cannot be read or written.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<Late> {
+fn carry(images: &Path, tree: &[i32]) -> io::Result<Late> {
     let mut late = Vec::new();
     for &pid in tree {
         let pending = Pending::of(pid)?;
@@ -190,7 +218,7 @@ fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<V
 }
 
 /// What to say of such a process.
-pub fn blocker(pid: i32) -> Blocker {
+fn blocker(pid: i32) -> Blocker {
     let what = format!("timers of process {pid} expire, of which several send the same signal");
     Blocker::new(what, "move it when fewer of them expire")
 }

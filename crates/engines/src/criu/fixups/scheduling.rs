@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::linux::task;
 
 /// Sent as an image; CRIU does not look at it.
@@ -32,8 +33,29 @@ struct Kept {
     timer_slack: Option<u64>,
 }
 
+/// See the module.
+pub struct Scheduling;
+
+impl Fixup for Scheduling {
+    fn name(&self) -> &'static str {
+        "scheduling"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU carries neither processors, nor I/O priorities, nor timer slack"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        carry(stopped.images, stopped.tree)
+    }
+
+    fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
+        bring_back(held.images, held.tree)
+    }
+}
+
 /// Notes among its images how a stopped tree's threads are scheduled.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let everywhere = processors(0)?;
     let mut kept = Vec::new();
     task::for_each_thread(tree, |tid, thread| {
@@ -49,7 +71,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 ///
 /// # Errors
 /// If that cannot be set, with the thread and what it lacks.
-pub fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| (kept.thread, kept)).collect();
     task::for_each_thread(tree, |tid, thread| all.get(&thread).map_or(Ok(()), |kept| kept.give(tid)))

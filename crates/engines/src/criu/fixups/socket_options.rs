@@ -12,7 +12,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::criu::sockets::{option, set_option};
+use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::linux::sockets::{option, set_option};
 use crate::linux::task::{self, Task, TaskId};
 
 /// Sent as an image; CRIU does not look at it.
@@ -111,8 +112,29 @@ struct Kept {
     congestion: Option<String>,
 }
 
+/// See the module.
+pub struct SocketOptions;
+
+impl Fixup for SocketOptions {
+    fn name(&self) -> &'static str {
+        "socket options"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU carries only some of them"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        carry(stopped.images, stopped.tree)
+    }
+
+    fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
+        bring_back(held.images, held.tree)
+    }
+}
+
 /// Notes the options of a stopped tree's sockets among its images.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let mut kept = Vec::new();
     for_each_socket(tree, |process, descriptor, socket| {
         let number = |&(level, name): &_| option(socket, level, name).ok();
@@ -127,7 +149,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 ///
 /// # Errors
 /// If an option cannot be set, which is named.
-pub fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| ((kept.process, kept.descriptor), kept)).collect();
     for_each_socket(tree, |process, descriptor, socket| {

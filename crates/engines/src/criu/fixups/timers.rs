@@ -15,6 +15,7 @@ use std::io;
 use std::path::Path;
 
 use crate::criu::fixups::own_files::FILES;
+use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::protobuf::{Field, Message, fields, not_understood, number, with, with_entries};
 use crate::linux::task;
 
@@ -35,11 +36,28 @@ const PERIOD: [u64; 2] = [9, 10];
 /// A timer's clock, and its period in seconds and nanoseconds.
 type Rhythm = (u64, [u64; 2]);
 
+/// See the module.
+pub struct Timers;
+
+impl Fixup for Timers {
+    fn name(&self) -> &'static str {
+        "timers behind descriptors"
+    }
+
+    fn lacks(&self) -> &'static str {
+        "CRIU stops a periodic timer that has expired, and has one for a point in time expire early"
+    }
+
+    fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
+        carry(stopped.images, stopped.tree)
+    }
+}
+
 /// Makes the timers in a stopped tree's images fit for CRIU in this.
 ///
 /// # Errors
 /// If the image cannot be read or written.
-pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
     let stopped = OnceCell::new();

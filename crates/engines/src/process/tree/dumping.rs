@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 use super::Tree;
 use super::cutting::cut;
 use super::passing::pass_pages;
-use crate::criu::fixups::{
-    interrupted, mount_flags, own_files, process_timers, scheduling, socket_options, timers,
-};
+use crate::criu::fixups::{Fixups, StoppedTree};
 use crate::criu::pages::fork_advice::NotCopied;
 use crate::criu::run::Criu;
-use crate::criu::{images, sockets};
+use crate::criu::{images, repair_mode};
 use crate::engine::{State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::linux::orphans;
@@ -32,7 +30,7 @@ impl Tree {
         clock: &mut Stopwatch<'_>,
     ) -> Result<()> {
         let tree = self.tree()?;
-        self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
+        self.record.reuse = repair_mode::remember(&tree).doing(|| "looking at the sockets".into())?;
         self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
         clock.lap("look");
         let dumped = self.dump(memory, records, watch, clock);
@@ -92,16 +90,9 @@ impl Tree {
         let images = &self.record.images;
         layer.succeed(watch)?;
         let has_own_root = self.root.own().is_some();
-        if !has_own_root {
-            own_files::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
-        }
-        timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
-        if has_own_root {
-            mount_flags::carry(images, first).doing(|| format!("noting the mounts of `{name}`"))?;
-        }
-        let late = process_timers::carry(images, &tree).doing(|| format!("dumping `{name}`"))?;
-        socket_options::carry(images, &tree).doing(|| format!("noting the sockets of `{name}`"))?;
-        scheduling::carry(images, &tree).doing(|| format!("noting the scheduling of `{name}`"))?;
+        let stopped = StoppedTree { name, images, tree: &tree, has_own_root };
+        let mut fixups = Fixups::all();
+        fixups.save(&stopped)?;
         // On disk before CRIU lets go: a node that starts again must not take the tree for one that
         // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
         self.record.state = State::Stopped;
@@ -109,9 +100,6 @@ impl Tree {
         criu.answer(true)?;
         criu.run_to(None, watch, end)?;
         clock.lap("leave");
-        if let Some(pid) = late.carry().doing(|| format!("dumping `{name}`"))? {
-            return Err(Error::Pinned { name: name.clone(), blocker: process_timers::blocker(pid) });
-        }
-        interrupted::carry(images, &tree, begin.elapsed()).doing(|| format!("dumping `{name}`"))
+        fixups.finish(&stopped, begin)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Tree;
 use super::place::Place;
-use crate::criu::sockets;
+use crate::criu::repair_mode;
 use crate::engine::{Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::process::record::{Record, Records};
@@ -60,7 +60,7 @@ impl Tree {
 
     fn let_go(&mut self) -> Result<()> {
         // They left repair mode while the link was cut.
-        let probed = self.tree().map(|tree| sockets::probe(&tree));
+        let probed = self.tree().map(|tree| repair_mode::probe(&tree));
         let Some(mut criu) = self.criu.take() else { return Ok(()) };
         criu.answer(true)?;
         criu.run_to(None, &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Tree;
-use crate::criu::fixups::{mount_flags, scheduling, socket_options};
+use crate::criu::fixups::{Fixups, StoppedTree};
 use crate::criu::images;
 use crate::criu::paging::Pager;
 use crate::criu::run::Criu;
@@ -101,14 +101,9 @@ impl Tree {
         }
         criu.answer(true)?;
         criu.run_to(Some("post-restore"), watch, end)?;
-        let name = &self.record.spec.name;
-        let (images, tree) = (&self.record.images, self.tree()?);
-        socket_options::bring_back(images, &tree).doing(|| format!("restoring the sockets of `{name}`"))?;
-        scheduling::bring_back(images, &tree).doing(|| format!("restoring the scheduling of `{name}`"))?;
-        if self.root.own().is_some() {
-            let first = self.first()?.id().pid;
-            mount_flags::bring_back(images, first).doing(|| format!("restoring the mounts of `{name}`"))?;
-        }
+        let (name, images, tree) = (&self.record.spec.name, &self.record.images, self.tree()?);
+        let has_own_root = self.root.own().is_some();
+        Fixups::all().apply(&StoppedTree { name, images, tree: &tree, has_own_root })?;
         self.record.state = State::Held;
         clock.lap("restore");
         Ok(())

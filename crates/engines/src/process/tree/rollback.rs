@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Tree;
-use crate::criu::sockets;
+use crate::criu::repair_mode;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::linux::task::{Task, TaskId};
@@ -16,7 +16,7 @@ impl Tree {
         if self.first().is_ok() {
             let tree = self.tree()?;
             let reuse = &self.record.reuse;
-            sockets::leave_repair(&tree, reuse).doing(|| "reviving TCP connections".into())?;
+            repair_mode::leave_repair(&tree, reuse).doing(|| "reviving TCP connections".into())?;
             wake(&tree, &self.record.paused);
         }
         self.record.state = State::Running;

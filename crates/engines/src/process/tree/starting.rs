@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::Tree;
 use super::place::Place;
+use crate::criu::repair_mode;
 use crate::criu::root::FirstProcess;
-use crate::criu::sockets;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::instance::{InstanceSpec, ResourceLimit};
@@ -27,7 +27,7 @@ impl Tree {
             criu: None,
             images: images.to_owned(),
             paused: Vec::new(),
-            reuse: sockets::Reuse::new(),
+            reuse: repair_mode::Reuse::new(),
             binds: None,
             lazily: false,
             pager: None,

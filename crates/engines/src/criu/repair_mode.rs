@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use crate::linux::sockets::{has, option, set_option};
 use crate::linux::task::{self, Task, TaskId};
 
 /// `SO_REUSEADDR` of each TCP socket by inode: leaving repair mode resets it.
@@ -69,13 +69,6 @@ fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
 }
 
-/// Whether `poll` tells one of these of a socket.
-pub fn has(socket: &OwnedFd, events: libc::c_short) -> bool {
-    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one live pollfd is passed.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & events != 0 }
-}
-
 fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<()>) -> io::Result<()> {
     for &pid in tree {
         let Some(task) = TaskId::of(pid).ok().and_then(Task::open) else { continue };
@@ -93,29 +86,4 @@ fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<
 fn socket_inode(pid: i32, number: RawFd) -> Option<u64> {
     let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-}
-
-/// A socket option that is a number.
-pub fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut length = mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `value`.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
-    };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
-}
-
-/// Sets one.
-pub fn set_option(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let length = mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is live and as long as said.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
