@@ -19,6 +19,7 @@ pub mod error;
 pub mod init;
 pub mod instance;
 mod linux;
+mod lock;
 pub mod memory;
 pub mod process;
 pub mod report;

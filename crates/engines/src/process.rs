@@ -12,18 +12,11 @@
 //!       └ command
 //! ```
 //!
-//! * [`tree`]: an instance and the steps of its calls;
-//! * [`criu`], [`rpc`]: one run of CRIU;
-//! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
-//! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
-//! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
-//! * [`launch`]: its first process;
-//! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`layer`], [`written`], [`archives`], [`cgroup`]: its file systems, if it is a container;
-//! * [`check`]: what pins it;
-//! * [`record`], [`images`]: what is on disk;
-//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: what CRIU would restore wrongly, mended in its images;
-//! * [`task`], [`sockets`]: processes and their sockets;
-//! * [`helper`]: programs that do a part of the work.
+//! * [`tree`]: the process tree of an instance, and the steps of which the engine's calls are made;
+//! * [`network`]: its network device;
+//! * [`launch`], [`host_root`]: its first process, and its root file system if it is no container;
+//! * [`record`]: what is known of it, on disk;
+//! * [`site`], [`host`]: what a host gives its instances, and what it has to offer.
 
 mod host;
 mod host_root;
@@ -37,7 +30,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::path::{self, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::network::bridge::Bridge;
@@ -58,6 +51,7 @@ use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
 use crate::linux::spawn::descriptor_limit;
+use crate::lock::lock;
 use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
@@ -404,9 +398,4 @@ impl Engine for ProcessEngine {
         }
         Ok(found)
     }
-}
-
-/// A thread that panicked left nothing half-done that its next user would not find in the record.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

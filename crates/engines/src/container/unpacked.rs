@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use oci_image::{Digest, Limits, Source, podman};
@@ -26,6 +26,7 @@ use crate::init::unpack;
 use crate::instance::ContainerImage;
 use crate::linux::files::absent_is_fine;
 use crate::linux::helper::Helper;
+use crate::lock::lock;
 
 /// How long an image may take to be unpacked.
 const UNPACK: Duration = Duration::from_secs(240);
@@ -157,8 +158,4 @@ fn source(image: &ContainerImage) -> oci_image::Result<Source> {
 
 fn unusable(error: oci_image::Error) -> Error {
     Error::unusable(error.what, error.remedy)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,10 +25,11 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use self::slots::{Place, Slots};
 use crate::criu::protobuf::{Message, entries, number};
+use crate::lock::lock;
 use crate::memory::{MemorySink, Owner, PAGE};
 
 /// The link from images to those that came before.
@@ -359,7 +360,7 @@ impl Local {
     }
 
     fn lock(&self) -> MutexGuard<'_, MemoryImages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -9,13 +9,14 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::netns;
 
 use crate::instance::{InstanceSpec, Network};
+use crate::lock::lock;
 use crate::process::network::netlink;
 use crate::wiring::{DEVICE, Wiring};
 
@@ -116,7 +117,7 @@ impl Link {
     }
 
     fn held_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.held_since.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held_since)
     }
 
     fn ask_for_room(&self, times: &str) -> io::Result<()> {
