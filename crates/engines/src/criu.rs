@@ -1,6 +1,6 @@
 //! CRIU, and all that it takes to dump a process tree here and restore it there.
 //!
-//! * [`run`], [`rpc`], [`protobuf`]: one run of CRIU, and its messages;
+//! * [`run`], [`rpc`], [`protobuf`], [`log`]: one run of CRIU, its messages, and its log;
 //! * [`turn`], [`guard`]: one dump at a time, and the guard that keeps a dumped tree from the death of CRIU;
 //! * [`root`]: the root file system of an instance, as CRIU has to do with it;
 //! * [`images`]: where image files lie;
@@ -16,6 +16,7 @@ pub mod fixups;
 pub mod foreign;
 pub mod guard;
 pub mod images;
+pub mod log;
 pub mod pager;
 pub mod pages;
 pub mod paging;

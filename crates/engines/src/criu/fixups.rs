@@ -11,6 +11,7 @@
 //! is in it at the destination. [`Fixups::all`] is the list. TCP connections of a tree that is not moved after all are mended
 //! elsewhere ([`super::repair_mode`]): what that takes is on record with the instance.
 
+mod alarms;
 mod interrupted;
 mod mount_flags;
 pub mod own_files;

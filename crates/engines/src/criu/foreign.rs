@@ -1,8 +1,8 @@
 //! What this engine reads of others, without the files that it comes from: for the fuzz targets.
 
 use crate::criu::check::{build_id_in, is_page_turner};
+use crate::criu::log::reason_in;
 use crate::criu::rpc;
-use crate::criu::run::reason_in;
 use crate::linux::maps::range_and_path;
 use crate::linux::task::Stat;
 

@@ -33,7 +33,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use self::faults::{Copied, Faults, Happened};
+use self::faults::{Copied, Faults, Happened, RESTORED};
 use self::keeper::Kept;
 use self::owed::{Owed, Run, Source};
 use self::server::Server;
@@ -49,9 +49,6 @@ const AHEAD: usize = 16;
 
 /// How often it is tried to fill a page where nothing is mapped: what has become of it is told a moment later.
 const TRIES: u32 = 4;
-
-/// What CRIU says in place of a PID when all is restored.
-const RESTORED: i32 = 0x5253_5446;
 
 /// What stands in the way of paging instances on this host, if anything does.
 #[must_use]

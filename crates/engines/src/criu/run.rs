@@ -5,11 +5,12 @@
 //! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
 //! restored one is killed.
 
+mod ending;
+mod view;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::mem;
-use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -20,14 +21,16 @@ use std::time::{Duration, Instant};
 
 use fabric::seqpacket;
 
+use self::ending::UNDO;
+use self::view::View;
 use crate::criu::guard;
 use crate::criu::images;
+use crate::criu::log::reason_in;
 use crate::criu::root::OwnRoot;
 use crate::criu::rpc::{self, FileSystems, Request, Response};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceName;
-use crate::linux::mounts;
 use crate::linux::task::TaskId;
 use crate::report::Blocker;
 
@@ -40,9 +43,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long the guard may take to say that it traces CRIU.
 const GUARD: Duration = Duration::from_secs(5);
-
-/// How long CRIU may take to undo its work before it is killed.
-const UNDO: Duration = Duration::from_secs(5);
 
 /// What CRIU is run with.
 pub struct Launch<'a> {
@@ -58,35 +58,6 @@ pub struct Launch<'a> {
     pub own: Option<OwnRoot<'a>>,
     /// What it is to do.
     pub request: Request,
-}
-
-/// What CRIU sees of file systems, which is what the instance sees that it dumps or restores.
-enum View {
-    /// What the node sees.
-    OfTheNode,
-    /// What the instance sees, in its mount namespace.
-    OfTheInstance(File),
-    /// What an instance sees that is yet to come.
-    New,
-}
-
-impl View {
-    fn of(launch: &Launch<'_>) -> io::Result<Self> {
-        match launch.request {
-            _ if launch.own.is_some() => Ok(Self::OfTheNode),
-            Request::Dump { pid } => File::open(format!("/proc/{pid}/ns/mnt")).map(Self::OfTheInstance),
-            Request::Restore { .. } => Ok(Self::New),
-        }
-    }
-
-    /// Lets a forked process see it. It makes system calls only.
-    fn enter(&self) -> io::Result<()> {
-        match self {
-            Self::OfTheNode => Ok(()),
-            Self::OfTheInstance(namespace) => mounts::enter(namespace.as_fd()),
-            Self::New => mounts::have_own(),
-        }
-    }
 }
 
 /// A running CRIU.
@@ -254,95 +225,6 @@ impl Criu {
         self.send(&rpc::encode_answer(go)).map_err(|_| self.failure())
     }
 
-    /// Makes CRIU undo its work, and waits until it has ended.
-    pub fn undo(&mut self) {
-        if self.harmless {
-            self.kill_group();
-        }
-        // SAFETY: no memory is passed; a closed other end is no matter.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
-        self.take_no_pages();
-        self.end_within(UNDO);
-    }
-
-    /// Whoever fails says good-bye to who takes the pages, and would wait for an answer for ever if nobody does.
-    fn take_no_pages(&self) {
-        let _closed = self.pages.as_ref().map(|pages| pages.shutdown(Shutdown::Write));
-    }
-
-    /// Kills CRIU, and what it has forked, which would wait for it for ever.
-    fn kill_group(&self) {
-        if !self.waited_for {
-            // SAFETY: no memory is passed. The group is CRIU's own, whose number is taken until it is waited for.
-            unsafe { libc::kill(-self.id.pid, libc::SIGKILL) };
-        }
-    }
-
-    /// Waits for the end of what is our child in the killed group.
-    fn reap_group(&self) {
-        let end = Instant::now() + UNDO;
-        // SAFETY: a null status asks for none. The group's number is taken as long as anybody is in it.
-        while unsafe { libc::waitpid(-self.id.pid, std::ptr::null_mut(), libc::WNOHANG) } != -1 {
-            if Instant::now() > end {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-
-    /// Whether CRIU has ended. It is not waited for, and its number stays taken.
-    fn has_ended(&self) -> bool {
-        // SAFETY: all-zero is a valid siginfo_t.
-        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
-        let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: `info` is live and writable.
-        let result = unsafe { libc::waitid(libc::P_PID, self.id.pid.unsigned_abs(), &raw mut info, look) };
-        // SAFETY: the kernel has filled in the process that has ended, or 0.
-        result == -1 || unsafe { info.si_pid() } != 0
-    }
-
-    fn ends_within(&self, time: Duration) -> bool {
-        let end = Instant::now() + time;
-        while !self.has_ended() {
-            if Instant::now() > end {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
-    /// Waits for CRIU's end; kills it if it takes too long, and its guard if that does.
-    fn end_within(&mut self, time: Duration) {
-        if self.waited_for {
-            return;
-        }
-        if !self.ends_within(time) {
-            let _gone = self.child.kill();
-        }
-        if !self.ends_within(UNDO)
-            && let Some(guard) = &mut self.guard
-        {
-            let _gone = guard.kill();
-            self.ends_within(UNDO);
-        }
-        let restores = matches!(self.request, Request::Restore { .. });
-        if restores {
-            // The root of a tree is in CRIU's group until it has a session of its own, and waits for it for ever.
-            self.kill_group();
-        }
-        self.waited_for |= !matches!(self.child.try_wait(), Ok(None));
-        if restores {
-            self.reap_group();
-        }
-        if let Some(mut guard) = self.guard.take() {
-            if !ended_within(&mut guard, UNDO) {
-                let _gone = guard.kill();
-            }
-            let _reaped = guard.wait();
-        }
-    }
-
     fn send(&self, packet: &[u8]) -> io::Result<()> {
         // SAFETY: `packet` is live and as long as said.
         let sent = unsafe {
@@ -409,12 +291,6 @@ impl Criu {
     }
 }
 
-impl Drop for Criu {
-    fn drop(&mut self) {
-        self.undo();
-    }
-}
-
 fn readable_within(descriptor: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd is passed.
@@ -434,17 +310,6 @@ fn line_in_time(output: ChildStdout) -> Option<String> {
     Some(line)
 }
 
-fn ended_within(child: &mut Child, time: Duration) -> bool {
-    let end = Instant::now() + time;
-    while let Ok(None) = child.try_wait() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
 /// Refused with `ENXIO` until CRIU opens the pipe.
 fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
     let bytes = fs::read(inventory)?;
@@ -452,42 +317,6 @@ fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
     pipe.write_all(&bytes)
 }
 
-/// The first errors of a log that say something, in one line.
-pub fn reason_in(log: &str) -> Option<String> {
-    const MOST: usize = 3;
-    let told = log.lines().filter_map(message_of).filter(|message| !is_noise(message));
-    let mut told: Vec<&str> = told.take(MOST).collect();
-    told.dedup();
-    (!told.is_empty()).then(|| told.join("; "))
-}
-
-/// `(00.021342) Error (criu/kerndat.c:732): Unable …` → `Unable …`
-fn message_of(line: &str) -> Option<&str> {
-    line.split_once("Error (")?.1.split_once("): ").map(|(_, message)| message.trim())
-}
-
-/// What every run says, and what only says that something was said before.
-fn is_noise(message: &str) -> bool {
-    message.starts_with("rlimit: Can't setup RLIMIT_NOFILE")
-        || message.starts_with("Dumping FAILED")
-        || message.starts_with("Restoring FAILED")
-}
-
 fn unprintable(path: &Path) -> Error {
     Error::unusable(format!("the image directory {} is not UTF-8", path.display()), "choose another")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_reason_is_what_went_wrong_first() {
-        let log = "(00.1) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self\n\
-                   (00.2) Warn  (criu/x.c:1): no matter\n\
-                   (00.3) Error (criu/files.c:9): Can't dump file 5\n\
-                   (00.4) Error (criu/cr-dump.c:9): Dumping FAILED.\n";
-        assert_eq!(reason_in(log).unwrap(), "Can't dump file 5");
-        assert_eq!(reason_in("(00.2) Warn  (criu/x.c:1): no matter"), None);
-    }
 }

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::contents::is_sqlite_database;
+use super::findings::{Findings, MEMORY, is_deleted, named};
 use super::process::is_namespace;
-use super::{Findings, MEMORY, is_deleted, named};
 use crate::criu::fixups::own_files;
 use crate::criu::rpc::GHOST_LIMIT;
 use crate::linux::files::statfs;
@@ -293,7 +293,7 @@ mod tests {
     use std::process;
 
     use super::super::contents::Regular;
-    use super::super::{Subject, begin};
+    use super::super::findings::{Subject, begin};
     use super::*;
     use crate::criu::root::{Bind, OwnRoot};
     use crate::instance::Network;

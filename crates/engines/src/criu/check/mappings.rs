@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
-use super::{DELETED, Findings, MEMORY, is_deleted, named};
+use super::findings::{DELETED, Findings, MEMORY, is_deleted, named};
 use crate::criu::guard::MAPPING;
 use crate::linux::maps::range_and_path;
 use crate::linux::task;

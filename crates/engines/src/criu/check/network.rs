@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::Findings;
+use super::findings::Findings;
 use crate::linux::orphans;
 
 /// What a cut of the link has lost, in a move of the peer's for one, the kernel sends again after 0.2 s, twice that, and so

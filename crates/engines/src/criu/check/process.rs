@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Findings, MEMORY, named};
+use super::findings::{Findings, MEMORY, named};
 use crate::linux::task::{self, Stat};
 
 /// Instances share these with their host; containers do not share [`OF_CONTAINERS`].

@@ -10,7 +10,7 @@ use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{Findings, named};
+use super::findings::{Findings, named};
 use crate::linux::sockets::{self, has};
 use crate::linux::task::Task;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::{Findings, named};
+use super::findings::{Findings, named};
 
 /// The most semaphores that are looked at, with a call for each.
 const MOST: usize = 100_000;

@@ -11,8 +11,8 @@ use std::path::Path;
 use fabric::attach::SOCKET_NAME;
 
 use super::descriptors::info_of;
+use super::findings::{Findings, is_same, named};
 use super::sockets::{NameCall, name_of, of_our_network, option};
-use super::{Findings, is_same, named};
 use crate::linux::sockets::has;
 use crate::linux::task::Stat;
 

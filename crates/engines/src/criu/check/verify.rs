@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::linux::fs::MetadataExt;
 
 use super::contents::{self, Regular};
-use super::kind_of;
+use super::findings::kind_of;
 use crate::report::{Blocker, Contents, FileKind, Host, Needs, OpenFile};
 
 /// What of `needs` this host does not have.

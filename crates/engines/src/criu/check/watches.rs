@@ -8,7 +8,7 @@ use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use super::descriptors::is_message_queue;
-use super::{Findings, named};
+use super::findings::{Findings, named};
 
 /// Where CRIU looks: `hints` of its `irmap.c`.
 const LOOKED_THROUGH: [&str; 7] = [

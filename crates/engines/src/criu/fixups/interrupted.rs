@@ -14,9 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::criu::fixups::process_timers::{
-    Alarm, Receiver, put_off, signals_at_once, signals_before, signals_noted,
-};
+use crate::criu::fixups::alarms::{Alarm, Receiver, put_off, signals_at_once, signals_before, signals_noted};
 use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{
@@ -235,7 +233,7 @@ fn with_call(image: &[u8], call: &Call) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::criu::fixups::process_timers::Timer;
+    use crate::criu::fixups::alarms::Timer;
     use crate::criu::protobuf::{MAGIC, Message};
 
     /// A process with handlers of the first signals, which let calls begin again or do not.

@@ -12,6 +12,9 @@ use fabric::seqpacket;
 
 use crate::memory::PAGE;
 
+/// What CRIU says in place of a PID when all is restored.
+pub const RESTORED: i32 = 0x5253_5446;
+
 /// What CRIU asks of a userfaultfd: to be told of forks, of moved, given back and unmapped memory.
 const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
@@ -218,7 +221,7 @@ pub fn from_criu(mut stream: &UnixStream) -> io::Result<(i32, Option<OwnedFd>)> 
     let mut number = [0; 4];
     stream.read_exact(&mut number)?;
     let number = i32::from_ne_bytes(number);
-    if number < 0 || number == super::RESTORED {
+    if number < 0 || number == RESTORED {
         return Ok((number, None));
     }
     let packet = seqpacket::receive(stream.as_fd())?;
