@@ -102,7 +102,7 @@ impl Criu {
     fn spawn(launch: &Launch<'_>, pages: Option<UnixStream>, its_pages: Option<RawFd>) -> io::Result<Self> {
         let (near, far) = seqpacket::pair()?;
         let (theirs, namespace) = (far.as_raw_fd(), launch.namespace.as_raw_fd());
-        let view = View::of(launch)?;
+        let view = View::of(launch.request, launch.own.is_some())?;
         let mut command = Command::new(launch.program);
         command.arg("swrk").arg(theirs.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::criu::fixups::alarms::{Alarm, Receiver, put_off, signals_at_once, signals_before, signals_noted};
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{
     bytes, fields, first_entry, not_understood, number, with, with_entries, with_number,

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::thread;
 
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::mountinfo::unescaped;
 use crate::linux::mounts;
 

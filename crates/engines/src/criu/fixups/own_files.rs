@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::protobuf::{not_understood, with, with_entries};
 use crate::linux::task;
 

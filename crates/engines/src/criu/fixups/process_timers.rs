@@ -21,7 +21,7 @@ use crate::criu::fixups::alarms::{
     Alarm, MOMENT, POSIX_THREAD, POSIX_TIMERS, Receiver, TASK, TIMERS, Timer, alarms_in, noted_in, with_left,
     word,
 };
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{not_understood, number, with, with_entries, with_number};
 use crate::linux::pending::{self, Info, Pending, Set};

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::task;
 
 /// Sent as an image; CRIU does not look at it.

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::criu::fixups::{Fixup, StoppedTree};
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::sockets::{option, set_option};
 use crate::linux::task::{self, Task, TaskId};
 

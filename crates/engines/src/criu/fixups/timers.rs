@@ -14,8 +14,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::fixups::own_files::FILES;
-use crate::criu::fixups::{Fixup, StoppedTree};
 use crate::criu::protobuf::{Field, Message, fields, not_understood, number, with, with_entries};
 use crate::linux::task;
 

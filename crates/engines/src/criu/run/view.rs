@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use super::Launch;
 use crate::criu::rpc::Request;
 use crate::linux::mounts;
 
@@ -19,10 +18,10 @@ pub enum View {
 }
 
 impl View {
-    /// That for such a run.
-    pub fn of(launch: &Launch<'_>) -> io::Result<Self> {
-        match launch.request {
-            _ if launch.own.is_some() => Ok(Self::OfTheNode),
+    /// That for a request, for an instance that may have file systems of its own.
+    pub fn of(request: Request, has_own_root: bool) -> io::Result<Self> {
+        match request {
+            _ if has_own_root => Ok(Self::OfTheNode),
             Request::Dump { pid } => File::open(format!("/proc/{pid}/ns/mnt")).map(Self::OfTheInstance),
             Request::Restore { .. } => Ok(Self::New),
         }
