@@ -3,8 +3,8 @@
 //! ```text
 //! source                          destination
 //!   create                          create        the runtime makes it, with its cgroup: nothing runs in it yet
-//!   start                           make_way      it was a trial, and only the cgroup stays
-//!   begin_to_carry  the layer       bring_back    the layer and the root; CRIU mounts all else, and runs in the cgroup
+//!   start                           end_trial       it was a trial, and only the cgroup stays
+//!   pack_written    the layer       unpack_written  the layer and the root; CRIU mounts all else, and runs in the cgroup
 //!   remove                          remove
 //! ```
 //!
@@ -206,35 +206,35 @@ impl RootFileSystem for Container {
         Ok(first.id().pid)
     }
 
-    fn make_way(&mut self) {
+    fn end_trial(&mut self) {
         if let Some(waiting) = self.waiting.take() {
             let _gone = waiting.signal(libc::SIGKILL);
             waiting.ended_within(KILLED);
         }
     }
 
-    fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
+    fn pack_written(&self, images: &Path) -> Result<Packing> {
         let doing = format!("packing what `{}` has written", self.name);
         layer::pack(&self.overlay.layer(), images, self.tar_log(), doing)
     }
 
-    fn bring_back(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
-        self.make_way();
+    fn unpack_written(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.end_trial();
         let doing = format!("unpacking what `{}` has written", self.name);
         self.overlay.unmount().and_then(|()| self.overlay.lay_out()).doing(|| doing.clone())?;
         layer::unpack(&self.overlay.layer(), images, self.tar_log(), doing.clone())?.succeed(watch)?;
         self.overlay.mount().doing(|| doing)
     }
 
-    fn take_in(&mut self, first: i32) -> Result<()> {
+    fn join_cgroups(&mut self, first: i32) -> Result<()> {
         let limiting = || format!("limiting what `{}` may use", self.name);
         if self.lifted.is_none() {
             self.lifted = LiftedLimit::of(&self.cgroup()).doing(limiting)?;
         }
-        cgroup::take_in(&self.doors, first).doing(limiting)
+        cgroup::join(&self.doors, first).doing(limiting)
     }
 
-    fn limit_processes(&mut self) -> Result<()> {
+    fn restore_process_limit(&mut self) -> Result<()> {
         let Some(lifted) = &self.lifted else { return Ok(()) };
         lifted.set_again().doing(|| format!("limiting how many processes `{}` may have", self.name))?;
         self.lifted = None;
@@ -250,7 +250,7 @@ impl RootFileSystem for Container {
         Some(Box::new(move || kills.any()))
     }
 
-    fn too_large(&self, before: Shortage) -> Option<Error> {
+    fn out_of_memory(&self, before: Shortage) -> Option<Error> {
         let name = &self.name;
         let Shortage { kills, limit } = self.shortage();
         match limit {

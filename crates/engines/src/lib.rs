@@ -1,16 +1,20 @@
 //! What an instance is on its host: started, checked, dumped, restored and ended.
 //!
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
-//! * [`process`]: the engine for process trees, on CRIU.
+//! * [`process`]: the engine for process trees and containers.
+//! * [`container`]: root file systems of containers.
 //! * [`init`]: the instance's first process.
-//! * [`unpack`]: from a container's image to its files.
-//! * [`guard`]: what keeps a dumped tree from CRIU's death.
+//! * [`criu`]: a run of CRIU, what it needs, and what it lacks.
+//! * [`linux`]: what the kernel tells and does.
 //! * [`memory`]: its memory on its way.
 //! * [`pager`]: what gives an instance that runs what it has left behind of that.
 //! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`wiring`]: what its network device is plugged into.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`error`]: what goes wrong, in words.
+//!
+//! Folders depend one way, as the crates do that they may become: `linux` ← `criu` ← `init` ← `container` ← `process`, and all on
+//! the types beside them.
 
 mod container;
 mod criu;

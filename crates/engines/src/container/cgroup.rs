@@ -27,7 +27,7 @@ pub fn doors(pid: i32) -> io::Result<Vec<File>> {
 ///
 /// # Errors
 /// Those of the kernel, which says `EINVAL` of what may not be in there.
-pub fn take_in(doors: &[File], pid: i32) -> io::Result<()> {
+pub fn join(doors: &[File], pid: i32) -> io::Result<()> {
     without_real_time(pid)?;
     doors.iter().try_for_each(|mut door| door.write_all(pid.to_string().as_bytes()))
 }

@@ -84,26 +84,26 @@ pub trait RootFileSystem: Send {
     fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32>;
 
     /// Source, once the instance is stopped: begins to pack what it has written into its images.
-    fn begin_to_carry(&self, _images: &Path) -> Result<Packing> {
+    fn pack_written(&self, _images: &Path) -> Result<Packing> {
         Ok(Packing(None))
     }
 
     /// Destination: ends what only tried whether the instance can be made.
-    fn make_way(&mut self) {}
+    fn end_trial(&mut self) {}
 
     /// Destination, before CRIU restores: brings back what the instance has written.
-    fn bring_back(&mut self, _images: &Path, _watch: &Watch<'_>) -> Result<()> {
+    fn unpack_written(&mut self, _images: &Path, _watch: &Watch<'_>) -> Result<()> {
         Ok(())
     }
 
     /// Destination: puts the first process of a tree that is being restored into the cgroups. What it forks is there too, and may be
-    /// more than there will be processes: see [`Self::limit_processes`].
-    fn take_in(&mut self, _first: i32) -> Result<()> {
+    /// more than there will be processes: see [`Self::restore_process_limit`].
+    fn join_cgroups(&mut self, _first: i32) -> Result<()> {
         Ok(())
     }
 
     /// Destination: the tree is restored, and has no more processes than before.
-    fn limit_processes(&mut self) -> Result<()> {
+    fn restore_process_limit(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -119,7 +119,7 @@ pub trait RootFileSystem: Send {
     }
 
     /// Why the kernel has ended what was being restored, if that is what happened since there was `before`.
-    fn too_large(&self, _before: Shortage) -> Option<Error> {
+    fn out_of_memory(&self, _before: Shortage) -> Option<Error> {
         None
     }
 

@@ -63,7 +63,7 @@ impl Fixup for Interrupted {
     }
 
     fn finish(&mut self, stopped: &StoppedTree<'_>, begin: Instant) -> io::Result<Option<Blocker>> {
-        carry(stopped.images, stopped.tree, begin.elapsed()).map(|()| None)
+        mend(stopped.images, stopped.tree, begin.elapsed()).map(|()| None)
     }
 }
 
@@ -72,7 +72,7 @@ impl Fixup for Interrupted {
 ///
 /// # Errors
 /// If an image cannot be read or written, or a process not be looked at.
-fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
+fn mend(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
     let soon = until_back(dump);
     for &pid in tree {
         let leader = core_of(images, task::number_inside(pid)?);

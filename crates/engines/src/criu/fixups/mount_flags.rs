@@ -49,21 +49,21 @@ impl Fixup for MountFlags {
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
         match stopped.first_with_own_root() {
-            Some(first) => carry(stopped.images, first),
+            Some(first) => note(stopped.images, first),
             None => Ok(()),
         }
     }
 
     fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
         match held.first_with_own_root() {
-            Some(first) => bring_back(held.images, first),
+            Some(first) => set(held.images, first),
             None => Ok(()),
         }
     }
 }
 
 /// Notes among its images what a stopped container's first process sees.
-fn carry(images: &Path, first: i32) -> io::Result<()> {
+fn note(images: &Path, first: i32) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&mounted(first)?)?)
 }
 
@@ -71,7 +71,7 @@ fn carry(images: &Path, first: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// If that cannot be set, with the place in the container.
-fn bring_back(images: &Path, first: i32) -> io::Result<()> {
+fn set(images: &Path, first: i32) -> io::Result<()> {
     let noted: Mounts = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let changed = differing(&noted, &mounted(first)?);
     if changed.is_empty() {

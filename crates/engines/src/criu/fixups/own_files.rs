@@ -53,7 +53,7 @@ impl Fixup for OwnFiles {
         if stopped.has_own_root {
             return Ok(());
         }
-        carry(stopped.images, stopped.tree)
+        mend(stopped.images, stopped.tree)
     }
 }
 
@@ -61,7 +61,7 @@ impl Fixup for OwnFiles {
 ///
 /// # Errors
 /// If a process has another's file open, which is named, or an image cannot be read or written.
-fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn mend(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
     if !image.windows(b"/proc/".len()).any(|bytes| bytes == b"/proc/") {

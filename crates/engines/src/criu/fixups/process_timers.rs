@@ -65,12 +65,12 @@ impl Fixup for ProcessTimers {
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
-        self.late = Some(carry(stopped.images, stopped.tree)?);
+        self.late = Some(mend(stopped.images, stopped.tree)?);
         Ok(())
     }
 
     fn finish(&mut self, _: &StoppedTree<'_>, _: Instant) -> io::Result<Option<Blocker>> {
-        let unclear = self.late.take().map_or(Ok(None), Late::carry)?;
+        let unclear = self.late.take().map_or(Ok(None), Late::mend)?;
         Ok(unclear.map(blocker))
     }
 }
@@ -79,7 +79,7 @@ impl Fixup for ProcessTimers {
 ///
 /// # Errors
 /// If an image cannot be read or written.
-fn carry(images: &Path, tree: &[i32]) -> io::Result<Late> {
+fn mend(images: &Path, tree: &[i32]) -> io::Result<Late> {
     let mut late = Vec::new();
     for &pid in tree {
         let pending = Pending::of(pid)?;
@@ -103,7 +103,7 @@ impl Late {
     ///
     /// # Errors
     /// If a thread cannot be looked at, or an image not be read or written.
-    pub fn carry(self) -> io::Result<Option<i32>> {
+    pub fn mend(self) -> io::Result<Option<i32>> {
         for LateIn { pid, leader, queues } in self.0 {
             let mut late = Vec::new();
             for (queue, alarms) in queues {

@@ -46,16 +46,16 @@ impl Fixup for Scheduling {
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
-        carry(stopped.images, stopped.tree)
+        note(stopped.images, stopped.tree)
     }
 
     fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
-        bring_back(held.images, held.tree)
+        set(held.images, held.tree)
     }
 }
 
 /// Notes among its images how a stopped tree's threads are scheduled.
-fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     let everywhere = processors(0)?;
     let mut kept = Vec::new();
     task::for_each_thread(tree, |tid, thread| {
@@ -71,7 +71,7 @@ fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 ///
 /// # Errors
 /// If that cannot be set, with the thread and what it lacks.
-fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn set(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| (kept.thread, kept)).collect();
     task::for_each_thread(tree, |tid, thread| all.get(&thread).map_or(Ok(()), |kept| kept.give(tid)))

@@ -125,16 +125,16 @@ impl Fixup for SocketOptions {
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
-        carry(stopped.images, stopped.tree)
+        note(stopped.images, stopped.tree)
     }
 
     fn apply(&self, held: &StoppedTree<'_>) -> io::Result<()> {
-        bring_back(held.images, held.tree)
+        set(held.images, held.tree)
     }
 }
 
 /// Notes the options of a stopped tree's sockets among its images.
-fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     let mut kept = Vec::new();
     for_each_socket(tree, |process, descriptor, socket| {
         let number = |&(level, name): &_| option(socket, level, name).ok();
@@ -149,7 +149,7 @@ fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 ///
 /// # Errors
 /// If an option cannot be set, which is named.
-fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn set(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| ((kept.process, kept.descriptor), kept)).collect();
     for_each_socket(tree, |process, descriptor, socket| {

@@ -49,7 +49,7 @@ impl Fixup for Timers {
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
-        carry(stopped.images, stopped.tree)
+        mend(stopped.images, stopped.tree)
     }
 }
 
@@ -57,7 +57,7 @@ impl Fixup for Timers {
 ///
 /// # Errors
 /// If the image cannot be read or written.
-fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
+fn mend(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
     let stopped = OnceCell::new();

@@ -70,7 +70,7 @@ impl Tree {
         clock.lap("stop");
         cut(&self.link, &self.record.spec, self.root.own(), first)?;
         clock.lap("cut");
-        let layer = self.root.begin_to_carry(&self.record.images)?;
+        let layer = self.root.pack_written(&self.record.images)?;
         let not_copied = if memory.leaves_pages() {
             let found = task::tree(first).and_then(|tree| NotCopied::of(&tree));
             found.doing(|| format!("looking at the memory of `{name}`"))?

@@ -54,7 +54,7 @@ impl Tree {
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
         criu.answer(true)?;
         criu.run_to(Some("pre-resume"), &Watch::QUIET, Instant::now() + Watch::QUIET.timeout)?;
-        self.root.limit_processes()?;
+        self.root.restore_process_limit()?;
         self.first().map(drop)
     }
 

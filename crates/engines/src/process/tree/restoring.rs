@@ -55,14 +55,14 @@ impl Tree {
     /// CRIU knows only that somebody was killed, or not even that.
     fn or_shortage(&self, error: Error, before: Shortage) -> Error {
         let may_be = matches!(error, Error::Criu { .. } | Error::Cancelled | Error::TimedOut { .. });
-        let shortage = if may_be { self.root.too_large(before) } else { None };
+        let shortage = if may_be { self.root.out_of_memory(before) } else { None };
         shortage.unwrap_or(error)
     }
 
     /// The armed CRIU, if there is one, with the images.
     fn begin_restore(&mut self, config: &Config, watch: &Watch<'_>) -> Result<Criu> {
         let images = self.record.images.clone();
-        self.root.bring_back(&images, watch)?;
+        self.root.unpack_written(&images, watch)?;
         let images = images.as_path();
         let Some(mut armed) = self.criu.take() else {
             self.start_pager(config, images)?;
@@ -97,7 +97,7 @@ impl Tree {
             named.doing(|| format!("telling the pager of `{}` whose it is", self.record.spec.name))?;
         }
         if let Some(first) = self.record.first {
-            self.root.take_in(first.pid)?;
+            self.root.join_cgroups(first.pid)?;
         }
         criu.answer(true)?;
         criu.run_to(Some("post-restore"), watch, end)?;
