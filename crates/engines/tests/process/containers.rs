@@ -527,9 +527,9 @@ fn what_a_container_was_made_with_is_remembered() {
     let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let lacks = b.call(|engine| engine.verify(&needs)).unwrap();
     assert_eq!(lacks.len(), 2, "{lacks:?}");
-    assert!(lacks[0].what.contains("nothing for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
+    assert!(lacks[0].what.contains("no file for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
     // Its image has one of that name, over which it lies as well.
-    assert!(lacks[1].what.contains(&format!("nothing for {}", system.display())), "{}", lacks[1]);
+    assert!(lacks[1].what.contains(&format!("no file for {}", system.display())), "{}", lacks[1]);
     come_up_with(&mut b, Some(&libraries));
     relocate(node, &spec, &a, &b, &mut output);
 }
@@ -672,7 +672,7 @@ fn a_host_without_the_rdma_libraries_says_so() {
     let a = host(&lab, "a");
     let spec = with_rdma(contained(workload("without", 79, &[]), &shared(&lab)));
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
-    assert!(refused.contains("the RDMA libraries, which `without` is to have, are missing"), "{refused}");
+    assert!(refused.contains("the RDMA libraries, which `without` needs, are missing"), "{refused}");
     assert!(refused.contains("`--without-rdma`"), "{refused}");
     assert!(a.is_empty());
 }
