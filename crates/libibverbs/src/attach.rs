@@ -126,11 +126,11 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     headroom::check().map_err(Refusal::Local)?;
     let (socket, welcome) = first_connection()?;
     let wake = EventFd::new(libc::EFD_NONBLOCK).map_err(Refusal::Local)?;
-    let life = getrandom::u64().map_err(|error| Refusal::Local(error.into()))?;
+    let incarnation = getrandom::u64().map_err(|error| Refusal::Local(error.into()))?;
     let mut device = Device::new(Config {
         process: welcome.process,
         fabric: welcome.fabric,
-        life,
+        incarnation,
         epoch: welcome.epoch,
         handles: handles(welcome.process),
         limits: Limits::default(),

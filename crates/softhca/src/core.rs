@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// A number for a new life of a queue pair.
+    /// A number for a new incarnation of a queue pair.
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
@@ -224,7 +224,7 @@ impl Core {
         self.request_frame(handle, lookup, tx) || self.answer_frame(handle, lookup, tx)
     }
 
-    /// Tells one life of the queue pair `handle` from another; 0 if it has none.
+    /// The incarnation number of the queue pair `handle`; 0 if there is none.
     pub fn incarnation(&self, handle: Qp) -> u64 {
         self.qps.get(handle.0).map_or(0, |qp| qp.incarnation)
     }

@@ -1,4 +1,4 @@
-//! The two ends of a datagram: how its sender's queue pair lets it go, and its receiver's takes it in.
+//! The two ends of a datagram: the sender's queue pair hands it to a link, and the receiver's queue pair takes it.
 //! In between it belongs to the link ([`crate::link::datagrams`]).
 
 use fabric::ProcessId;

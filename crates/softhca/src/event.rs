@@ -1,4 +1,4 @@
-//! What a device tells its user without being asked.
+//! Events that a device reports to its user.
 
 use fabric::ProcessId;
 

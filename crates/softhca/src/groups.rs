@@ -1,7 +1,7 @@
-//! Multicast groups: which queue pairs of this process receive, and which processes do.
+//! Multicast groups: the queue pairs of this process that receive, and the other member processes.
 //!
-//! The device does not know the members of a group: it asks its user for them, and asks again when somebody sends and
-//! what it knows is older than [`FRESH`]. Datagrams for a group of which nothing is known wait for the answer, for
+//! The device does not know the members of a group: it asks its user for them. It asks again when a queue pair sends to the
+//! group and the known members are older than [`FRESH`]. Datagrams for a group with unknown members wait for the answer, for
 //! [`PATIENCE`] at most.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Application memory: addresses, never references.
 //!
 //! The application reads and writes its registered memory at any time, from any thread, while
-//! work requests on it run; it may do so wrongly. Hence no `&[u8]` is ever made over it: all that
-//! happens to it happens here by raw copies and atomic operations, or in a stream by the vectors
+//! work requests on it run; these accesses may race. Hence no `&[u8]` is ever made over it: this module
+//! accesses it by raw copies and atomic operations, and a stream by the vectors
 //! made here. Callers have checked that an address range lies in a registered region, which the
 //! caller of `reg_mr` has promised to keep mapped.
 

@@ -1,4 +1,4 @@
-//! Memory windows: parts of regions under keys of their own, which come and go with work requests.
+//! Memory windows: parts of regions under keys of their own, bound and invalidated by work requests.
 //!
 //! ```text
 //!                  bind
@@ -9,7 +9,7 @@
 //!                  type 2: invalidate, here or by the peer of the queue pair that has bound it
 //! ```
 //!
-//! A window has 256 virtual keys, which a program goes through so that an old one names nothing.
+//! A window has 256 virtual keys; a program uses another one for each binding, so that a stale key names nothing.
 
 use verbs::Translation;
 

@@ -59,7 +59,7 @@ impl Region {
 }
 
 /// The longest piece of a null region that has an address: nothing is moved in longer ones.
-const NOWHERE: u64 = crate::share::window::LONGEST as u64;
+const NOWHERE: u64 = crate::share::direct_mapping::LONGEST as u64;
 const _: () = assert!(NOWHERE >= crate::wire::MAX_SEGMENT as u64);
 
 /// The device's regions and their keys.

@@ -1,12 +1,12 @@
 //! The requester: turns posted sends into frames, and answers into completions.
 //!
-//! A request is done when an acknowledgement covers it, and a READ or atomic when its answer is
-//! there; completions are given in order, so each waits at the head of the queue. A
-//! negative acknowledgement makes the requester go back to the message it names: at once, after
-//! a pause, or, where trying again is of no use, to complete it with an error.
+//! A request is done when an acknowledgement covers it, and a READ or atomic when its answer has
+//! arrived; completions are reported in order, so each waits at the head of the queue. A
+//! negative acknowledgement makes the requester go back to the message that it names: it retransmits at once or after
+//! a pause, or completes the request with an error if a retry is of no use.
 //!
-//! After a link was lost nothing is sent until the peer has said, for this queue pair, which message it
-//! expects: those before it are done, those after it are sent again from their start.
+//! After a link was lost, the requester sends nothing until the peer has told it which message of this queue pair it
+//! expects: those before it are done, those from it on are sent again from their start.
 
 use verbs::{HandleKind, LookupList};
 
@@ -20,7 +20,7 @@ use crate::memory_window::Bearer;
 use crate::qp::{QueuePair, rnr_pause};
 use crate::region::Regions;
 use crate::send_queue::SendRequest;
-use crate::share::window::Queued;
+use crate::share::direct_mapping::Queued;
 use crate::timer::Pause;
 use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{SendOp, WcStatus};
@@ -400,7 +400,7 @@ impl Core {
             return self.drop_requests(handle, msn + 1);
         }
         go_back(qp, msn);
-        qp.windows.ask_again();
+        qp.direct_mappings.ask_again();
         if !qp.requester.pause.is_over() {
             return;
         }
@@ -492,13 +492,13 @@ impl Core {
         }
         let is_read = matches!(request.op, SendOp::Read { .. });
         if !is_read || header.total != request.length {
-            return Err(Malformed("an answer that was not asked for"));
+            return Err(Malformed("an answer without a request"));
         }
         match (header.offset, request.received) {
             // Perhaps anew, after a part of it: the peer has begun anew meanwhile.
             (0, _) => Ok(true),
             (offset, received) if offset == received => Ok(true),
-            // The rest of what another life of this queue pair asked for.
+            // The rest of an answer to another incarnation of this queue pair.
             (_, 0) => Ok(false),
             _ => Err(Malformed("an answer out of order")),
         }
@@ -533,7 +533,7 @@ impl Core {
             return Ok(());
         }
         if !request.is_query() || matches!(request.op, SendOp::Read { .. }) {
-            return Err(Malformed("an answer that was not asked for"));
+            return Err(Malformed("an answer without a request"));
         }
         let place = request.sges.iter().find(|sge| sge.length != 0).copied();
         let pd = qp.init.pd;
@@ -733,7 +733,7 @@ fn advance(qp: &mut QueuePair, header: &Header) {
 /// All messages before `msn` are executed; READs and atomics among them still lack their answers.
 fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     if msn > qp.requester.sent {
-        return Err(Malformed("acknowledgement of what was not sent"));
+        return Err(Malformed("acknowledgement of a message that was not sent"));
     }
     if msn <= qp.requester.accepted {
         return Ok(());

@@ -94,7 +94,7 @@ impl Stage {
         let mut stage = Self { net, line, own, honest, datagrams, window, target, foreign_queue };
         let attacker = stage.attacker();
         stage.net.device(0).link_up(attacker, Epoch(0), far);
-        let hello = Hello { process: attacker, fabric: FABRIC, epoch: Epoch(0), life: 5 }.encode();
+        let hello = Hello { process: attacker, fabric: FABRIC, epoch: Epoch(0), incarnation: 5 }.encode();
         stage.say(&frame(Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }, &hello));
         stage.say(&frame(Header::new(Opcode::Ready), &[]));
         stage.exchange(1);

@@ -318,7 +318,7 @@ impl Attacked {
         net.device(0).link_up(id, Epoch(0), stream::shm_stream(lower, true).unwrap());
         let memory = higher[0].try_clone().unwrap().into();
         let attacker = stream::shm_stream(higher, false).unwrap();
-        let hello = Hello { process: id, fabric: FABRIC, epoch: Epoch(0), life: 1 }.encode();
+        let hello = Hello { process: id, fabric: FABRIC, epoch: Epoch(0), incarnation: 1 }.encode();
         let mut attacked = Self { net, end, peer_qpn: peer.qpn, attacker, memory, next: 0 };
         attacked.write(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }.encode());
         attacked.write(&hello);

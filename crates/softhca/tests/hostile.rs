@@ -122,7 +122,7 @@ impl Victim {
 }
 
 fn hello(net: &Net) -> Vec<u8> {
-    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0), life: 9 }.encode().to_vec()
+    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0), incarnation: 9 }.encode().to_vec()
 }
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
@@ -357,7 +357,7 @@ fn a_datagram_of_another_process_is_no_datagram() {
     let forged =
         Header { src_qpn: victim.net.nodes[0].id.qpn(1) | 0x7f_0000, ..Header::new(Opcode::Datagram) };
     let lost = victim.hear(&frame(&Header { dst_qpn: victim.end.qpn, ..forged }, &[]));
-    assert_eq!(lost, Some(LinkLoss::Violation("a datagram of somebody else's queue pair")));
+    assert_eq!(lost, Some(LinkLoss::Violation("a datagram from a queue pair of another process")));
 }
 
 #[test]

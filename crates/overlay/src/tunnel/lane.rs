@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::header::{HEADER, Header, Protection};
 pub use super::keys::TAG;
 use super::keys::{Direction, Key, Root};
-use super::replay::Window;
+use super::replay::ReplayWindow;
 
 /// Bytes that sealing a datagram adds.
 pub const OVERHEAD: usize = HEADER + TAG;
@@ -173,7 +173,7 @@ pub enum Refused {
 struct Generation {
     number: u16,
     key: Key,
-    window: Window,
+    window: ReplayWindow,
 }
 
 /// The receiver's side of a lane.
@@ -277,7 +277,7 @@ impl Opening {
 
 impl Generation {
     fn new(root: &Root, direction: Direction, lane: u8, number: u16) -> Self {
-        Self { number, key: root.key(direction, lane, number), window: Window::default() }
+        Self { number, key: root.key(direction, lane, number), window: ReplayWindow::default() }
     }
 }
 

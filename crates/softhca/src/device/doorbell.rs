@@ -1,4 +1,4 @@
-//! What posting brings about: requests leave, at once or in company.
+//! The doorbell: transmits posted requests, at once or in a batch.
 
 use crate::attr::QpKind;
 use crate::completion_queue::CompletionQueue;

@@ -1,4 +1,4 @@
-//! Links to peers, the passing of time, and suspension.
+//! Links to peers, timers, and suspension.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -276,8 +276,8 @@ impl Device {
     fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
         self.links.adopt(&mut self.core, at);
         let Core { process, fabric, .. } = self.core;
-        let life = self.life.wrapping_add(self.links.links[at].renewal);
-        let own = Hello { process, fabric, epoch: self.epoch, life };
+        let incarnation = self.incarnation.wrapping_add(self.links.links[at].renewal);
+        let own = Hello { process, fabric, epoch: self.epoch, incarnation };
         self.links.links[at].open(&self.core, stream, &own);
         self.links.live.push(at);
         self.links.version += 1;
@@ -395,7 +395,7 @@ impl Device {
     }
 
     /// Copies what links still have to send of queue pairs that have failed, before the application
-    /// can learn of it and take its memory back; forgets windows that were found closed; and sends datagrams for which
+    /// can learn of it and take its memory back; forgets direct mappings that were found closed; and sends datagrams for which
     /// there is room again.
     #[inline]
     pub(super) fn settle(&mut self) {
@@ -420,7 +420,7 @@ impl Device {
             }
         }
         while let Some(qp) = self.core.stale.pop() {
-            self.close_stale_windows(qp);
+            self.close_stale_direct_mappings(qp);
         }
         while !self.suspended
             && let Some(qp) = self.core.unblocked.pop()

@@ -1,4 +1,4 @@
-//! Memory regions that change, that are nowhere, and where they are.
+//! Re-registration of memory regions, null regions, and the real addresses of regions.
 
 use crate::attr::Access;
 use crate::device::{Device, require, require_room};

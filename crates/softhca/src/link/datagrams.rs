@@ -1,17 +1,17 @@
-//! Datagrams on their way between two processes.
+//! Datagrams in flight between two processes.
 //!
-//! They are numbered for the link, whosever they are, and their sender keeps them until the peer has taken them: so
-//! they outlive a lost link, and none is lost in a move. An unreliable network may drop any; here they are dropped only
-//! where nobody could wait for them:
+//! The link numbers them across all queue pairs, and the sender keeps each one until the peer has taken it. So datagrams
+//! survive a lost link, and a move loses none. An unreliable network may drop any datagram; this one drops them only
+//! where waiting would be of no use:
 //!
-//! * there is no queue pair that takes them, or the process is gone;
-//! * its queue pair had no receive posted for as long as [`PATIENCE`];
-//! * its process took less than half of what was on its way in [`LONGEST_WAIT`], though the link was there;
-//! * its process has forgotten us for want of room, or one of both was restored from a checkpoint: then what is on its way may have
-//!   arrived before, and does not leave again.
+//! * no queue pair takes them, or the process is gone;
+//! * the receiving queue pair had no receive posted for as long as [`PATIENCE`];
+//! * the receiving process took less than half of those in flight in [`LONGEST_WAIT`], though the link was up;
+//! * the receiving process has evicted our link state for want of room, or one of both was restored from a checkpoint: then those in
+//!   flight may have arrived before, and are not sent again.
 //!
-//! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way. Then queue pairs with more wait until half of them are taken: what they
-//! send to others waits behind, and so they do not wait for ever.
+//! At most [`MOST`] datagrams or [`MOST_BYTES`] are in flight (back-pressure). Queue pairs with more wait until half of them are taken;
+//! their datagrams for other peers wait behind these (head-of-line blocking), so the wait is bounded.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Datagrams {
         // What a lost stream carried may have arrived.
         let sent = if self.is_greeted { self.left } else { self.outgoing.len() };
         let taken = msn.checked_sub(self.first).filter(|taken| *taken <= sent as u64);
-        let taken = taken.ok_or(Malformed("a datagram is acknowledged that was not sent"))? as usize;
+        let taken = taken.ok_or(Malformed("acknowledgement of a datagram that was not sent"))? as usize;
         self.left = self.left.saturating_sub(taken);
         self.is_greeted = true;
         for _ in 0..taken {
@@ -182,7 +182,7 @@ impl Datagrams {
         /// More than anybody sends.
         const ABSURD: u64 = 1 << 62;
         if msn >= ABSURD {
-            return Err(Malformed("more datagrams than anybody has sent"));
+            return Err(Malformed("a datagram number beyond the last one sent"));
         }
         if msn > self.first + self.tried as u64 {
             self.drop_tried();
@@ -231,7 +231,7 @@ impl Datagrams {
         bytes: &[u8],
     ) -> Result<(), Malformed> {
         if ProcessId::of_qpn(peer.vid, header.src_qpn) != Some(peer) {
-            return Err(Malformed("a datagram of somebody else's queue pair"));
+            return Err(Malformed("a datagram from a queue pair of another process"));
         }
         if header.msn != self.taken + self.arrived.len() as u64 {
             return Err(Malformed("a datagram out of order"));
@@ -242,7 +242,7 @@ impl Datagrams {
             return Ok(());
         }
         if self.arrived.len() >= MOST || self.arrived_bytes >= MOST_BYTES {
-            return Err(Malformed("more datagrams on their way than agreed"));
+            return Err(Malformed("more datagrams in flight than allowed"));
         }
         if self.arrived.is_empty() {
             self.patience = Pause::Noted(PATIENCE);

@@ -1,15 +1,15 @@
-//! Short messages on one host: made in the ring, and read from it.
+//! The fast path for short messages on one host: they are built in the ring, and read from it in place.
 //!
-//! Most of what a short SEND costs are the stations between the program's memory and the ring: the staging of a frame, the
-//! buffer of those that arrive, the receive that is taken from its queue before the message goes into it. A SEND that finds
-//! nothing before it, and a receive of one element ready at the other end, passes none of them:
+//! Most of the cost of a short SEND is in the stages between the program's memory and the ring: a frame is staged, arriving
+//! bytes are buffered, and a receive is dequeued before the message is copied into it. A SEND with an empty queue before it and
+//! a receive of one element ready at the other end skips all of these stages:
 //!
 //! ```text
 //!  post_send ─▶ send queue (until acknowledged) ─▶ ring ─▶ posted receive, completion queue
 //!          └─── header and bytes, stored once ───▶    └──── header copied out and checked, bytes stored once
 //! ```
 //!
-//! Whatever is not so plain declines before anything has changed, and goes the long way, from the same place in the ring.
+//! All other messages are declined before any state has changed, and take the general path from the same place in the ring.
 
 use std::array;
 
@@ -188,7 +188,7 @@ struct Taken {
 /// The bytes of `front` can be read.
 #[inline(always)]
 unsafe fn brief_header(front: &Front) -> Result<Header, LinkLoss> {
-    let length = front.length.checked_sub(BRIEF).ok_or(LinkLoss::Violation("a chunk without its header"))?;
+    let length = front.length.checked_sub(BRIEF).ok_or(LinkLoss::Violation("a chunk without a header"))?;
     // SAFETY: so many bytes are there. They are copied once, and the copy is what counts.
     let words = array::from_fn(|at| unsafe { front.bytes.cast::<u64>().add(at).read_unaligned() });
     Ok(Header::of_brief(Brief { tag: front.tag, words }, length)?)

@@ -7,13 +7,13 @@
 //!  └──▲───┘ ◀─────────── └───────┘           └────┬─────┘               └─┬──┘
 //!     │      refused: a pause                     │                       │
 //!     └───────────────────────────────────────────┴───────────────────────┘
-//!            the stream ends, the peer says good-bye or nonsense, suspend
+//!            the stream ends, GOODBYE, protocol violation, suspend
 //! ```
 //!
 //! * [`tx`], [`rx`]: frames out and in.
-//! * [`outbox`]: what is to be said, and the peer's handles.
-//! * [`datagrams`]: those on their way. * `express`: short messages made and read in the ring itself.
-//! * `greeting`: the first frames, and news about handles. * `exchange`: memory shared with neighbours.
+//! * [`outbox`]: pending control frames, and translations of the peer's handles.
+//! * [`datagrams`]: datagrams in flight. * `express`: the fast path for short messages in a ring.
+//! * `greeting`: the first frames, and updates of translations. * `exchange`: direct mappings between neighbours.
 
 pub(crate) mod datagrams;
 mod exchange;
@@ -36,7 +36,7 @@ use crate::handle::Qp;
 use crate::memory;
 use crate::qp::QueuePair;
 use crate::responder::Verdict;
-use crate::share::window::Mapped;
+use crate::share::direct_mapping::Mapped;
 use crate::stream::{Carrier, Interest};
 use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
@@ -54,7 +54,7 @@ pub enum LinkLoss {
     Broken(io::ErrorKind),
     /// The peer is being moved.
     Goodbye,
-    /// The peer sent what no device sends.
+    /// The peer violated the protocol.
     Violation(&'static str),
     /// Another stream to the same peer took its place.
     Replaced,
@@ -107,7 +107,7 @@ pub(crate) struct Link {
     /// How often the peer has moved, as it said itself.
     pub epoch: Epoch,
     /// Which process by that name it is.
-    life: Option<u64>,
+    incarnation: Option<u64>,
     /// Distinguishes it for the peer from an earlier one, of whose numbers we know nothing any more.
     pub renewal: u64,
     pub state: State,
@@ -125,9 +125,9 @@ pub(crate) struct Link {
     pub unreachable_since: Option<Duration>,
     acks: Vec<Qp>,
     pub sharing: LinkSharing,
-    /// The peer has stayed inside our gate, and gets no more windows.
+    /// The peer has stayed inside our gate, and gets no more direct mappings.
     pub overstayed: bool,
-    /// How often it got windows again.
+    /// How often it got direct mappings again.
     forgiven: u8,
     pub datagrams: Datagrams,
 }
@@ -135,9 +135,9 @@ pub(crate) struct Link {
 /// What two neighbours share.
 #[derive(Default)]
 pub(crate) struct LinkSharing {
-    /// Windows that the peer has asked for.
+    /// Direct mappings that the peer has asked for.
     pub asked: VecDeque<Header>,
-    /// The peer may have windows to our memory.
+    /// The peer may have direct mappings to our memory.
     pub exports: bool,
     /// Memory of ours that the peer has been sent since our gate was last closed, with the number of the sending.
     pub given: HashMap<u64, u64>,
@@ -152,7 +152,7 @@ impl Link {
         Self {
             peer,
             epoch: Epoch::default(),
-            life: None,
+            incarnation: None,
             renewal,
             state: State::Down,
             stream: None,
@@ -195,7 +195,7 @@ impl Link {
 
     /// True if something is known of the peer that counts: which datagrams it has had, or its misdeeds.
     pub fn is_known(&self) -> bool {
-        self.life.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()
+        self.incarnation.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()
     }
 
     /// True if it has ever stayed inside a gate that was closed.
@@ -261,7 +261,7 @@ impl Link {
     /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
     pub fn close(&mut self, core: &mut Core) {
         self.state = State::Down;
-        self.close_windows(core);
+        self.close_direct_mappings(core);
         self.sharing = LinkSharing::default();
         self.stream = None;
         self.blocked = false;

@@ -1,4 +1,4 @@
-//! What a link has to say next, and how the peer's handles are called.
+//! Control frames that a link has to send next, and the translations of the peer's handles.
 
 use std::collections::VecDeque;
 

@@ -1,14 +1,14 @@
-//! Frames on their way in.
+//! Incoming frames.
 //!
 //! ```text
 //! stream ──▶ buffer ──▶ header ──▶ payload: what the buffer holds of it is copied to its place,
 //!                                  the rest is read from the stream straight into its place
 //! ```
 //!
-//! Programs watch words of their memory. No short payload, and no long one's last word, is put there by a read from the stream, which may
-//! end within it, or store it byte by byte.
+//! Programs poll words of their memory. So a short payload, and the last word of a long one, is never written by a read from the stream,
+//! which may end in the middle of the word or store it byte by byte.
 //!
-//! The place is looked up again for every piece, so that a queue pair or a region may go away in the
+//! The destination is looked up again for every piece, so that a queue pair or a region may be destroyed in the
 //! middle of a frame.
 
 use std::io;

@@ -1,8 +1,8 @@
-//! Frames on their way out.
+//! Outgoing frames.
 //!
 //! Headers and short payloads are copied together, so that several messages leave in one write; long
-//! payloads are sent from where they are. Whoever takes memory away from under a frame that was cut
-//! in the middle calls [`Tx::copy_out`] first.
+//! payloads are sent from where they are. A caller that deregisters the memory of a partly written frame
+//! calls [`Tx::copy_out`] first.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Which `modify_qp` is allowed: the InfiniBand specification's tables.
+//! Allowed state transitions of `modify_qp`, from the InfiniBand specification's tables.
 
 use crate::attr::{Access, QpAttr, QpAttrMask, QpKind, QpState};
 use crate::errno::Errno;

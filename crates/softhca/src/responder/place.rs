@@ -1,4 +1,4 @@
-//! A responder's place in its peer's messages.
+//! A responder's position in the sequence of its peer's messages.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ pub(crate) struct Responder {
     pub named: Option<Selected>,
     /// The peer has named one, and meant no other by that name.
     pub(super) has_name: bool,
-    /// The peer has begun anew, and said nothing since that is for this life.
+    /// The peer's queue pair is in a new incarnation, and has sent nothing since that is for this one.
     pub is_estranged: bool,
     /// Why the queue pair failed its peer.
     pub(super) fatal: Option<(u64, Syndrome)>,

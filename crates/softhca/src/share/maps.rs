@@ -1,4 +1,4 @@
-//! Which pages are what: `/proc/self/maps`.
+//! The kinds of this process' mappings, from `/proc/self/maps`.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;

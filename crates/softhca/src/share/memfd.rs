@@ -1,4 +1,4 @@
-//! The memory that both sides map.
+//! The memfd that both sides map.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -219,7 +219,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours; windows hold it as long as they use it.
+        // SAFETY: the mapping is ours; direct mappings hold it as long as they use it.
         unsafe { mapping::unmap(self.at, self.length as usize) };
     }
 }

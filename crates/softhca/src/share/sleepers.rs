@@ -1,10 +1,10 @@
-//! Threads of this process that sleep on a word of memory as others see it, too: a futex that is not private to the process.
+//! Threads of this process that wait on a process-shared futex.
 //!
-//! Such a futex is known by the page that it lies in: by the process and the address where that is private, by the file where it is shared. When
-//! a page is turned from one into the other, who sleeps on a word in it is not found any more by who wakes him. Semaphores and mutexes
-//! that are made for several processes are such futexes, robust ones, and the one by which a thread is joined.
+//! The kernel identifies such a futex by its page: by process and address if the page is private, by the file if it is shared. After
+//! a page was converted, a wake-up does not find the threads that went to sleep before. Process-shared semaphores and mutexes
+//! are such futexes, and so are robust mutexes and the word on which `pthread_join` waits.
 //!
-//! Only system calls and the stack are used: memory of the program's may be missing just now.
+//! This module uses only system calls and the stack: memory of the program may be missing at that moment.
 
 use std::ffi::CStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! What tests of turning have in common.
+//! Helpers of the tests that convert pages.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_void;
 
-use super::WINDOW;
+use super::BLOCK;
 use super::syscall::check;
 use super::turn::turn;
 use super::turn_back::turn_back;
@@ -98,9 +98,9 @@ impl Pages {
     /// Turns all of it into `memory`.
     pub fn turn(&self, memory: &OwnedFd, handler: &Handler) -> io::Result<()> {
         let range = self.range();
-        for start in range.clone().step_by(WINDOW as usize) {
+        for start in range.clone().step_by(BLOCK as usize) {
             // SAFETY: the pages are no stack.
-            unsafe { turn(&(start..start + WINDOW), memory.as_fd(), start - range.start, handler)? };
+            unsafe { turn(&(start..start + BLOCK), memory.as_fd(), start - range.start, handler)? };
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A userfaultfd: who touches what is missing, or writes to what is protected, waits, system calls as well.
+//! A userfaultfd: threads and system calls that touch missing pages, or write to protected ones, wait.
 
 use std::fs::File;
 use std::io;

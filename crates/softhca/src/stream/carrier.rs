@@ -1,4 +1,4 @@
-//! A stream as its link holds it.
+//! The stream that a link holds: an enum, or a boxed trait object.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! Gates in shared memory, and memory passed beside a link.
+//! Gates in shared memory that make direct mappings void, and the passing of memfds beside a link.
 //!
 //! ```text
 //!  initiator                         owner
@@ -9,7 +9,7 @@
 //!  unless abandoned: go back         too long: abandoned
 //! ```
 //!
-//! The owner's fence is one for both (see [`crate::asymmetric`]), so one of the two sees the other.
+//! The owner's fence serves both sides (see [`crate::asymmetric`]), so at least one of the two sees the other.
 
 use std::any::Any;
 use std::fmt;
@@ -77,7 +77,7 @@ impl Gate {
         self.shown().count.0.load(Ordering::Relaxed)
     }
 
-    /// Voids all windows, and waits until nobody is inside. False after some 50 ms: who is inside has been
+    /// Voids all direct mappings, and waits until nobody is inside. False after some 50 ms: who is inside has been
     /// stopped, or does not play by the rules.
     pub(super) fn close(&self) -> bool {
         const SPINS: u32 = 10_000;

@@ -1,8 +1,8 @@
-//! What a link runs over: a reliable stream of bytes in both directions.
+//! The transport of a link: a reliable stream of bytes in both directions.
 //!
 //! * `tcp`: a connected socket, between hosts.
 //! * `shm`: a ring in shared memory for each direction, on one host or within one process.
-//! * `ring`: such a ring. * `gate`: who may touch whose memory, on one host. * `carrier`: a stream as its link holds it.
+//! * `ring`: such a ring. * `gate`: revokes direct mappings. * `carrier`: the stream that a link holds.
 
 mod carrier;
 mod gate;
@@ -113,8 +113,8 @@ pub unsafe trait Stream: Any + Send {
 
 /// A peer on the same host that may touch our memory by itself, and we its.
 ///
-/// Each side has a gate. Its owner opens windows to its memory under the gate's count; the other side
-/// is inside while it copies. Closing counts on, so that all windows are void.
+/// Each side has a gate. Its owner opens direct mappings to its memory under the gate's count; the other side
+/// is inside while it copies. Closing counts on, so that all direct mappings are void.
 pub trait Neighbour {
     /// Hands `memory` to the peer, under the name `id`.
     ///

@@ -4,9 +4,9 @@
 //!  memfd: │ control of ring 0 │ of ring 1 │ gate 0 │ gate 1 │ … page │ data of ring 0 │ data of ring 1 │
 //! ```
 //!
-//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it. What wakes is a pair of
-//! sockets and no eventfd, of which both sides would have the same open file: a peer that makes that one block stops us
-//! for ever.
+//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it. A pair of
+//! sockets wakes sleepers rather than an eventfd: both sides would share its open file, and a peer that sets it to blocking mode
+//! could block us for ever.
 
 use std::ffi::CStr;
 use std::io;
