@@ -13,7 +13,7 @@ const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Whose fences the slow side relies on.
+/// The threads that the slow side's fence covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
     /// Those of this process.

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, c_long, c_void};
 
-/// What is mapped.
+/// The source of a mapping.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Fresh pages.
@@ -41,7 +41,7 @@ pub unsafe fn map(
     result(unsafe { libc::syscall(libc::SYS_mmap, at, length, rights, flags, file, offset) })
 }
 
-/// `munmap`, of which nobody wants to know whether it failed: the mapping is then still there.
+/// `munmap` for callers that ignore a failure: the mapping then remains.
 ///
 /// # Safety
 /// Nothing at `at` is needed any more.
@@ -72,7 +72,7 @@ pub unsafe fn is_shared(at: *mut c_void, length: usize) -> bool {
     let again = unsafe { libc::syscall(libc::SYS_mremap, at, 0usize, length, libc::MREMAP_MAYMOVE, 0usize) };
     match result(again) {
         Ok(second) => {
-            // SAFETY: it was just made, and nobody knows it.
+            // SAFETY: it was just made, and no other code knows it.
             unsafe { unmap(second, length) };
             true
         }

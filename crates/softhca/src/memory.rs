@@ -90,7 +90,7 @@ pub(crate) unsafe fn fetch_add(addr: u64, add: u64) -> u64 {
 }
 
 /// Copies `length` bytes. Words of 8 bytes that begin with a multiple of 8 are copied as one, and so is the last word of 2, 4 or 8: a
-/// program may have a counter there that somebody else changes, or spin on the last one to see a message arrive, so that comes last.
+/// program may have a counter there that another thread changes, or poll the last word to see a message arrive, so that one is stored last.
 ///
 /// # Safety
 /// Both ranges are mapped, `to` writable. They may overlap.

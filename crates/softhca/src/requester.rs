@@ -37,7 +37,7 @@ pub(crate) struct Requester {
     accepted: u64,
     /// Messages since one that asked to be acknowledged at once.
     unasked: u32,
-    /// READs and atomics before the next message whose answers have not come.
+    /// READs and atomics before the next message whose answers have not arrived.
     outstanding: u8,
     /// For a peer that is not ready; the last try waits for its time-out, too.
     pauses_left: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Requester {
     /// A link was lost with messages in flight.
     interrupted: bool,
     resync_sent: bool,
-    /// The shared receive queue that the peer was told of last: its virtual and its real number.
+    /// The last SELECT_SRQ that the peer got: the virtual and the real number of its shared receive queue.
     selected: Option<(u32, u32)>,
 }
 
@@ -311,7 +311,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
         let (head, sent) = (qp.sends.head(), qp.requester.sent);
-        // Who has executed all may have failed in answering.
+        // A peer that has executed all may have failed in answering.
         let is_final =
             matches!(syndrome, Syndrome::InvalidRequest | Syndrome::RemoteAccess | Syndrome::RemoteOperation);
         let is_reliable = qp.init.kind.is_reliable();
@@ -364,7 +364,7 @@ impl Core {
             self.end_request_with(handle, msn, status);
         }
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
-        // Who has executed all, and failed then, is told so with what comes next.
+        // A peer that has executed all, and failed then, learns of that with the next message.
         qp.requester.interrupted &= !qp.sends.is_empty();
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Core {
         self.waiting.push(handle);
     }
 
-    /// There is nobody who could execute message `msn`: one pause is used up.
+    /// The peer could not execute message `msn`: one retry is used up.
     pub fn on_not_ready(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if !qp.requests() || msn >= qp.sends.end() {
@@ -558,7 +558,7 @@ impl Core {
         Ok(())
     }
 
-    /// READ or atomic `msn` is over, and waited for no more, unless it was gone back to.
+    /// READ or atomic `msn` is done, and no longer outstanding, unless it is being retransmitted.
     fn end_query_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if msn < qp.requester.next {
@@ -618,7 +618,7 @@ fn select_srq(qp: &mut QueuePair, msn: u64, lookup: &LookupList, tx: &mut Tx) {
     }
 }
 
-/// Stages the next segment of message `msn`, whose memory has been found to be there.
+/// Stages the next segment of message `msn`, whose memory has been checked.
 fn stage(qp: &mut QueuePair, handle: Qp, msn: u64, regions: &Regions, lookup: &LookupList, tx: &mut Tx) {
     let offset = qp.requester.offset;
     if qp.init.kind == QpKind::XrcSend && offset == 0 {
@@ -750,7 +750,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     requester.pauses_left = qp.attr.pauses();
     requester.rnr_retries_left = qp.attr.rnr_retry;
     if msn > requester.next {
-        // What was gone back to is done meanwhile, but for queries: the answers to these were not waited for any more.
+        // Messages to be retransmitted are done meanwhile, except queries: their answers were not awaited any more.
         let is_open = |at: &u64| qp.sends.get(*at).is_some_and(|request| request.outcome.is_none());
         requester.next = (requester.next..msn).find(is_open).unwrap_or(msn);
         requester.offset = 0;
@@ -758,7 +758,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Message `msn` and those behind it are to be transmitted again.
+/// Message `msn` and those behind it are to be retransmitted.
 fn go_back(qp: &mut QueuePair, msn: u64) {
     if msn > qp.requester.next {
         return;

@@ -70,7 +70,7 @@ pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
 /// Translations in one frame.
 pub const MAX_TRANSLATIONS: usize = 512;
 
-/// The highest number of a message. Nobody comes there, and so there is always a next one.
+/// The highest number of a message. No sender reaches it, so there is always a next one.
 pub const MAX_MSN: u64 = u64::MAX >> 1;
 
 /// The largest hop limit.
@@ -101,7 +101,7 @@ macro_rules! numbered {
         pub enum $name { $($(#[$about])* $variant = $number,)* }
 
         impl $name {
-            /// What `number` stands for.
+            /// The opcode of `number`.
             #[must_use]
             pub fn from_wire(number: u8) -> Option<Self> {
                 match number {
@@ -114,7 +114,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a frame is.
+    /// The kind of a frame.
     Opcode {
         /// First frame of a link, with a [`Hello`].
         Hello = 1,
@@ -140,9 +140,9 @@ numbered! {
         Resync = 16,
         /// Answers that it is `msn`.
         ResyncAck = 17,
-        /// The queue pair begins anew, and asks for a BARRIER_ACK with the same `imm`.
+        /// The queue pair has a new incarnation, and asks for a BARRIER_ACK with the same `imm`.
         Barrier = 18,
-        /// Answers that all has been said that was before the BARRIER was heard.
+        /// Answers that all frames sent before the BARRIER was read have been sent.
         BarrierAck = 19,
         /// SEND
         Send = 32,
@@ -168,7 +168,7 @@ numbered! {
         Nak = 65,
         /// A segment of what READ `msn` asked for
         ReadResponse = 66,
-        /// What the memory held; in `va`
+        /// The value that the memory held; in `va`
         AtomicResponse = 67,
     }
 }
@@ -197,13 +197,13 @@ pub mod flag {
     pub const SOLICITED: u8 = 1;
     /// This request has left before, at least in part, and may have been executed.
     pub const SAID_AGAIN: u8 = 2;
-    /// This SEND also says, in `va`, that all messages before that one are executed.
+    /// This SEND also acknowledges, in `va`, all messages before that one.
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
     pub const ROUTED: u8 = 8;
     /// This DATAGRAM is for the receivers of a multicast group, whose GID its payload begins with.
     pub const GROUP: u8 = 16;
-    /// This SEND is to be acknowledged without waiting for company.
+    /// This SEND asks for an immediate acknowledgement.
     pub const ASKS_FOR_ACK: u8 = 32;
     /// Bits that mean something.
     pub const ALL: u8 = SOLICITED | SAID_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
@@ -212,7 +212,7 @@ pub mod flag {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// The kind of the frame.
     pub opcode: Opcode,
     /// See [`flag`].
     pub flags: u8,
@@ -249,7 +249,7 @@ pub struct Header {
 pub struct Brief {
     /// The tag of its chunk, never 0.
     pub tag: u64,
-    /// What the chunk begins with.
+    /// The type of the chunk.
     pub words: [u64; BRIEF / 8],
 }
 

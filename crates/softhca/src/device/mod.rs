@@ -50,7 +50,7 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// What [`Device::progress`] did.
+/// The result of [`Device::progress`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes were moved or timers ran out.
@@ -70,12 +70,12 @@ pub struct Counts {
     pub memory_regions: u32,
 }
 
-/// What [`Device::suspend`] found.
+/// The result of [`Device::suspend`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
     /// Peers to which a connection has carried traffic since it connected or the peer moved.
     pub active_peers: Vec<ProcessId>,
-    /// What the device holds.
+    /// The objects that the device holds.
     pub counts: Counts,
 }
 
@@ -115,20 +115,20 @@ impl Device {
         }
     }
 
-    /// What the device can hold.
+    /// The limits of the device.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.core.limits
     }
 
-    /// What the device holds.
+    /// The number of objects that the device holds.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { queue_pairs: self.core.qps.len() as u32, memory_regions: self.core.regions.len() as u32 }
     }
 
     /// Queue pairs that wait for a moment to come. It grows when another one starts to wait: the next
-    /// [`Self::progress`] says until when.
+    /// [`Self::progress`] returns the deadline.
     #[must_use]
     #[inline]
     pub fn waiting(&self) -> usize {

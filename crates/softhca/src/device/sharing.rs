@@ -60,7 +60,7 @@ impl Device {
         }
     }
 
-    /// Turns a little more memory, and answers neighbours. Returns whether more is to be done.
+    /// Converts a little more memory, and answers neighbours. Returns whether more remains.
     pub(super) fn run_sharing(&mut self) -> bool {
         let _whole = Uncancelled::new();
         let mut waiting = false;
@@ -106,7 +106,7 @@ impl Device {
             Answer::NotYet => return false,
             Answer::Never => return true,
         };
-        // Who has the descriptor can do all that it allows, also what the queue pair does not.
+        // A process with the descriptor can do all that it allows, beyond the rights of the queue pair.
         if shared.writable != rights.contains(Access::REMOTE_WRITE) {
             return true;
         }
@@ -145,13 +145,13 @@ impl Device {
             all_left &= self.links.links[self.links.live[turn]].close_gate();
         }
         if !all_left {
-            // Who stays is left behind in memory that is not ours any more.
+            // A peer that stays inside keeps memory that is not ours any more.
             self.sharing.turn_all_back();
         }
     }
 
-    /// Voids the direct mappings of one peer. If it stays inside, memory is taken away from all, so that nobody else may
-    /// be inside either.
+    /// Voids the direct mappings of one peer. If it stays inside, the memory is revoked from all peers, so that no other is
+    /// inside either.
     pub(super) fn close_gate(&mut self, at: usize) {
         if !self.links.links[at].close_gate() {
             self.close_gates();

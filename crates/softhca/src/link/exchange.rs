@@ -50,7 +50,7 @@ impl Link {
         self.sharing.asked.pop_front()
     }
 
-    /// Answers `request` of queue pair `handle` with `export`, whose first byte requests call `va`.
+    /// Answers `request` of queue pair `handle` with `export`, whose first byte has the virtual address `va`.
     pub fn export(&mut self, core: &Core, handle: Qp, request: &Header, va: u64, export: &Export) {
         let Some(qp) = core.qps.get(handle.0) else { return };
         let payload = export.encode();
@@ -74,7 +74,7 @@ impl Link {
             return;
         }
         let granted = Access::from_bits_truncate(export.rights);
-        // What cannot be written to is not, whatever its owner says.
+        // A read-only memfd grants no writes, whatever its owner claims.
         let forbidden = if memory.writable { Access::empty() } else { Access::REMOTE_WRITE };
         qp.direct_mappings.add(DirectMapping {
             rkey: header.imm,
@@ -102,7 +102,7 @@ impl Link {
         self.sharing.taken.get(&number).map(|(memory, _)| Arc::clone(memory))
     }
 
-    /// Forgets the direct mappings that the peer's gate was closed on. It sends their memory anew if it is asked again; what it has
+    /// Forgets the direct mappings that the peer's gate has made void. It sends their memory anew if it is asked again; what it has
     /// sent since stays.
     pub fn close_stale_direct_mappings(&mut self, core: &mut Core) {
         let Some(now) = self.neighbour().map(|neighbour| neighbour.peer_gate().count()) else { return };

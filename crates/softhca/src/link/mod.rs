@@ -88,7 +88,7 @@ impl From<Malformed> for LinkLoss {
 pub(crate) enum State {
     Down,
     Asked,
-    /// `heard`: the peer has said hello.
+    /// `heard`: the peer's HELLO has arrived.
     Greeting {
         heard: bool,
     },
@@ -104,11 +104,11 @@ const MAX_DATAGRAMS: usize = MAX_FRAMES / 2;
 /// A link to one peer.
 pub(crate) struct Link {
     pub peer: ProcessId,
-    /// How often the peer has moved, as it said itself.
+    /// The peer's epoch, from its HELLO.
     pub epoch: Epoch,
     /// Which process by that name it is.
     incarnation: Option<u64>,
-    /// Distinguishes it for the peer from an earlier one, of whose numbers we know nothing any more.
+    /// The peer's incarnation: tells it from an earlier process with the same identity, whose numbers are void.
     pub renewal: u64,
     pub state: State,
     pub stream: Option<Carrier>,
@@ -132,7 +132,7 @@ pub(crate) struct Link {
     pub datagrams: Datagrams,
 }
 
-/// What two neighbours share.
+/// Memory shared between two neighbours.
 #[derive(Default)]
 pub(crate) struct LinkSharing {
     /// Direct mappings that the peer has asked for.
@@ -179,7 +179,7 @@ impl Link {
         self.qps.push(handle);
     }
 
-    /// `handle` is so no more.
+    /// Detaches `handle` from this link.
     pub fn detach(&mut self, core: &mut Core, handle: Qp) {
         self.out.unschedule(handle);
         let place = core.qps.get(handle.0).map_or(usize::MAX, |qp| qp.place);
@@ -203,8 +203,8 @@ impl Link {
         self.overstayed || self.forgiven != 0
     }
 
-    /// The peer has left its node. Whoever comes in its place may be another process, which was not ended inside a gate; or it
-    /// is the same, which only has to leave for a moment, and so this does not go on for ever.
+    /// The peer has left its node. Its successor may be another process, which was not killed inside a gate; or it
+    /// is the same process, which could repeat this by leaving for a moment, so the number of times is bounded.
     pub fn forgive(&mut self) {
         /// More than a program is ended there by chance.
         const OFTEN: u8 = 4;
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// True if it is of no use to anybody now.
+    /// True if it is unused now.
     pub fn is_idle(&self) -> bool {
         self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
     }
@@ -231,7 +231,7 @@ impl Link {
         self.state == State::Up && self.stream.as_ref().is_some_and(|stream| stream.gathers())
     }
 
-    /// What it waits for. A peer that says much and does not read the answers is not heard until it does.
+    /// The readiness to wait for. A peer that sends much and does not read the answers is not read from until it does.
     pub fn interest(&self) -> Interest {
         Interest { reads: !(self.blocked && self.out.is_overfull()), writes: self.blocked }
     }
@@ -476,7 +476,7 @@ impl Link {
         }
     }
 
-    /// What was said to an earlier life of a queue pair has been heard.
+    /// The peer has read all frames that were sent for an earlier incarnation of a queue pair.
     fn end_barrier(&mut self, core: &mut Core, header: &Header) {
         let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { return };
         let qp = core.qps.get_mut(handle.0).filter(|qp| qp.peer == Some(self.peer));

@@ -95,7 +95,7 @@ impl Tx {
             // Filled where it stands: collected elsewhere, all of its room would be copied.
             let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
             vectors.extend(self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)));
-            // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
+            // SAFETY: staged parts lie in `bytes`, the others in registered regions: a caller that ends a
             // registration or a request has called `copy_out`.
             let mut written = unsafe { stream.write(&vectors) };
             if written.as_ref().is_err_and(memory::is_fault) {
@@ -112,8 +112,8 @@ impl Tx {
         Ok(true)
     }
 
-    /// The memory of what is to be sent next is not there: whoever owns it fails. The link has to be lost, for the
-    /// frame that was begun has no end.
+    /// The memory of the next part is not mapped: the request that it belongs to fails. The link has to be lost, since the
+    /// frame that was begun cannot be completed.
     pub fn blame(&self, core: &mut Core) {
         if let Some(Part::Application { qp, msn, .. }) = self.parts.front() {
             core.lose_source(*qp, *msn);

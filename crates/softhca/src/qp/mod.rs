@@ -150,7 +150,7 @@ impl QueuePair {
         msn == self.sends.head() && msn == self.requester.sent
     }
 
-    /// True if requests are on their way, and what waits behind them is not worth a write of its own yet.
+    /// True if requests are in flight, and the queued ones are not yet worth a write.
     pub fn may_linger(&self) -> bool {
         /// Requests in one write; more gain little.
         const COMPANY: u64 = 32;
@@ -166,7 +166,7 @@ impl QueuePair {
         last.is_some_and(|request| request.length >= LONG && !request.is_query())
     }
 
-    /// What `modify_qp` may change, without its consequences for queues and peers.
+    /// The attributes that `modify_qp` changes, without the effects on queues and peers.
     pub fn check(&self, attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> Result<QpState, Errno> {
         transition::check(self.init.kind, self.attr.state, attr, mask, limits)
     }
@@ -200,7 +200,7 @@ impl QueuePair {
         self.attr.sq_psn &= PSN_MASK;
     }
 
-    /// Back to RESET: nothing is queued, nobody is connected.
+    /// Back to RESET: empty queues, no connection.
     pub fn reset(&mut self, incarnation: u64) {
         let has_past = self.has_past || self.peer.is_some();
         *self = Self { has_past, ..Self::new(self.init, self.qpn, incarnation) };

@@ -28,12 +28,12 @@ use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{WcOpcode, WcStatus};
 use place::{Answer, Begun, Course, Dropping, Query, Responder, Selected};
 
-/// What to do with the payload of a request.
+/// The destination of a request's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Put it where `request_destination` says.
+    /// The place that `request_destination` returns.
     Place(Qp),
-    /// Nobody wants it.
+    /// It is discarded.
     Discard,
 }
 
@@ -104,7 +104,7 @@ impl Core {
             .map(|wanted| if wanted { Verdict::Place(handle) } else { Verdict::Discard })
     }
 
-    /// Somebody speaks to a queue pair that is not ready: more of that may be on its way.
+    /// A message arrives for a queue pair that is not ready: more of them may be in flight.
     fn note_past(&mut self, header: &Header) {
         let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
         if let Some(qp) = qp.filter(|qp| !qp.executes()) {
@@ -571,7 +571,7 @@ impl Core {
         true
     }
 
-    /// What `handle` was about to send of message `msn`, or as an answer, is no memory.
+    /// The source memory of message `msn` of `handle`, or of an answer, is not mapped.
     pub fn lose_source(&mut self, handle: Qp, msn: u64) {
         if msn != ANSWER {
             return self.lose_request_memory(handle, msn);
@@ -601,7 +601,7 @@ impl Core {
         out.control(Header { msn: qp.responder.expected, ..answer });
     }
 
-    /// The peer's end of a connection begins anew: what it says from now on follows nothing, and nothing is owed to it.
+    /// The peer's queue pair has a new incarnation: its messages from now on follow no earlier one, and no answers are owed to it.
     pub fn on_barrier(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
         let index = self.qp_names.by_real(header.dst_qpn);
         if let (Some(qp), Some(index)) = (self.connected(peer, header), index) {
@@ -612,7 +612,7 @@ impl Core {
         out.pass_barrier(header);
     }
 
-    /// The queue pair that is connected to the one which says `header`.
+    /// The queue pair that is connected to the sender of `header`.
     fn connected(&mut self, peer: ProcessId, header: &Header) -> Option<&mut QueuePair> {
         let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
         qp.filter(|qp| qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn)

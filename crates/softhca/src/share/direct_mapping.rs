@@ -17,7 +17,7 @@ pub(crate) const LONGEST: u32 = 4 << 20;
 /// A request of so many bytes waits until no other is before it: the ring would copy it twice.
 const WORTH_WAITING: u32 = 16 * 1024;
 
-/// DirectMappings of one queue pair.
+/// The most direct mappings of one queue pair.
 const MAX_DIRECT_MAPPINGS: usize = 256;
 
 /// A part of a neighbour's region that one queue pair may touch.

@@ -48,7 +48,7 @@ impl FileId {
     }
 }
 
-/// What is mapped. Names of files may be anything.
+/// The kind of a mapping. Names of files may be anything.
 fn read_maps() -> io::Result<String> {
     let maps = match fs::read(OsStr::from_bytes(MAPS.to_bytes())) {
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => read_by_a_child(),
@@ -60,14 +60,14 @@ fn read_maps() -> io::Result<String> {
 /// For `open`.
 const MAPS: &CStr = c"/proc/self/maps";
 
-/// What fits into `text`, and its length.
+/// The bytes that fit into `text`, and their number.
 struct Copied<'a> {
     text: &'a mut [u8],
     length: io::Result<usize>,
 }
 
-/// The same by a child that has the program's memory, and descriptors of its own, where the program may have no more: what is
-/// mapped has to be known most before a fork, or when memory is given back.
+/// Reads it in a child that has the program's memory and descriptors of its own, for when the program has no free one: the
+/// mappings have to be known above all before a fork, and when memory is given back.
 fn read_by_a_child() -> io::Result<Vec<u8>> {
     const STACK: usize = 64 << 10;
     let _unseen = SignalsBlocked::new();
@@ -84,7 +84,7 @@ fn read_by_a_child() -> io::Result<Vec<u8>> {
         if child == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: no memory is passed. The child has ended, of which nobody is told.
+        // SAFETY: no memory is passed. The child has ended, and sends no signal.
         unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WCLONE) };
         let length = copied.length?;
         if length < text.len() {
@@ -154,7 +154,7 @@ fn mappings_in(maps: &str, file: FileId) -> Vec<Mapping> {
     shared.filter(|(_, shown)| *shown == file).map(|(mapping, _)| mapping).collect()
 }
 
-/// What a line shows, and of which file.
+/// The kind of mapping in a line, and its file.
 fn parse_shared(line: &str) -> Option<(Mapping, FileId)> {
     let (range, _) = parse(line)?;
     let mut fields = line.split_ascii_whitespace().skip(1);

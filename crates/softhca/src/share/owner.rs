@@ -40,16 +40,16 @@ impl Shared {
     /// The memory for a neighbour.
     ///
     /// # Errors
-    /// Those of opening it anew.
+    /// Those of opening it again.
     pub fn memory(&self) -> io::Result<OwnedFd> {
         if self.writable { self.memory.try_clone() } else { memfd::read_only(self.memory.as_fd()) }
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
-    /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
+    /// registrations (a registration cache) may deregister memory that is long gone, and has perhaps mapped something else there. What it
     /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
     fn turn_back(&self, length: u64) {
-        // Without `/proc` it is where it was, unless something is there that nobody shares.
+        // Without `/proc` it is at its first place, unless a mapping there is private.
         let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
         let shown_once = maps::is_shown_once(&mappings);
         for (mapped, offset) in mappings {
@@ -57,7 +57,7 @@ impl Shared {
             turn_part_back(mapped.start..end(length), self.memory.as_fd(), offset, shown_once);
             let added = end(self.length())..mapped.end;
             if !added.is_empty() {
-                // SAFETY: a mapping that was made longer than the memory has nothing there: who touches it gets SIGBUS.
+                // SAFETY: a mapping that was made longer than the memory has no pages there: an access gets SIGBUS.
                 let _ = unsafe { renew(&added) };
             }
         }
@@ -138,7 +138,7 @@ impl Progress {
     }
 }
 
-/// What a region's neighbours can be given.
+/// The memory that a region's neighbours can get.
 pub(crate) enum Answer {
     /// This memory shows the range.
     Ready(Arc<Shared>),
@@ -153,7 +153,7 @@ pub(crate) enum Answer {
 pub(crate) struct Sharing {
     regions: HashMap<Mr, Progress>,
     ids: u64,
-    /// Whether pages may be turned at all.
+    /// True if pages can be converted at all.
     pub allowed: bool,
 }
 
@@ -199,7 +199,7 @@ impl Sharing {
             _ => None,
         });
         if let Some(shared) = known {
-            // Whoever has it has all of it.
+            // A process with the descriptor has all of the memory.
             let is_the_same = shared.range == range && shared.writable == writable;
             return is_the_same.then_some(Progress::Ready(shared));
         }
@@ -220,7 +220,7 @@ impl Sharing {
         }
     }
 
-    /// `mr` is about to be deregistered. Nobody may be inside. Neighbours may keep what they were given: others that it shows
+    /// `mr` is about to be deregistered. No initiator may be inside. Neighbours may keep the memory that they got: other regions in it
     /// become private too, until they are asked for again.
     pub fn forget(&mut self, mr: Mr) {
         match self.regions.remove(&mr) {
@@ -263,8 +263,8 @@ impl Sharing {
         });
     }
 
-    /// Makes all pages private again, and leaves them so: who forks once may do it often, and each turn takes
-    /// time. Nobody may be inside, or his stores are lost.
+    /// Makes all pages private again, for good: a program that forks once may do it often, and each conversion takes
+    /// time. No initiator may be inside, or its stores are lost.
     pub fn turn_all_back(&mut self) {
         for progress in self.regions.values_mut() {
             match std::mem::replace(progress, Progress::Never) {

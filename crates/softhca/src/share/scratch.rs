@@ -14,7 +14,7 @@ use crate::mapping::{self, Source};
 /// How often a program may lock or unlock pages that are being moved.
 const MOST_LOCKS: u32 = 1000;
 
-/// Room for pages, between two that nobody can touch.
+/// Address space for pages, between two inaccessible guard pages.
 ///
 /// Where the kernel likes, a block's pages may lie beside the block. The two mappings then become one, of which
 /// the kernel (6.18) may drop the registration with the userfaultfd, where one half has none: stores to
@@ -70,7 +70,7 @@ impl Scratch {
     /// Puts what was taken from `at` back. Where there is a page, it stays.
     ///
     /// # Safety
-    /// Nobody makes pages there meanwhile but who has changed the mapping, and needs those.
+    /// Only a thread that has changed the mapping makes pages there meanwhile, and needs those.
     pub unsafe fn put_back(&self, at: *mut c_void, handler: &Handler, pages: &PageTable) {
         let to = at.expose_provenance() as u64;
         let mut back = 0;
@@ -123,7 +123,7 @@ impl Scratch {
     /// Those of the system call.
     ///
     /// # Safety
-    /// What `to` holds is not needed.
+    /// The content of `to` is not needed.
     pub unsafe fn replace(&self, offset: u64, to: *mut c_void, length: u64) -> io::Result<()> {
         // SAFETY: the first range is the scratch's own; the caller vouches for the second.
         unsafe { mapping::remap(self.at(offset), to, length as usize, libc::MREMAP_DONTUNMAP) }
@@ -205,7 +205,7 @@ mod tests {
         assert!(pages.are_intact());
     }
 
-    /// As when the kernel has told of fewer pages than it has moved.
+    /// As when the kernel has reported fewer pages than it has moved.
     #[test]
     fn pages_that_have_been_moved_already_are_not_lost() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
@@ -234,7 +234,7 @@ mod tests {
         assert!(pages.are_intact());
     }
 
-    /// Somebody who reads all memory of the process makes pages wherever it is mapped.
+    /// A thread that reads all memory of the process makes pages wherever it is mapped.
     #[test]
     fn a_page_that_is_in_the_way_takes_the_place_of_none() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };

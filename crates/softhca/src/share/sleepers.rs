@@ -18,10 +18,10 @@ use super::syscall::{check, owned};
 /// `futex_wait`, of Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;
 
-/// What fits into the kernel's answers, of which the beginning is enough.
+/// The buffer for the kernel's answers, of which the beginning is enough.
 const ANSWER: usize = 256;
 
-/// What the kernel lists at once, in bytes.
+/// The bytes of one directory listing.
 const LIST: usize = 4096;
 
 /// Of an entry in a list of the kernel's: how long it is, and where its name begins.
@@ -62,7 +62,7 @@ impl Tasks {
         // SAFETY: no memory is passed.
         check(unsafe { libc::lseek(self.0.as_raw_fd(), 0, libc::SEEK_SET) })?;
         loop {
-            // SAFETY: the list is live, and as long as said.
+            // SAFETY: the list is live, and has this length.
             let read =
                 unsafe { libc::syscall(libc::SYS_getdents64, self.0.as_raw_fd(), list.as_mut_ptr(), LIST) };
             let mut entries = &list[..check(read)?];
@@ -94,7 +94,7 @@ impl Tasks {
         const FILE: &CStr = c"syscall";
         let directory = open(self.0.as_raw_fd(), thread, libc::O_DIRECTORY)?;
         let file = open(directory.as_raw_fd(), FILE, 0)?;
-        // SAFETY: the buffer is live, and as long as said.
+        // SAFETY: the buffer is live, and has this length.
         let read = unsafe { libc::read(file.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len()) };
         check(read as c_long)
     }

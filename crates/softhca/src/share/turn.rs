@@ -49,7 +49,7 @@ pub(super) unsafe fn turn(
     let turned =
         aside.take(block, handler, &pages).and_then(|()| unsafe { share(block, &aside, memory, offset) });
     if turned.is_err() {
-        // SAFETY: who touches what is not there waits.
+        // SAFETY: a thread that touches a missing page waits.
         unsafe { aside.put_back(at, handler, &pages) };
     }
     drop(held);
@@ -98,7 +98,7 @@ mod tests {
         pages.assert_zeros_when_given_back();
     }
 
-    /// As after a move that has left memory behind: who fetches that has a userfaultfd of his own.
+    /// As after a post-copy move: the pager has a userfaultfd of its own.
     #[test]
     fn pages_that_somebody_else_fills_are_left_as_they_are() {
         let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {

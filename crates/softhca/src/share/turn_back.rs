@@ -17,11 +17,11 @@ use super::userfault::Handler;
 use super::{BLOCK, PAGE, memfd, sleepers};
 use crate::mapping::{self, Source};
 
-/// Makes `range`, whose pages were turned into those of `memory` from `offset` on, private again, with its content.
+/// Makes `range`, whose pages were converted to those of `memory` from `offset` on, private again, with its content.
 ///
-/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Where the userfaultfd that
-/// this takes cannot be had, or the room, it becomes a private mapping of the memory, all pages of which are its own, and which has zeros
-/// behind them. What is done of the memory is given back, if it is `shown_once`, and not at another place as well.
+/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Without a userfaultfd
+/// or room for the scratch, it becomes a private mapping of the memory, with private copies of all pages, and zeros
+/// behind them. Pages of the memory are freed as they are copied, if it is `shown_once`, that is mapped at no other place.
 ///
 /// # Safety
 /// The range was turned; nothing of this thread's stack or thread-local storage lies in it.
@@ -62,10 +62,10 @@ unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u6
     done
 }
 
-/// Copies what `block` shows to the scratch's pages from `offset` on, and moves these over it. Who writes to it meanwhile waits.
+/// Copies the content of `block` to the scratch's pages from `offset` on, and moves these over it. Threads that write to it meanwhile wait.
 ///
 /// # Errors
-/// Those of the userfaultfd, and of `mremap`. Whoever waits goes on with the shared memory then.
+/// Those of the userfaultfd, and of `mremap`. Waiting threads then continue with the shared memory.
 ///
 /// # Safety
 /// The block is mapped, the scratch has so much room, and nothing of this thread's own lies in the block.
@@ -73,7 +73,7 @@ unsafe fn replace(block: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Ha
     let at = ptr::with_exposed_provenance_mut::<c_void>(block.start as usize);
     let length = block.end - block.start;
     let _held = handler.hold_writers(block)?;
-    // SAFETY: both are mapped, and nobody else knows the scratch. The same bytes replace the shared ones, which nobody can have
+    // SAFETY: both are mapped, and only this code knows the scratch. The same bytes replace the shared ones, which no thread can have
     // changed since.
     unsafe {
         ptr::copy_nonoverlapping(at.cast::<u8>(), fresh.at(offset).cast(), length as usize);

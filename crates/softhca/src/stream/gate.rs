@@ -29,7 +29,7 @@ const INSIDE: u32 = 1;
 /// The owner has stopped waiting for the one inside.
 const ABANDONED: u32 = 2;
 
-/// Memory that a gate may be in, which stays mapped as long as this lives.
+/// Memory that holds a gate, mapped as long as this value exists.
 pub(super) type Keeper = Arc<dyn Any + Send + Sync>;
 
 /// A gate in shared memory.
@@ -77,8 +77,8 @@ impl Gate {
         self.shown().count.0.load(Ordering::Relaxed)
     }
 
-    /// Voids all direct mappings, and waits until nobody is inside. False after some 50 ms: who is inside has been
-    /// stopped, or does not play by the rules.
+    /// Voids all direct mappings, and waits until no initiator is inside. False after some 50 ms: one that is inside is
+    /// stopped, or violates the protocol.
     pub(super) fn close(&self) -> bool {
         const SPINS: u32 = 10_000;
         const NAPS: u32 = 500;
@@ -115,7 +115,7 @@ impl Gate {
     pub(crate) fn leave(&self, count: u32) -> bool {
         light_fence();
         if self.shown().count.0.load(Ordering::Acquire) == count {
-            // Whoever closes the gate from now on finds all that was copied.
+            // A thread that closes the gate from now on finds all copied bytes.
             self.shown().inside.0.store(OUTSIDE, Ordering::Release);
             return true;
         }

@@ -73,7 +73,7 @@ struct Read {
 #[repr(C, align(128))]
 struct Flag(AtomicU32);
 
-/// What both sides see of a ring. The memory may hold anything at any time.
+/// The part of a ring that both sides map. The memory may hold anything at any time.
 #[repr(C)]
 pub(super) struct Control {
     closed: Flag,
@@ -141,7 +141,7 @@ fn fence_fast_side(registered: bool) {
     }
 }
 
-/// What is left of a list of vectors.
+/// The rest of a list of vectors.
 struct Source<'a> {
     vectors: &'a [iovec],
     /// Bytes of the first one that are gone.
@@ -178,9 +178,9 @@ pub(super) struct Writer {
     place: Place,
     registered: bool,
     written: u64,
-    /// What the reader had read when we last looked.
+    /// The reader's position when we last looked.
     read: u64,
-    /// Steps that begin with bytes of a chunk, which nobody has cleared.
+    /// Steps that begin with uncleared bytes of a chunk.
     dirty: Box<[bool]>,
 }
 
@@ -248,7 +248,7 @@ impl Writer {
         next_step(self.written + (WORD + count) as u64)
     }
 
-    /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. `tag`: 0 if it belongs to the stream of
+    /// Publishes the chunk of `count` bytes that has been stored where [`Self::reserve`] said. `tag`: 0 if it belongs to the stream of
     /// bytes. True if the reader sleeps.
     #[inline]
     pub fn commit(&mut self, count: usize, tag: u64) -> bool {
@@ -302,7 +302,7 @@ pub(super) struct Reader {
     has_left_a_word: bool,
 }
 
-/// What is in front of a reader.
+/// The chunk in front of a reader.
 pub(crate) struct Front {
     /// Its bytes, which may change at any time.
     pub bytes: *const u8,
