@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_armed_queue_wakes_once_for_what_was_asked() {
+    fn an_armed_queue_wakes_once_for_the_requested_kind() {
         let mut cq = CompletionQueue::new(4);
         cq.arm(true);
         assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_at_once_of_what_nobody_was_told_of() {
+    fn arming_reports_completions_that_woke_no_thread() {
         let mut cq = CompletionQueue::new(4);
         let none = |cq: &mut CompletionQueue| while cq.take(1, |_| ()) > 0 {};
         cq.push(Wc::default());

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_seen_whole() {
+    fn words_are_copied_atomically() {
         let words = [
             (2, 0, 2),
             (4, 0, 4),

@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_what_it_is_in_all_detail() {
+    fn the_plain_check_agrees_with_full_decoding() {
         let send = Header {
             dst_qpn: 1,
             src_qpn: 2,
@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn brief_headers_are_the_same_ones() {
+    fn brief_headers_decode_to_the_full_header() {
         let send = Header { dst_qpn: u32::MAX, src_qpn: 2, length: 3, total: 3, ..Header::new(Opcode::Send) };
         let flags = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
         for header in [

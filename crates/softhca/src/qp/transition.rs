@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_queue_pair_stays_so_with_what_may_change_meanwhile_alone() {
+    fn a_drained_queue_pair_accepts_only_the_attributes_of_its_state() {
         let drained = |kind, bit| attempt(kind, Sqd, Sqd, bit);
         for kind in KINDS {
             assert!(drained(kind, QpAttrMask::PKEY_INDEX), "{kind:?}");

@@ -217,7 +217,7 @@ mod tests {
 ";
 
     #[test]
-    fn it_can_be_read_with_no_descriptor_of_the_programs() {
+    fn mappings_can_be_read_without_a_free_descriptor() {
         let file = fs::File::open("/proc/self/status").unwrap();
         let maps = String::from_utf8(read_by_a_child().unwrap()).unwrap();
         assert!(maps.contains("[stack]") && maps.lines().all(|line| parse(line).is_some()));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_ranges_of_plain_memory_are_taken() {
+    fn only_ranges_of_plain_private_memory_are_eligible() {
         assert_eq!(pieces(MAPS, &(0x2000..0x4000)), Some(vec![0x2000..0x3000, 0x3000..0x4000]));
         assert_eq!(pieces(MAPS, &(0x6000..0x7000)).map(|pieces| pieces.len()), Some(1));
         let gaps = [0x4000..0x7000, 0x0..0x2000, 0x10000..0x11000];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unmapped_replaced_or_moved_is_not_shown_in_place() {
+    fn unmapped_replaced_and_moved_ranges_are_not_found_in_place() {
         let maps = "\
 00001000-00003000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 00003000-00004000 rw-s 00002000 00:01 78                                 /memfd:y (deleted)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_two_places_is_not_shown_once() {
+    fn memory_mapped_twice_is_not_shown_once() {
         let mapping = |start: u64, length: u64, offset: u64| (start..start + length, offset);
         assert!(is_shown_once(&[]) && is_shown_once(&[mapping(9000, 100, 50)]));
         assert!(is_shown_once(&[mapping(9000, 100, 100), mapping(1000, 100, 0), mapping(5000, 1, 300)]));

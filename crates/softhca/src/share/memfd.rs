@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_together_get_a_part_of_our_addresses_only() {
+    fn neighbours_together_are_limited_to_a_part_of_the_address_space() {
         static USAGE: Usage = Usage::new();
         let all_of = |bytes| (0..).map_while(|_| USAGE.take(bytes)).collect::<Vec<_>>();
         for (bytes, count) in [(MAX_BYTES / 8, 8), (PAGE, MAX_MEMORIES)] {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_read_only_cannot_be_written_by_whoever_opens_it_anew() {
+    fn a_read_only_memfd_cannot_be_reopened_for_writing() {
         let memory = create(PAGE).unwrap();
         seal(memory.as_fd(), false).unwrap();
         let again = File::options()

@@ -191,7 +191,7 @@ mod tests {
 
     /// The program may change its mapping in any way while pages are aside.
     #[test]
-    fn what_cannot_go_back_as_it_came_is_not_lost() {
+    fn pages_that_cannot_be_moved_back_are_not_lost() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();
@@ -207,7 +207,7 @@ mod tests {
 
     /// As when the kernel has reported fewer pages than it has moved.
     #[test]
-    fn pages_that_have_been_moved_already_are_not_lost() {
+    fn pages_moved_beyond_the_reported_count_are_not_lost() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     /// A thread that reads all memory of the process makes pages wherever it is mapped.
     #[test]
-    fn a_page_that_is_in_the_way_takes_the_place_of_none() {
+    fn a_page_already_at_the_destination_replaces_none() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_calls_that_others_may_wake() {
+    fn only_process_shared_futex_waits_are_found() {
         let call = |number: c_long, operation: u64| {
             format!(
                 "{number} 0x1000 {operation:#x} 0x0 0x0 0x2000 0xffffffff 0x7ffc00000000 0x7f0000000000\n"

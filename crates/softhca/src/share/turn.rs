@@ -87,7 +87,7 @@ mod tests {
     use crate::share::{BLOCK, PAGE};
 
     #[test]
-    fn no_store_is_lost_while_pages_are_turned_and_turned_back() {
+    fn no_store_is_lost_while_pages_are_converted_and_back() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(4 * BLOCK);
         let memory = memfd::create(4 * BLOCK).unwrap();
@@ -100,7 +100,7 @@ mod tests {
 
     /// As after a post-copy move: the pager has a userfaultfd of its own.
     #[test]
-    fn pages_that_somebody_else_fills_are_left_as_they_are() {
+    fn pages_with_a_userfaultfd_of_another_owner_are_not_converted() {
         let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {
             return eprintln!("skipped: no privilege for userfaultfd");
         };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_the_kernel_reads_into_are_left_until_that_is_over() {
+    fn pages_with_direct_io_in_flight_are_not_converted() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let middle = pages.at().wrapping_byte_add(BLOCK as usize / 2);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_on_a_word_is_not_left_asleep() {
+    fn futex_waiters_are_woken_after_a_conversion() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_pages_are_turned_too() {
+    fn locked_pages_are_converted() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         // SAFETY: the pages are our own.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn both_see_the_same_bytes() {
+    fn both_mappings_see_the_same_bytes() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();

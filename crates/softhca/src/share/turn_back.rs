@@ -149,7 +149,7 @@ mod tests {
 
     /// Without a userfaultfd, or room: while a thread writes.
     #[test]
-    fn what_cannot_become_anonymous_becomes_private_with_nothing_lost() {
+    fn pages_that_cannot_become_anonymous_become_a_private_mapping() {
         const LENGTH: u64 = 4 * BLOCK;
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
@@ -176,11 +176,11 @@ mod tests {
     /// One that leaves room for the scratch, and for some of what is moved from it. In a process of its own, whose limit it is; a fork
     /// would make pages busy that other tests turn.
     #[test]
-    fn a_limit_of_data_takes_no_pages_away() {
+    fn rlimit_data_loses_no_pages() {
         const LENGTH: u64 = 4 * BLOCK;
         const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
         if std::env::var_os(ALONE).is_none() {
-            let name = concat!(module_path!(), "::a_limit_of_data_takes_no_pages_away");
+            let name = concat!(module_path!(), "::rlimit_data_loses_no_pages");
             let name = name.split_once("::").map(|(_, name)| name).unwrap();
             let mut alone = Command::new(std::env::current_exe().unwrap());
             assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_as_pages_are_turned_back() {
+    fn shared_memory_is_freed_while_pages_become_private() {
         let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();

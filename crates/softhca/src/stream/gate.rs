@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stays_too_long_learns_that_he_was_left_behind() {
+    fn an_initiator_that_stays_too_long_finds_the_gate_abandoned() {
         let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
         let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
         // SAFETY: the memory holds two lines, as a gate does, and is kept.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_beside_a_memory_is_not_kept_open() {
+    fn descriptors_passed_beside_a_memfd_are_closed() {
         use std::io::Read;
         use std::os::unix::net::UnixStream;
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_while_the_owner_waits_has_been_in_time() {
+    fn an_initiator_that_leaves_while_the_owner_waits_has_succeeded() {
         let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
         let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
         // SAFETY: as above.

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_with_a_tag_is_no_part_of_the_stream() {
+    fn a_tagged_chunk_is_not_part_of_the_stream() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         // SAFETY: the vectors name live arrays, and what is reserved has room for two bytes.
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_ring_states_are_refused() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         // SAFETY: the vectors name live memory.
