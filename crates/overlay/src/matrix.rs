@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_slide() {
+    fn intervals_slide() {
         let mut matrix = Matrix::default();
         for slot in 100..200_u32 {
             matrix.count(flow(1, 2), volume(u64::from(slot), 1), SLOT * slot);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_a_pause_is_not_now() {
+    fn traffic_before_a_pause_does_not_count() {
         for pause in [1, 5, SLOTS as u32 - 1, SLOTS as u32, 1000] {
             let mut matrix = Matrix::default();
             (0..20).for_each(|slot| matrix.count(flow(1, 2), volume(7, 1), SLOT * slot));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_about_the_time_that_there_has_been() {
+    fn rates_cover_only_the_elapsed_time() {
         let mut matrix = Matrix::default();
         matrix.count(flow(1, 2), volume(1000, 10), Duration::ZERO);
         let busiest = |now| {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_count_as_what_they_are_cut_into() {
+    fn segments_count_as_their_pieces() {
         let frame = [0; 60];
         assert_eq!(Volume::of(&VnetHeader::default(), &frame), Some(volume(60, 1)));
         // Ethernet, IPv4 and UDP, and 2500 bytes in pieces of 1000.

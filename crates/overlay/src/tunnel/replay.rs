@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_what_a_list_of_all_knows() {
+    fn the_replay_window_agrees_with_a_full_list() {
         for seed in 1..200 {
             let (mut window, mut model, mut state) =
                 (ReplayWindow::default(), Model::default(), seed * 0x9e37_79b9);
