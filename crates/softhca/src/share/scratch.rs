@@ -192,7 +192,7 @@ mod tests {
     /// The program may change its mapping in any way while pages are aside.
     #[test]
     fn what_cannot_go_back_as_it_came_is_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     /// As when the kernel has told of fewer pages than it has moved.
     #[test]
     fn pages_that_have_been_moved_already_are_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     /// Somebody who reads all memory of the process makes pages wherever it is mapped.
     #[test]
     fn a_page_that_is_in_the_way_takes_the_place_of_none() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
         let aside = Scratch::new(WINDOW).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn no_store_is_lost_while_pages_are_turned_and_turned_back() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(4 * WINDOW);
         let memory = memfd::create(4 * WINDOW).unwrap();
         pages.count_while(|| {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn pages_that_somebody_else_fills_are_left_as_they_are() {
         let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {
-            return eprintln!("skipped: no privilege for userfaultfd");
+            return test_support::skip("no privilege for userfaultfd");
         };
         let pages = Pages::new(2 * WINDOW);
         let [first, second] = [0, WINDOW].map(|offset| {
@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn pages_that_the_kernel_reads_into_are_left_until_that_is_over() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         let middle = pages.at().wrapping_byte_add(WINDOW as usize / 2);
-        let Ok(held) = hold(middle, PAGE) else { return eprintln!("skipped: no io_uring") };
+        let Ok(held) = hold(middle, PAGE) else { return test_support::skip("no io_uring") };
         let memory = memfd::create(WINDOW).unwrap();
         let turn = || pages.turn(&memory, &handler);
         assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_on_a_word_is_not_left_asleep() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         let memory = memfd::create(WINDOW).unwrap();
         let word = pages.range().start + PAGE;
@@ -178,7 +178,7 @@ mod tests {
     /// The program may do so while they are aside.
     #[test]
     fn pages_that_are_locked_and_unlocked_meanwhile_are_moved() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         let word = pages.range().start + PAGE + 8;
         let stop = AtomicBool::new(false);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn locked_pages_are_turned_too() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         // SAFETY: the pages are our own.
         assert_eq!(unsafe { libc::mlock(pages.at(), WINDOW as usize) }, 0);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn both_see_the_same_bytes() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         let memory = memfd::create(WINDOW).unwrap();
         pages.turn(&memory, &handler).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_cannot_become_anonymous_becomes_private_with_nothing_lost() {
         const LENGTH: u64 = 4 * WINDOW;
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
@@ -186,7 +186,7 @@ mod tests {
             assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
             return;
         }
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_as_pages_are_turned_back() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(WINDOW);
         let memory = memfd::create(WINDOW).unwrap();
         pages.turn(&memory, &handler).unwrap();
