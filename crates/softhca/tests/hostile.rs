@@ -532,7 +532,7 @@ fn a_peer_that_stayed_inside_a_gate_gets_no_more_direct_mappings() {
     let mut beset = Beset::new(&pages(EVERYTHING));
     beset.ask_for_window();
     if beset.count(Opcode::Export) == 0 {
-        return eprintln!("skipped: no privilege for userfaultfd");
+        return test_support::skip("no privilege for userfaultfd");
     }
     /// Where the count of visitors of the lower end's gate is.
     const INSIDE: u64 = 2 * 1024 + 128;
@@ -551,7 +551,7 @@ fn unread_answers_to_mapping_requests_do_not_fill_memory() {
     let mut beset = Beset::new(&pages(EVERYTHING));
     beset.ask_for_window();
     if beset.count(Opcode::Export) == 0 {
-        return eprintln!("skipped: no privilege for userfaultfd");
+        return test_support::skip("no privilege for userfaultfd");
     }
     let request = Header { rkey: beset.end.key, imm: 1, ..Header::new(Opcode::MapRequest) };
     let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn no_store_is_lost_while_pages_are_converted_and_back() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(4 * BLOCK);
         let memory = memfd::create(4 * BLOCK).unwrap();
         pages.count_while(|| {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn pages_with_a_userfaultfd_of_another_owner_are_not_converted() {
         let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {
-            return eprintln!("skipped: no privilege for userfaultfd");
+            return test_support::skip("no privilege for userfaultfd");
         };
         let pages = Pages::new(2 * BLOCK);
         let [first, second] = [0, BLOCK].map(|offset| {
@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn pages_with_direct_io_in_flight_are_not_converted() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let middle = pages.at().wrapping_byte_add(BLOCK as usize / 2);
-        let Ok(held) = hold(middle, PAGE) else { return eprintln!("skipped: no io_uring") };
+        let Ok(held) = hold(middle, PAGE) else { return test_support::skip("no io_uring") };
         let memory = memfd::create(BLOCK).unwrap();
         let turn = || pages.turn(&memory, &handler);
         assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn futex_waiters_are_woken_after_a_conversion() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
         let word = pages.range().start + PAGE;
@@ -178,7 +178,7 @@ mod tests {
     /// The program may do so while they are aside.
     #[test]
     fn pages_that_are_locked_and_unlocked_meanwhile_are_moved() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let word = pages.range().start + PAGE + 8;
         let stop = AtomicBool::new(false);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn locked_pages_are_converted() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         // SAFETY: the pages are our own.
         assert_eq!(unsafe { libc::mlock(pages.at(), BLOCK as usize) }, 0);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn both_mappings_see_the_same_bytes() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
         pages.turn(&memory, &handler).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn pages_that_cannot_become_anonymous_become_a_private_mapping() {
         const LENGTH: u64 = 4 * BLOCK;
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
@@ -186,7 +186,7 @@ mod tests {
             assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
             return;
         }
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn shared_memory_is_freed_while_pages_become_private() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
         pages.turn(&memory, &handler).unwrap();
