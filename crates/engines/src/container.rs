@@ -87,21 +87,21 @@ impl Container {
         let name = &self.name;
         if !self.overlay.rootfs().is_dir() {
             let what = format!(
-                "the root file system of `{name}`, {}, is no directory of this host",
+                "the root file system of `{name}`, {}, is not a directory on this host",
                 self.overlay.rootfs().display()
             );
-            return Err(Error::unusable(what, "put it there too, at the same path"));
+            return Err(Error::unusable(what, "create it on this host too, at the same path"));
         }
         let strange = |path: &&Path| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
         if let Some(path) = [self.overlay.rootfs(), &self.folder].into_iter().find(strange) {
             let what = format!("{} has a comma, a colon or a backslash in its name", path.display());
-            return Err(Error::unusable(what, "a root file system needs a path without"));
+            return Err(Error::unusable(what, "use a path without these characters"));
         }
         match self.binds.iter().find(|bind| !bind.source.exists()) {
             None => Ok(()),
             Some(Bind { source, .. }) => {
                 let what = format!("{}, which `{name}` mounts, is not on this host", source.display());
-                Err(Error::unusable(what, "put it there too, at the same path"))
+                Err(Error::unusable(what, "create it on this host too, at the same path"))
             }
         }
     }
@@ -147,20 +147,20 @@ impl Container {
             if !mounts.contains(destination) {
                 let what =
                     format!("{} leads through a symbolic link in `{}`", destination.display(), self.name);
-                return Err(Error::unusable(what, "mount it at the path to which that leads"));
+                return Err(Error::unusable(what, "mount it at the link's target path"));
             }
             let below = |path: &&PathBuf| path.starts_with(destination) && *path != destination;
             let known = |path: &&PathBuf| self.places.contains(*path);
             if let Some(path) = mounts.iter().filter(below).find(|path| !known(path)) {
                 let what = format!(
-                    "{}, which `{}` mounts, has another file system in it, seen at {}",
+                    "{}, which `{}` mounts, contains another file system, mounted at {}",
                     source.display(),
                     self.name,
                     path.display()
                 );
                 return Err(Error::unusable(
                     what,
-                    "mount that by itself too, or mount with `bind`, not `rbind`",
+                    "mount that one separately too, or use `bind` instead of `rbind`",
                 ));
             }
         }
@@ -214,20 +214,20 @@ impl RootFileSystem for Container {
     }
 
     fn pack_written(&self, images: &Path) -> Result<Packing> {
-        let doing = format!("packing what `{}` has written", self.name);
+        let doing = format!("packing the written files of `{}`", self.name);
         layer::pack(&self.overlay.layer(), images, self.tar_log(), doing)
     }
 
     fn unpack_written(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
         self.end_trial();
-        let doing = format!("unpacking what `{}` has written", self.name);
+        let doing = format!("unpacking the written files of `{}`", self.name);
         self.overlay.unmount().and_then(|()| self.overlay.lay_out()).doing(|| doing.clone())?;
         layer::unpack(&self.overlay.layer(), images, self.tar_log(), doing.clone())?.succeed(watch)?;
         self.overlay.mount().doing(|| doing)
     }
 
     fn join_cgroups(&mut self, first: i32) -> Result<()> {
-        let limiting = || format!("limiting what `{}` may use", self.name);
+        let limiting = || format!("setting the resource limits of `{}`", self.name);
         if self.lifted.is_none() {
             self.lifted = LiftedLimit::of(&self.cgroup()).doing(limiting)?;
         }
@@ -236,7 +236,7 @@ impl RootFileSystem for Container {
 
     fn restore_process_limit(&mut self) -> Result<()> {
         let Some(lifted) = &self.lifted else { return Ok(()) };
-        lifted.set_again().doing(|| format!("limiting how many processes `{}` may have", self.name))?;
+        lifted.set_again().doing(|| format!("setting the process limit of `{}`", self.name))?;
         self.lifted = None;
         Ok(())
     }
@@ -258,11 +258,14 @@ impl RootFileSystem for Container {
             Some(limit) => {
                 let limit = limit >> 20;
                 let what = format!("`{name}` needs more memory than its limit on this host, {limit} MiB");
-                Some(Error::unusable(what, "let it use less, or start it with a higher limit (`--memory`)"))
+                Some(Error::unusable(
+                    what,
+                    "have it use less memory, or start it with a higher limit (`--memory`)",
+                ))
             }
             None => {
-                let what = format!("this host has not the memory that `{name}` needs");
-                Some(Error::unusable(what, "choose another host, or end something there"))
+                let what = format!("this host has too little memory for `{name}`");
+                Some(Error::unusable(what, "choose another host, or end another instance there"))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What an instance is on its host: started, checked, dumped, restored and ended.
+//! Engines: start, check, dump, restore and end instances on their host.
 //!
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
 //! * [`process`]: the engine for process trees and containers.
@@ -6,12 +6,12 @@
 //! * [`init`]: the instance's first process.
 //! * [`criu`]: a run of CRIU, what it needs, and what it lacks.
 //! * [`linux`]: what the kernel tells and does.
-//! * [`memory`]: its memory on its way.
-//! * [`pager`]: what gives an instance that runs what it has left behind of that.
-//! * [`instance`]: what an instance is made of; travels with a move.
-//! * [`wiring`]: what its network device is plugged into.
-//! * [`report`]: what pins an instance to its host, and what it needs at its destination.
-//! * [`error`]: what goes wrong, in words.
+//! * [`memory`]: the interface that receives an instance's memory.
+//! * [`pager`]: post-copy: fetches the missing pages of a running instance.
+//! * [`instance`]: the specification of an instance, which travels with a move.
+//! * [`wiring`]: the interface of the network that its device is plugged into.
+//! * [`report`]: the blockers of an instance, and its needs at the destination.
+//! * [`error`]: the errors of an engine.
 //!
 //! Folders depend one way, as the crates do that they may become: `linux` ← `criu` ← `init` ← `container` ← `process`, and all on
 //! the types beside them.

@@ -2,8 +2,8 @@
 //!
 //! An instance has PID, network and UTS namespaces of its own and shares the rest with its host, also
 //! `/proc`: CRIU carries a mount namespace only at the price of describing each of its mounts, and a
-//! tree without one costs nothing. What reads `/proc/self` sees itself; what reads `/proc/` and the PID
-//! that it knows sees another process.
+//! tree without one costs nothing. A process that reads `/proc/self` sees itself; one that reads `/proc/PID` with a PID of its own
+//! namespace sees another process.
 //!
 //! ```text
 //! node (host's network)
@@ -56,9 +56,8 @@ use crate::memory::MemorySink;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 
-/// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
-/// connection that it is about to accept. Each time it is stopped for hundredths of a second, or a quarter of one where
-/// connections that it has closed have not sent all.
+/// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, or a connection that it is about
+/// to accept. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
 const INSISTENCE: Duration = Duration::from_secs(3);
 
 /// The engine. One for each state directory.
@@ -160,7 +159,9 @@ impl Engine for ProcessEngine {
                 place.insert(Arc::new(Mutex::new(live)));
                 Ok(())
             }
-            Entry::Occupied(_) => Err(Error::State { name: name.clone(), is: "here", must: "elsewhere" }),
+            Entry::Occupied(_) => {
+                Err(Error::State { name: name.clone(), is: "already on this host", must: "absent" })
+            }
         }
     }
 
@@ -196,7 +197,7 @@ impl Engine for ProcessEngine {
         let pages = if keeps_memory { memory } else { 0 };
         match live.place_images(&self.config.images, pages + kept + layer) {
             Err(error @ Error::NoRoom(_)) => {
-                blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
+                blockers.push(Blocker::new(format!("at the source {error}"), "free space there"));
             }
             placed => placed?,
         }
@@ -243,7 +244,7 @@ impl Engine for ProcessEngine {
     fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
         let instance = self.find(name)?;
         let connection = lock(&instance).pager.as_ref().map(Pager::connection).transpose();
-        connection.doing(|| format!("reaching the pager of `{name}`"))
+        connection.doing(|| format!("connecting to the pager of `{name}`"))
     }
 
     fn be_whole(&self, name: &InstanceName) -> Result<()> {

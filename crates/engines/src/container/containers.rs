@@ -19,18 +19,18 @@ use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
 use crate::linux::files::free_bytes;
 use crate::report::{Blocker, Needs, Shortage};
 
-/// What runs containers on a host.
+/// The configuration for containers on a host.
 #[derive(Clone, Debug)]
 pub struct ContainerConfig {
     /// The OCI runtime, if there is one: runc, or one with the same commands.
     pub runtime: Option<PathBuf>,
-    /// Where each has a folder, with its root mounted there; of this node alone.
+    /// The directory in which each container has a folder with its mounted root; used by this node alone.
     pub folder: PathBuf,
-    /// Where images are unpacked; of this node alone.
+    /// The directory for unpacked images; used by this node alone.
     pub unpacked: PathBuf,
     /// The folder with the drop-in libraries.
     pub libraries: Option<PathBuf>,
-    /// What containers have as `/etc/hosts`.
+    /// The file that containers see as `/etc/hosts`.
     pub hosts: Option<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ impl Containers {
     pub fn new(config: &ContainerConfig, init: &[OsString], state: &Path) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
         let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
-            .doing(|| "finding what runs containers".into())?;
+            .doing(|| "finding the files that containers need from this host".into())?;
         let folder =
             std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
         let unpacked = std::path::absolute(&config.unpacked)
@@ -90,13 +90,13 @@ impl Containers {
         })
     }
 
-    /// What this host has not of the support that a container sees elsewhere.
+    /// The support files that a container has on another host and that this host lacks.
     pub fn unsupported(&self, needs: &Needs) -> Vec<Blocker> {
         let lacks = needs.support.iter().filter(|place| !self.support.has(place, needs.rootfs.as_deref()));
         lacks
             .map(|place| {
                 let what = format!(
-                    "the destination has nothing for {}, which the container mounts",
+                    "the destination has no file for {}, which the container mounts",
                     place.display()
                 );
                 Blocker::new(what, "run the same version of transhume on both hosts, with the same libraries")
@@ -137,9 +137,9 @@ impl Containers {
         if !wanted.rdma || self.support.has_libraries() {
             return Ok(());
         }
-        let what = format!("the RDMA libraries, which `{}` is to have, are missing on this host", spec.name);
-        let remedy = "`make build` makes them beside the node's program, and the node finds them when it starts; or leave them \
-            out with `--without-rdma`";
+        let what = format!("the RDMA libraries, which `{}` needs, are missing on this host", spec.name);
+        let remedy = "build them beside the node's program with `make build` and restart the node, or start the instance with \
+            `--without-rdma`";
         Err(Error::unusable(what, remedy))
     }
 

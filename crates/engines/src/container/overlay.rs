@@ -1,4 +1,4 @@
-//! The root of a container: an overlay file system. Below is what the user gave, above is a layer of the instance's own.
+//! The root of a container: an overlay file system. The lower directory is the user's, the upper one is the instance's own layer.
 
 use std::ffi::CString;
 use std::fs::{self, Permissions};

@@ -47,7 +47,7 @@ impl Runtime {
         let log = self.folder.join("runtime.log");
         absent_is_fine(fs::remove_file(&log)).doing(|| format!("deleting {}", log.display()))?;
         let runtime = self.program.as_ref().ok_or_else(|| {
-            Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
+            Error::unusable("there is no OCI runtime on this host", "install runc, and restart the node")
         })?;
         let mut command = Command::new(runtime);
         command.arg("--root").arg(self.state()).arg("--log").arg(&log).args(["--log-format", "json"]);
@@ -66,10 +66,7 @@ impl Runtime {
             let reason = reason.unwrap_or(ended);
             let what =
                 format!("{program} could not {} the container of `{}` ({reason})", words[0], self.name);
-            Error::unusable(
-                what,
-                "see that the container can be run by that program alone, and that it is installed",
-            )
+            Error::unusable(what, "check that the program is installed and can run the container by itself")
         })
     }
 }

@@ -1,17 +1,17 @@
-//! What pins a process tree to its host, found before anything is touched.
+//! Blockers: reasons why a process tree cannot move, found before anything is stopped.
 //!
-//! CRIU itself has the last word when it dumps, and then the instance runs on. Here is what can be
-//! told in advance, with its name and the way out:
+//! CRIU may still refuse when it dumps, and then the instance runs on. The modules here find what can be known in advance, each with
+//! the name of the process and a remedy:
 //!
-//! * [`findings`]: all that is found, to which each of these adds:
-//! * [`descriptors`], [`sockets`], [`unix`]: what is open;
-//! * [`mappings`], [`system_v`]: what is mapped or shared;
-//! * [`network`]: what is set up in the instance's network;
-//! * [`process`]: what a process is;
-//! * [`places`], [`mounts`], [`written`]: where the files of a container are, what it has mounted, and what it has written;
-//! * [`watches`]: what is watched there;
-//! * [`identity`], [`contents`], [`elf`]: by what a file is told from others;
-//! * [`verify`]: what the destination lacks.
+//! * [`findings`]: the result, to which the other modules add;
+//! * [`descriptors`], [`sockets`], [`unix`]: open files and sockets;
+//! * [`mappings`], [`system_v`]: mapped files and shared memory;
+//! * [`network`]: addresses, groups, devices and routes of the instance;
+//! * [`process`]: attributes of a process;
+//! * [`places`], [`mounts`], [`written`]: the host's paths of a container's files, its mounts, and its written files;
+//! * [`watches`]: inotify and fanotify watches;
+//! * [`identity`], [`contents`], [`elf`]: whether two hosts have the same file;
+//! * [`verify`]: requirements that the destination does not meet.
 
 mod contents;
 mod descriptors;
@@ -42,30 +42,31 @@ use self::findings::{Findings, begin};
 use crate::error::{Doing, Result};
 use crate::report::{Blocker, OpenFile};
 
-/// What is found of a tree that runs.
+/// The result of inspecting a running tree.
 pub struct Found {
-    /// What pins it.
+    /// Reasons why it cannot move.
     pub blockers: Vec<Blocker>,
-    /// What the destination must have too.
+    /// Files that the destination must have too.
     pub files: Vec<OpenFile>,
-    /// The memory that its processes have in use, with their files that have no name, in bytes.
+    /// The memory in use by its processes, including unnamed files, in bytes.
     pub memory: u64,
-    /// What is in its file systems in memory, if it is a container, in bytes.
+    /// The contents of its tmpfs mounts, if it is a container, in bytes.
     pub kept: u64,
-    /// What it has written, if it is a container, in bytes.
+    /// The files that it has written, if it is a container, in bytes.
     pub layer: u64,
 }
 
-/// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
-/// is about to be accepted.
+/// How long to repeat an inspection that finds blockers: some last only a moment, such as a lock, or a connection that the program is
+/// about to accept.
 const MOMENT: Duration = Duration::from_secs(1);
-/// The pauses between grow by this, so that they do not keep step with a program that takes and gives up a lock.
+/// Each pause between inspections is longer than the last by this, so that they do not keep step with a program that takes and releases
+/// a lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Inspects a tree that runs.
 pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
     let mut regular = Regular::default();
-    // It may read much, which the others need not.
+    // Only the first look reads file contents; later ones find them in `regular`.
     let mut found = look(subject, &mut regular)?;
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
@@ -79,7 +80,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
 
 fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
     let (tree, mut findings) = begin(subject, regular)?;
-    // As long as it has not ended.
+    // It fails only if the process has ended.
     let _ended = findings.network();
     if findings.places.is_some() {
         findings.mounts();
@@ -88,7 +89,7 @@ fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
         findings.system_v();
     }
     for &pid in &tree {
-        // A process that ends meanwhile pins nothing.
+        // A process that ends meanwhile has no blockers.
         let _ended = findings
             .process(pid)
             .and_then(|()| findings.mappings(pid))
@@ -99,14 +100,14 @@ fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
     Ok(Found { blockers, files: files.into_values().collect(), memory, kept, layer })
 }
 
-/// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
+/// Inspects the open files of a stopped tree again: blockers may have come after the check.
 pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
     let mut regular = Regular::default();
     let (tree, mut findings) = begin(subject, &mut regular)?;
     findings.is_stopped = true;
     findings.volumes();
     for &pid in &tree {
-        findings.descriptors(pid).doing(|| format!("looking at what process {pid} has open"))?;
+        findings.descriptors(pid).doing(|| format!("inspecting the open files of process {pid}"))?;
     }
     Ok(findings.blockers)
 }

@@ -1,4 +1,4 @@
-//! What this engine reads of others, without the files that it comes from: for the fuzz targets.
+//! The parsers of this engine for untrusted input, without file access: for the fuzz targets.
 
 use crate::criu::check::{build_id_in, is_page_turner};
 use crate::criu::log::reason_in;

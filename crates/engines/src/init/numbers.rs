@@ -12,5 +12,5 @@ pub fn numbers(list: &OsStr) -> io::Result<Vec<u32>> {
 /// One of them.
 pub fn number(text: &OsStr) -> io::Result<u32> {
     let number = text.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| io::Error::other(format!("transhume init: {} is no number", text.display())))
+    number.ok_or_else(|| io::Error::other(format!("transhume init: {} is not a number", text.display())))
 }

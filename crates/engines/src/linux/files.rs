@@ -26,13 +26,13 @@ pub fn free_bytes(directory: &Path) -> io::Result<u64> {
     Ok(found.f_bavail * found.f_frsize)
 }
 
-/// What is in use of the file system in memory at `place`, in bytes; of others nothing.
+/// The bytes in use of the tmpfs at `place`; 0 for other file systems.
 pub fn used(place: &Path) -> u64 {
     let found = statfs(place).filter(|found| found.f_type == libc::TMPFS_MAGIC);
     found.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs())
 }
 
-/// The file system at `place`.
+/// The statistics of the file system at `place`.
 pub fn statfs(place: &Path) -> Option<libc::statfs> {
     let path = CString::new(place.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero is a valid statfs.

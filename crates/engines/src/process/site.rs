@@ -14,27 +14,27 @@ use crate::instance::InstanceSpec;
 use crate::process::host_root::HostRoot;
 use crate::wiring::Wiring;
 
-/// What the process engine needs of its host.
+/// What the process engine needs from its host.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// CRIU, as `scripts/criu.sh` gives it.
+    /// The CRIU program, as `scripts/criu.sh` installs it.
     pub criu: PathBuf,
-    /// Where records of instances are kept; of this node alone.
+    /// The directory for records of instances; used by this node alone.
     pub state: PathBuf,
-    /// Where images are put: the first with room is taken, so memory comes first. Of this node alone.
+    /// Directories for images; used by this node alone. The first one with room is taken, so list a tmpfs first.
     pub images: Vec<PathBuf>,
     /// The bridge to which instances are linked, in the network namespace of this process.
     pub bridge: String,
-    /// The overlay, if this host can take part in one.
+    /// The overlay, if this host is part of one.
     pub overlay: Option<Arc<dyn Wiring>>,
-    /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
-    /// It is an instance's first process, and the guard beside each CRIU that dumps.
+    /// The command that runs [`crate::init::run`] with further arguments: `["/usr/bin/transhume", "init"]`. It is the first process of an
+    /// instance, and the guard beside each CRIU that dumps.
     pub init: Vec<OsString>,
-    /// What runs containers, if there is anything.
+    /// The configuration for containers, if this host runs any.
     pub containers: Option<ContainerConfig>,
 }
 
-/// What a host gives its instances.
+/// The resources that a host offers to instances.
 pub struct Site {
     /// Where instances on the bridge are plugged in.
     pub bridge: Arc<dyn Wiring>,
@@ -45,10 +45,11 @@ pub struct Site {
 }
 
 impl Site {
-    /// What instances' network devices of this kind are plugged into.
+    /// The wiring for network devices of this kind.
     pub fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
-        let missing =
-            || Error::unusable("this host takes part in no overlay", "choose another host, or the bridge");
+        let missing = || {
+            Error::unusable("this host is not part of an overlay", "choose another host, or use the bridge")
+        };
         match kind {
             NetworkKind::Bridge => Ok(self.bridge.clone()),
             NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),

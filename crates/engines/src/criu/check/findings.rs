@@ -15,10 +15,10 @@ use crate::instance::Network;
 use crate::linux::task;
 use crate::report::{Blocker, Contents, FileKind, OpenFile};
 
-/// The process tree that is looked at.
+/// The process tree to inspect.
 pub struct Subject<'a> {
-    /// The first process, which is in the namespaces of the node that started it, but for those that each instance or container
-    /// has.
+    /// The first process. It shares the namespaces of the node that started it, except those that each instance or container has of its
+    /// own.
     pub first: i32,
     /// The instance's link.
     pub network: &'a Network,
@@ -26,40 +26,40 @@ pub struct Subject<'a> {
     pub own: Option<OwnRoot<'a>>,
 }
 
-/// What was found in a process tree.
+/// An inspection of a process tree in progress.
 pub struct Findings<'a> {
     /// The instance's link.
     pub network: &'a Network,
     pub first: i32,
-    /// Where its files are on the host, if it is a container.
+    /// The host's paths of its files, if it is a container.
     pub places: Option<Places<'a>>,
     /// The tree.
     pub members: HashSet<i32>,
-    /// Nothing runs: what the destination must have is known, and time matters.
+    /// The tree is stopped: the needs are known already, and time matters.
     pub is_stopped: bool,
-    /// Each reason once, in the order found.
+    /// Each blocker once, in the order found.
     pub blockers: Vec<Blocker>,
     pub files: BTreeMap<PathBuf, OpenFile>,
     pub regular: &'a mut Regular,
-    /// The pipes that can be read from, as the kernel calls them.
+    /// The pipes with an open read end, by the kernel's names.
     pub pipes: HashSet<PathBuf>,
     pub memory: u64,
-    /// Files without a name that are in the memory already, by their devices and numbers.
+    /// Unnamed files that `memory` already includes, by device and inode number.
     pub nameless: HashSet<(u64, u64)>,
     pub kept: u64,
     pub layer: u64,
 }
 
-/// What the kernel puts after the name that a file had.
+/// The kernel's suffix for the path of a deleted file.
 pub const DELETED: &str = " (deleted)";
 
-/// Begins what the kernel calls memory of `memfd_create`.
+/// The kernel's prefix for the names of `memfd_create` files.
 pub const MEMORY: &str = "/memfd:";
 
-/// In what files' lengths on their device are counted, in bytes.
+/// The unit of `st_blocks`, in bytes.
 pub const BLOCK: u64 = 512;
 
-/// What the kernel calls the files of `memfd_secret`.
+/// The kernel's name for the files of `memfd_secret`.
 pub const SECRET_MEMORY: &str = "/secretmem";
 
 /// Begins to look at a tree: its processes, and nothing found yet.
@@ -94,42 +94,42 @@ impl Findings<'_> {
         }
     }
 
-    /// CRIU carries a deleted file in its images, but not one that others may still find by another name.
+    /// CRIU dumps the contents of a deleted file, but not if the file still has another name.
     pub fn half_deleted(&mut self, pid: i32, path: &Path, how: &str) {
         let path = path.display().to_string();
         let path = path.trim_end_matches(DELETED);
         if path == SECRET_MEMORY {
-            let what = format!("{} has memory that nobody else can read (memfd_secret)", named(pid));
-            return self.block(what, "let it unmap and close that before the move");
+            let what = format!("{} has secret memory, which CRIU cannot read (memfd_secret)", named(pid));
+            return self.block(what, "have it unmap and close that memory before the move");
         }
         let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
-        let remedy = "let it close the file, or delete its other names too (a semaphore's: sem_unlink)";
+        let remedy = "have it close the file, or delete its other names too (a semaphore's: sem_unlink)";
         if self.places.is_none() {
             return self.block(what, remedy);
         }
-        // A layer says the same of what it only hides.
-        let replaced = "; of a file of the image that was replaced, as by an upgrade, start the program again that uses it";
+        // A file of the image that the layer hides looks the same.
+        let replaced = "; if an upgrade replaced a file of the image, restart the program that uses it";
         self.block(format!("{what}, or was replaced in the container"), format!("{remedy}{replaced}"));
     }
 
-    /// What has no name travels, and once, however many processes have it: such is the memory that they share.
+    /// Counts an unnamed file, which travels once, however many processes share it: shared memory, for example.
     pub fn nameless_file(&mut self, metadata: &Metadata) {
         if self.nameless.insert((metadata.st_dev(), metadata.st_ino())) {
             self.memory += metadata.st_blocks() * BLOCK;
         }
     }
 
-    /// Whether a file travels with a container, or is made anew: elsewhere it has another inode.
+    /// Whether a file travels with a container or is created anew, so that it has another inode at the destination.
     pub fn becomes_another(&self, path: &Path) -> bool {
         self.places.as_ref().is_some_and(|places| places.on_host(path).is_none())
     }
 
-    /// The destination must have this file. `via` leads to it whatever its path is now.
+    /// Notes that the destination must have this file. `via` leads to it even if its path has changed.
     pub fn need(&mut self, path: &Path, via: &Path) {
         if self.is_stopped {
             return;
         }
-        // What a container has not from its host travels.
+        // A container's own files travel with it.
         let path = match &self.places {
             Some(places) => places.on_host(path),
             None => Some(path.to_owned()),
@@ -138,7 +138,7 @@ impl Findings<'_> {
         self.note(path, via);
     }
 
-    /// The destination must have the same at `path` as this host has. What is in a folder may differ, as far as it is not in use.
+    /// Notes that the destination must have the same file at `path` as this host. The unused entries of a directory may differ.
     pub fn need_on_host(&mut self, path: &Path) {
         self.note(path.to_owned(), path);
     }
@@ -148,12 +148,12 @@ impl Findings<'_> {
             return;
         }
         let Ok(metadata) = fs::metadata(via) else { return };
-        // No host has the same of what is none of these, such as a socket.
+        // Other types, such as a socket, cannot exist at the destination too; `Regular` never matches them.
         let kind = kind_of(&metadata).unwrap_or(FileKind::Regular);
         let is_regular = metadata.is_file();
         let identity = is_regular.then(|| self.regular.identity(&metadata));
         let contents = if is_regular { self.regular.contents(via, &metadata) } else { Contents::Any };
-        // Closed meanwhile it is not needed, and something else may have been read.
+        // If the process has closed it meanwhile, it is not needed, and `via` may lead to another file.
         if fs::metadata(via).is_ok_and(|now| is_same(&now, &metadata)) {
             let (mode, size) = (metadata.st_mode() & 0o7777, metadata.st_size());
             self.files.insert(path.clone(), OpenFile { path, kind, mode, size, identity, contents });
@@ -179,8 +179,8 @@ pub fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.st_dev(), one.st_ino()) == (other.st_dev(), other.st_ino())
 }
 
-/// Whether a file has lost the name by which it was opened: `path` is what the kernel calls it, `metadata` is of what is
-/// open.
+/// Whether a file has lost the name by which it was opened: `path` is the kernel's name for it, and `metadata` belongs to the open
+/// file.
 pub fn is_deleted(path: &Path, metadata: &Metadata) -> bool {
     let marked = path.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
     metadata.st_nlink() == 0 || marked && fs::metadata(path).is_err()

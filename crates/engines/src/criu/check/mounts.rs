@@ -11,7 +11,7 @@ use crate::criu::root::Bind;
 use crate::linux::files::used;
 
 impl Findings<'_> {
-    /// What the container has from the host, and how much it has written.
+    /// Notes the files that the container has from the host, and how much it has written.
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
         let (rootfs, written) = (places.own.rootfs.map(Path::to_owned), Written::below(&places.own.layer));
@@ -29,20 +29,20 @@ impl Findings<'_> {
         self.volumes();
     }
 
-    /// Its name is no help as a whole.
+    /// Blocks on a path that is too long, showing its beginning only.
     fn too_long(&mut self, path: &Path) {
         let path = path.as_os_str().as_bytes();
         let beginning = String::from_utf8_lossy(&path[..path.len().min(60)]);
         let length = path.len();
         let most = libc::PATH_MAX - 1;
         self.block(
-            format!("the path {beginning}… in the container has {length} bytes, and paths of {most} or more do not move"),
-            "rename or remove what is there",
+            format!("the path {beginning}… in the container has {length} bytes, and a path must have fewer than {most} to move"),
+            "rename or remove that file",
         );
     }
 
-    /// Each volume is still what is at its place on the host: a mount keeps what it was made of, whatever becomes of that, and the
-    /// destination mounts what it finds there.
+    /// Checks that each volume is still the directory at its source path. A bind mount keeps its directory even if that is moved or
+    /// replaced, but the destination mounts the directory that it finds at the path.
     pub(super) fn volumes(&mut self) {
         let Some(places) = &self.places else { return };
         let root = PathBuf::from(format!("/proc/{}/root", self.first));
@@ -57,9 +57,9 @@ impl Findings<'_> {
             let (source, destination) = (source.display(), destination.display());
             self.block(
                 format!(
-                    "what it has at {destination} was moved, removed or replaced on the host, at {source}"
+                    "the volume at {destination} was moved, removed or replaced on the host, at {source}"
                 ),
-                "put it back there, or start the container again",
+                "put {source} back, or start the container again",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Where the files of a container are on its host.
+//! Maps the paths of a container to those of its host.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::criu::root::{Bind, OwnRoot};
 use crate::linux::mountinfo::mountpoints;
 
-/// See the module.
+/// The mounts of a container, by which a path in it is mapped to one of the host.
 pub struct Places<'a> {
     /// The file systems of its own.
     pub own: OwnRoot<'a>,
@@ -15,12 +15,13 @@ pub struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Those of a container whose first process is `first`.
+    /// The mounts of `container`, whose first process is `first`.
     pub fn of(own: OwnRoot<'a>, first: i32) -> io::Result<Self> {
         Ok(Self { own, mountpoints: mountpoints(first)? })
     }
 
-    /// Where the host has what the container sees at `path`; `None` if that travels with it, is made anew, or is an image's.
+    /// The host's path of the file that the container sees at `path`; `None` if the file travels with the container, is created anew, or
+    /// belongs to a container image.
     pub fn on_host(&self, path: &Path) -> Option<PathBuf> {
         let above = self.mountpoints.iter().filter(|mountpoint| path.starts_with(mountpoint));
         let mountpoint = above.max_by_key(|mountpoint| mountpoint.components().count())?;
@@ -39,7 +40,7 @@ impl<'a> Places<'a> {
         self.own.binds.iter().find(|bind| bind.destination == mountpoint)
     }
 
-    /// The file systems that travel with what is in them, as this host sees them.
+    /// The file systems that travel with their contents, as paths of this host.
     pub fn travelling(&self, first: i32) -> impl Iterator<Item = PathBuf> {
         let own =
             self.mountpoints.iter().filter(|place| place.parent().is_some() && self.bind_at(place).is_none());

@@ -12,7 +12,7 @@ use fabric::seqpacket;
 
 use crate::memory::PAGE;
 
-/// What CRIU says in place of a PID when all is restored.
+/// The number that CRIU sends in place of a PID when all is restored.
 pub const RESTORED: i32 = 0x5253_5446;
 
 /// What CRIU asks of a userfaultfd: to be told of forks, of moved, given back and unmapped memory.
@@ -196,7 +196,7 @@ impl Faults {
             event::REMOVE | event::UNMAP => {
                 Happened::Dropped { page: page(first), pages: page(second - first) }
             }
-            _ => return Err(io::Error::other("the kernel tells of what nobody has asked for")),
+            _ => return Err(io::Error::other("the kernel reports an event that was not requested")),
         }))
     }
 }

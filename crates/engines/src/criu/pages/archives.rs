@@ -1,8 +1,8 @@
-//! File systems in memory of containers, which CRIU carries as archives that it has `tar` make and unpack.
+//! The tmpfs mounts of containers, which CRIU dumps as archives made and unpacked by `tar`.
 //!
-//! While the instance runs it is looked at what the archives would be, as at its memory, so that most of them is where it is to be
-//! when it stands still. The files in them lie where they lay as long as none comes or goes or has other holes: then all behind it
-//! is sent again.
+//! Pre-copy rounds read what the archives would be while the instance runs, like its memory, so that most of their pages are at the
+//! destination when it stops. A file keeps its place in an archive as long as no file before it appears, disappears or changes its
+//! holes; otherwise everything behind it is sent again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -207,7 +207,7 @@ impl Archives {
 }
 
 fn unacceptable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what is said of its file systems is not acceptable")
+    io::Error::new(io::ErrorKind::InvalidData, "the description of its file systems is invalid")
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The `tar` that CRIU is given for file systems in memory.
 //!
-//! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
-//! `tar` first, which leaves that out, and keeps times to the nanosecond, attributes and ACLs: where there is an ACL, the mode tells
-//! more rights of the group than that has. What it unpacks may be compressed or not. Where that cannot be run, as in a directory whose
-//! file system is mounted `noexec`, the next one in `$PATH` is.
+//! CRIU compresses archives, which takes much longer than sending them, while the instance is stopped. So a wrapper for `tar` comes
+//! first in CRIU's `$PATH`. It does not compress, and keeps nanosecond times, extended attributes and ACLs: with an ACL, the mode alone
+//! would give the group too many rights. It unpacks both compressed and plain archives. If the wrapper cannot run, for example in a
+//! directory mounted `noexec`, CRIU uses the next `tar` in `$PATH`.
 
 use std::env;
 use std::ffi::OsString;

@@ -73,7 +73,7 @@ impl Tree {
 
     /// CRIU tries out the loopback, on which a try before this may have held everything back.
     pub(super) fn launch_restore(&mut self, config: &Config, images: &Path) -> Result<Criu> {
-        self.link.let_through().doing(|| "letting through what is sent".into())?;
+        self.link.let_through().doing(|| "letting held packets through".into())?;
         self.root.end_trial();
         self.launch(&config.criu, Request::Restore { lazily: self.record.lazily }, images)
     }

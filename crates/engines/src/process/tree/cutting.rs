@@ -24,7 +24,7 @@ pub fn cut(link: &Link, spec: &InstanceSpec, own: Option<OwnRoot<'_>>, first: i3
     };
     let have_sent_all = |patience| {
         let sent = orphans::have_sent_all(first, patience, || must_be_free().is_err());
-        sent.doing(|| format!("looking at the connections of `{name}`"))
+        sent.doing(|| format!("inspecting the connections of `{name}`"))
     };
     link.cut().doing(|| "cutting the link".into())?;
     must_be_free()?;

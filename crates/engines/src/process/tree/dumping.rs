@@ -30,7 +30,7 @@ impl Tree {
         clock: &mut Stopwatch<'_>,
     ) -> Result<()> {
         let tree = self.tree()?;
-        self.record.reuse = repair_mode::remember(&tree).doing(|| "looking at the sockets".into())?;
+        self.record.reuse = repair_mode::remember(&tree).doing(|| "inspecting the sockets".into())?;
         self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
         clock.lap("look");
         let dumped = self.dump(memory, records, watch, clock);
@@ -50,7 +50,7 @@ impl Tree {
     pub fn settle(&self) -> Result<()> {
         let first = self.first()?.id().pid;
         let sent = orphans::have_sent_all(first, SENT_AGAIN, || false);
-        sent.doing(|| format!("looking at the connections of `{}`", self.record.spec.name)).map(drop)
+        sent.doing(|| format!("inspecting the connections of `{}`", self.record.spec.name)).map(drop)
     }
 
     fn dump(
@@ -73,7 +73,7 @@ impl Tree {
         let layer = self.root.pack_written(&self.record.images)?;
         let not_copied = if memory.leaves_pages() {
             let found = task::tree(first).and_then(|tree| NotCopied::of(&tree));
-            found.doing(|| format!("looking at the memory of `{name}`"))?
+            found.doing(|| format!("inspecting the memory of `{name}`"))?
         } else {
             NotCopied::default()
         };

@@ -24,7 +24,9 @@ impl Tree {
     /// Tells the pager what is not among the images.
     pub(super) fn brief_pager(&self) -> Result<()> {
         let told = self.pager.iter().try_for_each(|pager| pager.owe(&self.record.images));
-        told.doing(|| format!("telling the pager of `{}` what is missing", self.record.spec.name))
+        told.doing(|| {
+            format!("sending the list of missing pages to the pager of `{}`", self.record.spec.name)
+        })
     }
 
     pub(super) fn unpaged(&self) -> Error {
@@ -43,9 +45,8 @@ impl Tree {
         if self.pager.is_none() {
             return Ok(());
         }
-        let what =
-            format!("a part of the memory of `{}` is still where it comes from", self.record.spec.name);
-        Err(Error::unusable(what, "wait until that has been fetched"))
+        let what = format!("a part of the memory of `{}` is still on its old host", self.record.spec.name);
+        Err(Error::unusable(what, "wait until it has been fetched"))
     }
 
     /// Nothing of its memory is missing any more.

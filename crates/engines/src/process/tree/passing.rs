@@ -24,8 +24,8 @@ pub fn pass_pages(
 ) -> Result<()> {
     memory.begin().map_err(Error::NotTaken)?;
     let pages = criu.take_pages().ok_or(io::ErrorKind::NotConnected);
-    let pages = pages.map_err(io::Error::from).doing(|| "reading what CRIU dumps".into())?;
-    let near = pages.try_clone().doing(|| "reading what CRIU dumps".into())?;
+    let pages = pages.map_err(io::Error::from).doing(|| "reading the pages of the dump".into())?;
+    let near = pages.try_clone().doing(|| "reading the pages of the dump".into())?;
     let (dumped, served) = thread::scope(|scope| {
         let serving = scope.spawn(|| page_server::serve(pages, memory, not_copied));
         let dumped = criu.answer(true).and_then(|()| criu.run_to(Some("post-dump"), watch, end));
@@ -39,7 +39,7 @@ pub fn pass_pages(
         (Err(Error::Cancelled), _) => Err(Error::Cancelled),
         (_, Err(Failure::Sink(error))) => Err(Error::NotTaken(error)),
         (Err(error), _) => Err(error),
-        (_, Err(Failure::Criu(error))) => Err(error).doing(|| "reading what CRIU dumps".into()),
+        (_, Err(Failure::Criu(error))) => Err(error).doing(|| "reading the pages of the dump".into()),
         (Ok(()), Ok(())) => {
             if memory.takes_archives() {
                 archives::tell(images, memory).map_err(Error::NotTaken)?;

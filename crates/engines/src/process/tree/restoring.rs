@@ -85,7 +85,7 @@ impl Tree {
         let end = Instant::now() + watch.timeout;
         criu.run_to(Some("pre-restore"), watch, end)?;
         clock.lap("start of CRIU");
-        self.link.hold_back().doing(|| "holding back what is sent".into())?;
+        self.link.hold_back().doing(|| "holding packets back".into())?;
         criu.answer(true)?;
         criu.run_to(Some("setup-namespaces"), watch, end)?;
         // On disk before it is more than an empty process: whoever comes after a crash ends it.
@@ -94,7 +94,7 @@ impl Tree {
         records.save(&self.record)?;
         if let Some((pager, first)) = self.pager.as_ref().zip(self.first.as_ref()) {
             let named = pager.name_root(first);
-            named.doing(|| format!("telling the pager of `{}` whose it is", self.record.spec.name))?;
+            named.doing(|| format!("naming the instance to the pager of `{}`", self.record.spec.name))?;
         }
         if let Some(first) = self.record.first {
             self.root.join_cgroups(first.pid)?;
