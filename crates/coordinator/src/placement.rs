@@ -1,8 +1,8 @@
-//! Which instances may share a host: those that are kept apart by a label never do, not even while one of them moves.
+//! Anti-affinity: instances that are kept apart by a label never share a host, not even during a move.
 //!
-//! It is enough that one of two says so, in whatever order they are started. An instance that moves has both places until its move is
-//! committed, because it may come back. Of instances that are placed together each takes the emptiest host that is
-//! left for it; that others would have to change places for it is not tried.
+//! It is enough that one of the two requests it, in whatever order they start. A moving instance occupies both hosts until its move is
+//! committed, because it may roll back. When several instances are placed together, each takes the emptiest host that remains
+//! possible; the placement does not backtrack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ const MAX_LABELS: usize = 16;
 /// The longest key, and the longest value, in bytes.
 const MAX_WORD: usize = 63;
 
-/// Where instances go that are to be moved as well.
+/// Destinations of planned moves.
 pub type Planned = BTreeMap<Vid, HostName>;
 
-/// What is asked for.
+/// Validates the requested placement.
 ///
 /// # Errors
-/// If that are no labels, or too many, or an instance is to be kept apart by a label that it does not have.
+/// If a label is invalid, there are too many, or anti-affinity names a label that the instance does not have.
 pub fn wanted(
     labels: BTreeMap<String, String>,
     anti_affinity: BTreeSet<String>,
@@ -46,10 +46,10 @@ pub fn wanted(
     }
 }
 
-/// Checks that an instance with this `placement`, `vid` if it is there already, may be on `host` when all that is `planned` is done.
+/// Checks whether an instance with this `placement` (`vid`, if it exists already) may be on `host` after the `planned` moves.
 ///
 /// # Errors
-/// If one that is there, or may be there soon, is kept apart from it.
+/// If anti-affinity with an instance that is there, or may be there soon, forbids it.
 pub fn check(
     inner: &Inner,
     vid: Option<Vid>,
@@ -62,10 +62,10 @@ pub fn check(
     check_beside(placement, there.map(|(_, instance)| instance), host)
 }
 
-/// Checks that an instance with this `placement` may be on `host` with the `others`.
+/// Checks whether an instance with this `placement` may share `host` with the `others`.
 ///
 /// # Errors
-/// If it is kept apart from one of them.
+/// If anti-affinity forbids it.
 pub fn check_beside<'a>(
     placement: &Placement,
     others: impl IntoIterator<Item = &'a Instance>,
@@ -77,16 +77,16 @@ pub fn check_beside<'a>(
     in_the_way.map_or(Ok(()), Err)
 }
 
-/// As [`check`], for an instance that is to move to `host`.
+/// Like [`check`], for an instance that is to move to `host`.
 ///
 /// # Errors
-/// If one that is there, or may be there soon, is kept apart from it.
+/// If anti-affinity with an instance that is there, or may be there soon, forbids it.
 pub fn check_move(inner: &Inner, vid: Vid, host: &HostName, planned: &Planned) -> Result<(), Failure> {
     let instance = inner.machine.image().instances.get(&vid);
     instance.map_or(Ok(()), |instance| check(inner, Some(vid), &instance.placement, host, planned))
 }
 
-/// Whether an instance is on `host`, goes there, or comes back there if its move is rolled back.
+/// Whether an instance is on `host`, moves there, or returns there if its move rolls back.
 fn may_be_on(inner: &Inner, vid: Vid, instance: &Instance, host: &HostName, planned: &Planned) -> bool {
     if let Some(to) = planned.get(&vid) {
         return to == host;
@@ -118,7 +118,10 @@ mod tests {
         assert_eq!(refused(&[("app.org/role", "db-1")], &["app.org/role"]), None);
         let long = "x".repeat(MAX_WORD + 1);
         for (key, value) in [("", "a"), ("a", ""), ("a", "b c"), (&long, "a"), ("a", &long), ("ä", "a")] {
-            assert!(refused(&[(key, value)], &[]).is_some_and(|why| why.contains("is no label")), "{key}");
+            assert!(
+                refused(&[(key, value)], &[]).is_some_and(|why| why.contains("is not a valid label")),
+                "{key}"
+            );
         }
         assert!(refused(&[("a", "b")], &["c"]).is_some_and(|why| why.contains("`c`")));
         let keys: Vec<_> = (0..=MAX_LABELS).map(|number| format!("k{number}")).collect();
@@ -130,7 +133,7 @@ mod tests {
         HostName::new(name).unwrap()
     }
 
-    /// Enters an instance on h1 that is kept apart from its like.
+    /// Adds an instance on h1 with anti-affinity to instances like itself.
     fn enter(cluster: &Cluster, lid: u16) -> Vid {
         let vid = Vid::new(lid).unwrap();
         let placement = wanted(labels(&[("app", "db")]), ["app".into()].into()).unwrap();
