@@ -98,9 +98,9 @@ impl Target {
         memory::within_bounds(|| (self.body)(bytes));
     }
 
-    /// Where its corpus is.
+    /// The archive of its corpus, which `scripts/fuzz.sh` writes.
     #[must_use]
     pub fn corpus(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(format!("{}.tar.gz", self.name))
     }
 }
