@@ -479,7 +479,7 @@ mod tests {
             (taken.as_str(), "it is that of tap1 on h1"),
             ("01:00:5e:00:00:01", "it is a group's"),
             ("00:00:00:00:00:00", "or nobody's"),
-            ("52:54:00:12:34", "is no MAC address"),
+            ("52:54:00:12:34", "is not a MAC address"),
         ] {
             let failure = world.change(with_mac(mac)).await.unwrap_err();
             assert!(failure.message.contains(expected), "{failure:?}");

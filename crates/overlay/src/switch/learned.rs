@@ -1,6 +1,6 @@
-//! Where MACs were seen that nobody manages.
+//! Learned places of unmanaged MACs.
 //!
-//! In a full table the place that has the most MACs makes room: whoever floods with ever new ones displaces its own.
+//! In a full table the place with the most MACs makes room: a flood of new MACs displaces MACs of its own place.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const CANDIDATES: usize = 8;
 /// How many entries are looked at for these.
 const MOST_LOOKED_AT: usize = 64;
 
-/// What a MAC in a VLAN is filed under.
+/// The key of a MAC in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 
@@ -59,10 +59,10 @@ pub(super) struct Learned {
     moves: u8,
 }
 
-/// What became of something learned.
+/// The result of learning a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lesson {
-    /// The table says so now.
+    /// The table has this place now.
     Known,
     /// So it does, and another one was forgotten for it.
     Displaced,
@@ -138,7 +138,7 @@ impl LearnedMacs {
     fn least_missed(&mut self, place: Place) -> Option<usize> {
         let most = self.shares.values().max()?;
         let shares = |place: &Place| self.shares.get(place) == Some(most);
-        // Of several that have as many, its own.
+        // Of several places with as many, the frame's own.
         let crowded = if shares(&place) { place } else { *self.shares.keys().find(|place| shares(place))? };
         let length = self.table.len();
         let mut candidates = Vec::with_capacity(CANDIDATES);
