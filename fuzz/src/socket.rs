@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use cm::socket::{
-    AGREEMENT, Dialogue, HEADER, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation, WINDOW, agrees,
+    AGREEMENT, Dialogue, HEADER, Kind, MAPPING, MAX_CREDITS, Mapping, SLOT, SLOTS, Slot, Violation, agrees,
     header, parse,
 };
 
@@ -95,7 +95,7 @@ impl Side {
                 self.mapped(contents);
             }
         }
-        assert!(self.taken <= WINDOW + self.gave, "more data than receives for it");
+        assert!(self.taken <= MAX_CREDITS + self.gave, "more data than receives for it");
         assert!(self.got <= self.sent, "more credits than SENDs of data");
         Some(done)
     }
@@ -130,7 +130,7 @@ impl Side {
         let word = self.dialogue.word(kind);
         assert_eq!(word >> KIND_AT, kind as u32);
         self.gave += (word & CREDITS) as usize;
-        assert!(self.gave <= self.taken && self.sent <= WINDOW + self.got);
+        assert!(self.gave <= self.taken && self.sent <= MAX_CREDITS + self.got);
         word
     }
 
@@ -246,7 +246,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&[2], turns.repeat(8).as_slice()].concat(),
         script(&[&data, &read, &[3, 0], &[2], &says(1, 1, &[4]), &says(2, 0, &[4]), &data]),
         script(&[&says(3, 0, &mapping), &[4, 1, 5], &[4, 1, 200], &says(3, 0, &[5, 2, 0, 0])]),
-        script(&[&data.repeat(WINDOW), &[1, 0, 0, 0, 0, 1], &read, &[3, 0], &data.repeat(2)]),
+        script(&[&data.repeat(MAX_CREDITS), &[1, 0, 0, 0, 0, 1], &read, &[3, 0], &data.repeat(2)]),
         script(&[&[2, 2], &says(1, 3, &[4])]),
         script(&[&says(0, 0, &[1, 9]), &[1, 0xff, 0xff, 0, 0, 0], &says(0, 0, &[2, 1])]),
         script(&[&[5, 0, 1, 0, 0xff, 5, 1, 1]]),

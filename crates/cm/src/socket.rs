@@ -7,7 +7,7 @@
 //!   granted ─ data ─▶ arrived ─ read by the program ─▶ owed ─ said in a word ─▶ granted
 //! ```
 //!
-//! The three are always [`WINDOW`] together, and so are the peer's. Who breaks that is no socket, and is not listened to any
+//! The three are always [`MAX_CREDITS`] together, and so are the peer's. Who breaks that is no socket, and is not listened to any
 //! more: it can be a nuisance to its own connection only.
 
 use std::collections::VecDeque;
@@ -16,12 +16,12 @@ use std::net::{Ipv6Addr, SocketAddr};
 /// Slots each way.
 pub const SLOTS: usize = 64;
 /// Those of them that data may use.
-pub const WINDOW: usize = 48;
+pub const MAX_CREDITS: usize = 48;
 /// Their size.
 pub const SLOT: usize = 16 * 1024;
 
 /// What both sides must agree on, passed when they connect: "rsk" and a version, slots for data, their size in KiB.
-pub static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, WINDOW as u8, (SLOT / 1024) as u8];
+pub static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, MAX_CREDITS as u8, (SLOT / 1024) as u8];
 
 /// The most mappings of a peer that are remembered.
 pub const MAX_MAPPINGS: usize = 1024;
@@ -139,8 +139,8 @@ pub struct Dialogue {
 impl Default for Dialogue {
     fn default() -> Self {
         Self {
-            credits: WINDOW,
-            granted: WINDOW,
+            credits: MAX_CREDITS,
+            granted: MAX_CREDITS,
             owed: 0,
             arrived: VecDeque::new(),
             ended: false,
@@ -171,7 +171,7 @@ impl Dialogue {
     fn said(&mut self, slot: usize, word: u32, bytes: &[u8]) -> Result<Slot, Violation> {
         let kind = Kind::of(word).ok_or(Violation)?;
         let credits = self.credits + (word & CREDITS) as usize;
-        if credits > WINDOW {
+        if credits > MAX_CREDITS {
             return Err(Violation);
         }
         let becomes = match kind {
@@ -255,7 +255,7 @@ impl Dialogue {
     /// A receive that held data is there again; whether it is time to tell the peer.
     pub fn owe(&mut self) -> bool {
         self.owed += 1;
-        self.owed >= WINDOW / 2
+        self.owed >= MAX_CREDITS / 2
     }
 
     /// Whether the peer has a receive for data.
@@ -361,7 +361,7 @@ mod tests {
     fn data_beyond_the_credits_is_refused() {
         let memory = vec![7; SLOTS * SLOT];
         let mut dialogue = Dialogue::default();
-        for slot in 0..WINDOW {
+        for slot in 0..MAX_CREDITS {
             assert_eq!(dialogue.received(slot, 1, Some(DATA), &[7]), Ok(Slot::Kept));
         }
         let mut freed = Vec::new();
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn messages_that_violate_the_protocol_change_no_state() {
         let mut dialogue = Dialogue::default();
-        for _ in 0..WINDOW {
+        for _ in 0..MAX_CREDITS {
             dialogue.word(Kind::Data);
         }
         assert_eq!(dialogue.received(0, 1, Some(END | 1), &[0]), Err(Violation));

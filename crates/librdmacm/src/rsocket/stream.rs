@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 use std::ptr;
 
-use cm::socket::{Dialogue, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation, WINDOW};
+use cm::socket::{Dialogue, Kind, MAPPING, MAX_CREDITS, Mapping, SLOT, SLOTS, Slot, Violation};
 use verbs_abi as abi;
 use verbs_abi::constants::access::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
@@ -29,8 +29,8 @@ const WORDS: usize = 64;
 pub(super) const SIZES: Sizes = Sizes {
     send_requests: 2 * SLOTS + WORDS,
     receive_requests: SLOTS,
-    send_bytes: WINDOW * SLOT,
-    receive_bytes: WINDOW * SLOT,
+    send_bytes: MAX_CREDITS * SLOT,
+    receive_bytes: MAX_CREDITS * SLOT,
 };
 
 /// `IBV_WC_RECV`: what a SEND completes. A WRITE with an immediate completes a receive as well, and puts nothing into it.
