@@ -11,11 +11,11 @@ use indexmap::IndexMap;
 use super::{Place, PortId};
 use crate::mac::Mac;
 
-/// How many changes of place within [`WINDOW`] are followed.
+/// How many changes of place within [`FLAP_INTERVAL`] are followed.
 const MOST_MOVES: u8 = 5;
 
 /// The time in which changes of place are counted, and for which a MAC that makes too many stays where it is.
-const WINDOW: Duration = Duration::from_secs(10);
+const FLAP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A full table is looked through for old entries at most this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub(super) struct Learned {
     pub place: Place,
     /// When last.
     pub seen: Duration,
-    window: Duration,
+    interval_start: Duration,
     moves: u8,
 }
 
@@ -105,7 +105,7 @@ impl LearnedMacs {
         let lesson = if now < learned.seen + self.age {
             learned.see(place, now)
         } else {
-            *learned = Learned { place, seen: now, window: now, moves: 0 };
+            *learned = Learned { place, seen: now, interval_start: now, moves: 0 };
             Lesson::Known
         };
         let after = learned.place;
@@ -128,7 +128,7 @@ impl LearnedMacs {
             }
             lesson = Lesson::Displaced;
         }
-        self.table.insert(key, Learned { place, seen: now, window: now, moves: 0 });
+        self.table.insert(key, Learned { place, seen: now, interval_start: now, moves: 0 });
         *self.shares.entry(place).or_default() += 1;
         lesson
     }
@@ -202,15 +202,15 @@ impl Learned {
             self.seen = now;
             return Lesson::Known;
         }
-        if now >= self.window + WINDOW {
-            (self.window, self.moves) = (now, 0);
+        if now >= self.interval_start + FLAP_INTERVAL {
+            (self.interval_start, self.moves) = (now, 0);
         }
         if self.moves >= MOST_MOVES {
             return Lesson::Flap;
         }
         self.moves += 1;
         if self.moves == MOST_MOVES {
-            self.window = now;
+            self.interval_start = now;
         }
         (self.place, self.seen) = (place, now);
         Lesson::Known
