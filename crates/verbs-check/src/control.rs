@@ -107,7 +107,7 @@ impl Control {
     /// Waits for a message.
     ///
     /// # Errors
-    /// If the connection is lost or the peer speaks another language.
+    /// If the connection is lost or malformed message from the peer.
     pub fn receive(&mut self) -> Result<Message> {
         loop {
             if let Some(message) = self.take_line()? {
@@ -138,7 +138,7 @@ impl Control {
             return Ok(None);
         };
         let line: Vec<u8> = self.received.drain(..=end).collect();
-        let message = serde_json::from_slice(&line).context("the peer speaks another language")?;
+        let message = serde_json::from_slice(&line).context("malformed message from the peer")?;
         Ok(Some(message))
     }
 
@@ -191,8 +191,8 @@ mod tests {
     fn a_closed_or_malformed_control_connection_is_an_error() {
         let (mut near, mut far) = connection();
         near.stream.write_all(b"hello\n").unwrap();
-        assert!(far.receive().unwrap_err().to_string().contains("language"));
+        assert!(far.receive().unwrap_err().to_string().contains("malformed"));
         drop(near);
-        assert!(far.receive().unwrap_err().to_string().contains("gone"));
+        assert!(far.receive().unwrap_err().to_string().contains("closed"));
     }
 }

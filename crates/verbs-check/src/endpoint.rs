@@ -173,7 +173,10 @@ impl Endpoint {
     /// # Errors
     /// If the device refuses.
     pub fn connect(&mut self, peer: &Peer) -> Result<()> {
-        anyhow::ensure!(peer.pairs.len() == self.pairs.len(), "the peer has a different number of queue pairs");
+        anyhow::ensure!(
+            peer.pairs.len() == self.pairs.len(),
+            "the peer has a different number of queue pairs"
+        );
         self.peer_shared_area = peer.shared;
         for (pair, (address, block, rkey)) in self.pairs.iter_mut().zip(&peer.pairs) {
             pair.peer_block = (*block, *rkey);

@@ -65,7 +65,8 @@ impl Report {
         };
         let (counts, longest_gap) = (meter.total(), meter.longest_gap());
         let elapsed = meter.elapsed(std::time::Instant::now()).as_secs_f64();
-        let verdict = reason.as_deref().map_or("all checks passed".into(), |reason| format!("WRONG: {reason}"));
+        let verdict =
+            reason.as_deref().map_or("all checks passed".into(), |reason| format!("WRONG: {reason}"));
         let line = Line::Result { ok: outcome.is_ok(), reason, counts, elapsed, longest_gap };
         self.print(&line, || {
             let Counts { operations, received, bytes, completions } = counts;
