@@ -1,4 +1,4 @@
-//! Sockets over connections: hostile peers say anything, honest ones go on, and what came before can be read.
+//! Sockets over connections: hostile peers send anything, honest ones work on, and data before a violation can be read.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,10 +12,10 @@ use crate::input::Input;
 const KIND_AT: u32 = 28;
 const CREDITS: u32 = (1 << KIND_AT) - 1;
 
-/// Lets a peer say what the script says.
+/// Lets a peer send the script's messages.
 ///
 /// # Panics
-/// If the socket believes what it should not, or an honest one is not believed.
+/// If the socket accepts an invalid message, or refuses an honest one.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(8) {
@@ -32,7 +32,7 @@ pub fn run(bytes: &[u8]) {
 fn datagram(bytes: &[u8]) {
     let Some((from, data)) = parse(bytes) else { return };
     assert_eq!(data, &bytes[HEADER..]);
-    // What has been understood is said again, and means the same.
+    // A decoded message is encoded again, and means the same.
     let again = header(from);
     assert_eq!(parse(&again), Some((from, &[][..])));
 }
@@ -134,7 +134,7 @@ impl Side {
         word
     }
 
-    /// Where `offset` lies is what the peer has said of it last.
+    /// `offset` has the latest mapping that the peer has sent.
     fn look(&self, offset: u64) {
         let Some((address, left, key)) = self.dialogue.place(offset) else { return };
         let is_it = |mapping: &Mapping| {
