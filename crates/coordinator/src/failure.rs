@@ -150,6 +150,13 @@ pub fn nowhere_to_go(host: &HostName) -> Failure {
     )
 }
 
+pub fn no_usable_host() -> Failure {
+    Failure::new(
+        "no host that runs instances, and is not drained, is connected to the coordinator",
+        "start `transhume node` on one, or `transhume lab up`; `transhume hosts` shows which are drained",
+    )
+}
+
 pub fn too_many_labels(count: usize, most: usize) -> Failure {
     Failure::new(format!("{count} labels are too many for an instance"), format!("{most} are the most"))
 }

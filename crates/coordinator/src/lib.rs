@@ -11,7 +11,7 @@
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: what it can ask for.
 //! * [`estimate`]: how long a move will take.
-//! * [`hosts`]: which hosts there are. [`placement`]: which instances may share one. [`cooling`]: which have moved and are left alone.
+//! * [`hosts`]: which hosts there are. [`placement`]: which labels instances have. [`planning`]: where they go. [`cooling`]: which have moved and are left alone.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines that have no certificate yet. [`removal`]: hosts that take no part any more. [`members`], [`tokens`]: what is
 //!   known of both.
@@ -44,6 +44,7 @@ mod network;
 mod nodes;
 mod output;
 mod placement;
+mod planning;
 mod removal;
 mod requests;
 mod restore;
