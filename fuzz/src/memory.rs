@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_counted_and_what_was_given_back_is_not() {
+    fn held_memory_is_counted_and_freed_memory_is_not() {
         within_bounds(|| (0..100).for_each(|_| drop(vec![0u8; 1 << 20])));
         let greedy = || within_bounds(|| drop(std::hint::black_box(vec![0u8; 33 << 20])));
         assert!(std::panic::catch_unwind(greedy).is_err());

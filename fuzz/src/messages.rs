@@ -79,7 +79,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         ])
         .map(|header| [&[0], &header.encode()[..]].concat())
         .collect();
-    let hello = Hello { process: process(), fabric: FabricId(7), epoch: Epoch(1), life: 9 };
+    let hello = Hello { process: process(), fabric: FabricId(7), epoch: Epoch(1), incarnation: 9 };
     seeds.push([&[1], &hello.encode()[..]].concat());
     let export = Export { memory: 1, offset: 4096, length: 8192, rights: 7, count: 1 };
     seeds.push([&[2], &export.encode()[..]].concat());

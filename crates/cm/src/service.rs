@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_each_instances_own() {
+    fn each_instance_has_its_own_loopback() {
         let service = |address: &str| Service { space: 1, address: address.parse().unwrap(), port: 7 };
         assert_ne!(service("127.0.0.1").key(1), service("127.0.0.1").key(2));
         assert_ne!(service("::1").key(1), service("::1").key(2));

@@ -325,7 +325,7 @@ mod tests {
     const MAPS: u32 = (Kind::Mapping as u32) << KIND_AT;
 
     #[test]
-    fn what_no_socket_says_ends_the_dialogue() {
+    fn invalid_messages_end_the_dialogue() {
         let bytes = vec![0; SLOT + 1];
         let cases = [
             ("no word", None, 1),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn data_beyond_the_window_is_refused_until_credits_go_back() {
+    fn data_beyond_the_credits_is_refused() {
         let memory = vec![7; SLOTS * SLOT];
         let mut dialogue = Dialogue::default();
         for slot in 0..WINDOW {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_of_what_breaks_the_rules() {
+    fn messages_that_violate_the_protocol_change_no_state() {
         let mut dialogue = Dialogue::default();
         for _ in 0..WINDOW {
             dialogue.word(Kind::Data);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_survive_their_bytes() {
+    fn mappings_survive_their_encoding() {
         let mapping = Mapping { offset: 1 << 40, length: 5, address: u64::MAX, key: 7 };
         assert_eq!(Mapping::from_bytes(&mapping.to_bytes()), Some(mapping));
         assert_eq!(mapping.from((1 << 40) + 4), Some((3, 1)));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_survive_their_way_through_a_header() {
+    fn addresses_survive_their_encoding() {
         for text in ["10.1.2.3:80", "[fe80::1]:7", "0.0.0.0:0"] {
             let from: SocketAddr = text.parse().unwrap();
             let message = [&header(from)[..], b"data"].concat();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_dropped() {
+    fn malformed_messages_are_dropped() {
         let good = header("10.1.2.3:80".parse().unwrap());
         assert!(parse(&good[..HEADER - 1]).is_none());
         for (at, value) in [(0, 2), (1, 5), (4, 1)] {

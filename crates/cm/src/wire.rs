@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_refused() {
         let mut datagram = largest().encode();
         datagram.push(0);
         assert_eq!(Message::decode(&datagram), None);

@@ -1,7 +1,7 @@
-//! What a process instance sees of file systems: what its host sees, but for pseudo-terminals, of which each instance has its own.
-//! So they have the numbers on every host that they had on the first.
+//! The mount namespace of a process instance: that of its host, except that each instance has its own pseudo-terminals.
+//! So a pseudo-terminal keeps its number on every host.
 //!
-//! The mount namespace is no part of the images: each host makes it anew. What is here makes system calls only.
+//! The mount namespace is not part of the images: each host creates it anew. The functions here only make system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const TERMINALS: &std::ffi::CStr = c"/dev/pts";
 /// As systemd mounts the host's, but for [`MOST_TERMINALS`].
 const OPTIONS: &std::ffi::CStr = c"newinstance,ptmxmode=0666,mode=0620,gid=5,max=32";
-/// As many as CRIU tries before it has the number that it wants: one with a higher number could not be restored when those
-/// before it have gone.
+/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
+/// been closed.
 pub const MOST_TERMINALS: u32 = 32;
 
 /// Gives the calling process, which has one thread, a mount namespace of its own. What the host mounts later is seen there too, if

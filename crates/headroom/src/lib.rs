@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gets_no_memory_takes_what_is_kept_and_it_is_kept_again() {
+    fn allocations_use_the_reserve_which_is_refilled() {
         check().unwrap();
         let attempts = Cell::new(0);
         let memory = with_what_is_kept(|| {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_range_counts() {
+    fn areas_match_by_the_whole_range() {
         let start = pages();
         let range = |from: usize, to: usize| start + (from * PAGE) as u64..start + (to * PAGE) as u64;
         let text = fs::read_to_string(MAPS).unwrap();

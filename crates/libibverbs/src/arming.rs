@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_spins_is_left_alone_until_it_stops() {
+    fn a_polling_program_is_not_armed_until_it_stops() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         assert_eq!(until_disarmed(&mut arming, &mut polls), *PATIENCE.start());
         assert!(!arming.judge(false, polls.spin(), false, true));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_polls_will_do_in_less_time() {
+    fn fewer_polls_suffice_in_less_time() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         arming.glance(polls.spin());
         let later = |count, micros| Polls {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_now_and_then_kept_from_polling_is_left_alone_too() {
+    fn a_polling_program_with_short_interruptions_is_not_armed() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         let stays_armed = |turn: &u32| {
             let count = if turn.is_multiple_of(3) { 0 } else { SPINNING };
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_about_to_block_is_believed() {
+    fn a_program_that_arms_before_blocking_gets_events() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         until_disarmed(&mut arming, &mut polls);
         assert!(arming.judge(true, polls.spin(), false, false), "the program has armed it");
     }
 
     #[test]
-    fn a_mistake_costs_little_and_makes_patient_and_time_forgets_it() {
+    fn a_wrong_guess_raises_the_threshold_for_a_while() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         until_disarmed(&mut arming, &mut polls);
         assert_eq!(arming.tick(), TRIAL);

@@ -126,11 +126,11 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     headroom::check().map_err(Refusal::Local)?;
     let (socket, welcome) = first_connection()?;
     let wake = EventFd::new(libc::EFD_NONBLOCK).map_err(Refusal::Local)?;
-    let life = getrandom::u64().map_err(|error| Refusal::Local(error.into()))?;
+    let incarnation = getrandom::u64().map_err(|error| Refusal::Local(error.into()))?;
     let mut device = Device::new(Config {
         process: welcome.process,
         fabric: welcome.fabric,
-        life,
+        incarnation,
         epoch: welcome.epoch,
         handles: handles(welcome.process),
         limits: Limits::default(),
@@ -243,14 +243,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_no_descriptor_left_is_not_told_to_start_elsewhere() {
+    fn a_lack_of_descriptors_is_reported_as_such() {
         let refusal = |errno| Refusal::of_connection(io::Error::from_raw_os_error(errno)).to_string();
         assert!(refusal(libc::EMFILE).contains("ulimit") && !refusal(libc::EMFILE).contains("transhume run"));
         assert!(refusal(libc::ECONNREFUSED).contains("transhume run"));
     }
 
     #[test]
-    fn who_may_not_poll_hears_the_node() {
+    fn the_node_answers_a_process_that_may_not_poll() {
         let (ours, node) = seqpacket::pair().unwrap();
         assert!(!readable_without_poll(&ours, 5));
         let speaks = thread::spawn(move || {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_hangs_up_before_it_answers_is_asked_again() {
+    fn a_node_that_closes_before_its_answer_is_asked_again() {
         let name = format!("transhume/test-{}", std::process::id());
         let listener = seqpacket::listen(name.as_bytes()).unwrap();
         let pair = || {

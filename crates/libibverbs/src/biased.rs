@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_comes_often_becomes_the_owner_until_another_comes() {
+    fn a_frequent_thread_owns_the_lock_until_another_comes() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
         thread::scope(|scope| {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_owner_leaves_the_next_one_alone() {
+    fn a_late_owner_does_not_disturb_the_next_one() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
         let late = lock.former().unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_interrupted_leaves_the_processor_to_others_for_some_times_as_long() {
+    fn an_interrupted_poller_yields_for_a_multiple_of_the_interruption() {
         let mut crowding = Crowding::default();
         assert!(!round(&mut crowding, 50_000, 0), "nobody knows when it began");
         assert!(!round(&mut crowding, 50_005, 5));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_does_not_nap_for_long() {
+    fn a_stopped_poller_does_not_nap_for_long() {
         let mut crowding = Crowding::default();
         for clock in [1_000, 5_000, 3_600_000_000] {
             round(&mut crowding, clock, 0);
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_between_polls_was_not_interrupted() {
+    fn computing_between_polls_is_not_an_interruption() {
         let mut crowding = Crowding::default();
         assert!((1..1000).all(|turn| !round(&mut crowding, turn * 2_000, turn * 1_950)));
         assert!(round(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
     }
 
     #[test]
-    fn a_clock_that_goes_back_in_a_move_ends_all_naps() {
+    fn a_clock_set_back_by_a_move_ends_all_naps() {
         let mut crowding = Crowding::default();
         for clock in [1_000_000, 1_003_000, 1_006_000] {
             round(&mut crowding, clock, 0);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn time_between_polls_that_found_something_counts_for_nothing() {
+    fn time_between_successful_polls_does_not_count() {
         let mut crowding = Crowding::default();
         for time in 1..100 {
             assert!(!round(&mut crowding, time * 1_000, 0));

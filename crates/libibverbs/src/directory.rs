@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_or_unanswered_is_said_again() {
+    fn publications_and_open_questions_are_resent() {
         let directory = Directory::default();
         directory.ask(1, publish("a"));
         directory.ask(2, Request::Look { key: b"k".to_vec() });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_does_not_flood_the_node() {
+    fn resent_messages_do_not_flood_the_node() {
         let directory = Directory::default();
         for number in 1..=1000 {
             directory.ask(number, publish(&number.to_string()));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_ask_no_more_can_take_back_what_it_has_published() {
+    fn withdrawals_are_possible_at_the_limit_of_questions() {
         let withdraw = |value: &str| Request::Withdraw { key: b"k".to_vec(), value: value.into() };
         let directory = Directory::default();
         directory.ask(1, publish("a"));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_anew_is_not_taken_back_by_what_was_said_before() {
+    fn a_new_publication_survives_an_earlier_withdrawal() {
         let withdraw = Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() };
         let directory = Directory::default();
         directory.ask(1, publish("a"));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_many_can_ask() {
+    fn a_process_with_many_watches_can_ask() {
         let directory = Directory::default();
         let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
         let refused = fill(&directory, &Request::Watch { process });
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_does_not_keep_up_with_is_asked_again() {
+    fn questions_that_the_node_drops_are_asked_again() {
         let directory = Directory::default();
         let look = Request::Look { key: b"k".to_vec() };
         directory.ask(1, look.clone());

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_answers_carries_them_until_it_does_not() {
+    fn acknowledgements_are_piggybacked_while_the_program_answers() {
         let mut acks = HeldAcks::default();
         let tried = (1..=PROBE).find(|_| acks.may_be_left(7, true));
         assert_eq!(tried, Some(PROBE));

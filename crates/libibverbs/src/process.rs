@@ -88,8 +88,8 @@ pub(crate) struct State {
     events: Vec<Event>,
 }
 
-/// How often the program gives way to the thread at most, while the thread waits for the lock once.
-const WAYS_TO_GIVE: u32 = 16;
+/// How often calls of the program yield, at most, while the thread waits once for the lock.
+const YIELD_BUDGET: u32 = 16;
 
 /// See the module.
 pub(crate) struct Process {
@@ -98,9 +98,9 @@ pub(crate) struct Process {
     /// What the device can have: known also to a child of a fork.
     pub(crate) limits: Limits,
     state: BiasedLock<State>,
-    /// How often calls of the program still give way to the thread, which waits for the lock. A spinning program would
-    /// otherwise hardly leave it to the thread.
-    ways_to_give: AtomicU32,
+    /// How often calls of the program still yield to the thread that waits for the lock. A program that polls in a loop would
+    /// otherwise starve the thread.
+    yield_budget: AtomicU32,
     /// Calls of the program that wait for the lock.
     program_waits: AtomicU32,
     /// The device belongs to the parent of this process.
@@ -139,7 +139,7 @@ impl Process {
             fabric,
             limits,
             state: BiasedLock::new(state),
-            ways_to_give: AtomicU32::new(0),
+            yield_budget: AtomicU32::new(0),
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -227,7 +227,7 @@ impl Process {
         work: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         self.own()?;
-        self.give_way();
+        self.yield_to_thread();
         self.program_waits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
@@ -236,9 +236,9 @@ impl Process {
 
     /// Lets the thread have the lock if it waits for it, but does not wait until it does: programs on its processor may
     /// keep it from running for long.
-    fn give_way(&self) {
-        let one_less = |ways: u32| ways.checked_sub(1);
-        if self.ways_to_give.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+    fn yield_to_thread(&self) {
+        let one_less = |left: u32| left.checked_sub(1);
+        if self.yield_budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             sleep(NAP);
         }
     }
@@ -269,9 +269,9 @@ impl Process {
 
     /// The lock, for the thread, with precedence over the program.
     pub(crate) fn lock_first(&self) -> Guard<'_, State> {
-        self.ways_to_give.store(WAYS_TO_GIVE, Ordering::Relaxed);
+        self.yield_budget.store(YIELD_BUDGET, Ordering::Relaxed);
         let claim = self.state.claim();
-        self.ways_to_give.store(0, Ordering::Relaxed);
+        self.yield_budget.store(0, Ordering::Relaxed);
         claim.enter()
     }
 

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_their_way_through_c() {
+    fn addresses_survive_their_c_form() {
         for text in ["10.1.2.3:80", "[fe80::1%3]:7", "0.0.0.0:0"] {
             let address: SocketAddr = text.parse().unwrap();
             let (storage, _) = store(address);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_address_is_unwrapped() {
+    fn an_ipv4_mapped_address_is_unwrapped() {
         for (wrapped, bare) in [("[::ffff:10.1.2.3]:4", "10.1.2.3:4"), ("[fe80::1]:4", "[fe80::1]:4")] {
             assert_eq!(canonical(wrapped.parse().unwrap()), bare.parse().unwrap());
         }

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_glued_wrongly_comes_alone() {
+    fn wrongly_merged_datagrams_disable_gro() {
         for lie in [LENGTH / 2, LENGTH + 1, COUNT * LENGTH, 1, 0, usize::MAX] {
             let mut world = World::new();
             assert!(world.receive_glued(LENGTH, 100) && !world.receive_glued(lie, 16), "{lie}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spoilt_before_it_comes_is_not_blamed_on_gluing() {
+    fn damage_before_arrival_is_not_blamed_on_gro() {
         let mut world = World::new();
         assert!((0..15).all(|_| world.receive(1, LENGTH / 2)));
         assert!(!world.receive(1, LENGTH / 2), "it is tried without");

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_ended_thread_has_counted_still_counts() {
+    fn counts_of_an_ended_thread_remain() {
         let (meters, now) = (Meters::default(), Duration::ZERO);
         for _ in 0..3 {
             let (one, two) = (meters.take(), meters.take());

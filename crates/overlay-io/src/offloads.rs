@@ -140,7 +140,7 @@ mod tests {
     use crate::tap::Tap;
 
     #[test]
-    fn this_kernel_does_all_right() {
+    fn all_offloads_pass_their_trial_on_this_kernel() {
         assert_eq!(Offloads::ALL.probe().unwrap(), Offloads::ALL);
     }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_stays_so_and_is_not_tried() {
+    fn disabled_offloads_stay_disabled_and_are_not_tried() {
         let off = [
             Offloads::NONE,
             Offloads { udp_segment: false, ..Offloads::ALL },
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_noticed() {
+    fn damaged_datagrams_are_noticed() {
         assert_eq!(Offloads::ALL.probe_with(&Damages).unwrap(), Offloads::NONE);
     }
 }

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_sends_is_asked_anew_each_minute() {
+    fn the_device_mtu_is_queried_again_each_minute() {
         let agreed = PlainAgreement { own: 1, theirs: 2, kernel: false };
         let address = SocketAddr::from(([127, 0, 0, 1], 7474));
         let peer = Peer::new(NodeId(2), Path { address, longest: 1472, fallback: None }, agreed, NOW);

@@ -658,7 +658,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_carries_traffic_takes_no_precedence_from_its_daemon() {
+    fn plane_threads_do_not_inherit_the_daemons_priority() {
         // A thread of its own, whose policy is nobody else's.
         let daemon = thread::spawn(|| {
             let lowest = libc::sched_param { sched_priority: 1 };

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn many_leave_and_come_as_they_were() {
+    fn batches_arrive_unchanged() {
         let (from, to) = (socket(), socket());
         for (length, count) in [(1, 1), (100, 1), (100, 7), (1400, 40), (9000, 7), (13_107, 4)] {
             let sent: Vec<u8> = (0..length * count - length / 3).map(|at| (at / 7) as u8).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn too_long_datagrams_are_refused() {
         let from = socket();
         let error = from.send(from.address().unwrap(), &vec![0; LONGEST + 1], LONGEST + 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));

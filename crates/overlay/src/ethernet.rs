@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_looked_behind() {
+    fn ethertypes_behind_vlan_tags_are_found() {
         let plain = Front::of(&UNTAGGED).unwrap();
         assert_eq!(plain.destination, Mac([1, 2, 3, 4, 5, 6]));
         assert_eq!(plain.source, Mac([2, 2, 3, 4, 5, 6]));

@@ -228,21 +228,21 @@ mod tests {
     }
 
     #[test]
-    fn frames_survive_the_way() {
+    fn frames_survive_their_encoding() {
         let frame = [5; 60];
         let said = [&envelope().front()[..], &frame].concat();
         assert_eq!(Message::decode(&said), Ok(Message::Frame(envelope(), &frame)));
     }
 
     #[test]
-    fn parts_survive_the_way() {
+    fn parts_survive_their_encoding() {
         let part = Part { frame: 9, total: 3000, index: 1, count: 3 };
         let said = [&envelope().part_front(&part)[..], &[5; 1000]].concat();
         assert_eq!(Message::decode(&said), Ok(Message::Part(envelope(), part, &[5; 1000])));
     }
 
     #[test]
-    fn probes_may_be_followed_by_anything_and_answers_by_nothing() {
+    fn probes_may_have_trailing_bytes_and_answers_may_not() {
         let longer = |said: &[u8]| [said, &[0; 9]].concat();
         assert_eq!(Message::decode(&Message::probe(1472)), Ok(Message::Probe(1472)));
         assert_eq!(Message::decode(&longer(&Message::probe(1472))), Ok(Message::Probe(1472)));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_more_than_any_way_carries_is_refused() {
+    fn a_report_of_an_impossible_rate_is_refused() {
         let with = |rate| Report { received: 1, lost: 0, stamp: 1, rate };
         assert_eq!(Message::decode(&with(MOST_RATE).encode()), Ok(Message::Report(with(MOST_RATE))));
         for rate in [MOST_RATE + 1, u64::MAX] {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_says_is_refused() {
+    fn unknown_messages_are_refused() {
         let part = Part { frame: 9, total: 3000, index: 1, count: 3 };
         for said in [&envelope().front()[..], &envelope().part_front(&part)] {
             assert!((0..said.len()).all(|length| Message::decode(&said[..length]).is_err()));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_or_too_late_is_forgotten() {
+    fn excess_and_late_parts_are_dropped() {
         let mut reassembly = Reassembly::default();
         let parts = cut(0, &frame(3000), 1400);
         for number in 0..2 * MAX_FRAMES as u32 {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_frame_is_cut_like_that() {
+    fn impossible_parts_are_refused() {
         let good = Part { frame: 1, total: 3000, index: 2, count: 3 };
         assert_eq!(Part::decode(&good.encode()), Ok(good));
         let bad = [

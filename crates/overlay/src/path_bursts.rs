@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_good_is_tried_once() {
+    fn a_good_path_is_tried_once() {
         let mut world = World::new([8, 8]);
         world.pass(3600, 1000, 50);
         assert_eq!((world.trials, world.bursts.wrong()), (1, None));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_later_is_noticed_by_what_is_missing() {
+    fn a_later_fault_is_noticed_by_missing_datagrams() {
         let mut world = World::new([8, 8]);
         world.pass(600, 100, 0);
         world.answered = [2, 7];
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_loses_everything_says_nothing_and_is_tried_seldom() {
+    fn a_path_that_loses_everything_gives_no_verdict_and_is_tried_seldom() {
         let mut world = World::new([0, 1]);
         world.pass(600, 100, 90);
         assert_eq!(world.bursts.wrong(), None);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_known_of_the_next_session() {
+    fn the_verdict_carries_over_to_the_next_session() {
         let mut bursts = PathBursts::default();
         bursts.refused();
         let mut next = bursts.of_next_session();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_counts_anew() {
+    fn counts_start_again_with_a_session() {
         let mut world = World::new([8, 8]);
         world.pass(10, 100, 0);
         world.bursts = world.bursts.of_next_session();

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_alive_with_its_first_answer() {
+    fn a_path_is_alive_with_its_first_answer() {
         let mut world = World::new(Some(TICK / 2));
         assert!(!world.liveness.is_alive());
         assert!(world.until(true) <= 2 * TICK);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_never_answers_is_asked_seldom() {
+    fn a_path_that_never_answers_is_probed_seldom() {
         let mut world = World::new(None);
         world.run(10 * MINUTE);
         assert!(!world.liveness.is_alive());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_blocked_is_dead_within_two_seconds() {
+    fn a_blocked_path_is_dead_within_two_seconds() {
         let mut world = World::alive();
         world.run(10 * SECOND);
         world.round_trip = None;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_answers_again_is_alive_when_it_has_done_so_for_a_while() {
+    fn a_path_is_alive_again_after_its_probation() {
         let mut world = World::alive();
         world.round_trip = None;
         world.until(false);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_way_is_asked_at_once_when_there_are_new_keys() {
+    fn a_dead_path_is_probed_at_once_with_new_keys() {
         let mut world = World::alive();
         let before = world.liveness.clone();
         assert!(before.of_next_session(world.now).is_alive());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn new_keys_do_not_prove_a_way_that_comes_and_goes() {
+    fn new_keys_do_not_end_the_probation_of_a_flapping_path() {
         let mut world = World::alive();
         for _ in 0..3 {
             world.round_trip = None;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_comes_and_goes_is_dead_most_of_the_time() {
+    fn a_flapping_path_is_dead_most_of_the_time() {
         let mut world = World::alive();
         let (mut alive, mut all) = (0, 0);
         for _ in 0..300 {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_loses_much_is_alive() {
+    fn a_lossy_path_is_alive() {
         let mut world = World::alive();
         world.answered = 5;
         world.run(10 * MINUTE);
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_takes_long_is_alive() {
+    fn a_slow_path_is_alive() {
         let mut world = World::new(Some(8 * TICK));
         world.run(MINUTE);
         assert_eq!((world.liveness.is_alive(), world.changes), (true, 1));
     }
 
     #[test]
-    fn who_has_slept_condemns_nobody() {
+    fn a_host_that_slept_declares_no_path_dead() {
         let mut world = World::alive();
         for _ in 0..10 {
             world.now += MINUTE;
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_nobody_uses_is_asked_seldom_and_still_found_dead() {
+    fn an_idle_path_is_probed_seldom_and_still_found_dead() {
         let mut world = World::alive();
         world.is_idle = true;
         let before = world.questions;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_count_too_and_make_questions_needless() {
+    fn other_answers_replace_probes() {
         let mut world = World::alive();
         let before = world.questions;
         for _ in 0..600 {

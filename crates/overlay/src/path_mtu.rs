@@ -291,7 +291,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_arrives_is_found() {
+    fn the_path_mtu_is_found() {
         for (device, path) in [
             (1472, 1472),
             (1472, 1400),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_the_device_is_found_at_once() {
+    fn the_device_mtu_is_found_at_once() {
         let mut world = World::new(1472, 1472);
         world.run(Duration::from_millis(1));
         assert_eq!((world.mtu.arrives(), world.probes), (1472, 2));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_at_once_is_found_at_once() {
+    fn a_recovered_mtu_is_found_at_once() {
         let mut world = World::new(1472, 1472);
         world.run(MINUTE);
         world.path = BASE;
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_gets_through_is_no_black_hole() {
+    fn a_dead_path_is_not_a_black_hole() {
         let mut world = World::new(8972, 8972);
         world.run(MINUTE);
         world.path = 0;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn where_much_is_lost_it_stays_as_it_was() {
+    fn heavy_loss_does_not_change_the_mtu() {
         let mut world = World { loss: 40, ..World::new(1472, 1472) };
         world.mtu.arrived(1472, Duration::ZERO);
         for _ in 0..600 {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_says_what_it_cannot_send() {
+    fn lengths_that_the_device_refuses_are_excluded() {
         let mut world = World { takes: 1472, ..World::new(8972, 1472) };
         world.run(MINUTE);
         assert!(world.finds() && world.probes < 80, "{} probes, {:?}", world.probes, world.mtu);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_before_an_interruption_shows_nothing_after_it() {
+    fn losses_before_an_interruption_do_not_count_after_it() {
         for at in 0..20 {
             let mut world = World::new(1472, 1472);
             world.run(MINUTE / 2);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_device_is_noticed_also_where_it_is_seldom_asked() {
+    fn a_wider_device_is_noticed_on_an_idle_path() {
         let mut mtu = PathMtu::new(1472, Duration::ZERO);
         for time in (0..=60).step_by(10).map(Duration::from_secs) {
             // An answer comes when nothing more is asked.
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_path_is_noticed_while_the_kernel_believes_what_a_router_has_said() {
+    fn a_wider_path_is_noticed_despite_a_cached_router_mtu() {
         let mut world = World { says: 1400, ..World::new(1472, 1400) };
         world.run(RAISE + MINUTE / 2);
         assert!(world.finds(), "{:?}", world.mtu);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_nothing_change_nothing() {
+    fn unsolicited_answers_change_nothing() {
         let mut world = World::new(1472, 1400);
         world.run(MINUTE);
         let before = world.mtu.arrives();

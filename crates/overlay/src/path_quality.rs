@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_that_nobody_has_sent_are_no_round_trip() {
+    fn unknown_stamps_are_not_round_trips() {
         let mut quality = PathQuality::new(BEGIN);
         let stamps = [BEGIN + MILLISECOND, Duration::from_nanos(u64::MAX), BEGIN - PATIENCE, Duration::ZERO];
         for stamp in stamps {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_show_what_the_way_carries() {
+    fn trains_measure_the_rate_of_the_path() {
         for bytes_per_second in [1_000_000, 12_500_000, 125_000_000] {
             let mut rate = PathRate::default();
             let end = train(&mut rate, 40, bytes_per_second, BEGIN);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_train_says_nothing() {
+    fn single_datagrams_give_no_rate() {
         let mut rate = PathRate::default();
         for number in 0..1000 {
             rate.arrived(DATAGRAM, BEGIN + GAP * 2 * number);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_well_without_it_is_its_fault() {
+    fn success_without_it_blames_it() {
         let mut suspicion = Suspicion::default();
         assert_eq!(see(&mut suspicion, false, 16), [(16, Change::PutAside)]);
         assert!(!suspicion.trusts() && !suspicion.is_over());
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_without_it_is_not_its_fault() {
+    fn failure_without_it_clears_it() {
         let mut suspicion = Suspicion::default();
         assert_eq!(see(&mut suspicion, false, 32), [(16, Change::PutAside), (32, Change::Restored)]);
         assert!(suspicion.trusts());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn some_bad_ones_among_good_ones_are_borne() {
+    fn some_failures_among_successes_are_tolerated() {
         let mut suspicion = Suspicion::default();
         for _ in 0..1000 {
             assert_eq!(see(&mut suspicion, false, 15), []);

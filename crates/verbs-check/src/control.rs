@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_left_or_babbles_is_an_error() {
+    fn a_closed_or_malformed_control_connection_is_an_error() {
         let (mut near, mut far) = connection();
         near.stream.write_all(b"hello\n").unwrap();
         assert!(far.receive().unwrap_err().to_string().contains("language"));

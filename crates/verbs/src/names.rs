@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn stable_names_stay_the_same_for_life() {
+    fn stable_names_never_change() {
         let (mut names, mut source) = (keys(), Policy::Stable.source(1));
         let line = names.insert(&mut *source, 0x100, 7);
         assert_eq!((line.virtual_handle, line.real), (0x100, 0x100));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_example_of_a_conflict() {
+    fn the_conflict_example_of_the_paper_is_resolved() {
         let (mut names, mut source) = (keys(), Script(vec![0x1000, 0x2000, 0x1000]));
         assert_eq!(names.insert(&mut source, 0, 1).virtual_handle, 0x1000);
         names.reissue(&mut source);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_takes_no_sign_from_its_parent() {
+    fn a_child_does_not_take_wakeups_from_its_parent() {
         let queue = Arc::new(EventQueue::new().unwrap());
         queue.push(1);
         let mut status = 0;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_on_its_way_back_is_waited_for() {
+    fn a_returning_reader_is_waited_for() {
         const PATIENCE: Duration = Duration::from_secs(20);
         let queue = Arc::new(EventQueue::new().unwrap());
         queue.push(1);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_knows_what_it_has() {
+    fn a_thread_knows_that_it_holds_the_lock() {
         let known = KnownLock::new(1);
         assert!(!has_known_lock());
         let held = known.lock();

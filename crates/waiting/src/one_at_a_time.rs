@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_one_is_nobodys() {
+    fn a_new_lock_is_free() {
         static TURN: OneAtATime = OneAtATime::new();
         // As of a thread that is not there any more.
         std::mem::forget(TURN.enter());

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_a_value_of_its_own_whatever_its_parent_was_at() {
+    fn a_child_gets_its_own_value_in_any_state_of_its_parent() {
         let value = PerProcess::<Mutex<u32>>::default();
         let mut held = lock(value.get());
         *held = 7;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_process_have_one_value_together() {
+    fn threads_of_a_process_share_one_value() {
         let value = PerProcess::<Mutex<u32>>::new();
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_first_makes_what_is_made_once() {
+    fn the_first_thread_makes_the_value() {
         let value = MadeOnce::new();
         assert_eq!(value.get(), None);
         assert_eq!((value.set(1), value.set(2), value.get()), (&1, &1, Some(&1)));

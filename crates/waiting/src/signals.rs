@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_blocked_as_long_as_it_lives_and_in_threads_for_ever() {
+    fn signals_are_blocked_by_the_guard_and_in_library_threads() {
         let before = is_blocked(libc::SIGUSR1);
         let blocked = SignalsBlocked::new();
         assert!(is_blocked(libc::SIGUSR1));

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_runs_by_its_name() {
+    fn threads_have_their_names() {
         let (says, heard) = mpsc::channel();
         start_thread("transhume-test", move || {
             says.send(thread::current().name().map(str::to_owned)).unwrap()

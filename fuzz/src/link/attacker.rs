@@ -384,7 +384,7 @@ fn take_frame(heard: &mut Vec<u8>) -> Option<(Header, Vec<u8>)> {
 
 fn hello_of(input: &mut Input<'_>) -> Hello {
     let process = process(1 + u16::from(input.byte() & 3));
-    Hello { epoch: Epoch(u64::from(input.byte())), life: u64::from(input.byte()), ..hello(process) }
+    Hello { epoch: Epoch(u64::from(input.byte())), incarnation: u64::from(input.byte()), ..hello(process) }
 }
 
 /// A memory as neighbours pass it, or one that is not as it should be.

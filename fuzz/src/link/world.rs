@@ -35,7 +35,7 @@ fn device(process: ProcessId, policy: Policy) -> Device {
     Device::new(Config {
         process,
         fabric: FABRIC,
-        life: 1,
+        incarnation: 1,
         epoch: Epoch(0),
         handles,
         limits: Limits::default(),
@@ -192,5 +192,5 @@ impl World {
 /// What the attacker says of itself.
 #[must_use]
 pub fn hello(process: ProcessId) -> Hello {
-    Hello { process, fabric: FABRIC, epoch: Epoch(0), life: 2 }
+    Hello { process, fabric: FABRIC, epoch: Epoch(0), incarnation: 2 }
 }

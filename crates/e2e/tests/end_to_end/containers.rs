@@ -88,7 +88,7 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
         (
             &["--rootfs", "/no/such", "--", "true"],
             1,
-            "the root file system of `c`, /no/such, is no directory of this host",
+            "the root file system of `c`, /no/such, is not a directory on this host",
         ),
         (
             &["--rootfs", "/", "--volume", "/no/such:/a", "--", "true"],

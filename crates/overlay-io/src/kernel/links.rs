@@ -147,7 +147,7 @@ mod tests {
     use crate::peer::{Path, PlainAgreement};
 
     #[test]
-    fn no_longer_frames_are_carried_than_were_answered_and_than_datagrams_arrive() {
+    fn kernel_frames_are_limited_by_probes_and_by_the_path_mtu() {
         let now = Duration::ZERO;
         let path = Path { address: ([10, 0, 0, 1], 7474).into(), longest: 1472, fallback: None };
         let peer = Peer::new(NodeId(2), path, PlainAgreement { own: 1, theirs: 2, kernel: true }, now);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_over_is_as_it_was() {
+    fn handed_over_frames_survive_their_encoding() {
         let vnet = VnetHeader { hdr_len: 84, gso_size: 1000, gso_type: 1, ..VnetHeader::partial(52, 16) };
         let read = handed_over(vnet, 7, &[3; 100]);
         let before = VnetHeader { hdr_len: 66, csum_start: 34, ..vnet };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_says_itself_is_left_alone() {
+    fn frames_of_the_host_itself_are_left_alone() {
         let router_solicitation = [&[0; vnet::LENGTH + 12][..], &[0x86, 0xdd], &[0x60; 60]].concat();
         assert_eq!(HandedOver::decode(&router_solicitation), None);
         assert!((0..vnet::LENGTH + FRONT).all(|length| HandedOver::decode(&vec![0; length]).is_none()));

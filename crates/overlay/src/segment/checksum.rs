@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_partial_or_not_there_is_left() {
+    fn absent_and_complete_checksums_are_left() {
         let mut frame = [7; 12];
         complete_checksum(&VnetHeader::default(), &mut frame).unwrap();
         assert!(complete_checksum(&VnetHeader::partial(9, 2), &mut frame).is_err());

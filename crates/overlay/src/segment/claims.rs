@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_as_said() {
+    fn correct_claims_are_confirmed() {
         for (vnet, mut frame) in each() {
             assert!(is_as_said(&vnet, &frame), "{vnet:?}");
             complete_checksum(&vnet, &mut frame).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_is_none_is_noticed() {
+    fn a_wrong_segment_claim_is_noticed() {
         let (vnet, frame) = frame(Ip::V4, Transport::Tcp, 3000, false);
         let segment = VnetHeader { gso_type: gso::TCPV4, gso_size: 1000, ..vnet };
         assert!(is_as_said(&segment, &frame));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_known() {
+    fn unknown_protocols_give_no_verdict() {
         let (vnet, whole) = frame(Ip::V4, Transport::Tcp, 100, false);
         // Another protocol, a fragment, a datagram that is cut off, a checksum that is of something within.
         let changed = |at: usize, byte: u8| {

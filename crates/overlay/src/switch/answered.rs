@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_again_is_known_for_a_minute() {
+    fn a_repeated_question_is_known_for_a_minute() {
         let second = Duration::from_secs(1);
         let mac = |number: u16| Mac([2, 0, 0, 0, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
         let target = |last| IpAddr::from([10, 0, 0, last]);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_bytes_are_limited_each_kind_for_itself() {
+    fn frames_and_bytes_are_limited_separately() {
         let mut limits = limits();
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 10);
         assert_eq!(passing(&mut limits, Flood::Broadcast, 64, SECOND), 5);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_never_passes() {
+    fn a_frame_larger_than_the_bucket_never_passes() {
         assert_eq!(passing(&mut limits(), Flood::Broadcast, 1001, Duration::MAX), 0);
         assert_eq!(passing(&mut limits(), Flood::Broadcast, usize::MAX, Duration::MAX), 0);
     }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_displaces_its_own_that_are_silent() {
+    fn a_flooding_place_displaces_its_own_silent_macs() {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut macs = LearnedMacs::new(1000, SECOND * 300);
         // Some at the same place that are seen now and then, and some elsewhere.
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_seen_stays_beside_a_flood_from_the_same_place() {
+    fn an_active_mac_survives_a_flood_from_its_place() {
         let mut rng = fastrand::Rng::with_seed(2);
         let mut macs = LearnedMacs::new(1000, SECOND * 300);
         let mut lost = 0;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn seldom_moves_are_followed_for_ever() {
+    fn rare_moves_are_always_followed() {
         let mut macs = LearnedMacs::new(2, SECOND * 300);
         for at in 0..100 {
             let place = if at % 2 == 0 { HERE } else { THERE };

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn stragglers_are_believed_and_sent_on_for_the_grace_time() {
+    fn late_frames_are_accepted_and_forwarded_for_the_grace_time() {
         let mut macs = macs();
         macs.push(&entry(1, 1), Some(Place::Port(PortId(1))), SECOND);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND * 10);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_claim_is_nobodys() {
+    fn an_address_with_two_claims_is_not_answered() {
         let mut macs = macs();
         let other = Mac([2, 0, 0, 0, 0, 2]);
         macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_whose_claim_came_last() {
+    fn the_last_claim_owns_an_address() {
         let mut macs = macs();
         let (other, address) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
         macs.hear_claim(address, other);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_is_one_wherever_it_moves_and_until_it_ends() {
+    fn a_router_stays_one_through_moves_until_it_ends() {
         let mut macs = macs();
         let (other, own, others) =
             (Mac([2, 0, 0, 0, 0, 2]), "fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probes_are_known_again() {
+    fn probes_survive_their_encoding() {
         let probe = Probe { node: NodeId(0x0102), port: PortId(3), nonce: 0x0405_0607_0809_0a0b };
         let mut frame = probe.encode();
         assert_eq!(Probe::of(&Front::of(&frame).unwrap(), &frame), Some(probe));

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_router_says_so() {
+    fn answers_for_a_router_carry_the_router_flag() {
         let (here, there) = addresses();
         let answer = |owner| Question::V6 { asker: here, target: there }.answer(ASKER, owner);
         let announced = |owner| announcements(owner, &[IpAddr::V6(there)])[1].clone();

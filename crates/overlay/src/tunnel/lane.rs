@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::header::{HEADER, Header, Protection};
 pub use super::keys::TAG;
 use super::keys::{Direction, Key, Root};
-use super::replay::Window;
+use super::replay::ReplayWindow;
 
 /// Bytes that sealing a datagram adds.
 pub const OVERHEAD: usize = HEADER + TAG;
@@ -173,7 +173,7 @@ pub enum Refused {
 struct Generation {
     number: u16,
     key: Key,
-    window: Window,
+    window: ReplayWindow,
 }
 
 /// The receiver's side of a lane.
@@ -277,7 +277,7 @@ impl Opening {
 
 impl Generation {
     fn new(root: &Root, direction: Direction, lane: u8, number: u16) -> Self {
-        Self { number, key: root.key(direction, lane, number), window: Window::default() }
+        Self { number, key: root.key(direction, lane, number), window: ReplayWindow::default() }
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_once() {
+    fn a_sealed_datagram_is_opened_once() {
         let (mut sealing, mut opening) = lane(LIMITS);
         for content in [&b""[..], b"a frame", &[9; 100]] {
             let datagram = seal(&mut sealing, content, NOW).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_counted_and_taken_once() {
+    fn a_plain_datagram_is_accepted_once() {
         let (mut sealing, mut opening) = plain_lane();
         for (counter, content) in [&b""[..], b"a frame", &[9; 100]].iter().enumerate() {
             let mut datagram = [&[0; HEADER], *content].concat();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_plain_is_taken_for_sealed_nor_the_other_way_round() {
+    fn plain_and_sealed_datagrams_are_never_confused() {
         let (mut sealing, mut opening) = lane(LIMITS);
         let (mut plain_sealing, mut plain_opening) = plain_lane();
         let sealed = seal(&mut sealing, b"a frame", NOW).unwrap();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_come_is_missing() {
+    fn gaps_count_as_missing() {
         let (mut sealing, mut opening) = lane(Limits::default());
         let mut heard = Vec::new();
         for number in 0..1000 {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overtaken_is_not_missing_when_it_has_come() {
+    fn late_datagrams_stop_counting_as_missing() {
         let (mut sealing, mut opening) = lane(Limits::default());
         let reach = super::super::replay::REACH as usize;
         let datagrams: Vec<_> = (0..3 * reach).map(|_| seal(&mut sealing, b"", NOW).unwrap()).collect();
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_are_added_up_and_a_new_session_begins_anew() {
+    fn counts_span_generations_and_start_again_with_a_session() {
         let (mut sealing, mut opening) = lane(LIMITS);
         let mut lost = 0;
         for number in 0..190 {

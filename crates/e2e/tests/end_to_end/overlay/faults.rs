@@ -1,4 +1,4 @@
-//! What happens to the overlay when something goes wrong, or somebody means no good. `docs/overlay.md` says the same in a table.
+//! What happens to the overlay when something goes wrong, or somebody means no good. `docs/overlay-faults.md` says the same in a table.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The initiator's side: a neighbour's memory, and WRITEs and READs that are copies.
+//! Direct mappings, the initiator's side: a neighbour's pages, mapped so that WRITEs and READs are copies.
 
 use std::sync::Arc;
 
@@ -11,74 +11,74 @@ pub(crate) use crate::share::memfd::Mapped;
 use crate::stream::Gate;
 use crate::work::{Payload, Rdma, Sge};
 
-/// Longer messages go by the ring, which gives the lock up in between.
+/// Longer messages take the ring, which releases the lock between pieces.
 pub(crate) const LONGEST: u32 = 4 << 20;
 
-/// A request of so many bytes waits until nothing is before it: the ring would copy it twice.
+/// A request of so many bytes waits until no other is before it: the ring would copy it twice.
 const WORTH_WAITING: u32 = 16 * 1024;
 
-/// Windows of one queue pair.
-const MAX_WINDOWS: usize = 256;
+/// The most direct mappings of one queue pair.
+const MAX_DIRECT_MAPPINGS: usize = 256;
 
 /// A part of a neighbour's region that one queue pair may touch.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct DirectMapping {
     /// The region's key, as the application knows it.
     pub rkey: u32,
-    /// What requests call its first byte.
+    /// The virtual address of its first byte, as requests give it.
     pub va: u64,
     pub length: u64,
     pub rights: Access,
-    /// Where it is in our memory.
+    /// The address where it is mapped in this process.
     pub address: u64,
-    /// The gate's count while it is open for this window.
+    /// The gate's count for which this mapping is valid.
     pub count: u32,
-    /// The neighbour's.
+    /// The neighbour's gate.
     pub gate: Gate,
     /// Keeps it mapped.
     pub _memory: Arc<Mapped>,
 }
 
-/// What a queue pair knows of its neighbour's memory.
+/// The direct mappings that a queue pair has of its neighbour's memory.
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
-    open: Vec<Window>,
-    /// Keys that the neighbour was asked about.
+pub(crate) struct DirectMappings {
+    open: Vec<DirectMapping>,
+    /// Keys for which a mapping was requested.
     asked: Vec<u32>,
-    /// A window has been opened, and nothing that was queued has gone through one since.
+    /// A mapping was added, and no queued request has used one since.
     pub is_new: bool,
 }
 
-impl Windows {
+impl DirectMappings {
     /// The neighbour has closed its gate, or is gone.
     pub fn clear(&mut self) {
         self.open.clear();
         self.asked.clear();
     }
 
-    /// Forgets windows of another count of the neighbour's gate than `now`, and that they were asked for.
+    /// Forgets direct mappings of another count of the neighbour's gate than `now`, and that they were asked for.
     pub fn close_stale(&mut self, now: u32) {
-        self.open.retain(|window| window.count == now);
+        self.open.retain(|mapping| mapping.count == now);
         self.ask_again();
     }
 
-    /// Adds what the neighbour has exported, if it was asked for.
-    pub fn add(&mut self, window: Window) {
-        let wanted = self.asked.contains(&window.rkey) && self.open.len() < MAX_WINDOWS;
-        if wanted && self.open.iter().all(|open| open.rkey != window.rkey) {
-            self.open.push(window);
+    /// Adds memory that the neighbour has exported, if it was requested.
+    pub fn add(&mut self, mapping: DirectMapping) {
+        let wanted = self.asked.contains(&mapping.rkey) && self.open.len() < MAX_DIRECT_MAPPINGS;
+        if wanted && self.open.iter().all(|open| open.rkey != mapping.rkey) {
+            self.open.push(mapping);
             self.is_new = true;
         }
     }
 
-    /// The neighbour was not ready: what it was asked for is asked for again.
+    /// The neighbour was not ready: keys without a mapping may be requested again.
     pub fn ask_again(&mut self) {
-        self.asked.retain(|rkey| self.open.iter().any(|window| window.rkey == *rkey));
+        self.asked.retain(|rkey| self.open.iter().any(|mapping| mapping.rkey == *rkey));
     }
 
     /// True once for each key.
     pub fn ask(&mut self, rkey: u32) -> bool {
-        let asks = self.asked.len() < MAX_WINDOWS && !self.asked.contains(&rkey);
+        let asks = self.asked.len() < MAX_DIRECT_MAPPINGS && !self.asked.contains(&rkey);
         if asks {
             self.asked.push(rkey);
         }
@@ -86,13 +86,13 @@ impl Windows {
     }
 
     #[inline]
-    fn find(&self, rkey: u32) -> Option<&Window> {
-        self.open.iter().find(|window| window.rkey == rkey)
+    fn find(&self, rkey: u32) -> Option<&DirectMapping> {
+        self.open.iter().find(|mapping| mapping.rkey == rkey)
     }
 }
 
-impl Window {
-    /// Where `length` bytes at `va` are, if this window shows them and `needs` is granted.
+impl DirectMapping {
+    /// The address of the `length` bytes at `va`, if this mapping contains them and grants `needs`.
     #[inline]
     fn address(&self, va: u64, length: u32, needs: Access) -> Option<u64> {
         let offset = va.checked_sub(self.va)?;
@@ -101,37 +101,37 @@ impl Window {
     }
 }
 
-/// What became of a request that was to be done directly.
+/// The outcome of an attempt to execute a request directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direct {
     Done,
     /// It goes by the ring.
     Declined,
-    /// So it does; no window shows this key.
+    /// It goes by the ring; no mapping has this key.
     Unknown(u32),
-    /// So it does, and all windows are closed.
+    /// It goes by the ring; all mappings are void.
     Closed,
 }
 
-/// What became of a queued request that might be done directly.
+/// The outcome of an attempt to execute a queued request directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queued {
     Done,
-    /// It will be, when what is in flight before it is over.
+    /// It is executed when the requests in flight before it are done.
     Waits,
     /// It goes by the ring.
     Declined,
 }
 
-/// What a WRITE or READ touches of the neighbour's memory.
+/// The part of the neighbour's memory that a WRITE or READ accesses.
 struct Target<'a> {
-    window: &'a Window,
+    mapping: &'a DirectMapping,
     address: u64,
     length: u32,
     reads: bool,
 }
 
-/// Where `rdma` leads, if a window shows it.
+/// The target of `rdma`, if a mapping contains it.
 #[inline(always)]
 fn target<'a>(qp: &'a QueuePair, rdma: &Rdma<'_>) -> Result<Target<'a>, Direct> {
     let Rdma { va, rkey, reads, .. } = *rdma;
@@ -143,14 +143,14 @@ fn target<'a>(qp: &'a QueuePair, rdma: &Rdma<'_>) -> Result<Target<'a>, Direct> 
     if length == 0 || length > LONGEST || (reads && qp.attr.max_rd_atomic == 0) {
         return Err(Direct::Declined);
     }
-    let window = qp.windows.find(rkey).ok_or(Direct::Unknown(rkey))?;
+    let mapping = qp.direct_mappings.find(rkey).ok_or(Direct::Unknown(rkey))?;
     let needs = if reads { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-    let address = window.address(va, length, needs).ok_or(Direct::Declined)?;
-    Ok(Target { window, address, length, reads })
+    let address = mapping.address(va, length, needs).ok_or(Direct::Declined)?;
+    Ok(Target { mapping, address, length, reads })
 }
 
 impl Core {
-    /// Does `rdma` by copying, if a window shows the memory, and nothing is queued before it.
+    /// Executes `rdma` by a copy, if a mapping contains the memory and no request is queued before it.
     #[inline(always)]
     pub fn direct(&mut self, handle: Qp, rdma: &Rdma<'_>) -> Direct {
         let Some(qp) = self.qps.get(handle.0) else { return Direct::Declined };
@@ -169,9 +169,9 @@ impl Core {
         outcome
     }
 
-    /// Does a WRITE of one piece, if nothing stands in its way. False if it is for [`Self::direct`].
+    /// Executes a WRITE of one piece on the fast path. False if [`Self::direct`] has to handle it.
     ///
-    /// What programs that write much do most, without what makes `direct` nearly twice as long: its many ways out.
+    /// This is the common case of programs that write much; the many exits of `direct` make that one nearly twice as slow.
     #[inline(always)]
     pub fn write_plainly(&mut self, handle: Qp, rdma: &Rdma<'_>) -> bool {
         let Some(qp) = self.qps.get(handle.0) else { return false };
@@ -184,14 +184,14 @@ impl Core {
         if !is_free || piece.length == 0 || piece.length > LONGEST {
             return false;
         }
-        let Some(window) = qp.windows.find(rdma.rkey) else { return false };
-        let Some(to) = window.address(rdma.va, piece.length, Access::REMOTE_WRITE) else { return false };
+        let Some(mapping) = qp.direct_mappings.find(rdma.rkey) else { return false };
+        let Some(to) = mapping.address(rdma.va, piece.length, Access::REMOTE_WRITE) else { return false };
         let Some(from) = from else { return false };
-        if !window.gate.enter(window.count) {
+        if !mapping.gate.enter(mapping.count) {
             return false;
         }
         copy(to, from, piece.length, false);
-        let done = window.gate.leave(window.count);
+        let done = mapping.gate.leave(mapping.count);
         if done && (rdma.signaled || qp.init.sq_sig_all) {
             let (completion, cq) = (sent_directly(qp, rdma, piece.length), qp.init.send_cq);
             self.complete(cq, completion);
@@ -209,7 +209,7 @@ impl Core {
         let Some(rdma) = wr.rdma() else { return Queued::Declined };
         let Ok(target) = target(qp, &rdma) else { return Queued::Declined };
         if !qp.is_next(msn) {
-            let is_worth_it = target.length >= WORTH_WAITING || qp.windows.is_new;
+            let is_worth_it = target.length >= WORTH_WAITING || qp.direct_mappings.is_new;
             let waits = msn > qp.sends.head() && is_worth_it;
             return if waits { Queued::Waits } else { Queued::Declined };
         }
@@ -224,7 +224,7 @@ impl Core {
         let reported = request.signaled.then(|| sent_directly(qp, &rdma, target.length));
         let cq = qp.init.send_cq;
         if let Some(qp) = self.qps.get_mut(handle.0) {
-            qp.windows.is_new = false;
+            qp.direct_mappings.is_new = false;
             qp.sends.skip();
         }
         if let Some(completion) = reported {
@@ -236,7 +236,7 @@ impl Core {
     /// Copies `payload` to `target`, or fills it from there.
     #[inline(always)]
     fn copy_directly(&self, qp: &QueuePair, payload: Payload<'_>, target: &Target<'_>) -> Direct {
-        let Target { window, address, length, reads } = *target;
+        let Target { mapping, address, length, reads } = *target;
         let local_needs = if reads { Access::LOCAL_WRITE } else { Access::empty() };
         let local = |piece: &Sge| match payload {
             Payload::Inline(_) => Some(piece.addr),
@@ -248,18 +248,18 @@ impl Core {
         if only.is_none() && !(pieces.len() > 1 && pieces.iter().all(|piece| local(piece).is_some())) {
             return Direct::Declined;
         }
-        if !window.gate.enter(window.count) {
+        if !mapping.gate.enter(mapping.count) {
             return Direct::Closed;
         }
         match only {
             Some(at) => copy(address, at, length, reads),
             None => copy_pieces(address, pieces, reads, local),
         }
-        if window.gate.leave(window.count) { Direct::Done } else { Direct::Closed }
+        if mapping.gate.leave(mapping.count) { Direct::Done } else { Direct::Closed }
     }
 }
 
-/// Copies between `pieces`, which `local` finds, and the window at `remote`.
+/// Copies between `pieces`, which `local` finds, and the mapping at `remote`.
 fn copy_pieces(remote: u64, pieces: &[Sge], reads: bool, local: impl Fn(&Sge) -> Option<u64>) {
     let mut at = remote;
     for piece in pieces {
@@ -270,11 +270,11 @@ fn copy_pieces(remote: u64, pieces: &[Sge], reads: bool, local: impl Fn(&Sge) ->
     }
 }
 
-/// Copies `length` bytes between the window at `remote` and `local`.
+/// Copies `length` bytes between the mapping at `remote` and `local`.
 #[inline]
 fn copy(remote: u64, local: u64, length: u32, reads: bool) {
     let (to, from) = if reads { (local, remote) } else { (remote, local) };
-    // SAFETY: the local piece is registered memory, or inline data that the poster vouches for; the window is
+    // SAFETY: the local piece is registered memory, or inline data that the poster vouches for; the mapping is
     // mapped and as long as the message.
     unsafe { memory::copy(to, from, length as usize) };
 }
