@@ -1,4 +1,4 @@
-//! The labels of instances, and those by which they are kept apart from others, as users write them.
+//! Labels and anti-affinity of instances, as users write them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ const MAX_LABELS: usize = 16;
 /// The longest key, and the longest value, in bytes.
 const MAX_WORD: usize = 63;
 
-/// What is asked for.
+/// Validates the requested placement.
 ///
 /// # Errors
-/// If that are no labels, or too many, or an instance is to be kept apart by a label that it does not have.
+/// If a label is invalid, there are too many, or anti-affinity names a label that the instance does not have.
 pub fn wanted(
     labels: BTreeMap<String, String>,
     anti_affinity: BTreeSet<String>,
@@ -52,7 +52,10 @@ mod tests {
         assert_eq!(refused(&[("app.org/role", "db-1")], &["app.org/role"]), None);
         let long = "x".repeat(MAX_WORD + 1);
         for (key, value) in [("", "a"), ("a", ""), ("a", "b c"), (&long, "a"), ("a", &long), ("ä", "a")] {
-            assert!(refused(&[(key, value)], &[]).is_some_and(|why| why.contains("is no label")), "{key}");
+            assert!(
+                refused(&[(key, value)], &[]).is_some_and(|why| why.contains("is not a valid label")),
+                "{key}"
+            );
         }
         assert!(refused(&[("a", "b")], &["c"]).is_some_and(|why| why.contains("`c`")));
         let keys: Vec<_> = (0..=MAX_LABELS).map(|number| format!("k{number}")).collect();

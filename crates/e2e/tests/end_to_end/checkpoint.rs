@@ -115,7 +115,7 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
     let lock = Signal::new("checkpoint-lock");
     start(&lab, "a", &["sleep", "1000"])?;
     start(&lab, "b", &["flock", lock.path().to_str().context("a path")?, "sleep", "1000"])?;
-    refused(&lab, &["checkpoint", "--group", "jbo", &directory], "no instance is in a group `jbo`")?;
+    refused(&lab, &["checkpoint", "--group", "jbo", &directory], "no instance belongs to group `jbo`")?;
     lab.eventually("one is pinned", || {
         Ok(!lab.transhume(&["move", "b", "h2", "--dry-run"])?.status.success())
     })?;
@@ -124,10 +124,10 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
     lab.transhume(&["kill", "b"])?.success()?;
     start(&lab, "b", &["sleep", "1000"])?;
     save(&lab, "job", &directory)?;
-    refused(&lab, &["checkpoint", "--group", "job", &directory], "there is a checkpoint in")?;
-    refused(&lab, &["restore", &directory], "there is an instance `a` already")?;
+    refused(&lab, &["checkpoint", "--group", "job", &directory], "already contains a checkpoint")?;
+    refused(&lab, &["restore", &directory], "an instance `a` already exists")?;
     kill_all(&lab)?;
-    refused(&lab, &["restore", &checkpoints.directory("old")], "there is no checkpoint to be restored in")?;
+    refused(&lab, &["restore", &checkpoints.directory("old")], "cannot read a checkpoint in")?;
     refused(&lab, &["restore", &directory, "--to", "h7"], "no host `h7`")?;
     let pages =
         fs::read_dir(&directory)?.filter_map(Result::ok).map(|entry| entry.path().join("pages-1.img"));

@@ -103,7 +103,7 @@ fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
         let moving = leave_memory_behind(&lab, NAME, &cast)?;
         for others in [&[NAME, hosts[0]][..], &["--group", NAME, hosts[1], "--dry-run"]] {
             let refused = lab.transhume(&[&["move"], others].concat())?;
-            ensure!(refused.errors.contains("a part of the memory of"), "{refused:?}");
+            ensure!(refused.errors.contains("part of the memory of"), "{refused:?}");
         }
         Fault::Kill(who).strike(&lab, &cast)?;
         Fault::Kill(who).mend(&lab.lab, &cast)?;
