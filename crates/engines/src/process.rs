@@ -41,7 +41,7 @@ use self::tree::Tree;
 pub use crate::container::containers::ContainerConfig;
 use crate::container::containers::Containers;
 use crate::criu::pages::left_behind::LeftBehind;
-use crate::criu::pages::memory_images::Local;
+use crate::criu::pages::local::Local;
 use crate::criu::pages::{archives, resident};
 use crate::criu::paging::Pager;
 use crate::criu::root::OwnRoot;

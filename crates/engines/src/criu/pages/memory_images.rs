@@ -21,16 +21,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 
 use self::slots::{Place, Slots};
 use crate::criu::protobuf::{Message, entries, number};
-use crate::lock::lock;
-use crate::memory::{MemorySink, Owner, PAGE};
+use crate::memory::{Owner, PAGE};
 
 /// The link from images to those that came before.
 pub const PARENT: &str = "parent";
@@ -51,7 +48,7 @@ const PRESENT: u64 = 4;
 
 /// Memory in a directory of images.
 pub struct MemoryImages {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// The directory itself: who writes late does not write into another one that has its name by then.
     held: Option<File>,
     owners: BTreeMap<Owner, Held>,
@@ -348,46 +345,6 @@ fn page_at(address: u64) -> io::Result<u64> {
 
 fn unacceptable() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the description of its memory is invalid")
-}
-
-/// The memory of a dump that stays on this host.
-pub struct Local(Mutex<MemoryImages>);
-
-impl Local {
-    /// As [`MemoryImages::new`].
-    pub fn new(directory: &Path) -> Self {
-        Self(Mutex::new(MemoryImages::new(directory)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MemoryImages> {
-        lock(&self.0)
-    }
-}
-
-impl MemorySink for Local {
-    /// The dump is made in an empty directory.
-    fn begin(&self) -> io::Result<()> {
-        let mut images = self.lock();
-        *images = MemoryImages::new(&images.directory);
-        Ok(())
-    }
-
-    fn open(&self, owner: Owner) -> io::Result<()> {
-        self.lock().open(owner);
-        Ok(())
-    }
-
-    fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
-        let mut images = self.lock();
-        images.keep(owner, address, (pages.len() / PAGE) as u64)?;
-        images.write(owner, address, pages)
-    }
-
-    fn end(&self) -> io::Result<()> {
-        let mut images = self.lock();
-        let nothing = MemoryImages::new(&images.directory);
-        mem::replace(&mut *images, nothing).finish()
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 use super::*;
+use crate::criu::pages::local::Local;
 use crate::criu::protobuf;
+use crate::memory::MemorySink;
 
 const PROCESS: Owner = Owner::Process(7);
 
