@@ -1,20 +1,20 @@
-//! Containers: instances with a root file system of their own, which an OCI runtime makes.
+//! Containers: instances with a root file system of their own, made by an OCI runtime.
 //!
 //! ```text
 //! source                          destination
-//!   create                          create        the runtime makes it, with its cgroup: nothing runs in it yet
-//!   start                           end_trial       it was a trial, and only the cgroup stays
-//!   pack_written    the layer       unpack_written  the layer and the root; CRIU mounts all else, and runs in the cgroup
+//!   create                          create          the runtime makes it, with its cgroup; nothing runs in it yet
+//!   start                           end_trial       this container was a trial: only its cgroup stays
+//!   pack_written    the layer       unpack_written  unpacks the layer and mounts the root; CRIU mounts the rest
 //!   remove                          remove
 //! ```
 //!
-//! * [`containers`]: those of a host;
-//! * [`overlay`]: the root of one, with a layer of its own above what the user gave;
-//! * [`runtime`], [`oci`]: the OCI runtime, and the configuration for it, made of the user's;
-//! * [`unpacked`]: container images that are unpacked on this host;
-//! * [`layer`]: how the layer travels;
-//! * [`support`], [`libraries`]: what a container sees of its host beside its own files;
-//! * [`cgroup`]: the cgroups of its processes.
+//! * [`containers`]: all containers of a host;
+//! * [`overlay`]: the root of a container, an overlay file system with a layer of its own;
+//! * [`runtime`], [`oci`]: calls of the OCI runtime, and the configuration for it;
+//! * [`unpacked`]: unpacked container images of this host;
+//! * [`layer`]: packs and unpacks the layer for a move;
+//! * [`support`], [`libraries`]: files of the host that every container sees;
+//! * [`cgroup`]: the cgroups of a container.
 
 pub mod cgroup;
 pub mod containers;

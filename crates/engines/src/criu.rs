@@ -1,14 +1,14 @@
-//! CRIU, and all that it takes to dump a process tree here and restore it there.
+//! CRIU, and the code around it that dumps and restores a process tree.
 //!
 //! * [`run`], [`rpc`], [`protobuf`], [`log`]: one run of CRIU, its messages, and its log;
-//! * [`turn`], [`guard`]: one dump at a time, and the guard that keeps a dumped tree from the death of CRIU;
-//! * [`root`]: the root file system of an instance, as CRIU has to do with it;
-//! * [`images`]: where image files lie;
+//! * [`turn`], [`guard`]: the lock for one dump at a time, and the process that protects a dumped tree if CRIU dies;
+//! * [`root`]: the root file system of an instance, as seen by CRIU;
+//! * [`images`]: directories of image files;
 //! * [`pages`]: the memory of a tree;
-//! * [`paging`], [`pager`]: memory that comes after the instance (post-copy);
-//! * [`check`]: what pins a tree to its host;
-//! * [`fixups`]: what CRIU does not carry, or carries wrongly, mended;
-//! * [`repair_mode`]: TCP connections of a dumped tree that runs on.
+//! * [`pager`], [`paging`]: the pager process of a post-copy move, and the node's handle of it;
+//! * [`check`]: the checks that find blockers;
+//! * [`fixups`]: repairs of state that CRIU does not dump or restores wrongly;
+//! * [`repair_mode`]: TCP connections of a dumped tree that resumes at the source.
 
 pub mod check;
 pub mod fixups;

@@ -1,11 +1,11 @@
-//! What the kernel tells and does, whatever engine asks: nothing here knows of CRIU, of containers or of a move.
+//! Interfaces of the kernel. Nothing here knows of CRIU, containers or moves.
 //!
-//! * [`task`], [`pending`], [`call`]: processes, the signals that wait for their threads, and their system calls;
-//! * [`sockets`], [`orphans`]: sockets, and connections that no process has any more;
-//! * [`mounts`], [`mountinfo`]: mount namespaces, and the mounts that a process sees;
+//! * [`task`], [`pending`], [`call`]: processes, pending signals and system calls of their threads;
+//! * [`sockets`], [`orphans`]: socket options, and closed connections with unsent data;
+//! * [`mounts`], [`mountinfo`]: mount namespaces, and the mounts of a process;
 //! * [`maps`]: the mappings of a process;
 //! * [`files`]: files and file systems;
-//! * [`helper`], [`spawn`]: programs that do a part of the work, and what they have of the node.
+//! * [`helper`], [`spawn`]: helper programs, and the state of the node that a child does not inherit.
 
 pub mod call;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Locks that are never taken from a thread that panicked.
+//! Locks a mutex, unless a thread has panicked while it held it.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,4 +1,4 @@
-//! The containers of a host.
+//! All containers of a host.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! The OCI runtime, as it is called for one container.
+//! Calls the OCI runtime for one container.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,15 +1,15 @@
-//! What CRIU does not carry, or carries wrongly, mended.
+//! Repairs of state that CRIU does not dump or restores wrongly.
 //!
 //! ```text
-//! source                                                  destination
-//!   CRIU has dumped the tree, and holds it    save
-//!   CRIU has left the tree, which is stopped  finish
-//!                                                           CRIU has restored the tree, and holds it   apply
+//! source                                                destination
+//!   CRIU has dumped the tree and still holds it   save
+//!   CRIU has exited, the tree is stopped          finish
+//!                                                         CRIU has restored the tree and holds it   apply
 //! ```
 //!
-//! Some change CRIU's image files at the source; others write an image file of their own, which CRIU does not look at, and set what
-//! is in it at the destination. [`Fixups::all`] is the list. TCP connections of a tree that is not moved after all are mended
-//! elsewhere ([`super::repair_mode`]): what that takes is on record with the instance.
+//! Some fixups edit CRIU's image files at the source. Others write an image file of their own, which CRIU ignores, and apply it at the
+//! destination. [`Fixups::all`] is the list. [`super::repair_mode`] repairs TCP connections after a rollback; it is no fixup, since its
+//! state is part of the instance's record.
 
 mod alarms;
 mod fixup;

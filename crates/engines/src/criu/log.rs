@@ -1,4 +1,4 @@
-//! What CRIU says of an error in its log.
+//! Reads the reason of a failure from the log of CRIU.
 
 /// The first errors of a log that say something, in one line.
 pub fn reason_in(log: &str) -> Option<String> {

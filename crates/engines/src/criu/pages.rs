@@ -1,10 +1,10 @@
 //! The memory of a process tree.
 //!
-//! * [`resident`]: as the tree runs, for pre-copy rounds;
-//! * [`page_server`]: as CRIU dumps it;
-//! * [`archives`], [`tar`]: file systems in memory, which CRIU carries as archives, and the program that packs them;
-//! * [`memory_images`], [`local`]: as CRIU restores it, and a dump that stays here;
-//! * [`left_behind`], [`fork_advice`]: memory that a post-copy move leaves at the source, and memory that no child may have.
+//! * [`resident`]: reads it while the tree runs, for pre-copy rounds;
+//! * [`page_server`]: receives it from CRIU during the dump;
+//! * [`archives`], [`tar`]: tmpfs mounts, which CRIU dumps as archives, and the program that packs them;
+//! * [`memory_images`], [`local`]: writes it as image files for CRIU's restore, and the same for a dump that stays on this host;
+//! * [`left_behind`], [`fork_advice`]: post-copy: memory that stays at the source, and mappings that a child must not inherit.
 
 pub mod archives;
 pub mod fork_advice;

@@ -1,7 +1,7 @@
-//! The root file system of an instance, as CRIU and the steps of a move have to do with it.
+//! The root file system of an instance, as CRIU and the phases of a move use it.
 //!
-//! A process instance sees the file systems of its host. A container has a root of its own, with cgroups, which neither CRIU
-//! nor this module makes: they reach CRIU through [`RootFileSystem`].
+//! A process instance uses the file systems of its host. A container has a root and cgroups of its own. CRIU does not make them, and
+//! this module knows nothing of containers: both use [`RootFileSystem`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! The environment of init, and that of the command, which travels in it.
+//! The environments of init and of the command, which travels inside init's.
 
 use std::env;
 use std::ffi::OsString;

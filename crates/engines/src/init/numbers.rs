@@ -1,4 +1,4 @@
-//! Numbers among the arguments of init.
+//! Parses numbers in init's arguments.
 
 use std::ffi::OsStr;
 use std::io;

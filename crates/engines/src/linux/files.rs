@@ -1,4 +1,4 @@
-//! Files and file systems.
+//! Files, and the statistics of file systems.
 
 use std::ffi::CString;
 use std::io;

@@ -1,4 +1,4 @@
-//! What `/proc/PID/maps` says of memory.
+//! Reads `/proc/PID/maps`.
 
 /// The address range and the path of a line of `/proc/PID/maps` that maps a file by path.
 pub fn range_and_path(line: &str) -> Option<(&str, &str)> {

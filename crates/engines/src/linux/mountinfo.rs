@@ -1,4 +1,4 @@
-//! What `/proc/PID/mountinfo` says of mounts.
+//! Reads `/proc/PID/mountinfo`.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the kernel tells of a socket, and what can be set.
+//! Options and state of sockets.
 
 use std::io;
 use std::mem;

@@ -1,4 +1,4 @@
-//! What a program that the node starts has of the node, and what not.
+//! Resources of the node that a program which it starts does or does not inherit.
 
 use std::io;
 

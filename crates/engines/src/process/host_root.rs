@@ -1,4 +1,4 @@
-//! The root file system of a process instance: its host's. A move has nothing to do with it.
+//! The root file system of a process instance, which is that of its host: nothing to do in a move.
 
 use crate::criu::root::{FirstProcess, RootFileSystem};
 use crate::error::{Doing, Result};

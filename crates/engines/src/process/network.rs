@@ -1,8 +1,8 @@
-//! The network device of an instance, and the bridge of its host.
+//! The network device of an instance.
 //!
-//! * [`link`]: `eth0` in the network namespace of the instance, which is cut and mended in a move;
-//! * [`bridge`]: the host's bridge, to which it is plugged unless it is on the overlay;
-//! * [`netlink`]: the kernel's messages for both.
+//! * [`link`]: `eth0` in the instance's network namespace, which a move cuts and mends;
+//! * [`bridge`]: the host's bridge;
+//! * [`netlink`]: netlink messages for both.
 
 pub mod bridge;
 pub mod link;

@@ -1,4 +1,4 @@
-//! What the engine needs of its host, and what a host gives its instances.
+//! The engine's configuration, and the host's resources for instances.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;

@@ -1,12 +1,12 @@
-//! The process tree of an instance, and the steps of which the engine's calls are made.
+//! The process tree of an instance on this host, and the steps of the engine's calls.
 //!
 //! * [`place`]: its network namespace, link and root file system;
-//! * [`starting`], [`recovering`]: a tree that is started, and one that a node finds when it starts itself;
-//! * [`arming`]: CRIU that waits for a dump or a restore;
-//! * [`looking`]: what is asked of a tree that runs;
-//! * [`dumping`], [`cutting`], [`passing`], [`rollback`]: at the source;
-//! * [`restoring`], [`releasing`], [`paging`]: at the destination;
-//! * [`ending`]: how it goes.
+//! * [`starting`], [`recovering`]: starts it, and finds it again after a restart of the node;
+//! * [`arming`]: starts CRIU before the blackout;
+//! * [`looking`]: inspects it while it runs;
+//! * [`dumping`], [`cutting`], [`passing`], [`rollback`]: the source's part of a move;
+//! * [`restoring`], [`releasing`], [`paging`]: the destination's part;
+//! * [`ending`]: kills it, and deletes its files.
 
 mod arming;
 mod cutting;

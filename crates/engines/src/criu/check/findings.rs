@@ -1,4 +1,4 @@
-//! What is found in a process tree.
+//! The state of an inspection, to which each check adds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};

@@ -1,4 +1,4 @@
-//! What a container has mounted: from its host, and of its own.
+//! Checks the mounts of a container: its volumes and its own file systems.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

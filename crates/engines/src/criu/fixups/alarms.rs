@@ -1,4 +1,4 @@
-//! Timers of `setitimer` and `timer_create` in CRIU's image files, and the signals that CRIU has noted.
+//! Reads and edits timers of `setitimer` and `timer_create`, and pending signals, in image files.
 
 use std::time::Duration;
 

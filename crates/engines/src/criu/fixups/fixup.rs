@@ -1,4 +1,4 @@
-//! What each fixup is, and what it works on.
+//! The trait of fixups, and the tree that they repair.
 
 use std::io;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::time::Instant;
 use crate::instance::InstanceName;
 use crate::report::Blocker;
 
-/// A gap of CRIU, closed.
+/// The repair of one thing that CRIU does not dump, or restores wrongly.
 pub trait Fixup {
-    /// What of a tree it mends.
+    /// The state that it repairs, for error messages.
     fn name(&self) -> &'static str;
 
-    /// What CRIU lacks, in a line.
+    /// What CRIU lacks, in one line.
     fn lacks(&self) -> &'static str;
 
     /// Source: CRIU has dumped the tree, and holds it still.
@@ -40,7 +40,7 @@ pub trait Fixup {
     }
 }
 
-/// A tree of which nothing runs, with its image files.
+/// A stopped or held tree, with its image files.
 pub struct StoppedTree<'a> {
     /// The instance.
     pub name: &'a InstanceName,

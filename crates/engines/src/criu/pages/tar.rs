@@ -1,4 +1,4 @@
-//! The `tar` that CRIU is given for file systems in memory.
+//! The wrapper for `tar` that CRIU runs for tmpfs mounts.
 //!
 //! CRIU compresses archives, which takes much longer than sending them, while the instance is stopped. So a wrapper for `tar` comes
 //! first in CRIU's `$PATH`. It does not compress, and keeps nanosecond times, extended attributes and ACLs: with an ACL, the mode alone

@@ -1,4 +1,4 @@
-//! How a run of CRIU ends: by itself, or since it is told to.
+//! Ends a run of CRIU, and waits for it.
 
 use std::mem;
 use std::net::Shutdown;

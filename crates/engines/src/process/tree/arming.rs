@@ -1,4 +1,4 @@
-//! CRIU that is started before the blackout, and waits.
+//! Starts CRIU before the blackout, up to the point where it would touch the tree or needs its images.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};

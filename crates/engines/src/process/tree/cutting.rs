@@ -1,4 +1,4 @@
-//! The link of a stopped tree is cut, when nothing pins it.
+//! Cuts the link of a stopped tree that has no blockers.
 
 use std::time::Duration;
 

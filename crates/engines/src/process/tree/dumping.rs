@@ -1,4 +1,4 @@
-//! Source: CRIU stops the tree and dumps it.
+//! Source: stops and dumps the tree.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How a tree goes: what is held, all of it, or only its images.
+//! Kills a tree, and deletes its files.
 
 use std::time::Duration;
 

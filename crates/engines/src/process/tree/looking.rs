@@ -1,4 +1,4 @@
-//! What is asked of a tree that runs on.
+//! Inspects a tree that runs.
 
 use super::Tree;
 use crate::criu::check;

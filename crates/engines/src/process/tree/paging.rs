@@ -1,4 +1,4 @@
-//! The pager of a tree, while a part of its memory is still at the source of a post-copy move.
+//! Starts and ends the pager of a post-copy move.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The pages of a dump, passed on while CRIU makes it.
+//! Passes the pages of a dump to their sink while CRIU dumps.
 
 use std::io;
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! What an instance has before it has processes.
+//! Network namespace, link and root file system of an instance.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

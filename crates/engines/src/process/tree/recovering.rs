@@ -1,4 +1,4 @@
-//! How a node that starts takes up a tree again that an earlier node has left.
+//! Finds a tree again after a restart of the node.
 
 use std::thread;
 use std::time::{Duration, Instant};

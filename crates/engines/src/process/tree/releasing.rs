@@ -1,4 +1,4 @@
-//! Destination: the held tree runs.
+//! Destination: lets the held tree run.
 
 use std::time::Instant;
 

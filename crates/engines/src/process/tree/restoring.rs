@@ -1,4 +1,4 @@
-//! Destination: CRIU restores the tree, and holds it before its last step.
+//! Destination: restores the tree, and holds it.
 
 use std::time::{Duration, Instant};
 

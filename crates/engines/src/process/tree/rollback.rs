@@ -1,4 +1,4 @@
-//! Source: a stopped tree runs on here.
+//! Source: resumes a stopped tree.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! How a tree begins on this host: with nothing in it, and then with its command.
+//! Prepares an instance, and starts its command.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
