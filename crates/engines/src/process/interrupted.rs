@@ -50,7 +50,7 @@ fn until_back(dump: Duration) -> Duration {
 /// long to `dump` it.
 ///
 /// # Errors
-/// If an image cannot be read or written, or a process not be looked at.
+/// If an image cannot be read or written, or a process cannot be inspected.
 pub fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
     let soon = until_back(dump);
     for &pid in tree {
@@ -87,9 +87,9 @@ pub fn carry(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
 struct Process {
     /// For each signal from the first on, if it has a handler, whether calls begin again after it.
     restarts: Vec<Option<bool>>,
-    /// What its threads get as soon as they are restored, but for what CRIU has noted for one alone.
+    /// The signals that its threads get as soon as they are restored, except those that CRIU has recorded for a single thread.
     at_once: Vec<(Receiver, libc::c_int)>,
-    /// What they may get before they are back in their calls.
+    /// The signals that they may get before they are back in their calls.
     soon: Vec<Alarm>,
 }
 
@@ -126,7 +126,7 @@ impl Process {
         changed.unwrap_or(call)
     }
 
-    /// What would end a call that begins again, and may come before it has.
+    /// The signals that would end a restarting call, and may come before it has restarted.
     fn comes_early<'a>(&'a self, thread: &'a Thread, call: Call) -> impl Iterator<Item = Alarm> + 'a {
         let to_it = self.soon.iter().filter(|alarm| thread.is(alarm.receiver));
         let ends = move |restarts| call.ended(restarts).is_some();

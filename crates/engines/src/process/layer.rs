@@ -8,7 +8,7 @@ use super::helper::Helper;
 use crate::engine::Watch;
 use crate::error::{Doing, Result};
 
-/// What it travels as.
+/// The name of its archive.
 const FILE: &str = "layer.img";
 
 /// How long it may take to be packed or unpacked.
@@ -17,20 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
 const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
 
-/// What overlay file systems note of a copied file's original, which is another one on another host.
+/// The extended attributes in which an overlay file system records a copied file's origin, which differs on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
-/// Has GNU tar keep what else than rights a file has: attributes, with capabilities, and ACLs.
+/// Options for GNU tar to keep extended attributes, including capabilities, and ACLs.
 pub const ATTRIBUTES: [&str; 3] = ["--xattrs", "--xattrs-include=*", "--acls"];
 
-/// A layer that is being packed, while CRIU does its work, or unpacked. It ends with this.
+/// A layer that is being packed while CRIU dumps, or unpacked. Dropping it ends that.
 pub struct Packing {
     tar: Helper,
     doing: String,
 }
 
 impl Packing {
-    /// Waits for a good end; otherwise it says why.
+    /// Waits for its success, or returns the reason of its failure.
     pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
         self.tar.succeed(PATIENCE, watch.cancelled, || self.doing)
     }
@@ -54,7 +54,7 @@ pub fn unpack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Resul
     Ok(Packing { tar, doing })
 }
 
-/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
+/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. Warnings about sockets
 /// is no change: CRIU makes them anew.
 fn is_of_criu(complaint: &str) -> bool {
     let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];

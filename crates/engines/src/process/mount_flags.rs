@@ -18,7 +18,7 @@ use crate::mounts;
 /// Sent as an image; CRIU does not look at it.
 const FILE: &str = "mount-flags.img";
 
-/// What mountinfo says, and what mount(2) takes for it.
+/// Option names in mountinfo, with their flags for mount(2).
 const FLAGS: [(&str, libc::c_ulong); 8] = [
     ("ro", libc::MS_RDONLY),
     ("nosuid", libc::MS_NOSUID),
@@ -33,7 +33,7 @@ const FLAGS: [(&str, libc::c_ulong); 8] = [
 /// The uppermost mount at each place, as the kernel writes that, with its options.
 type Mounts = BTreeMap<String, String>;
 
-/// Notes among its images what a stopped container's first process sees.
+/// Records the mounts of a stopped container's first process among its images.
 pub fn carry(images: &Path, first: i32) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&mounted(first)?)?)
 }
@@ -41,7 +41,7 @@ pub fn carry(images: &Path, first: i32) -> io::Result<()> {
 /// Sets what was noted among its images for a restored container.
 ///
 /// # Errors
-/// If that cannot be set, with the place in the container.
+/// If a flag cannot be set; names the mount point in the container.
 pub fn bring_back(images: &Path, first: i32) -> io::Result<()> {
     let noted: Mounts = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let changed = differing(&noted, &mounted(first)?);
@@ -71,7 +71,7 @@ fn mounted(first: i32) -> io::Result<Mounts> {
     Ok(mounts.lines().filter_map(uppermost).collect())
 }
 
-/// Those of `noted` that are there with other options now.
+/// The mounts of `noted` that now have other options.
 fn differing(noted: &Mounts, now: &Mounts) -> Mounts {
     let is_changed = |(place, options): &(&String, &String)| {
         now.get(*place).is_some_and(|now| flags(now) != flags(options))

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::protobuf::{not_understood, with, with_entries};
 use super::task;
 
-/// The image in which CRIU notes open files.
+/// CRIU's image of open files.
 pub const FILES: &str = "files.img";
 
 /// Field of `file_entry`: a regular file or a directory.
@@ -18,12 +18,12 @@ const REGULAR: u64 = 3;
 /// Field of `reg_file_entry`.
 const NAME: u64 = 6;
 
-/// Whether `path` is in a process' directory of `/proc`, whose number is another's on another host.
+/// Whether `path` is in a process' directory of `/proc`. Its PID belongs to another process on another host.
 pub fn is_of_a_process(path: &Path) -> bool {
     path.to_str().and_then(split).is_some()
 }
 
-/// Whether `path` is in the directory of process `pid` itself, but not in one of its threads'.
+/// Whether `path` is in the directory of process `pid` itself, and not of one of its threads.
 pub fn is_own(pid: i32, path: &Path) -> bool {
     path.to_str().and_then(split).is_some_and(|(owner, rest)| owner == pid && !rest.starts_with("/task"))
 }
@@ -38,7 +38,7 @@ fn split(path: &str) -> Option<(i32, &str)> {
 /// Makes the images of a stopped tree fit for another host in this.
 ///
 /// # Errors
-/// If a process has another's file open, which is named, or an image cannot be read or written.
+/// If a process has a file of another process open, or an image cannot be read or written.
 pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;

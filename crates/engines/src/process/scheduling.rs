@@ -31,7 +31,7 @@ struct Kept {
     timer_slack: Option<u64>,
 }
 
-/// Notes among its images how a stopped tree's threads are scheduled.
+/// Records the scheduling attributes of a stopped tree's threads among its images.
 pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let everywhere = processors(0)?;
     let mut kept = Vec::new();
@@ -47,7 +47,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 /// Has the threads of a restored tree scheduled as was noted among its images.
 ///
 /// # Errors
-/// If that cannot be set, with the thread and what it lacks.
+/// If an attribute cannot be set; names the thread and the attribute.
 pub fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| (kept.thread, kept)).collect();

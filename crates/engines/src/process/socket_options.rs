@@ -111,7 +111,7 @@ struct Kept {
     congestion: Option<String>,
 }
 
-/// Notes the options of a stopped tree's sockets among its images.
+/// Records the options of a stopped tree's sockets among its images.
 pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
     let mut kept = Vec::new();
     for_each_socket(tree, |process, descriptor, socket| {
@@ -126,7 +126,7 @@ pub fn carry(images: &Path, tree: &[i32]) -> io::Result<()> {
 /// Gives the sockets of a restored tree the options that were noted among its images.
 ///
 /// # Errors
-/// If an option cannot be set, which is named.
+/// If an option cannot be set; names the option.
 pub fn bring_back(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| ((kept.process, kept.descriptor), kept)).collect();

@@ -14,7 +14,7 @@ use super::task::{self, Task, TaskId};
 /// `SO_REUSEADDR` of each TCP socket by inode: leaving repair mode resets it.
 pub type Reuse = HashMap<u64, libc::c_int>;
 
-/// What has to be known of a running tree's sockets to let them run again.
+/// Reads the socket options of a running tree that a rollback must set again.
 pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     let mut reuse = Reuse::new();
     for_each_tcp(tree, |inode, socket| {
@@ -24,8 +24,8 @@ pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     Ok(reuse)
 }
 
-/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also of those that CRIU has
-/// not come to: what the kernel could not send meanwhile it sends when it hears of the peer.
+/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also for connections that CRIU has
+/// not reached: an answer of the peer makes the kernel send its held data.
 pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     for_each_tcp(tree, |inode, socket| {
         if option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
@@ -69,7 +69,7 @@ fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
 }
 
-/// Whether `poll` tells one of these of a socket.
+/// Whether `poll` reports one of these events for a socket.
 pub fn has(socket: &OwnedFd, events: libc::c_short) -> bool {
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     // SAFETY: one live pollfd is passed.
@@ -106,7 +106,7 @@ pub fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Re
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Sets one.
+/// Sets a socket option.
 pub fn set_option(
     socket: &OwnedFd,
     level: libc::c_int,
