@@ -163,7 +163,7 @@ impl Process {
         unsafe { libc::atexit(send_the_last) };
     }
 
-    /// In a forked child: the device stays with the parent, and the child may attach anew.
+    /// In a forked child: the device stays with the parent, and the child may attach again.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
         self.state.disown();
