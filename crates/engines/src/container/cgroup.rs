@@ -32,7 +32,7 @@ pub fn join(doors: &[File], pid: i32) -> io::Result<()> {
     doors.iter().try_for_each(|mut door| door.write_all(pid.to_string().as_bytes()))
 }
 
-/// A limit of processes that is lifted: CRIU has helpers among those that it restores, for which there may be no room.
+/// A lifted limit of processes: CRIU restores helpers too, for which the limit may have no room.
 pub struct LiftedLimit {
     file: PathBuf,
     limit: String,
@@ -100,7 +100,7 @@ pub fn controllers() -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Those of hierarchies of version 1, among their options.
+/// The controllers of cgroup hierarchies of version 1, from their mount options.
 fn of_first_version(mounts: &str) -> Vec<String> {
     let options = mounts.lines().filter_map(|line| {
         let mut kind = line.split_once(" - ")?.1.split(' ');
@@ -109,7 +109,7 @@ fn of_first_version(mounts: &str) -> Vec<String> {
     options.flat_map(|options| options.split(',').map(str::to_owned)).collect()
 }
 
-/// What the cgroups of this name tell of memory.
+/// The out-of-memory kills in the cgroups of this name, and the memory limit if it was reached.
 ///
 /// # Errors
 /// If hierarchies cannot be found.
@@ -127,14 +127,14 @@ pub fn shortage(name: &str) -> io::Result<Shortage> {
     Ok(found.unwrap_or_default())
 }
 
-/// Where it is told how often the kernel has ended a process for want of memory, so that a look costs little.
+/// The open files with the counters of out-of-memory kills, so that reading them is cheap.
 pub struct Kills {
     file: PathBuf,
     before: u64,
 }
 
 impl Kills {
-    /// Those of the cgroups of this name from now on; `None` if they are not counted.
+    /// Counts the kills in the cgroups of this name from now on; `None` if the kernel does not count them.
     pub fn of(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         // Of version 1 and of version 2.
@@ -144,7 +144,7 @@ impl Kills {
         files.find_map(|file| Some(Self { before: kills(&file)?, file }))
     }
 
-    /// Whether there was one.
+    /// Whether there was a kill.
     pub fn any(&self) -> bool {
         kills(&self.file).is_some_and(|now| now > self.before)
     }

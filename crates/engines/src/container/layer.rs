@@ -9,7 +9,7 @@ use crate::criu::root::{Packer, Packing};
 use crate::error::{Doing, Result};
 use crate::linux::helper::Helper;
 
-/// What it travels as.
+/// The name of its archive.
 const FILE: &str = "layer.img";
 
 /// How long it may take to be packed or unpacked.
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
 const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
 
-/// What overlay file systems note of a copied file's original, which is another one on another host.
+/// The extended attributes in which an overlay file system records a copied file's origin, which differs on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
 /// Begins to pack `layer` into a file among `images`: the instance is stopped. `doing` says what for, if that fails.
@@ -43,7 +43,7 @@ fn packing(helper: Helper, doing: String) -> Packing {
     Packing(Some(Packer { helper, patience: PATIENCE, doing }))
 }
 
-/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. What is told of sockets
+/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. Warnings about sockets
 /// is no change: CRIU makes them anew.
 fn is_of_criu(complaint: &str) -> bool {
     let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];

@@ -32,27 +32,27 @@ use crate::lock::lock;
 const UNPACK: Duration = Duration::from_secs(240);
 /// The most files of an image.
 const MAX_FILES: u64 = 4_000_000;
-/// What is left free on the file system, in bytes.
+/// The bytes to leave free on the file system.
 const RESERVE: u64 = 64 << 20;
 
-/// See the module.
+/// The unpacked images of this host.
 pub struct Unpacked {
     folder: PathBuf,
-    /// What unpacks: the command that runs an instance's first process.
+    /// The command that runs an instance's first process, which also unpacks.
     init: Vec<OsString>,
-    /// Those that are in use here.
+    /// The images in use.
     used: Mutex<HashMap<Digest, Weak<PathBuf>>>,
-    /// Whose turn it is to unpack, or to delete.
+    /// The lock for unpacking and deleting.
     turn: Mutex<()>,
 }
 
 impl Unpacked {
-    /// Those in this folder, which is made when the first is unpacked.
+    /// The images in this folder, which is created with the first one.
     pub fn new(folder: PathBuf, init: &[OsString]) -> Self {
         Self { folder, init: init.to_vec(), used: Mutex::default(), turn: Mutex::new(()) }
     }
 
-    /// Where the files of an image are, or will be. They are not deleted before this goes away.
+    /// The directory of an image's files, existing or not. They are not deleted while the result is held.
     pub fn place(&self, root: &Digest) -> Arc<PathBuf> {
         let mut used = lock(&self.used);
         used.retain(|_, place| place.strong_count() > 0);
@@ -75,7 +75,7 @@ impl Unpacked {
     /// Unpacks the image whose files belong in `place`, unless they are there.
     ///
     /// # Errors
-    /// If it is not on this host, is not whole, or there is no room.
+    /// If it is not on this host, is damaged, or there is no room.
     pub fn provide(&self, image: &ContainerImage, place: &Path) -> Result<()> {
         let _turn = lock(&self.turn);
         if place.is_dir() {

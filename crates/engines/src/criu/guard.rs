@@ -37,8 +37,8 @@ use crate::linux::mounts;
 /// The word before the PID of the CRIU, in place of the arguments of an instance's first process.
 pub(crate) const WORD: &str = "guard";
 
-/// Guards the CRIU whose PID `arguments` hold, until it has ended. Says `ready` on its standard
-/// output once CRIU may be told to begin.
+/// Guards the CRIU whose PID `arguments` hold, until it has ended. Writes `ready` to its standard
+/// output when CRIU may start.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
     let criu = arguments.first().and_then(|pid| pid.to_str()?.parse().ok());
     let criu = criu.ok_or_else(|| io::Error::other("the guard needs the PID of a CRIU"))?;
@@ -51,29 +51,29 @@ pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
 
 struct Guard {
     criu: i32,
-    /// The threads that CRIU believes to trace.
+    /// The threads that the guard traces for CRIU.
     tracees: BTreeMap<i32, Tracee>,
-    /// What CRIU changed in processes, by the thread through which it did.
+    /// CRIU's changes in processes, by the thread through which it made them.
     infections: BTreeMap<i32, Infection>,
-    /// The `wait4` for which CRIU waits.
+    /// The pending `wait4` of CRIU.
     wait: Option<Wait>,
 }
 
 /// A thread.
 #[derive(Default)]
 struct Tracee {
-    /// What it had when it was first stopped.
+    /// Its state when it was first stopped.
     context: Option<Context>,
     /// Where it is stopped; `None` if it runs.
     stop: Option<Stop>,
-    /// What CRIU has not yet waited for.
+    /// Wait statuses that CRIU has not yet collected.
     untold: VecDeque<i32>,
 }
 
 /// A process with CRIU's code in it.
 #[derive(Default)]
 struct Infection {
-    /// The words that CRIU has written over, by address.
+    /// The original words that CRIU has overwritten, by address.
     words: BTreeMap<u64, u64>,
     /// The descriptors that were open before.
     descriptors: BTreeSet<i32>,

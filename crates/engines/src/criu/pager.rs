@@ -57,7 +57,7 @@ pub fn unavailable() -> Option<Blocker> {
     faults::are_available().err().map(|error| Blocker::new(what(error), "move it without --post-copy"))
 }
 
-/// Pages an instance. `arguments` are descriptors: both ends of the connection to the node, and where CRIU connects.
+/// Runs the pager of an instance. `arguments` are descriptors: both ends of the connection to the node, and the socket to which CRIU connects.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
     let numbers: Vec<RawFd> = arguments.iter().filter_map(|number| number.to_str()?.parse().ok()).collect();
     let [ours, theirs, criu] = numbers[..] else {
@@ -89,7 +89,7 @@ struct Pager {
     kept: Kept,
     criu: Criu,
     server: Server,
-    /// What processes will lack that are not restored yet, by their PIDs in the instance.
+    /// The missing pages of processes that are not restored yet, by their PIDs in the instance.
     unclaimed: BTreeMap<u32, Owed>,
     spaces: Vec<Space>,
     /// Nothing is missing any more.

@@ -25,7 +25,7 @@ const SOCKET: &str = "lazy-pages.socket";
 /// How long a pager may take to end that is told to.
 const DISMISSED: Duration = Duration::from_secs(2);
 
-/// A pager.
+/// A handle of a running pager.
 pub struct Pager {
     id: PagerId,
     task: Task,
@@ -33,7 +33,7 @@ pub struct Pager {
     connection: OwnedFd,
 }
 
-/// Names a pager for good, and which of its descriptors is the node's end of the connection.
+/// Identifies a pager process durably, and the descriptor in it that is the node's end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagerId {
     task: TaskId,
@@ -69,14 +69,14 @@ impl Pager {
         Ok(Self { id, task, connection: ours })
     }
 
-    /// The pager of an instance that another node has started; `None` if it has ended.
+    /// Adopts the pager that an earlier run of the node has started; `None` if it has ended.
     pub fn adopt(id: PagerId) -> Option<Self> {
         let task = Task::open(id.task)?;
         let connection = task.descriptor(id.connection).ok()?;
         Some(Self { id, task, connection })
     }
 
-    /// Who it is, for the record.
+    /// Its identity, for the record.
     pub fn id(&self) -> PagerId {
         self.id
     }
@@ -91,7 +91,7 @@ impl Pager {
         self.connection.try_clone()
     }
 
-    /// Tells it what memory is not among the images.
+    /// Sends it the list of pages that are not among the images.
     pub fn owe(&self, images: &Path) -> io::Result<()> {
         for entry in fs::read_dir(images)? {
             let entry = entry?;
@@ -105,12 +105,12 @@ impl Pager {
         Ok(())
     }
 
-    /// Tells it the instance's first process.
+    /// Sends it the instance's first process.
     pub fn name_root(&self, first: &Task) -> io::Result<()> {
         self.say(Message::Root, Some(first))
     }
 
-    /// Lets it end: nothing is missing, and that is written down.
+    /// Lets it end, after the node has recorded that no page is missing.
     pub fn dismiss(self) -> io::Result<()> {
         self.say(Message::Dismiss, None)?;
         self.task.ended_within(DISMISSED);

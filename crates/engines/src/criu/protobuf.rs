@@ -33,7 +33,7 @@ impl Message {
     }
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Field<'a> {
     /// Of any type of number that takes as many bytes as it needs.
@@ -72,7 +72,7 @@ pub fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     Some(fields)
 }
 
-/// The number in a field; `None` if it is not there, or the message malformed.
+/// The number in a field; `None` if the field is missing, or the message is malformed.
 pub fn number(message: &[u8], field: u64) -> Option<u64> {
     fields(message)?.into_iter().find_map(|(number, value)| match value {
         Field::Number(value) if number == field => Some(value),
@@ -80,7 +80,7 @@ pub fn number(message: &[u8], field: u64) -> Option<u64> {
     })
 }
 
-/// The bytes in a field; `None` if it is not there, or the message malformed.
+/// The bytes in a field; `None` if the field is missing, or the message is malformed.
 pub fn bytes(message: &[u8], field: u64) -> Option<&[u8]> {
     fields(message)?.into_iter().find_map(|(number, value)| match value {
         Field::Bytes(value) if number == field => Some(value),
@@ -144,7 +144,7 @@ pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> 
     Some(changed)
 }
 
-/// What an image is that these do not take.
+/// The error for an image that cannot be parsed.
 pub fn not_understood(image: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} cannot be parsed", image.display()))
 }

@@ -14,7 +14,7 @@ use crate::linux::task::{self, Task, TaskId};
 /// `SO_REUSEADDR` of each TCP socket by inode: leaving repair mode resets it.
 pub type Reuse = HashMap<u64, libc::c_int>;
 
-/// What has to be known of a running tree's sockets to let them run again.
+/// Reads the socket options of a running tree that a rollback must set again.
 pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     let mut reuse = Reuse::new();
     for_each_tcp(tree, |inode, socket| {
@@ -24,8 +24,8 @@ pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     Ok(reuse)
 }
 
-/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also of those that CRIU has
-/// not come to: what the kernel could not send meanwhile it sends when it hears of the peer.
+/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also for connections that CRIU has
+/// not reached: an answer of the peer makes the kernel send its held data.
 pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     for_each_tcp(tree, |inode, socket| {
         if option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {

@@ -13,10 +13,10 @@ use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::InstanceName;
 
-/// How often it is looked whether it is our turn. A dump takes many times as long.
+/// How often to try for the turn. A dump takes many times as long.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// The right to dump, given back when it is dropped or its holder dies.
+/// The right to dump, released when it is dropped or its holder dies.
 pub struct Turn {
     _lock: File,
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-/// What calls the kernel.
+/// The instruction of a system call.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// How much longer a call may last that begins again with all of its time.
 const LONGER: Duration = Duration::from_secs(1);
@@ -62,13 +62,13 @@ const ENDED_UNLESS_RESTARTED: [libc::c_long; 27] = [
 /// The system call in which a thread was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which it is.
+    /// Its number.
     pub number: libc::c_long,
-    /// What the thread finds as its result; the number again if it begins again.
+    /// The result that the thread sees; the call's number if the call restarts.
     pub result: i64,
-    /// Where the thread goes on.
+    /// The address at which the thread continues.
     pub instruction: u64,
-    /// The first five.
+    /// The first five arguments.
     pub arguments: [u64; 5],
 }
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Doing, Error, Result};
 
-/// See the module. It is killed when this goes away.
+/// A running helper program. Dropping it kills the program.
 pub struct Helper {
     child: Option<Child>,
-    /// What it complains of, which may be a lot.
+    /// The file with its standard error, which may be long.
     complaints: PathBuf,
     is_harmless: fn(&str) -> bool,
 }
@@ -30,7 +30,7 @@ impl Helper {
         Ok(Self { child: Some(command.spawn()?), complaints, is_harmless: |_| false })
     }
 
-    /// An end with status 1 is a good one if all complaints are harmless.
+    /// Accepts exit status 1 if all lines of standard error are harmless.
     pub fn forgiven(mut self, is_harmless: fn(&str) -> bool) -> Self {
         self.is_harmless = is_harmless;
         self
@@ -39,7 +39,7 @@ impl Helper {
     /// Waits for a good end.
     ///
     /// # Errors
-    /// The first of its complaints, when it was to do `what`; [`Error::Cancelled`].
+    /// The first line of its standard error, for the operation `what`; [`Error::Cancelled`].
     pub fn succeed(
         mut self,
         limit: Duration,
@@ -71,7 +71,7 @@ impl Drop for Helper {
     }
 }
 
-/// A node that comes after this one does not expect that somebody still writes.
+/// Has the kernel kill this process when the node ends, since a restarted node does not expect a running helper.
 pub fn end_with_the_node() -> io::Result<()> {
     // SAFETY: no memory is passed.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -21,8 +21,8 @@ const END_ARRIVED: [&str; 4] = ["06", "08", "09", "0B"];
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until those that are in the network of process `pid` now have sent all, and returns whether they have. Gives up when
-/// `is_in_vain`.
+/// Waits until the current orphaned connections in the network of process `pid` have sent all their data, and returns whether they have.
+/// Gives up when `is_in_vain` returns true.
 pub fn have_sent_all(pid: i32, patience: Duration, mut is_in_vain: impl FnMut() -> bool) -> io::Result<bool> {
     let end = Instant::now() + patience;
     let process = pid.to_string();
@@ -40,7 +40,7 @@ pub fn have_sent_all(pid: i32, patience: Duration, mut is_in_vain: impl FnMut() 
     Ok(true)
 }
 
-/// Whether all in the network of this process have sent all, as far as can be seen.
+/// Whether no orphaned connection in this process' network is known to have unsent data.
 pub fn have_sent() -> bool {
     beside("self").is_ok_and(|left| left.is_empty())
 }

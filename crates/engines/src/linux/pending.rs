@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::linux::task;
 
-/// Which signals wait or are blocked, as the kernel shows them: bit 0 stands for signal 1.
+/// A set of signals as the kernel shows it: bit 0 is signal 1.
 pub type Set = u64;
 
 /// Whether `signal` is in the set.
@@ -22,23 +22,23 @@ pub struct Thread {
     pub tid: i32,
     /// Its number in the instance.
     pub number: i32,
-    /// What waits for it alone.
+    /// Signals pending for it alone.
     pub waiting: Set,
-    /// What it has blocked.
+    /// Signals that it blocks.
     pub blocked: Set,
 }
 
-/// The signals that wait in a process.
+/// The pending signals of a process.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// For any of its threads.
+    /// Signals pending for the process.
     pub shared: Set,
     /// The first thread comes first.
     pub threads: Vec<Thread>,
 }
 
 impl Pending {
-    /// Those of process `pid`.
+    /// The pending signals of process `pid`.
     pub fn of(pid: i32) -> io::Result<Self> {
         let mut pending = Self { shared: 0, threads: Vec::new() };
         for tid in task::numbers_in(&format!("/proc/{pid}/task"))? {
@@ -57,13 +57,13 @@ impl Pending {
         self.threads.first().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Whether nothing waits.
+    /// Whether no signal is pending.
     pub fn is_empty(&self) -> bool {
         self.shared == 0 && self.threads.iter().all(|thread| thread.waiting == 0)
     }
 }
 
-/// Whether a signal waits that thread `tid`, which has these blocked, will handle.
+/// Whether a signal is pending that thread `tid`, which blocks these signals, will handle.
 pub fn waits_for_handler(tid: i32, blocked: Set) -> io::Result<bool> {
     let status = task::read(&format!("/proc/{tid}/status"))?;
     let set = |name| set_in(&status, name).ok_or(io::ErrorKind::InvalidData);
@@ -74,11 +74,11 @@ fn set_in(status: &str, name: &str) -> Option<Set> {
     Set::from_str_radix(status.lines().find_map(|line| line.strip_prefix(name))?.trim(), 16).ok()
 }
 
-/// A signal as the kernel would hand it over, `siginfo_t`.
+/// A queued signal: `siginfo_t`.
 pub type Info = [u8; size_of::<libc::siginfo_t>()];
 
-/// The signals that wait for thread `tid` alone, or, if they are `shared`, for its process, in their order. The thread has been
-/// told to stop, nobody traces it, and it stays stopped; none wait if a signal has ended it before it stopped.
+/// The queued signals of thread `tid` alone, or, if `shared`, of its process, in order. The thread has been
+/// told to stop, is not traced, and stays stopped. The result is empty if a signal has ended it before it stopped.
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     // Whatever fails, the kernel lets the traced one go with the end of the thread that traces it.
     std::thread::scope(|scope| scope.spawn(|| traced(tid, shared)).join())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Names one process for good: its number, and when it started.
+/// Identifies one process durably: its PID and start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskId {
     /// Its PID on this host.
@@ -17,13 +17,13 @@ pub struct TaskId {
 }
 
 impl TaskId {
-    /// Who has this PID now.
+    /// The process that has this PID now.
     pub fn of(pid: i32) -> io::Result<Self> {
         Ok(Self { pid, started: Stat::read(pid)?.started })
     }
 }
 
-/// A process that is held by a descriptor.
+/// A process held by a pidfd.
 #[derive(Debug)]
 pub struct Task {
     id: TaskId,
@@ -31,7 +31,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Holds the process; `None` if it has ended, whoever has its number now.
+    /// Opens the process; `None` if it has ended, even if its PID is reused.
     pub fn open(id: TaskId) -> Option<Self> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id.pid, 0) };
@@ -43,12 +43,12 @@ impl Task {
         (same && !task.ended_within(Duration::ZERO)).then_some(task)
     }
 
-    /// Who it is.
+    /// Its identity.
     pub fn id(&self) -> TaskId {
         self.id
     }
 
-    /// The same process, held once more.
+    /// Another handle of the same process.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { id: self.id, handle: self.handle.try_clone()? })
     }
@@ -94,7 +94,7 @@ impl AsFd for Task {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// The contents of `/proc/PID/stat`.
 pub struct Stat {
     /// `R`, `S`, `T`, `Z`, …
     pub state: char,
@@ -153,7 +153,7 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Shows each thread of a tree, with its number on this host and in the instance.
+/// Calls `show` for each thread of a tree, with its TID on this host and in the instance.
 pub fn for_each_thread(tree: &[i32], mut show: impl FnMut(i32, i32) -> io::Result<()>) -> io::Result<()> {
     for &pid in tree {
         for tid in numbers_in(&format!("/proc/{pid}/task"))? {
@@ -165,7 +165,7 @@ pub fn for_each_thread(tree: &[i32], mut show: impl FnMut(i32, i32) -> io::Resul
     Ok(())
 }
 
-/// What a file of `/proc` says. Names of processes and files are in it, which may be any bytes.
+/// Reads a file of `/proc`, which may contain names of any bytes.
 pub fn read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
@@ -179,7 +179,7 @@ pub fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Whether the kernel says so that a process has ended.
+/// Whether an error means that the process has ended.
 pub fn has_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }

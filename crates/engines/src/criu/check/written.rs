@@ -11,17 +11,17 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 /// The longest path that a system call takes, in bytes: `tar` hands whole ones over when it unpacks, from `.` on.
 const LONGEST: usize = libc::PATH_MAX as usize - 1;
 
-/// What is in a layer.
+/// The contents of a layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The size of all files, in bytes.
     pub bytes: u64,
-    /// A path that cannot be unpacked, as the container sees it. What is below it is not looked at.
+    /// A path that cannot be unpacked, as the container sees it. Files below it are not inspected.
     pub too_long: Option<PathBuf>,
 }
 
 impl Written {
-    /// What is below `layer`. What goes away meanwhile is not counted.
+    /// Measures the files below `layer`. Files that disappear meanwhile are not counted.
     pub fn below(layer: &Path) -> Self {
         let mut found = Self::default();
         let Ok(layer) = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {

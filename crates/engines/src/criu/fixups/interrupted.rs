@@ -108,9 +108,9 @@ fn mend(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
 struct Process {
     /// For each signal from the first on, if it has a handler, whether calls begin again after it.
     restarts: Vec<Option<bool>>,
-    /// What its threads get as soon as they are restored, but for what CRIU has noted for one alone.
+    /// The signals that its threads get as soon as they are restored, except those that CRIU has recorded for a single thread.
     at_once: Vec<(Receiver, libc::c_int)>,
-    /// What they may get before they are back in their calls.
+    /// The signals that they may get before they are back in their calls.
     soon: Vec<Alarm>,
 }
 
@@ -147,7 +147,7 @@ impl Process {
         changed.unwrap_or(call)
     }
 
-    /// What would end a call that begins again, and may come before it has.
+    /// The signals that would end a restarting call, and may come before it has restarted.
     fn comes_early<'a>(&'a self, thread: &'a Thread, call: Call) -> impl Iterator<Item = Alarm> + 'a {
         let to_it = self.soon.iter().filter(|alarm| thread.is(alarm.receiver));
         let ends = move |restarts| call.ended(restarts).is_some();

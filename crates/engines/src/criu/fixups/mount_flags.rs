@@ -19,7 +19,7 @@ use crate::linux::mounts;
 /// Sent as an image; CRIU does not look at it.
 const FILE: &str = "mount-flags.img";
 
-/// What mountinfo says, and what mount(2) takes for it.
+/// Option names in mountinfo, with their flags for mount(2).
 const FLAGS: [(&str, libc::c_ulong); 8] = [
     ("ro", libc::MS_RDONLY),
     ("nosuid", libc::MS_NOSUID),
@@ -99,7 +99,7 @@ fn mounted(first: i32) -> io::Result<Mounts> {
     Ok(mounts.lines().filter_map(uppermost).collect())
 }
 
-/// Those of `noted` that are there with other options now.
+/// The mounts of `noted` that now have other options.
 fn differing(noted: &Mounts, now: &Mounts) -> Mounts {
     let is_changed = |(place, options): &(&String, &String)| {
         now.get(*place).is_some_and(|now| flags(now) != flags(options))

@@ -11,7 +11,7 @@ use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::protobuf::{not_understood, with, with_entries};
 use crate::linux::task;
 
-/// The image in which CRIU notes open files.
+/// CRIU's image of open files.
 pub const FILES: &str = "files.img";
 
 /// Field of `file_entry`: a regular file or a directory.
@@ -19,12 +19,12 @@ const REGULAR: u64 = 3;
 /// Field of `reg_file_entry`.
 const NAME: u64 = 6;
 
-/// Whether `path` is in a process' directory of `/proc`, whose number is another's on another host.
+/// Whether `path` is in a process' directory of `/proc`. Its PID belongs to another process on another host.
 pub fn is_of_a_process(path: &Path) -> bool {
     path.to_str().and_then(split).is_some()
 }
 
-/// Whether `path` is in the directory of process `pid` itself, but not in one of its threads'.
+/// Whether `path` is in the directory of process `pid` itself, and not of one of its threads.
 pub fn is_own(pid: i32, path: &Path) -> bool {
     path.to_str().and_then(split).is_some_and(|(owner, rest)| owner == pid && !rest.starts_with("/task"))
 }

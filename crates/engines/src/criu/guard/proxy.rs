@@ -20,7 +20,7 @@ const SIGINFO: usize = 128;
 /// More than any request takes or gives.
 const MOST: usize = 128 << 10;
 
-/// A `wait4` of CRIU's.
+/// A pending `wait4` of CRIU.
 pub struct Wait {
     /// The thread, or -1.
     pid: i32,
@@ -137,7 +137,7 @@ impl Call {
 }
 
 impl Guard {
-    /// CRIU is about to make a system call that is handed over.
+    /// Handles a system call that CRIU hands over.
     pub(super) fn serve(&mut self) -> io::Result<()> {
         let registers = ptrace::registers(self.criu)?;
         let pid = registers.rsi as i32;
@@ -210,7 +210,7 @@ impl Guard {
         self.answer_wait()
     }
 
-    /// Lets CRIU go on if what it waits for is there.
+    /// Lets CRIU continue if the event that it waits for has come.
     pub(super) fn answer_wait(&mut self) -> io::Result<()> {
         let Some(wait) = &self.wait else { return Ok(()) };
         let mut told = self.tracees.iter_mut().filter(|(pid, _)| wait.pid == -1 || wait.pid == **pid);

@@ -5,7 +5,7 @@ use std::mem;
 
 use crate::linux::call::Call;
 
-/// Requests that the libc crate lacks.
+/// A ptrace request that the libc crate lacks.
 pub const PEEKSIGINFO: u32 = 0x4209;
 pub const GETSIGMASK: u32 = 0x420a;
 pub const SETSIGMASK: u32 = 0x420b;
@@ -34,7 +34,7 @@ fn plain(what: u32, pid: i32, data: u64) -> io::Result<()> {
     unsafe { request(what, pid, 0, data) }.map(|_| ())
 }
 
-/// Begins to trace, without a stop.
+/// Starts tracing a thread without stopping it.
 pub fn seize(pid: i32, options: i32) -> io::Result<()> {
     plain(libc::PTRACE_SEIZE, pid, u64::from(options.unsigned_abs()))
 }
@@ -66,7 +66,7 @@ pub fn to_syscall(pid: i32) -> io::Result<()> {
     plain(libc::PTRACE_SYSCALL, pid, 0)
 }
 
-/// Ends to trace.
+/// Stops tracing a thread.
 pub fn detach(pid: i32) -> io::Result<()> {
     plain(libc::PTRACE_DETACH, pid, 0)
 }
@@ -90,9 +90,9 @@ pub fn wait(pid: i32) -> io::Result<(i32, i32)> {
 /// Why a thread is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It is about to get a signal.
+    /// A signal is about to be delivered.
     Signal(i32),
-    /// It begins or ends a system call.
+    /// A system call begins or ends.
     Syscall,
     /// A `PTRACE_EVENT_…`.
     Event(i32),
@@ -121,7 +121,7 @@ pub fn registers(pid: i32) -> io::Result<libc::user_regs_struct> {
     Ok(registers)
 }
 
-/// Sets them.
+/// Sets the general registers of a stopped thread.
 pub fn set_registers(pid: i32, registers: &libc::user_regs_struct) -> io::Result<()> {
     // SAFETY: the kernel reads a register set.
     unsafe { request(libc::PTRACE_SETREGS, pid, 0, &raw const *registers as u64) }.map(|_| ())
@@ -147,7 +147,7 @@ pub fn set_signal_mask(pid: i32, mask: u64) -> io::Result<()> {
     unsafe { request(SETSIGMASK, pid, size_of::<u64>() as u64, &raw const mask as u64) }.map(|_| ())
 }
 
-/// What a stopped thread goes on with.
+/// The state with which a stopped thread continues.
 pub struct Context {
     registers: libc::user_regs_struct,
     extended: Vec<u8>,
@@ -156,7 +156,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the thread has now.
+    /// The thread's current state.
     pub fn of(pid: i32) -> io::Result<Self> {
         let mut extended = vec![0; XSTATE_MAX];
         let length = transfer(libc::PTRACE_GETREGSET, pid, &mut extended)?;
@@ -167,7 +167,7 @@ impl Context {
         Ok(Self { registers: registers(pid)?, extended, mask })
     }
 
-    /// Gives it back. What the thread was waiting for in the kernel is begun again.
+    /// Restores it. An interrupted system call restarts.
     pub fn restore(&self, pid: i32) -> io::Result<()> {
         let mut extended = self.extended.clone();
         transfer(libc::PTRACE_SETREGSET, pid, &mut extended)?;
@@ -177,18 +177,18 @@ impl Context {
         self.restore_registers(pid)
     }
 
-    /// Gives back the general registers only.
+    /// Restores the general registers only.
     pub fn restore_registers(&self, pid: i32) -> io::Result<()> {
         set_registers(pid, &self.registers)
     }
 
-    /// Whether the thread waits in a system call that the kernel begins again with the rest of its time.
+    /// Whether the thread waits in a system call that the kernel restarts with the rest of its time.
     pub fn waits_by_restart(&self) -> bool {
         self.registers.orig_rax.cast_signed() >= 0 && self.registers.rax.cast_signed() == -RESTART_BLOCK
     }
 
-    /// The registers with which the system call of thread `pid`, if it is in one, begins again where it would end with `EINTR`;
-    /// `None` if it would not, or cannot.
+    /// The registers with which an interrupted system call of thread `pid` restarts instead of ending with `EINTR`; `None` if it
+    /// does not end so, or cannot restart.
     pub fn begun_again(&self, pid: i32) -> Option<libc::user_regs_struct> {
         let all = &self.registers;
         let result = if self.waits_by_restart() { -i64::from(libc::EINTR) } else { all.rax.cast_signed() };

@@ -18,7 +18,7 @@ const SYSCALL_AND_TRAP: u64 = 0x00cc_050f;
 const BYTES: u64 = 0x00ff_ffff;
 /// `SIGTRAP` in a set of signals.
 const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
-/// What CRIU calls the memory that it shares with a process.
+/// CRIU's name for the memory that it shares with a process.
 pub(crate) const MAPPING: &str = "/memfd:CRIUMFD";
 /// How long processes may take to come to rest.
 const AT_REST: Duration = Duration::from_secs(2);
@@ -35,8 +35,8 @@ pub enum When {
 impl Guard {
     /// Gives all that CRIU still traces what they had, and leaves them stopped.
     ///
-    /// When CRIU has died already, its code may have noticed, and the thread in which it was waiting
-    /// for orders has gone on by itself. That one keeps what it has.
+    /// If CRIU is already dead, its parasite code may have noticed, and its thread may have continued on its
+    /// own. That thread keeps its state.
     pub(super) fn rescue(&mut self, when: When) {
         // What ended meanwhile needs nothing.
         for (pid, tracee) in &mut self.tracees {
@@ -96,7 +96,7 @@ fn unmount(directory: &Path) {
     }
 }
 
-/// Deletes what is left in there of a CRIU that was killed together with its guard.
+/// Deletes the remains in `directory` of a CRIU that was killed together with its guard.
 pub(crate) fn clean(directory: &Path) {
     let age = fs::symlink_metadata(directory.join(MOUNT)).and_then(|found| found.modified());
     if age.is_ok_and(|since| since.elapsed().is_ok_and(|age| age > LEFT_OVER)) {

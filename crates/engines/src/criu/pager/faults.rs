@@ -58,25 +58,25 @@ struct Zero {
     zeroed: i64,
 }
 
-/// What a process has done, or wants.
+/// An event of a process.
 pub enum Happened {
-    /// It waits for this page.
+    /// A page fault at this page.
     Fault { page: u64 },
-    /// It has forked.
+    /// A fork.
     Fork { child: OwnedFd },
-    /// It has moved pages.
+    /// Moved pages (`mremap`).
     Moved { from: u64, to: u64, pages: u64 },
-    /// It has given pages back, or unmapped them.
+    /// Freed or unmapped pages.
     Dropped { page: u64, pages: u64 },
 }
 
-/// What became of pages that were to be filled.
+/// The result of filling pages.
 pub enum Copied {
     /// So many are.
     Pages(u64),
     /// The first one is there already.
     IsThere,
-    /// They are not in one mapping that is registered.
+    /// The pages are not in one registered mapping.
     NotMapped,
     /// The process changes its mappings: that is to be followed first.
     Changing,
@@ -84,7 +84,7 @@ pub enum Copied {
     Gone,
 }
 
-/// See the module, and who waits for which pages.
+/// A userfaultfd, and the pages for which threads wait.
 pub struct Faults {
     descriptor: OwnedFd,
     waited_for: BTreeSet<u64>,
@@ -99,17 +99,17 @@ impl Faults {
         self.descriptor.as_raw_fd()
     }
 
-    /// Notes that somebody waits for `page`.
+    /// Records that a thread waits for `page`.
     pub fn waits_for(&mut self, page: u64) {
         self.waited_for.insert(page);
     }
 
-    /// The pages for which somebody waits.
+    /// The pages for which threads wait.
     pub fn waited_for(&self) -> Vec<u64> {
         self.waited_for.iter().copied().collect()
     }
 
-    /// Nobody waits for these pages any more. Whether somebody did.
+    /// Removes the waits for these pages, and returns whether there were any.
     pub fn is_settled(&mut self, page: u64, pages: u64) -> bool {
         let settled: Vec<u64> = self.waited_for.range(page..page.saturating_add(pages)).copied().collect();
         settled.iter().for_each(|page| {
@@ -118,21 +118,21 @@ impl Faults {
         !settled.is_empty()
     }
 
-    /// These pages are not what they were: who waits for one finds out by touching it again.
+    /// Wakes the threads that wait for these pages, which have been moved or unmapped: they fault again if needed.
     pub fn left(&mut self, page: u64, pages: u64) {
         if self.is_settled(page, pages) {
             self.wake(page, pages);
         }
     }
 
-    /// Lets whoever waits for these pages touch them again.
+    /// Wakes the threads that wait for these pages.
     pub fn wake(&self, page: u64, pages: u64) {
         let range = Range { start: page * PAGE as u64, length: pages * PAGE as u64 };
         // SAFETY: the argument is live and of the request's type.
         unsafe { libc::ioctl(self.as_raw_fd(), UFFDIO_WAKE, &raw const range) };
     }
 
-    /// Fills whole pages, and lets go who waits for them.
+    /// Fills whole pages, and wakes the threads that wait for them.
     pub fn copy(&self, page: u64, data: &[u8]) -> io::Result<Copied> {
         let (to, from) = (page * PAGE as u64, data.as_ptr() as u64);
         let mut copy = Copy { to, from, length: data.len() as u64, mode: 0, copied: 0 };
@@ -167,14 +167,14 @@ impl Faults {
             _ if result == 0 => Ok(Copied::Changing),
             Some(libc::EEXIST) => Ok(Copied::IsThere),
             Some(libc::ENOENT | libc::EINVAL) => Ok(Copied::NotMapped),
-            // There is no memory just now: as long as that lasts, who needs it waits.
+            // The host has no free memory now: threads that need the page wait as long as that lasts.
             Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Copied::Changing),
             Some(libc::ESRCH) => Ok(Copied::Gone),
             _ => Err(error),
         }
     }
 
-    /// What has happened next, if anything has.
+    /// The next event, if there is one.
     pub fn next(&self) -> io::Result<Option<Happened>> {
         // `struct uffd_msg`: the kind, and three numbers.
         let mut message = [0_u64; 4];
@@ -201,7 +201,7 @@ impl Faults {
     }
 }
 
-/// Whether the kernel has what is needed.
+/// Checks that the kernel supports the required features.
 pub fn are_available() -> io::Result<()> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -215,7 +215,7 @@ pub fn are_available() -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What CRIU says next: a PID in the instance with its userfaultfd, or a number alone. It is a stream, in which a byte comes with each
+/// The next message of CRIU: a PID in the instance with its userfaultfd, or a number alone. The stream carries a byte with each
 /// descriptor.
 pub fn from_criu(mut stream: &UnixStream) -> io::Result<(i32, Option<OwnedFd>)> {
     let mut number = [0; 4];
@@ -230,7 +230,7 @@ pub fn from_criu(mut stream: &UnixStream) -> io::Result<(i32, Option<OwnedFd>)> 
     Ok((number, Some(descriptor)))
 }
 
-/// Which of `descriptors` have something to say, when one does.
+/// Waits until at least one of `descriptors` is readable, and returns those that are.
 pub fn wait(descriptors: &[RawFd]) -> io::Result<Vec<RawFd>> {
     let interest = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = descriptors.iter().map(interest).collect();
@@ -242,7 +242,7 @@ pub fn wait(descriptors: &[RawFd]) -> io::Result<Vec<RawFd>> {
     }
 }
 
-/// Lets a process come to where it says what it does.
+/// Pauses briefly, so that a process reaches the point where its event arrives.
 pub fn pause() {
     thread::sleep(Duration::from_micros(200));
 }

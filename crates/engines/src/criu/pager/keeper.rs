@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::{mem, ptr};
 
-/// What both know.
+/// The state that both processes share.
 struct Shared {
     /// The descriptor of the instance's first process, once there is one.
     instance: AtomicI32,
@@ -64,7 +64,7 @@ impl Kept {
         unsafe { self.shared.as_ref() }
     }
 
-    /// What tells of an end.
+    /// The descriptors that become readable when one of the processes ends.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let before = self.instance.is_none().then(|| self.node.as_raw_fd());
         let instance = self.instance.as_ref().map(AsRawFd::as_raw_fd);
@@ -72,7 +72,7 @@ impl Kept {
         before.into_iter().chain(instance).chain(keeper).collect()
     }
 
-    /// Whether it is over. Before there is an instance it is with the node that was to make one.
+    /// Whether the pager must end: with its instance, or, before there is one, with the node that restores it.
     pub fn has_ended(&self, is_ready: &dyn Fn(RawFd) -> bool) -> io::Result<bool> {
         match &self.instance {
             None if is_ready(self.node.as_raw_fd()) => return Ok(true),
@@ -84,7 +84,7 @@ impl Kept {
         if is_alone { Err(io::Error::other("the keeper of the memory has ended")) } else { Ok(false) }
     }
 
-    /// From now on the instance whose first process this is ends with either of us.
+    /// Ties the instance with this first process to both processes: if either ends, the instance is killed.
     pub fn set_instance(&mut self, first: OwnedFd) {
         self.shared().instance.store(first.as_raw_fd(), Ordering::SeqCst);
         self.instance = Some(first);
@@ -95,7 +95,7 @@ impl Kept {
         end(self.shared().instance.load(Ordering::SeqCst));
     }
 
-    /// The instance does not end with us any more.
+    /// Unties the instance from both processes.
     pub fn dismiss(&self) {
         self.shared().is_dismissed.store(true, Ordering::SeqCst);
     }

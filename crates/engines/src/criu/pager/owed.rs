@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 /// Where a page was when the instance was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
-    /// Whose it was, by its PID in the instance.
+    /// Its process, by the PID in the instance.
     pub pid: u32,
     /// Its number: the address divided by the size of a page.
     pub page: u64,
 }
 
-/// Pages that are missing one behind the other.
+/// A run of consecutive missing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// How many.
+    /// The number of pages.
     pub pages: u64,
-    /// What the first of them was.
+    /// The source of the first page.
     pub source: Source,
-    /// They are on their way.
+    /// Whether they have been requested.
     pub is_asked: bool,
 }
 
-/// See the module. Pages are given by their numbers.
+/// The missing pages of a process. Pages are given by their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Owed {
     /// By the first page; none overlaps another.
@@ -34,7 +34,7 @@ pub struct Owed {
 }
 
 impl Run {
-    /// What is left of it behind so many pages.
+    /// The rest of the run after so many pages.
     fn behind(self, pages: u64) -> Self {
         let source = Source { page: self.source.page + pages, ..self.source };
         Self { pages: self.pages - pages, source, ..self }
@@ -42,7 +42,7 @@ impl Run {
 }
 
 impl Owed {
-    /// These pages are missing from now on. None of them is so far, nor any with the same source.
+    /// Adds missing pages. Neither they nor their sources may be in it yet.
     pub fn insert(&mut self, page: u64, run: Run) {
         self.places.insert(run.source, page);
         self.runs.insert(page, run);
@@ -58,19 +58,19 @@ impl Owed {
         self.runs.values().map(|run| run.pages).sum()
     }
 
-    /// Nothing is missing any more.
+    /// Removes all missing pages.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The missing pages from `page` on, if that is one.
+    /// The run of missing pages from `page` on, if `page` is missing.
     pub fn find(&self, page: u64) -> Option<Run> {
         let (start, run) = self.runs.range(..=page).next_back()?;
         let into = page - start;
         (into < run.pages).then(|| run.behind(into))
     }
 
-    /// The first missing pages that are among these of the source, and where they are missing.
+    /// The first missing pages whose sources are among these, and their place.
     pub fn from(&self, source: Source, pages: u64) -> Option<(u64, Run)> {
         let end = Source { page: source.page + pages, ..source };
         let before = self.places.range(..source).next_back().and_then(|(first, page)| {
@@ -86,29 +86,29 @@ impl Owed {
         Some((page, Run { pages: run.pages.min(most), ..run }))
     }
 
-    /// The first missing pages for which nobody has asked.
+    /// The first missing pages that have not been requested.
     pub fn first_unasked(&self) -> Option<(u64, Run)> {
         self.runs.iter().find(|(_, run)| !run.is_asked).map(|(page, run)| (*page, *run))
     }
 
-    /// These are asked for.
+    /// Marks pages as requested.
     pub fn ask(&mut self, page: u64, pages: u64) {
         for (page, run) in self.take(page, pages) {
             self.insert(page, Run { is_asked: true, ..run });
         }
     }
 
-    /// What was asked for does not come.
+    /// Marks all pages as not requested, since the answers are lost.
     pub fn forget_asked(&mut self) {
         self.runs.values_mut().for_each(|run| run.is_asked = false);
     }
 
-    /// These are not missing any more.
+    /// Removes pages that are no longer missing.
     pub fn remove(&mut self, page: u64, pages: u64) {
         self.take(page, pages);
     }
 
-    /// What was missing at `from` is missing at `to`, where nothing is from before.
+    /// Moves missing pages from `from` to `to`, replacing those that were missing there.
     pub fn relocate(&mut self, from: u64, to: u64, pages: u64) {
         let moved = self.take(from, pages);
         self.take(to, pages);

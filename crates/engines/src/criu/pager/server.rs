@@ -10,14 +10,14 @@ use super::owed::{Owed, Source};
 use super::wire::{Fetched, Message};
 use crate::memory::PAGE;
 
-/// How often it is told how far it is.
+/// How often to report progress.
 const TOLD: Duration = Duration::from_millis(100);
 
 /// So many questions are under way at most, of however many threads that wait: the connection takes those, and as many
 /// that a node before this one has not read, and what else is said.
 const UNDER_WAY: usize = 64;
 
-/// The node's end of the connection, which a node that comes again takes from this process, is [`Server::theirs`].
+/// The pager's end of the connection to the node. [`Server::theirs`] is the node's end, which a restarted node takes from this process.
 pub struct Server {
     ours: OwnedFd,
     /// Held, so that what is said meanwhile waits for whoever comes.
@@ -40,7 +40,7 @@ impl Server {
         self.ours.as_raw_fd()
     }
 
-    /// The next packet of the node, with what came beside it.
+    /// The next packet of the node, with its descriptor.
     pub fn hear(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         match seqpacket::receive(self.ours.as_fd()) {
             Ok(packet) => Ok(Some((packet.bytes, packet.descriptors.into_iter().next()))),
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    /// From now on what is asked for comes. What was asked before is void.
+    /// Begins to send requests to a connected node. Earlier requests are void.
     pub fn begin(&mut self) {
         self.is_served = true;
         self.asked.clear();
@@ -60,13 +60,13 @@ impl Server {
         self.asked.retain(|asked| *asked != source);
     }
 
-    /// Whether fewer than `most` questions are under way, and somebody answers.
+    /// Whether fewer than `most` requests are in flight, and a node answers them.
     pub fn may_ask(&self, most: usize) -> bool {
         self.is_served && self.asked.len() < most
     }
 
-    /// Asks for missing pages for which somebody waits, or, `ahead`, will. Nothing is asked if nobody answers or too much is under way:
-    /// it is to be asked again then after an answer.
+    /// Requests missing pages for which a thread waits, or reads them `ahead`. Does nothing if no node answers or too many requests are in
+    /// flight: then call it again after an answer.
     pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64, ahead: bool) {
         let Some(run) = owed.find(page).filter(|_| self.may_ask(UNDER_WAY)) else { return };
         let Source { pid, page: first } = run.source;
@@ -76,13 +76,13 @@ impl Server {
         }
     }
 
-    /// So many pages have come.
+    /// Counts pages that have arrived.
     pub fn count(&mut self, pages: u64, was_waited_for: bool) {
         let bytes = pages * PAGE as u64;
         *(if was_waited_for { &mut self.fetched.demanded } else { &mut self.fetched.pushed }) += bytes;
     }
 
-    /// Tells how far it is, if it is time for that.
+    /// Reports progress, if a report is due.
     pub fn tell_progress(&mut self, left: impl FnOnce() -> u64) {
         if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
             self.told = Some(Instant::now());
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// Tells that nothing is missing any more.
+    /// Reports that no page is missing any more.
     pub fn tell_whole(&mut self) {
         self.say(Message::Whole(self.fetched));
     }

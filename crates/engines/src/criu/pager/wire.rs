@@ -54,19 +54,19 @@ pub enum Message {
     Whole(Fetched),
 }
 
-/// How much of an instance's memory has come after it, in bytes.
+/// The progress of a post-copy, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// What somebody waited for.
+    /// Memory for which a thread waited.
     pub demanded: u64,
-    /// What came before anybody needed it.
+    /// Memory that arrived before a thread needed it.
     pub pushed: u64,
-    /// What is missing still.
+    /// Memory that is still missing.
     pub left: u64,
 }
 
 impl Message {
-    /// The message as it is sent; pages follow a [`Message::Pages`].
+    /// The header of the message; pages follow a [`Message::Pages`].
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let (kind, numbers) = match self {
@@ -91,7 +91,7 @@ impl Message {
     /// The message in `packet`, and its pages.
     ///
     /// # Errors
-    /// If it is none, or says more than it may.
+    /// If it is not a message, or exceeds the limits.
     pub fn decode(packet: &[u8]) -> io::Result<(Self, &[u8])> {
         let (header, data) = packet.split_first_chunk().ok_or_else(not_understood)?;
         let message = Self::of_header(header).filter(|message| message.data() == data.len());

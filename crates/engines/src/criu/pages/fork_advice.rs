@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use crate::linux::task;
 
-/// Such memory of each process, by its PID in the instance, in rising order.
+/// The memory of each process that a fork does not copy, by PID in the instance, in ascending order.
 #[derive(Debug, Default)]
 pub struct NotCopied(BTreeMap<u32, Vec<Range<u64>>>);
 
 impl NotCopied {
-    /// That of the processes of a stopped tree.
+    /// Reads it for the processes of a stopped tree.
     pub fn of(tree: &[i32]) -> io::Result<Self> {
         let mut found = BTreeMap::new();
         for pid in tree {
@@ -27,7 +27,7 @@ impl NotCopied {
         Ok(Self(found))
     }
 
-    /// Whether the page at `address` is in such memory, and up to where that is so, or not so.
+    /// Whether the page at `address` is in such memory, and the address up to which the answer holds.
     pub fn find(&self, pid: u32, address: u64) -> (bool, u64) {
         let ranges = self.0.get(&pid).map_or(&[][..], Vec::as_slice);
         match ranges.iter().find(|range| address < range.end) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::linux::task::{self, Task};
 
-/// See the module.
+/// Access to the memory of the stopped processes.
 pub struct LeftBehind {
     first: Task,
     /// The memory of each process, by its PID in the instance.
@@ -30,7 +30,7 @@ impl LeftBehind {
         Ok(Self { first, memory })
     }
 
-    /// Whether it cannot be had any more.
+    /// Whether the processes have ended.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.first.ended_within(Duration::ZERO)
@@ -39,7 +39,7 @@ impl LeftBehind {
     /// Reads memory of the process that has this PID in the instance.
     ///
     /// # Errors
-    /// If there is no such process, or it has no memory there, or has ended.
+    /// If there is no such process, it has no memory there, or it has ended.
     pub fn read(&self, pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
         let memory = self.memory.get(&pid).ok_or(io::ErrorKind::NotFound)?;
         memory.read_exact_at(into, address)

@@ -29,7 +29,7 @@ use self::slots::{Place, Slots};
 use crate::criu::protobuf::{Message, entries, number};
 use crate::memory::{Owner, PAGE};
 
-/// The link from images to those that came before.
+/// The link from images to their parent images.
 pub const PARENT: &str = "parent";
 
 /// The most directories: each account may need one.
@@ -38,7 +38,7 @@ const MAX_ROUNDS: u16 = 250;
 /// The most files that are held open.
 const MAX_OPEN: usize = 256;
 
-/// What a pagemap begins with.
+/// The magic number of a pagemap.
 const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
 
 /// Flags of a run in a pagemap.
@@ -46,7 +46,7 @@ const IN_PARENT: u64 = 1;
 const LEFT_BEHIND: u64 = 2;
 const PRESENT: u64 = 4;
 
-/// Memory in a directory of images.
+/// The memory of an instance in a directory of images.
 pub struct MemoryImages {
     pub(super) directory: PathBuf,
     /// The directory itself: who writes late does not write into another one that has its name by then.
@@ -59,7 +59,7 @@ pub struct MemoryImages {
     files: HashMap<(u16, u32), File>,
 }
 
-/// What there is of one owner.
+/// The memory of one owner.
 struct Held {
     /// The number of its files.
     number: u32,
@@ -71,7 +71,7 @@ struct Held {
 }
 
 impl MemoryImages {
-    /// Memory that is to lie in `directory`, of which nothing is there yet.
+    /// An empty memory in `directory`.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl MemoryImages {
         }
     }
 
-    /// An account begins: what those before it have said of layouts is void.
+    /// Begins an account: the layouts of earlier accounts are void.
     pub fn begin(&mut self) {
         self.is_begun = false;
         for held in self.owners.values_mut() {
@@ -92,7 +92,7 @@ impl MemoryImages {
         }
     }
 
-    /// Says that there is this owner.
+    /// Adds an owner.
     pub fn open(&mut self, owner: Owner) {
         self.held(owner).layout.get_or_insert_default();
     }
@@ -198,7 +198,7 @@ impl MemoryImages {
     /// Writes the pagemaps. All that belongs to the memory must have come.
     ///
     /// # Errors
-    /// If it has not, or they cannot be written.
+    /// If pages are missing, or the images cannot be written.
     pub fn finish(mut self) -> io::Result<()> {
         self.files.clear();
         // What the last account has appended lies where CRIU looks first.

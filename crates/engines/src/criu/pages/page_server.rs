@@ -30,8 +30,8 @@ mod command {
 const LAZY: u16 = 2;
 const PRESENT: u16 = 4;
 
-/// Passes what CRIU sends on to `sink`, until it says that this is all. If the sink takes no more, the rest is read and
-/// dropped: CRIU comes to its next hook, and nothing of it is hurt.
+/// Forwards CRIU's pages to `sink` until CRIU ends the stream. If the sink fails, the rest is read and dropped, so that CRIU reaches its
+/// next hook without an error.
 pub fn serve(socket: UnixStream, sink: &dyn MemorySink, not_copied: &NotCopied) -> Result<(), Failure> {
     let mut server = Server { socket, layout: None, sink, not_copied, refused: None, part: vec![0; PART] };
     let ended = loop {
@@ -44,7 +44,7 @@ pub fn serve(socket: UnixStream, sink: &dyn MemorySink, not_copied: &NotCopied) 
     server.refused.map_or(ended, |error| Err(Failure::Sink(error)))
 }
 
-/// Why not all pages were passed on.
+/// Why not all pages were forwarded.
 #[derive(Debug)]
 pub enum Failure {
     /// CRIU has ended, or is not understood.
@@ -57,9 +57,9 @@ struct Server<'a> {
     socket: UnixStream,
     layout: Option<Layout>,
     sink: &'a dyn MemorySink,
-    /// What must be there when its process is restored, whatever CRIU says.
+    /// The pages that must be present when their process is restored, whatever CRIU says.
     not_copied: &'a NotCopied,
-    /// What the sink said when it took no more.
+    /// The error of the sink.
     refused: Option<io::Error>,
     part: Vec<u8>,
 }

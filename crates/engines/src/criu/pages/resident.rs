@@ -19,8 +19,8 @@ const PART: u64 = 1 << 20;
 /// The name of memory that the RDMA device shares with neighbours; when they let go, it is its process' own again.
 const BORROWED: &str = "/memfd:transhume-pages";
 
-/// Shows `sink` the memory of all processes below `root`, and what is in these file systems, as long as `goes_on` says so; `false` if it
-/// does not.
+/// Sends `sink` the memory of all processes below `root`, and the contents of these file systems, until `goes_on` returns false; returns
+/// `false` then.
 pub fn show(
     root: i32,
     file_systems: &[FileSystem],
@@ -62,7 +62,7 @@ struct Mapping {
     start: u64,
     end: u64,
     owner: Owner,
-    /// What `start` is to the owner.
+    /// The owner's address of `start`.
     address: u64,
     kind: Kind,
 }
@@ -70,7 +70,7 @@ struct Mapping {
 /// Which pages of a mapping are dumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Those that are not a file's any more.
+    /// Pages that do not belong to a file any more.
     Private,
     /// All.
     Shared,

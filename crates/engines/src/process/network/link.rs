@@ -23,7 +23,7 @@ use crate::wiring::{DEVICE, Wiring};
 /// Of `lo`, in each namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// What the kernel gives each namespace for `tcp_retries2`.
+/// The kernel's default of `tcp_retries2`.
 const RETRIES: &str = "15";
 /// Where TCP has something to send and is refused, it tries again each half second, and would give the connection up after eight. That is
 /// too early for a move that is rolled back later, or whose node was killed: with the most that the kernel takes it is two minutes.
@@ -35,7 +35,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// How long the kernel may take to see a carrier. It may put that off by a second, and by more while many links come and go.
 pub(super) const CARRIER: Duration = Duration::from_secs(10);
 
-/// A link that exists.
+/// An existing link.
 pub struct Link {
     network: Network,
     /// What it is plugged into.
@@ -53,7 +53,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the link, cut. Takes the place of a crash's leftover.
+    /// Makes the link, cut. It replaces one left by a crash.
     pub fn create(
         namespace: BorrowedFd<'_>,
         spec: &InstanceSpec,
@@ -73,7 +73,7 @@ impl Link {
         })?
     }
 
-    /// The link of an instance that is here already.
+    /// Finds the link of an instance that is already here.
     pub fn find(namespace: BorrowedFd<'_>, spec: &InstanceSpec, wiring: Arc<dyn Wiring>) -> io::Result<Self> {
         wiring.find(spec, namespace)?;
         netns::enter(namespace, || Self::here(spec.network, wiring))?
@@ -85,29 +85,29 @@ impl Link {
         Ok(Self { network, wiring, announcer, routing, inside, retries, held_since: Mutex::default() })
     }
 
-    /// Deletes the link; no error if it is not there.
+    /// Deletes the link; no error if it does not exist.
     pub fn delete(&self) -> io::Result<()> {
         self.wiring.delete(&self.network)
     }
 
-    /// Cuts the link, and has the kernel hold back what connections inside send. Only for stopped processes: others would
-    /// be told so.
+    /// Cuts the link, and has the kernel hold back packets that connections inside send. Only for stopped processes: running ones would
+    /// get errors.
     pub fn cut(&self) -> io::Result<()> {
         // What was sent before this is not lost, and not waited for in vain.
         self.hold_back()?;
         self.wiring.cut(&self.network)
     }
 
-    /// Has the kernel send nothing inside either while the ends of connections are dumped or
-    /// restored one after the other: what reached an end that is dumped already must not be acknowledged to
-    /// one that is not, which would forget it, and what one that is restored sends would be refused by one that is not.
+    /// Has the kernel hold back packets inside the instance too while the ends of connections are dumped or
+    /// restored one after the other. Data that reached a dumped end must not be acknowledged to an end that is not dumped yet, which
+    /// would drop it; and an end that is not restored yet would refuse packets of a restored one.
     pub fn hold_back(&self) -> io::Result<()> {
         self.held_since().get_or_insert_with(Instant::now);
         self.ask_for_room(RETRIES_HELD_BACK)?;
         self.links().try_for_each(|index| netlink::refuse(self.routing.as_fd(), index))
     }
 
-    /// Has the kernel send again inside.
+    /// Releases packets inside the instance.
     pub fn let_through(&self) -> io::Result<()> {
         self.links().try_for_each(|index| netlink::accept(self.routing.as_fd(), index))?;
         match self.held_since().take() {
@@ -128,7 +128,7 @@ impl Link {
         [LOOPBACK_INDEX, self.inside].into_iter()
     }
 
-    /// Mends the link and tells the neighbours where the address is now.
+    /// Mends the link and announces the address to the neighbours.
     pub fn mend(&self) -> io::Result<()> {
         self.let_through()?;
         if self.wiring.keeps_frames() {
@@ -233,7 +233,7 @@ fn arp_announcement(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ARP, &ETHERNET_IPV4_REQUEST, &mac, &ip, &[0; 6], &ip].concat()
 }
 
-/// It sends, and receives nothing.
+/// A socket that only sends.
 fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

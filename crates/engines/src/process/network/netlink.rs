@@ -35,9 +35,9 @@ pub struct Veth<'a> {
     pub near_mac: [u8; 6],
     /// The other end.
     pub far: &'a str,
-    /// Where the other end is.
+    /// The namespace of the other end.
     pub namespace: BorrowedFd<'a>,
-    /// Of both ends, in bytes.
+    /// The MTU of both ends, in bytes.
     pub mtu: u32,
 }
 
@@ -96,7 +96,7 @@ pub fn set_forwarding(index: u32) -> io::Result<()> {
     request(libc::RTM_SETLINK, 0, &link.0)
 }
 
-/// Deletes the link `name`, and with it the pair; no error if it is not there.
+/// Deletes the link `name`, and with it the pair; no error if it does not exist.
 pub fn delete_link(name: &str) -> io::Result<()> {
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, name);
@@ -146,8 +146,8 @@ impl Attributes {
     }
 }
 
-/// Has the kernel refuse all that is sent by the link of this index in the socket's namespace. It tells TCP so, which keeps
-/// what it has not sent yet.
+/// Has the kernel refuse all packets sent through the link with this index in the socket's namespace. TCP notices this, and keeps its
+/// unsent data.
 pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let mut queue = Attributes(root_queue(index).to_vec());
     queue.text(TCA_KIND, "pfifo");
@@ -155,7 +155,7 @@ pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     request_on(socket, libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16, &queue.0)
 }
 
-/// Has the kernel send by that link again.
+/// Has the kernel send through that link again.
 pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     match request_on(socket, libc::RTM_DELQDISC, 0, &root_queue(index)) {
         // It was not refusing.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{Run, Whereabouts};
 
-/// Where a page lies.
+/// The place of a page in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// In the file of which directory.
+    /// The directory of its file.
     pub round: u16,
-    /// As which page of it.
+    /// The index of the page in that file.
     pub index: u64,
 }
 
@@ -19,7 +19,7 @@ struct Slot {
     count: u64,
 }
 
-/// Runs of pages, by their first one; none overlaps another.
+/// Runs of pages by their first page, without overlaps.
 #[derive(Debug, Default)]
 pub struct Slots {
     slots: BTreeMap<u64, Slot>,
@@ -28,7 +28,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Where `page` lies, if it has come before, and how many of `count` lie there one behind the other.
+    /// The place of `page`, if it is stored, and how many of `count` pages are stored consecutively from there.
     pub fn find(&self, page: u64, count: u64) -> Option<(Place, u64)> {
         let (start, slot) = self.slots.range(..=page).next_back()?;
         let into = page - start;
@@ -36,12 +36,12 @@ impl Slots {
         Some((Place { index: slot.place.index + into, ..slot.place }, left.min(count)))
     }
 
-    /// Whether `page` lies behind all that was appended in `round`.
+    /// Whether `page` is behind all pages appended in `round`.
     pub fn may_append(&self, round: u16, page: u64) -> bool {
         self.appended.get(&round).is_none_or(|(_, end)| page >= *end)
     }
 
-    /// Appends the page, which has not come before, and as many of `count` behind it as have not either.
+    /// Appends the page, which must not be stored yet, and those of the `count` pages after it that are not stored either.
     pub fn append(&mut self, round: u16, page: u64, count: u64) -> (Place, u64) {
         let next = self.slots.range(page..).next().map(|(start, _)| start - page);
         let count = next.map_or(count, |free| free.min(count));
@@ -60,7 +60,7 @@ impl Slots {
         self.appended.get(&round).map_or(0, |(count, _)| *count)
     }
 
-    /// All that came in `round` and before it.
+    /// All runs stored up to `round`.
     pub fn up_to(&self, round: u16) -> Vec<Run> {
         let known = self.slots.iter().filter(|(_, slot)| slot.place.round <= round);
         let mut runs = Vec::new();
