@@ -1,7 +1,7 @@
 //! The directory of a fabric: a process may ask what it likes, and others still find what they have published.
 
-use broker::directory::{Directory, Member};
 use fabric::directory::{Answer, Request};
+use fabric::directory::{Directory, Member};
 use fabric::{FabricId, ProcessId, Vid};
 
 use crate::input::Input;

@@ -12,27 +12,22 @@
 //!                      └──────────── every process has let go ◀──────────┘
 //! ```
 //!
-//! * [`instance`]: what is known of an instance and its processes, without IO.
+//! * `instance`: what is known of an instance and its processes, without IO.
 //! * [`Peers`]: how the broker reaches processes on other hosts, and the directories of their fabrics.
-//! * [`directory`]: these directories themselves, without IO.
 //! * [`Observer`]: what the broker tells the node, so that it survives the node's death.
 //! * [`local`]: hosts and instances on one machine with no node at all, for tests.
 
 mod broker;
 mod connection;
-pub mod directory;
-pub mod instance;
+mod instance;
 mod link;
 pub mod local;
 mod namespace;
-mod output;
-pub mod pace;
 mod peers;
 mod report;
 
+pub use self::instance::MAX_OPENINGS;
 pub use broker::{Broker, Config, UnknownInstance};
-pub use instance::{Carried, InstanceId, MAX_OPENINGS, Roster};
 pub use namespace::Namespace;
-pub use output::{Chunk, Follower, Output};
-pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
+pub use peers::{Answer, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use api::{Event, Failure, GroupMove, RestoreRequest};
 use fabric::Vid;
+use instance::Blueprint;
 use moves::HostName;
 use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
-use rpc::wire::Blueprint;
 use tokio::task::spawn_blocking;
 
 use crate::cluster::{Cluster, Inner};
@@ -88,7 +88,7 @@ fn place(
     for (vid, mut saved) in saved {
         let blueprint = Blueprint::decode(&saved.instance.spec).map_err(|error| {
             Failure::new(
-                format!("what `{}` is cannot be read: {error}", saved.instance.name),
+                format!("the checkpoint of `{}` cannot be used: {error}", saved.instance.name),
                 "restore it with the release that has made the checkpoint",
             )
         })?;

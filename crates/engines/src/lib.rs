@@ -7,7 +7,6 @@
 //! * [`guard`]: what keeps a dumped tree from CRIU's death.
 //! * [`memory`]: its memory on its way.
 //! * [`pager`]: what gives an instance that runs what it has left behind of that.
-//! * [`instance`]: what an instance is made of; travels with a move.
 //! * [`wiring`]: what its network device is plugged into.
 //! * [`report`]: what pins an instance to its host, and what it needs at its destination.
 //! * [`error`]: what goes wrong, in words.
@@ -16,7 +15,6 @@ pub mod engine;
 pub mod error;
 mod guard;
 pub mod init;
-pub mod instance;
 pub mod memory;
 mod mounts;
 pub mod pager;
@@ -26,14 +24,13 @@ mod stopwatch;
 mod unpack;
 pub mod wiring;
 
-pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
+pub use ::instance;
+pub use engine::{Dump, Engine, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
-pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
 pub use memory::{MemorySink, Owner, PAGE};
 #[doc(hidden)]
 pub use process::foreign;
 pub use process::{
     Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, LeftBehind, MemoryImages, ProcessEngine,
-    validate_container,
 };
 pub use report::{Blocker, Contents, FileKind, Host, Identity, Needs, OpenFile, Report, Shortage};

@@ -1,11 +1,10 @@
 //! What pins an instance to its host, and what it needs at its destination.
 
-use std::fmt;
 use std::path::PathBuf;
 
+pub use instance::Blocker;
+use instance::ContainerImage;
 use serde::{Deserialize, Serialize};
-
-use crate::instance::ContainerImage;
 
 /// What [`Engine::check`](crate::Engine::check) finds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,28 +13,6 @@ pub struct Report {
     pub blockers: Vec<Blocker>,
     /// What it needs at its destination.
     pub needs: Needs,
-}
-
-/// A reason why an instance cannot move, and the way out.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Blocker {
-    /// What pins it: one clause that names the thing.
-    pub what: String,
-    /// What to do about it: one clause.
-    pub remedy: String,
-}
-
-impl Blocker {
-    /// Something that pins, and what to do about it.
-    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { what: what.into(), remedy: remedy.into() }
-    }
-}
-
-impl fmt::Display for Blocker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.remedy)
-    }
 }
 
 /// What an instance needs at its destination.

@@ -6,9 +6,12 @@
 //! coordinator has come back ([`ToProcess::DirectoryBack`](crate::attach::ToProcess::DirectoryBack)), and after a
 //! move; so requests may arrive more than once, and each has the same effect as once.
 
+mod keeper;
+
 use serde::{Deserialize, Serialize};
 
-use crate::ProcessId;
+pub use self::keeper::Directory;
+use crate::{FabricId, InstanceId, ProcessId};
 
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 64;
@@ -93,4 +96,32 @@ pub struct Entry {
     pub process: ProcessId,
     /// What it published.
     pub value: Vec<u8>,
+}
+
+/// A process in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    /// The fabric of its instance.
+    pub fabric: FabricId,
+    /// Which of the fabric's processes.
+    pub process: ProcessId,
+}
+
+impl Member {
+    /// Its instance.
+    #[must_use]
+    pub fn instance(self) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid: self.process.vid }
+    }
+}
+
+/// An answer that is due now to a request of earlier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Who asked.
+    pub asker: Member,
+    /// The request's number.
+    pub number: u64,
+    /// The answer.
+    pub answer: Answer,
 }

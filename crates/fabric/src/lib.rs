@@ -3,6 +3,7 @@
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
 //! * [`directory`]: what processes of a fabric tell each other of themselves.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
+//! * [`link`]: what nodes ask each other for when processes of two hosts want a link.
 //! * [`session`]: further commands in an instance, and [`stream`], by which none of their bytes is lost.
 //! * [`seqpacket`]: the socket that carries these messages, with descriptors beside them.
 //! * [`device_file`]: what programs look for before they believe in a device.
@@ -13,13 +14,14 @@ pub mod attach;
 pub mod device_file;
 pub mod directory;
 pub mod identity;
+pub mod link;
 pub mod netns;
 pub mod network;
 pub mod seqpacket;
 pub mod session;
 pub mod stream;
 
-pub use identity::{Epoch, FabricId, NoVid, ProcessId, Vid};
+pub use identity::{Epoch, FabricId, InstanceId, NoVid, ProcessId, Vid};
 pub use network::NetworkKind;
 
 /// What a library's userfaultfds are known by in `/proc/PID/fdinfo`. Each is open while the library turns pages into

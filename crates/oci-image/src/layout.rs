@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::blob::description;
-use crate::digest::Digest;
+use instance::Digest;
+
+use crate::digest;
 use crate::{Error, Result};
 
 /// The most layers of an image; the kernel's overlay file systems and other engines have fewer.
@@ -211,7 +213,7 @@ impl Layout {
         }
         let unpacked = configuration.rootfs.diff_ids;
         let (count, directory) = (unpacked.len(), self.directory.display());
-        let root = Digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
+        let root = digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
         let root = root.filter(|_| count == manifest.layers.len()).ok_or_else(|| {
             let layers = manifest.layers.len();
             let what = format!("an image in {directory} has {layers} layers, and digests of {count}");
@@ -244,7 +246,7 @@ impl Layout {
         let path = self.blob(digest);
         let bytes =
             description(&path).map_err(|error| damaged(&path.display().to_string(), &error.to_string()))?;
-        if Digest::of(&bytes) != *digest {
+        if digest::of(&bytes) != *digest {
             return Err(damaged(&path.display().to_string(), "its digest is another"));
         }
         parse(&bytes, &path.display().to_string())

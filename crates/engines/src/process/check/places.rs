@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::container::{self, Container};
-use super::super::oci::Bind;
 use super::Findings;
+use instance::container::Bind;
 
 /// See the module.
 pub struct Places<'a> {

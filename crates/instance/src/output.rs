@@ -1,3 +1,5 @@
+//! The last part of what a command has written.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 

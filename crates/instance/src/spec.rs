@@ -5,8 +5,9 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use fabric::NetworkKind;
-use oci_image::Digest;
 use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
 
 /// What an instance is called: unique in its cluster, and fit to be a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,6 +65,81 @@ impl From<InstanceName> for String {
 pub struct InstanceSpec {
     /// What it is called.
     pub name: InstanceName,
+    /// Its network device.
+    pub network: Network,
+    /// What its network device is plugged into.
+    pub network_kind: NetworkKind,
+    /// What it consists of.
+    pub workload: Workload,
+}
+
+impl InstanceSpec {
+    /// What it runs, if it has processes on its host's kernel.
+    #[must_use]
+    pub fn program(&self) -> Option<&Program> {
+        match &self.workload {
+            Workload::Process(program) | Workload::Container(Container { program, .. }) => Some(program),
+            Workload::Vm(_) => None,
+        }
+    }
+
+    /// What it has beside processes, if it is a container.
+    #[must_use]
+    pub fn container(&self) -> Option<&Container> {
+        match &self.workload {
+            Workload::Container(container) => Some(container),
+            Workload::Process(_) | Workload::Vm(_) => None,
+        }
+    }
+}
+
+/// What an instance consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Workload {
+    /// A tree of processes that shares its host's files.
+    Process(Program),
+    /// A tree of processes with a root file system of its own.
+    Container(Container),
+    /// A virtual machine.
+    Vm(VmSpec),
+}
+
+impl Workload {
+    /// Which of these it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Process(_) => Kind::Process,
+            Self::Container(_) => Kind::Container,
+            Self::Vm(_) => Kind::Vm,
+        }
+    }
+}
+
+/// The kinds of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// See [`Workload::Process`].
+    Process,
+    /// See [`Workload::Container`].
+    Container,
+    /// See [`Workload::Vm`].
+    Vm,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process => "process",
+            Self::Container => "container",
+            Self::Vm => "virtual machine",
+        })
+    }
+}
+
+/// The command of a process instance or a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
     /// The command and its arguments.
     pub command: Vec<String>,
     /// The command's whole environment, with what loads the drop-in library.
@@ -78,45 +154,89 @@ pub struct InstanceSpec {
     pub groups: Vec<u32>,
     /// Resource limits other than the node's own.
     pub limits: Vec<ResourceLimit>,
-    /// Its network device.
-    pub network: Network,
-    /// What it has beside processes, if it is a container.
-    #[serde(default)]
-    pub container: Option<Container>,
-    /// What its network device is plugged into. What was written before it was there is read as if it said the bridge.
-    #[serde(default)]
-    pub network_kind: NetworkKind,
-    /// The image of which the container's root file system is made, if that is no directory of the host's. What
-    /// was written before it was there is read as if there were none.
-    #[serde(default)]
-    pub image: Option<ContainerImage>,
-    /// Whether the command has a standard input, which a session brings; else that is `/dev/null`. The last field: what was
-    /// written before it was there is read as if it had none.
-    #[serde(default)]
+    /// Whether the command has a standard input, which a session brings; else that is `/dev/null`.
     pub stdin: bool,
+}
+
+impl Program {
+    /// `command` with an empty environment, as root in the root directory.
+    pub fn new<S: Into<String>>(command: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            limits: Vec::new(),
+            stdin: false,
+        }
+    }
 }
 
 /// A root file system of an instance's own, and what else an OCI runtime gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// The root file system: a directory that is on each host, the same on all, and that nobody changes. What the instance
-    /// writes lies in a layer above it, which travels. Empty if there is an image.
-    pub rootfs: PathBuf,
+    /// What runs in it.
+    pub program: Program,
+    /// Of what it is made. What the instance writes lies in a layer above that, which travels.
+    pub root: Root,
     /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
     /// are replaced.
     pub config: String,
     /// Whether the drop-in libraries lie over those that the root file system has of their names.
-    #[serde(default)]
     pub rdma: bool,
+}
+
+impl Container {
+    /// The image of which it is made, if that is no directory of the host's.
+    #[must_use]
+    pub fn image(&self) -> Option<&ContainerImage> {
+        match &self.root {
+            Root::Image(image) => Some(image),
+            Root::Directory(_) => None,
+        }
+    }
+}
+
+/// The root file system of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Root {
+    /// A directory that is on each host, the same on all, and that nobody changes.
+    Directory(PathBuf),
+    /// The files of an image.
+    Image(ContainerImage),
 }
 
 /// An image of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerImage {
-    /// Where each host has it, as [`oci_image::Source`] reads it.
+    /// Where each host has it: a layout's directory and tag, or an image of podman's.
     pub source: String,
     /// What its files are known by.
     pub root: Digest,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSpec {
+    /// Its processors.
+    pub cpus: u32,
+    /// Its memory, in bytes.
+    pub memory: u64,
+    /// The kernel that is booted; without one the first disk is.
+    pub kernel: Option<PathBuf>,
+    /// Its disks, in order.
+    pub disks: Vec<Disk>,
+}
+
+/// A disk of a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Its file, on each host.
+    pub path: PathBuf,
+    /// Whether all hosts share the file. Otherwise its contents travel.
+    pub is_shared: bool,
 }
 
 /// A resource limit, as `setrlimit` takes it.
