@@ -25,10 +25,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use instance::{ImageFile, InstanceName, InstanceSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::instance::{InstanceName, InstanceSpec};
 use crate::memory::MemorySink;
 use crate::process::LeftBehind;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
@@ -272,16 +272,7 @@ pub struct Phases(pub Vec<Phase>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dump {
     /// The images in [`Engine::image_directory`], in order of their names.
-    pub images: Vec<Image>,
+    pub images: Vec<ImageFile>,
     /// How long the dump's parts took.
     pub phases: Phases,
-}
-
-/// One file of a dump.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Image {
-    /// A plain file name.
-    pub name: String,
-    /// In bytes.
-    pub size: u64,
 }

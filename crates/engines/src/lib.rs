@@ -7,7 +7,6 @@
 //! * [`guard`]: protects a dumped tree from CRIU's death.
 //! * [`memory`]: the interface that receives an instance's memory.
 //! * [`pager`]: post-copy: fetches the missing pages of a running instance.
-//! * [`instance`]: the specification of an instance, which travels with a move.
 //! * [`wiring`]: the interface of the network that its device is plugged into.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
 //! * [`error`]: errors.
@@ -16,7 +15,6 @@ pub mod engine;
 pub mod error;
 mod guard;
 pub mod init;
-pub mod instance;
 pub mod memory;
 mod mounts;
 pub mod pager;
@@ -26,14 +24,13 @@ mod stopwatch;
 mod unpack;
 pub mod wiring;
 
-pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
+pub use ::instance;
+pub use engine::{Dump, Engine, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
-pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
 pub use memory::{MemorySink, Owner, PAGE};
 #[doc(hidden)]
 pub use process::foreign;
 pub use process::{
     Archives, CONTAINER_LIBRARIES, Config, ContainerConfig, LeftBehind, MemoryImages, ProcessEngine,
-    validate_container,
 };
 pub use report::{Blocker, Contents, FileKind, Host, Identity, Needs, OpenFile, Report, Shortage};

@@ -87,16 +87,15 @@ pub use self::left_behind::LeftBehind;
 use self::live::Live;
 use self::memory_images::Local;
 pub use self::memory_images::MemoryImages;
-pub use self::oci::validate as validate_container;
 use self::paging::Pager;
 use self::record::Records;
 pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
 use self::turn::Turn;
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
-use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
+use crate::instance::{Blocker, InstanceName, InstanceSpec, ResourceLimit};
 use crate::memory::MemorySink;
-use crate::report::{Blocker, Host, Needs, Report, Shortage};
+use crate::report::{Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 use crate::wiring::Wiring;
 
@@ -224,6 +223,9 @@ impl Engine for ProcessEngine {
 
     fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
         let name = &spec.name;
+        if spec.program().is_none() {
+            return Err(Error::unusable("this engine cannot run virtual machines", "choose another host"));
+        }
         if let Ok(present) = self.find(name) {
             lock(&present).must_be(State::Ended)?;
             self.remove(name)?;
@@ -297,8 +299,8 @@ impl Engine for ProcessEngine {
                 files,
                 memory: memory + kept,
                 layer,
-                container: spec.container.is_some(),
-                image: spec.image.clone(),
+                container: spec.container().is_some(),
+                image: spec.container().and_then(|container| container.image()).cloned(),
                 rootfs: container.and_then(Container::rootfs).map(Path::to_owned),
                 support: container.map(Container::support).unwrap_or_default(),
                 controllers: container.map(Container::controllers).unwrap_or_default(),

@@ -12,7 +12,7 @@ use fabric::session;
 
 use super::capabilities::Ambient;
 use super::{HOME, home};
-use crate::mounts::MOST_TERMINALS;
+use instance::container::MOST_TERMINALS;
 
 /// The word before all others if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";

@@ -23,7 +23,7 @@ use super::check::used;
 use super::container::{Container, unescaped};
 use super::helper::end_with_the_node;
 use super::layer::ATTRIBUTES;
-use crate::engine::Image;
+use crate::instance::ImageFile;
 use crate::memory::{MemorySink, Owner, PAGE};
 
 /// Each word but that goes on to the `tar` behind this one, with `$attributes`, and to make an archive with `$exact` as well; a `*` in
@@ -139,7 +139,7 @@ pub fn tell(images: &Path, sink: &dyn MemorySink) -> io::Result<()> {
 }
 
 /// Whether the image is an archive.
-pub fn is_archive(image: &Image) -> bool {
+pub fn is_archive(image: &ImageFile) -> bool {
     archive(&image.name).is_some()
 }
 

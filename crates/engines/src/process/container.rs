@@ -27,7 +27,7 @@ use serde_json::Value;
 use super::cgroup::LiftedLimit;
 use super::helper::ended_within;
 use super::layer::{self, Packing};
-use super::oci::{Bind, Config, Wanted};
+use super::oci::Wanted;
 use super::record::absent_is_fine;
 use super::support::Support;
 use super::task::{Task, TaskId};
@@ -36,7 +36,8 @@ use super::written::Written;
 use super::{archives, cgroup, images, launch};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
-use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
+use crate::instance::container::{Bind, Config};
+use crate::instance::{self, ContainerImage, InstanceName, Root};
 use crate::report::{Blocker, Needs, Shortage};
 
 /// The configuration for containers on a host.
@@ -156,20 +157,20 @@ impl Containers {
     }
 
     /// The container of an instance, which is here already or yet to be made.
-    pub fn find(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<Container> {
-        Ok(self.new_container(spec, wanted, &parse(&wanted.config)?))
+    pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
+        Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
     }
 
-    fn new_container(&self, spec: &InstanceSpec, wanted: &instance::Container, config: &Config) -> Container {
-        let rootfs = match &spec.image {
-            Some(image) => self.images.place(&image.root),
-            None => Arc::new(wanted.rootfs.clone()),
+    fn new_container(&self, name: &InstanceName, wanted: &instance::Container, config: &Config) -> Container {
+        let rootfs = match &wanted.root {
+            Root::Image(image) => self.images.place(&image.root),
+            Root::Directory(directory) => Arc::new(directory.clone()),
         };
         Container {
-            name: spec.name.clone(),
+            name: name.clone(),
             runtime: self.runtime.clone(),
-            folder: self.folder.join(spec.name.as_str()),
-            is_of_image: spec.image.is_some(),
+            folder: self.folder.join(name.as_str()),
+            is_of_image: wanted.image().is_some(),
             own: config.binds().to_vec(),
             binds: self.binds(config, wanted, &rootfs),
             rootfs,
@@ -183,11 +184,11 @@ impl Containers {
     }
 
     /// Programs of a container are told to load the libraries, whether or not they are there.
-    fn has_libraries_for(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<()> {
+    fn has_libraries_for(&self, name: &InstanceName, wanted: &instance::Container) -> Result<()> {
         if !wanted.rdma || self.support.has_libraries() {
             return Ok(());
         }
-        let what = format!("the RDMA libraries, which `{}` needs, are missing on this host", spec.name);
+        let what = format!("the RDMA libraries, which `{name}` needs, are missing on this host");
         let remedy = "build them beside the node's program with `make build` and restart the node, or start the instance with \
             `--without-rdma`";
         Err(Error::unusable(what, remedy))
@@ -209,20 +210,20 @@ impl Containers {
     /// leftover.
     pub fn create(
         &self,
-        spec: &InstanceSpec,
+        name: &InstanceName,
         wanted: &instance::Container,
         network: BorrowedFd<'_>,
     ) -> Result<Container> {
         let config = parse(&wanted.config)?;
-        self.has_libraries_for(spec, wanted)?;
-        let mut container = self.new_container(spec, wanted, &config);
+        self.has_libraries_for(name, wanted)?;
+        let mut container = self.new_container(name, wanted, &config);
         container.remove()?;
-        if let Some(image) = &spec.image {
+        if let Some(image) = wanted.image() {
             self.images.provide(image, &container.rootfs)?;
             container.binds = self.binds(&config, wanted, &container.rootfs);
         }
         container.all_is_here()?;
-        let made = container.make(self, spec, config, network);
+        let made = container.make(self, &wanted.program, config, network);
         if let Err(error) = made {
             container.remove()?;
             return Err(error);
@@ -371,19 +372,20 @@ impl Container {
     fn make(
         &mut self,
         all: &Containers,
-        spec: &InstanceSpec,
+        program: &instance::Program,
         config: Config,
         network: BorrowedFd<'_>,
     ) -> Result<()> {
         let folder = self.folder.clone();
-        let doing = || format!("making the container of `{}` in {}", spec.name, folder.display());
+        let doing = || format!("making the container of `{}` in {}", self.name, folder.display());
         private::directory(&self.folder)
             .and_then(|()| self.lay_out())
             .and_then(|()| self.mount_root())
             .doing(doing)?;
         let network = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd()));
         let wanted = Wanted {
-            spec,
+            name: &self.name,
+            program,
             config,
             root: &self.root(),
             network: &network,

@@ -93,10 +93,8 @@ impl Live {
     /// Has the container made, if it is one and has none.
     pub fn make_container(&mut self, site: &Site) -> Result<()> {
         let (spec, present) = (&self.record.spec, &mut self.container);
-        if let Some(wanted) =
-            spec.container.as_ref().filter(|_| !present.as_ref().is_some_and(Container::is_made))
-        {
-            let made = site.containers()?.create(spec, wanted, self.namespace.as_fd())?;
+        if let Some(wanted) = spec.container().filter(|_| !present.as_ref().is_some_and(Container::is_made)) {
+            let made = site.containers()?.create(&spec.name, wanted, self.namespace.as_fd())?;
             self.record.binds = Some(made.binds().to_vec());
             *present = Some(made);
         }
@@ -355,13 +353,14 @@ impl Live {
     /// Starts the command, and returns the first process' number. A short command may have ended by now.
     pub fn start(&mut self, init: &[OsString], descriptors: ResourceLimit) -> Result<i32> {
         let spec = &self.record.spec;
-        let pid = match &mut self.container {
-            Some(container) => container.start()?,
-            None => {
-                let limits = [&[descriptors], &spec.limits[..]].concat();
-                launch::start(spec, init, self.namespace.as_fd(), limits)
-                    .doing(|| format!("starting `{}` in {}", spec.name, spec.directory.display()))?
+        let pid = match (&mut self.container, spec.program()) {
+            (Some(container), _) => container.start()?,
+            (None, Some(program)) => {
+                let limits = [&[descriptors], &program.limits[..]].concat();
+                launch::start(program, init, self.namespace.as_fd(), limits)
+                    .doing(|| format!("starting `{}` in {}", spec.name, program.directory.display()))?
             }
+            (None, None) => return Err(Error::Unknown(spec.name.clone())),
         };
         self.first = TaskId::of(pid).ok().and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
@@ -738,7 +737,7 @@ impl Place {
 
     /// What is yet to be made is made by [`Live::make_container`].
     fn container(spec: &InstanceSpec, site: &Site) -> Result<Option<Container>> {
-        spec.container.as_ref().map(|wanted| site.containers()?.find(spec, wanted)).transpose()
+        spec.container().map(|wanted| site.containers()?.find(&spec.name, wanted)).transpose()
     }
 
     /// That of an instance which has them.

@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::oci::Bind;
 use super::protobuf::{Field, Message, fields};
+use instance::container::Bind;
 
 /// Field numbers of `criu_opts`.
 mod opts {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::check::range_and_path;
 use super::libraries;
-use super::oci::{Bind, Config};
+use instance::container::{Bind, Config};
 
 /// Where it is in a container.
 pub const FOLDER: &str = fabric::attach::CONTAINER_FOLDER;

@@ -298,33 +298,17 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::process;
 
-    use fabric::NetworkKind;
-
     use super::super::contents::Regular;
     use super::super::{Subject, begin};
     use super::*;
-    use crate::instance::{self, InstanceName, InstanceSpec, Network};
+    use crate::instance::{self, InstanceName, Network, Program, Root};
     use crate::process::container::{Container, ContainerConfig, Containers};
 
     const NETWORK: Network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
 
     /// Of the files that the machine has; what it has written is below `folder`.
     fn container(folder: &Path, config: &str) -> Container {
-        let spec = InstanceSpec {
-            name: InstanceName::new("writer").unwrap(),
-            command: Vec::new(),
-            environment: Vec::new(),
-            directory: "/".into(),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network: NETWORK,
-            container: None,
-            network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
-        };
+        let name = InstanceName::new("writer").unwrap();
         let unpacked = folder.join("unpacked");
         let site = ContainerConfig {
             runtime: None,
@@ -333,9 +317,10 @@ mod tests {
             libraries: None,
             hosts: None,
         };
-        let wanted = instance::Container { rootfs: "/".into(), config: config.to_owned(), rdma: false };
+        let (program, root) = (Program::new([""; 0]), Root::Directory("/".into()));
+        let wanted = instance::Container { program, root, config: config.to_owned(), rdma: false };
         let containers = Containers::new(&site, &["/usr/bin/transhume".into()], folder).unwrap();
-        containers.find(&spec, &wanted).unwrap()
+        containers.find(&name, &wanted).unwrap()
     }
 
     /// What is in the way if this process, as if it were in a container, has that file open.

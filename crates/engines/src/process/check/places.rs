@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::container::{self, Container};
-use super::super::oci::Bind;
 use super::Findings;
+use instance::container::Bind;
 
 /// The mounts of a container, by which a path in it is mapped to one of the host.
 pub struct Places<'a> {
